@@ -21,6 +21,7 @@
     │   └── RemotingTooMuchRequestError
     ├── IllegalNameError            a topic or group name outside the allowed characters or length
     ├── OptionError                 an unknown option, or a value out of range
+    ├── PeerUnavailableError        another RocketMQ that a test wants cannot be had here
     └── ClientError
         ├── MQClientError           the client's own state or arguments
         ├── MQBrokerError           a broker answered with an error code
@@ -115,6 +116,10 @@ class IllegalNameError(OberthError, ValueError):
 
 class OptionError(OberthError, ValueError):
     """An unknown option, or a value out of its range."""
+
+
+class PeerUnavailableError(OberthError):
+    """A RocketMQ that a test or benchmark compares with cannot be had on this machine."""
 
 
 class ClientError(OberthError):

@@ -1,1 +1,1 @@
-"""Oberth: formats."""
+"""On-disk bytes and values, one format a module, without sockets, files, clocks or event loops."""

@@ -1,0 +1,46 @@
+"""Names inside a store directory, as text relative to its root.
+
+    commitlog/{20-digit start offset}
+    consumequeue/{topic}/{queueId}/{20-digit start byte offset}
+    consumequeue_ext/{topic}/{queueId}/…
+    batchconsumequeue/{topic}/{queueId}/…
+    index/{17 digits: local time yyyyMMddHHmmssSSS of creation}
+    checkpoint  abort  lock  config/…  timerwheel  timerlog/…
+
+A topic must have passed ``names.check_topic`` before a path is made of it. RocketMQ:
+StorePathConfigHelper, UtilAll.offset2FileName.
+"""
+
+from __future__ import annotations
+
+COMMIT_LOG = "commitlog"
+CONSUME_QUEUE = "consumequeue"
+CONSUME_QUEUE_EXT = "consumequeue_ext"
+BATCH_CONSUME_QUEUE = "batchconsumequeue"
+INDEX = "index"
+CHECKPOINT = "checkpoint"
+ABORT = "abort"
+LOCK = "lock"
+CONFIG = "config"
+TIMER_WHEEL = "timerwheel"
+TIMER_LOG = "timerlog"
+
+SEGMENT_NAME_LENGTH = 20
+INDEX_NAME_LENGTH = 17
+
+
+def segment_name(start_offset: int) -> str:
+    """The file name of the segment that starts at a byte offset: 20 digits."""
+    return f"{start_offset:020d}"
+
+
+def segment_start(name: str) -> int | None:
+    """The start offset that a segment's name says, or None for a foreign file."""
+    if len(name) == SEGMENT_NAME_LENGTH and name.isascii() and name.isdigit():
+        return int(name)
+    return None
+
+
+def is_index_name(name: str) -> bool:
+    """Whether RocketMQ would load a file of the index directory: a name of digits."""
+    return name.isascii() and name.isdigit()
