@@ -1,0 +1,208 @@
+"""Apache RocketMQ and its clients as programs that tests and benchmarks can start.
+
+Everything lands in one cache directory: ``$OBERTH_PEERS``, or ``.cache/peers`` of the checkout:
+
+    lib-5.5.0/  lib-4.9.7/     jars of name server, broker, store and tools, copied by Maven
+    lib-client-4.9.8/          jars of client and tools alone
+    classes/NAME-HASH/         our Java programs, compiled against one of the above
+    go/NAME-HASH/              our Go programs
+
+What is there is used as it is; what is missing is brought by the ordinary clients of the registries
+(``mvn``, ``go``) with whatever mirrors the machine has configured. What cannot be had raises
+PeerUnavailableError with one sentence that says why, so that a caller can skip and tell.
+A directory appears under its final name only when it is complete, so that a killed download or two
+processes at once do no harm.
+
+Needs a checkout (the Maven file and the sources of the programs are not part of the wheel).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from oberth.errors import PeerUnavailableError
+
+__all__ = [
+    "ADD_OPENS",
+    "CLIENT_VERSIONS",
+    "SERVER_VERSIONS",
+    "cache_dir",
+    "checkout",
+    "compile_go",
+    "compile_java",
+    "jars",
+    "java_command",
+]
+
+#: Releases whose broker and name server can be started.
+SERVER_VERSIONS = ("5.5.0", "4.9.7")
+#: Releases of the Java client that suites are run with.
+CLIENT_VERSIONS = ("5.5.0", "4.9.8")
+
+_MAVEN_TIMEOUT_S = 600
+_COMPILE_TIMEOUT_S = 300
+_COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy-dependencies"
+
+#: What RocketMQ needs opened to run on Java 17.
+ADD_OPENS = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+
+
+def checkout() -> Path:
+    """The folder of the checkout.
+
+    Raises:
+        PeerUnavailableError: the package is installed without its checkout.
+    """
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "benchmarks" / "peers" / "pom.xml").is_file():
+        raise PeerUnavailableError(f"peers need a checkout of the project; none at {root}")
+    return root
+
+
+def cache_dir() -> Path:
+    """Where peers are kept; created when missing."""
+    named = os.environ.get("OBERTH_PEERS")
+    path = Path(named) if named else checkout() / ".cache" / "peers"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _tool(name: str, what_for: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise PeerUnavailableError(f"no {name} on this machine ({what_for})")
+    return found
+
+
+def _run(command: Sequence[str], *, what: str, timeout_s: float, cwd: Path | None = None) -> None:
+    """Run a build tool; its last lines become the reason when it fails."""
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, timeout=timeout_s, capture_output=True, text=True, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        raise PeerUnavailableError(f"{what}: not done after {timeout_s:.0f} s") from late
+    if done.returncode:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise PeerUnavailableError(f"{what}: exit code {done.returncode}: " + " | ".join(lines[:6]))
+
+
+def _build(target: Path, fill: Callable[[Path], None]) -> Path:
+    """Fill a directory beside ``target`` and give it its name when complete."""
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        fill(work)
+        work.chmod(0o755)
+        try:
+            work.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was first, and its copy serves
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def jars(version: str, part: str = "server") -> Path:
+    """The directory with the jars of one release.
+
+    Args:
+        version: a RocketMQ release.
+        part: ``server`` (everything) or ``client`` (client and tools).
+    """
+    base = cache_dir()
+    server = base / f"lib-{version}"
+    if part == "server" or server.is_dir():
+        part, target = "server", server
+    else:
+        target = base / f"lib-client-{version}"
+    if target.is_dir():
+        return target
+    mvn = _tool("mvn", f"brings the jars of RocketMQ {version}")
+    pom = checkout() / "benchmarks" / "peers" / "pom.xml"
+
+    def fill(work: Path) -> None:
+        _run(
+            [
+                *(mvn, "-B", "-q", "-f", str(pom), "-P", part, f"-Dv={version}"),
+                *(_COPY_DEPENDENCIES, f"-DoutputDirectory={work}"),
+            ],
+            what=f"Maven could not bring RocketMQ {version}",
+            timeout_s=_MAVEN_TIMEOUT_S,
+        )
+
+    return _build(target, fill)
+
+
+def _digest(files: Iterable[Path], *more: str) -> str:
+    digest = hashlib.sha256()
+    for text in more:
+        digest.update(text.encode() + b"\0")
+    for path in files:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def compile_java(name: str, lib: Path, sources: Iterable[Path]) -> Path:
+    """Compile our Java programs against one release; gives the directory of the classes.
+
+    Args:
+        name: what the directory in the cache begins with.
+        lib: a directory of jars() to compile against.
+        sources: the .java files.
+    """
+    javac = _tool("javac", f"compiles {name}")
+    files = sorted(sources)
+    target = cache_dir() / "classes" / f"{name}-{_digest(files, lib.name)}"
+
+    def fill(work: Path) -> None:
+        _run(
+            [
+                *(javac, "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", f"{lib}/*"),
+                *("-d", str(work), *map(str, files)),
+            ],
+            what=f"javac {name}",
+            timeout_s=_COMPILE_TIMEOUT_S,
+        )
+
+    return _build(target, fill)
+
+
+def compile_go(name: str, source: Path) -> Path:
+    """Build a Go module of ours; gives the executable. Modules come through the Go proxy."""
+    go = _tool("go", f"builds {name}")
+    files = sorted(p for p in source.iterdir() if p.suffix in {".go", ".mod", ".sum"})
+    target = cache_dir() / "go" / f"{name}-{_digest(files)}"
+
+    def fill(work: Path) -> None:
+        _run(
+            [go, "build", "-mod=readonly", "-o", str(work / name), "."],
+            what=f"go build {name}",
+            timeout_s=_MAVEN_TIMEOUT_S,
+            cwd=source,
+        )
+
+    return _build(target, fill) / name
+
+
+def java_command(
+    lib: Path, main: str, *args: str, classes: Path | None = None, options: Sequence[str] = ()
+) -> list[str]:
+    """The command line of a Java program over the jars of one release."""
+    java = _tool("java", f"runs {main}")
+    path = f"{classes}{os.pathsep}{lib}/*" if classes else f"{lib}/*"
+    return [java, *ADD_OPENS, *options, "-cp", path, main, *args]
