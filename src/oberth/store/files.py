@@ -1,0 +1,409 @@
+"""The only place where the store touches the file system.
+
+`FileSystem` is what the engine needs of one; `OsFileSystem` is the real one. A test's file system
+may lose what was not synced, tear it, or be full: therefore every write goes through a `Mapping` or
+a `RandomFile`, and whatever must survive a power cut is synced explicitly, new names by
+`sync_directory` too.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from oberth.errors import StoreFullError, StoreReadOnlyError
+
+# Blocks are reserved this far ahead of the data. A write through a mapping to a block that the disk
+# cannot give would end the process (SIGBUS); asked for beforehand it is an error like any other.
+ALLOCATE_CHUNK_SIZE = 8 << 20
+_PAGE_SIZE = mmap.PAGESIZE
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskUsage(NamedTuple):
+    """Bytes of the file system that a directory lies on."""
+
+    total: int
+    used: int
+
+    @property
+    def ratio(self) -> float:
+        """Used part, 0 to 1."""
+        return self.used / self.total if self.total else 0.0
+
+
+class Mapping(Protocol):
+    """A file mapped into memory. ``view`` is all of it; writable unless opened for reading."""
+
+    path: str
+    size: int
+    view: memoryview
+
+    def allocate(self, position: int, end: int) -> None:
+        """Makes sure that the disk has room for [position, end). Raises StoreFullError."""
+
+    def sync(self) -> None:
+        """Returns when everything written so far is on the disk. Does not hold the GIL."""
+
+    def next_data(self, position: int) -> int | None:
+        """The first position from here on that may hold data; None if all is a hole."""
+
+    def find(self, needle: bytes, start: int, end: int) -> int:
+        """Where ``needle`` occurs within [start, end), or -1."""
+
+    def advise(self, advice: int) -> None:
+        """Hints to the kernel (``mmap.MADV_…``); does nothing where there are none."""
+
+    def close(self) -> None:
+        """Ends our use. Slices that are still held keep the memory until they go."""
+
+
+class RandomFile(Protocol):
+    """A file read and written at positions."""
+
+    path: str
+
+    def read(self, size: int, position: int) -> bytes:
+        """Up to ``size`` bytes from a position; fewer at the file's end."""
+
+    def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Writes all of it. Raises StoreFullError if the disk is full."""
+
+    def size(self) -> int:
+        """The file's length."""
+
+    def truncate(self, size: int) -> None:
+        """Sets the file's length; new bytes are zero and need no blocks."""
+
+    def sync(self) -> None:
+        """Returns when everything written so far is on the disk."""
+
+    def close(self) -> None:
+        """Closes it."""
+
+
+class FileSystem(Protocol):
+    """What the engine needs of a file system. Paths are absolute or relative to the process."""
+
+    def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Mapping:
+        """Maps ``size`` bytes of a file, which is extended to that size when it is created."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RandomFile:
+        """Opens a file for reads and writes at positions."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or directory."""
+
+    def is_dir(self, path: str) -> bool:
+        """Whether there is such a directory."""
+
+    def size(self, path: str) -> int:
+        """Length of a file."""
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; none if there is no such directory."""
+
+    def make_dirs(self, path: str) -> None:
+        """Creates a directory and its parents, durably."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file; no error if it is gone."""
+
+    def remove_dir(self, path: str) -> None:
+        """Removes an empty directory; no error if it is gone or not empty."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Renames a file over another one, atomically and durably."""
+
+    def read_file(self, path: str) -> bytes | None:
+        """The whole file, or None if there is none."""
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replaces a file by these bytes, durably and in one step."""
+
+    def sync_directory(self, path: str) -> None:
+        """Makes names created in or removed from a directory durable."""
+
+    def modified_time(self, path: str) -> float:
+        """Seconds since the epoch."""
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        """Of the file system below a directory (or its nearest existing parent)."""
+
+
+class _OsMapping:
+    __slots__ = ("_fd", "_mmap", "path", "size", "view")
+
+    def __init__(self, path: str, size: int, create: bool, writable: bool) -> None:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o644)
+        try:
+            if writable and os.fstat(fd).st_size < size:
+                os.ftruncate(fd, size)
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._mmap = mmap.mmap(fd, size, access=access)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self.path = path
+        self.size = size
+        self.view = memoryview(self._mmap)
+
+    def allocate(self, position: int, end: int) -> None:
+        fallocate = getattr(os, "posix_fallocate", None)
+        if fallocate is None:
+            # Elsewhere zeros are written where the file has never been: slower, same promise.
+            _write_zeros(self._fd, position, end, self.path)
+            return
+        try:
+            fallocate(self._fd, position, end - position)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StoreFullError(
+                    f"{self.path}: no room for bytes {position} to {end}: {error.strerror}"
+                ) from error
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV):
+                raise
+
+    def sync(self) -> None:
+        # Not mmap.flush(): CPython keeps the GIL through msync, so every other thread would stand
+        # still for the whole flush. fdatasync writes the same pages and lets them run.
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(self._fd)
+        else:
+            self._mmap.flush()
+            os.fsync(self._fd)
+
+    def next_data(self, position: int) -> int | None:
+        seek_data = getattr(os, "SEEK_DATA", None)
+        if seek_data is None:
+            return position if position < self.size else None
+        try:
+            found = os.lseek(self._fd, position, seek_data)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            return position if position < self.size else None
+        return found if found < self.size else None
+
+    def find(self, needle: bytes, start: int, end: int) -> int:
+        return self._mmap.find(needle, start, end)
+
+    def advise(self, advice: int) -> None:
+        if hasattr(self._mmap, "madvise"):
+            with suppress(OSError, ValueError):
+                self._mmap.madvise(advice)
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        self.view = memoryview(b"")
+        # A slice on its way to a socket still points here: the mapping then goes with the slice.
+        with suppress(BufferError):
+            self._mmap.close()
+
+
+def _write_zeros(fd: int, position: int, end: int, path: str) -> None:
+    size = os.fstat(fd).st_size
+    zeros = bytes(1 << 16)
+    while position < end and position < size:
+        count = min(len(zeros), end - position)
+        if not any(os.pread(fd, count, position)):
+            _pwrite_all(fd, memoryview(zeros)[:count], position, path)
+        position += count
+
+
+def _pwrite_all(fd: int, data: memoryview, position: int, path: str) -> None:
+    while len(data):
+        try:
+            count = os.pwrite(fd, data, position)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StoreFullError(
+                    f"{path}: no room for {len(data)} bytes at {position}: {error.strerror}"
+                ) from error
+            raise
+        data = data[count:]
+        position += count
+
+
+class _OsRandomFile:
+    __slots__ = ("_fd", "_writable", "path")
+
+    def __init__(self, path: str, create: bool, writable: bool) -> None:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        self._fd = os.open(
+            path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o644
+        )
+        self._writable = writable
+        self.path = path
+
+    def read(self, size: int, position: int) -> bytes:
+        return os.pread(self._fd, size, position)
+
+    def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        if not self._writable:
+            raise StoreReadOnlyError(f"{self.path}: opened for reading, asked to write")
+        count = len(data)
+        try:
+            if os.pwrite(self._fd, data, position) == count:
+                return
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StoreFullError(
+                    f"{self.path}: no room for {count} bytes at {position}: {error.strerror}"
+                ) from error
+            raise
+        _pwrite_all(self._fd, memoryview(data), position, self.path)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(self._fd)
+        else:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsFileSystem:
+    """The operating system's files."""
+
+    def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Mapping:
+        """See FileSystem."""
+        return _OsMapping(path, size, create, writable)
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RandomFile:
+        """See FileSystem."""
+        return _OsRandomFile(path, create, writable)
+
+    def exists(self, path: str) -> bool:
+        """See FileSystem."""
+        return os.path.lexists(path)
+
+    def is_dir(self, path: str) -> bool:
+        """See FileSystem."""
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        """See FileSystem."""
+        return os.path.getsize(path)
+
+    def list(self, path: str) -> list[str]:
+        """See FileSystem."""
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def make_dirs(self, path: str) -> None:
+        """See FileSystem."""
+        missing: list[str] = []
+        at = os.path.abspath(path)
+        while not os.path.isdir(at):
+            missing.append(at)
+            at = os.path.dirname(at)
+        if missing:
+            os.makedirs(path, exist_ok=True)
+            for made in missing:
+                self.sync_directory(os.path.dirname(made))
+
+    def remove(self, path: str) -> None:
+        """See FileSystem."""
+        with suppress(FileNotFoundError):
+            os.remove(path)
+
+    def remove_dir(self, path: str) -> None:
+        """See FileSystem."""
+        with suppress(OSError):
+            os.rmdir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """See FileSystem."""
+        os.replace(source, target)
+        self.sync_directory(os.path.dirname(target))
+
+    def read_file(self, path: str) -> bytes | None:
+        """See FileSystem."""
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """See FileSystem."""
+        temporary = path + ".tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                os.remove(temporary)
+            if error.errno in _FULL:
+                raise StoreFullError(f"{path}: no room for {len(data)} bytes") from error
+            raise
+        self.rename(temporary, path)
+
+    def sync_directory(self, path: str) -> None:
+        """See FileSystem."""
+        if os.name == "nt":
+            return
+        fd = os.open(path or ".", os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        finally:
+            os.close(fd)
+
+    def modified_time(self, path: str) -> float:
+        """See FileSystem."""
+        return os.stat(path).st_mtime
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        """See FileSystem."""
+        at = os.path.abspath(path)
+        while not os.path.exists(at):
+            at = os.path.dirname(at)
+        stat = os.statvfs(at)
+        total = stat.f_blocks * stat.f_frsize
+        free = stat.f_bavail * stat.f_frsize
+        return DiskUsage(total, total - free)
+
+
+def allocate_ahead(mapping: Mapping, allocated: int, needed: int) -> int:
+    """Reserves blocks up to ``needed`` and, if there is room, a chunk beyond; returns the new mark.
+
+    Raises:
+        StoreFullError: not even ``needed`` fits.
+    """
+    ahead = min(mapping.size, needed + ALLOCATE_CHUNK_SIZE)
+    try:
+        mapping.allocate(allocated, ahead)
+    except StoreFullError:
+        exact = min(mapping.size, -(-needed // _PAGE_SIZE) * _PAGE_SIZE)
+        mapping.allocate(allocated, exact)
+        return exact
+    return ahead
+
+
+Clock = Callable[[], int]

@@ -1,0 +1,341 @@
+"""One segment of a byte stream: a file of fixed size, mapped, named by the offset it starts at.
+
+Three positions, none above the one before: `wrote_position` (appended), `committed_position` (moved
+from a write buffer into the file; equal to wrote where there is no buffer), `flushed_position`
+(known to be on the disk). Readers see up to `read_position`, and nothing behind it.
+
+RocketMQ: DefaultMappedFile, ReferenceResource.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from oberth.formats.paths import segment_name
+from oberth.store.files import FileSystem, Mapping, allocate_ahead
+
+OS_PAGE_SIZE = 4096
+
+
+class MappedFile:
+    """One segment. Appends come from one thread at a time; reads and flushes from any.
+
+    Lives until `destroy`; whoever reads a slice beyond one call holds it meanwhile (`hold`,
+    `release`), though a slice that outlives the file is safe too: it keeps the memory.
+    """
+
+    __slots__ = (
+        "_allocated_position",
+        "_available",
+        "_first_shutdown",
+        "_flush_lock",
+        "_mapping",
+        "_reference_count",
+        "_reference_lock",
+        "_transient_pool",
+        "buffer",
+        "committed_position",
+        "file_size",
+        "files",
+        "flushed_position",
+        "path",
+        "start_offset",
+        "store_timestamp",
+        "write_buffer",
+        "wrote_position",
+    )
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        start_offset: int,
+        file_size: int,
+        *,
+        create: bool = False,
+        writable: bool = True,
+        transient_pool: TransientStorePool | None = None,
+    ) -> None:
+        self.files = files
+        self.path = f"{directory}/{segment_name(start_offset)}"
+        self.start_offset = start_offset
+        self.file_size = file_size
+        self._mapping: Mapping = files.map(self.path, file_size, create=create, writable=writable)
+        if create:
+            files.sync_directory(directory)
+        self.buffer = self._mapping.view
+        self.wrote_position = 0
+        self.committed_position = 0
+        self.flushed_position = 0
+        self.store_timestamp = 0
+        self._allocated_position = 0
+        self._transient_pool = transient_pool
+        self.write_buffer: bytearray | None = transient_pool.borrow() if transient_pool else None
+        self._reference_count = 1
+        self._available = True
+        self._first_shutdown = 0.0
+        self._reference_lock = threading.Lock()  # guards _reference_count, _available
+        self._flush_lock = threading.Lock()  # one commit or sync at a time
+
+    def __repr__(self) -> str:
+        return (
+            f"MappedFile({self.path}, wrote {self.wrote_position}, "
+            f"committed {self.committed_position}, flushed {self.flushed_position})"
+        )
+
+    # Positions
+
+    @property
+    def end_offset(self) -> int:
+        """The stream offset behind the last byte of the file."""
+        return self.start_offset + self.file_size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every byte was handed out."""
+        return self.wrote_position == self.file_size
+
+    @property
+    def read_position(self) -> int:
+        """Up to where readers may look."""
+        return self.wrote_position if self.write_buffer is None else self.committed_position
+
+    def set_positions(self, position: int) -> None:
+        """Sets all three, after a load or a truncation."""
+        self.wrote_position = position
+        self.committed_position = position
+        self.flushed_position = position
+        self._allocated_position = min(self._allocated_position, position)
+
+    # Writing
+
+    def reserve(self, end: int) -> None:
+        """Makes sure that bytes up to ``end`` can be written.
+
+        Raises:
+            StoreFullError: the disk has no room; nothing has changed.
+        """
+        if end > self._allocated_position and self.write_buffer is None:
+            start = max(self._allocated_position, self.wrote_position)
+            self._allocated_position = allocate_ahead(self._mapping, start, end)
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        """Appends bytes that fit. Raises StoreFullError when the disk is full."""
+        position = self.wrote_position
+        end = position + len(data)
+        assert end <= self.file_size, f"{self.path}: {len(data)} bytes at {position} do not fit"
+        target = self.write_buffer
+        if target is None:
+            if end > self._allocated_position:
+                self.reserve(end)
+            self.buffer[position:end] = data
+        else:
+            target[position:end] = data
+        self.wrote_position = end
+
+    def erase(self, start: int, end: int) -> None:
+        """Writes zeros over what an earlier life of the file left behind its end."""
+        step = 1 << 20
+        zeros = bytes(step)
+        while start < end:
+            count = min(step, end - start)
+            self.buffer[start : start + count] = zeros[:count]
+            start += count
+
+    def fill(self) -> None:
+        """Marks the rest of the file as used; its bytes stay as they are."""
+        self.wrote_position = self.file_size
+
+    # Reading
+
+    def select(self, position: int, size: int | None = None) -> memoryview | None:
+        """A slice: ``size`` bytes, or all that can be read. None where that is out of range."""
+        limit = self.read_position
+        if size is None:
+            return self.buffer[position:limit] if 0 <= position < limit else None
+        if position < 0 or position + size > limit:
+            return None
+        return self.buffer[position : position + size]
+
+    def next_data(self, position: int) -> int | None:
+        """See Mapping.next_data."""
+        return self._mapping.next_data(position)
+
+    def find(self, needle: bytes, start: int, end: int) -> int:
+        """See Mapping.find."""
+        return self._mapping.find(needle, start, end)
+
+    def advise(self, advice: int) -> None:
+        """See Mapping.advise."""
+        self._mapping.advise(advice)
+
+    # Commit and flush
+
+    def is_able_to_commit(self, least_pages: int) -> bool:
+        """Whether enough waits in the write buffer. RocketMQ: isAbleToCommit."""
+        return self._is_able(least_pages, self.wrote_position, self.committed_position)
+
+    def is_able_to_flush(self, least_pages: int) -> bool:
+        """Whether enough waits to be synced. RocketMQ: isAbleToFlush."""
+        return self._is_able(least_pages, self.read_position, self.flushed_position)
+
+    def _is_able(self, least_pages: int, ahead: int, behind: int) -> bool:
+        if ahead == self.file_size:
+            return ahead > behind
+        if least_pages > 0:
+            return ahead // OS_PAGE_SIZE - behind // OS_PAGE_SIZE >= least_pages
+        return ahead > behind
+
+    def commit(self, least_pages: int) -> int:
+        """Moves appended bytes from the write buffer into the file; returns committed_position.
+
+        Raises:
+            StoreFullError: the disk has no room; what was not moved stays in the buffer.
+        """
+        source = self.write_buffer
+        if source is None:
+            self.committed_position = self.wrote_position
+            return self.committed_position
+        if self.is_able_to_commit(least_pages):
+            with self._flush_lock:
+                start, end = self.committed_position, self.wrote_position
+                if end > self._allocated_position:
+                    self._allocated_position = allocate_ahead(
+                        self._mapping, max(self._allocated_position, start), end
+                    )
+                self.buffer[start:end] = memoryview(source)[start:end]
+                self.committed_position = end
+                if end == self.file_size and self._transient_pool is not None:
+                    self.write_buffer = None
+                    self._transient_pool.give_back(source)
+        return self.committed_position
+
+    def flush(self, least_pages: int) -> int:
+        """Syncs what can be read; returns flushed_position."""
+        if self.is_able_to_flush(least_pages):
+            if self.hold():
+                try:
+                    with self._flush_lock:
+                        position = self.read_position
+                        if position > self.flushed_position:
+                            self._mapping.sync()
+                            self.flushed_position = position
+                finally:
+                    self.release()
+            else:
+                self.flushed_position = self.read_position
+        return self.flushed_position
+
+    def warm(self, sync_each_pages: int = 0) -> None:
+        """Touches every page that holds no data yet, so that puts find them mapped.
+
+        Runs before the file is used. ``sync_each_pages`` > 0 syncs as it goes (SYNC_FLUSH).
+        """
+        self._allocated_position = allocate_ahead(self._mapping, 0, self.file_size)
+        for number, position in enumerate(range(0, self.file_size, OS_PAGE_SIZE), 1):
+            self.buffer[position] = 0
+            if sync_each_pages and number % sync_each_pages == 0:
+                self._mapping.sync()
+        if sync_each_pages:
+            self._mapping.sync()
+
+    # Life and death
+
+    def hold(self) -> bool:
+        """Takes a reference; False if the file is being destroyed."""
+        with self._reference_lock:
+            if self._available and self._reference_count > 0:
+                self._reference_count += 1
+                return True
+            return False
+
+    def release(self) -> None:
+        """Gives a reference back; the last one unmaps the file."""
+        with self._reference_lock:
+            self._reference_count -= 1
+            last = self._reference_count == 0
+        if last:
+            self._clean_up()
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it may still be read; False once its destruction has begun."""
+        return self._available
+
+    @property
+    def is_cleaned_up(self) -> bool:
+        """Whether nobody holds it any more and it is unmapped."""
+        return self._reference_count <= 0
+
+    def shutdown(self, interval_forcibly_ms: int) -> None:
+        """Ends availability; held files are taken away after the interval of repeated calls."""
+        with self._reference_lock:
+            first = self._available
+            self._available = False
+        if first:
+            self._first_shutdown = time.monotonic()
+            self.release()
+        elif self._reference_count > 0:
+            waited_ms = (time.monotonic() - self._first_shutdown) * 1000
+            if waited_ms >= interval_forcibly_ms:
+                with self._reference_lock:
+                    self._reference_count = -1000 - self._reference_count
+                self._clean_up()
+
+    def destroy(self, interval_forcibly_ms: int) -> bool:
+        """Unmaps and deletes the file; False if somebody still holds it (call again later)."""
+        self.shutdown(interval_forcibly_ms)
+        if not self.is_cleaned_up:
+            return False
+        self.files.remove(self.path)
+        return True
+
+    def close(self) -> None:
+        """Unmaps without deleting."""
+        with self._reference_lock:
+            self._available = False
+            self._reference_count = 0
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        if self.write_buffer is not None and self._transient_pool is not None:
+            self._transient_pool.give_back(self.write_buffer)
+            self.write_buffer = None
+        self.buffer = memoryview(b"")
+        self._mapping.close()
+
+    def modified_time_ms(self) -> int:
+        """When the file was last changed, ms since the epoch."""
+        return int(self.files.modified_time(self.path) * 1000)
+
+
+class TransientStorePool:
+    """Write buffers of one segment's size that puts go into before the file sees them.
+
+    What lies in a buffer is lost when the process dies, and no reader sees it before it is
+    committed. RocketMQ: TransientStorePool (which also locks the buffers into memory).
+    """
+
+    def __init__(self, pool_size: int, file_size: int) -> None:
+        self.file_size = file_size
+        self._lock = threading.Lock()  # guards _free
+        self._free: list[bytearray | None] = [None] * pool_size
+
+    def borrow(self) -> bytearray | None:
+        """A buffer, or None when all are in use (the segment is then written directly)."""
+        with self._lock:
+            if not self._free:
+                return None
+            buffer = self._free.pop()
+        return bytearray(self.file_size) if buffer is None else buffer
+
+    def give_back(self, buffer: bytearray) -> None:
+        """Returns a buffer to the pool."""
+        with self._lock:
+            self._free.append(buffer)
+
+    @property
+    def available_buffers(self) -> int:
+        """How many can be borrowed. RocketMQ: availableBufferNums."""
+        return len(self._free)
