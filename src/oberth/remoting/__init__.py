@@ -1,1 +1,4 @@
-"""Oberth: remoting."""
+"""The remoting protocol: ``command`` and ``connection`` without a socket, ``aio`` with one.
+
+``code`` has the numbers, ``headers`` the typed header fields, ``bodies`` the JSON bodies.
+"""

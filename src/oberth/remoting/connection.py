@@ -1,0 +1,148 @@
+"""One remoting connection without a socket: bytes in, commands out, and back.
+
+A connection is a stream of frames (see ``command``). Whatever way the stream is cut into pieces,
+the same commands come out. After a hostile frame the position of the next one is unknown: the
+commands before it are still given out, then ``failure`` is set, every ``receive_data`` raises it,
+and the shell must close the socket.
+
+Not promised: that a request is answered or a response was asked for; the table of open requests is
+the shell's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from oberth.errors import RemoteProtocolError
+from oberth.remoting.command import (
+    FRAME_SIZE_MAX,
+    HEADER_SIZE_MAX,
+    Buffer,
+    RemotingCommand,
+    decode_binary_header,
+    decode_json_header,
+    encode_frame,
+)
+
+FRAME_HEAD_SIZE: Final = 8
+"""The length field and the header word."""
+
+_HEAD: Final = struct.Struct(
+    ">"
+    "i"  # length
+    "I"  # serialize_type in the top byte, header_size below
+)
+assert _HEAD.size == FRAME_HEAD_SIZE
+
+
+class RemotingConnection:
+    """Frames of one connection, both directions.
+
+    Held bytes never exceed one frame plus what one ``receive_data`` call brought.
+
+    Args:
+        frame_size_max: bytes of a whole frame, in either direction.
+        header_size_max: bytes of a received header.
+    """
+
+    __slots__ = ("_frame_size", "_pending", "failure", "frame_size_max", "header_size_max")
+
+    def __init__(
+        self, *, frame_size_max: int = FRAME_SIZE_MAX, header_size_max: int = HEADER_SIZE_MAX
+    ) -> None:
+        self.frame_size_max = frame_size_max
+        self.header_size_max = header_size_max
+        self._pending = bytearray()
+        self._frame_size = FRAME_HEAD_SIZE  # bytes that _pending needs before it is worth a look
+        self.failure: RemoteProtocolError | None = None
+
+    @property
+    def pending_size(self) -> int:
+        """Bytes of a frame that has not fully arrived."""
+        return len(self._pending)
+
+    def receive_data(self, data: Buffer) -> list[RemotingCommand]:
+        """The commands that ``data`` completes, in order; look at ``failure`` after them.
+
+        Raises:
+            RemoteProtocolError: a frame that is too long, too short, or whose header cannot be
+                read, and no command came before it in ``data``.
+        """
+        if self.failure is not None:
+            raise self.failure
+        pending = self._pending
+        if pending:
+            pending += data
+            if len(pending) < self._frame_size:
+                return []
+            data = bytes(pending)
+            pending.clear()
+        elif not isinstance(data, bytes):
+            data = bytes(data)
+        commands: list[RemotingCommand] = []
+        try:
+            self._decode(data, commands.append)
+        except RemoteProtocolError as error:
+            self.failure = error
+            if not commands:
+                raise
+        return commands
+
+    def _decode(self, data: bytes, append: Callable[[RemotingCommand], None]) -> None:
+        unpack_head = _HEAD.unpack_from
+        position = 0
+        size = len(data)
+        needed = FRAME_HEAD_SIZE
+        while size - position >= FRAME_HEAD_SIZE:
+            length, word = unpack_head(data, position)
+            header_size = word & 0xFFFFFF
+            if not 4 + header_size <= length <= self.frame_size_max - 4 or (
+                header_size > self.header_size_max
+            ):
+                raise self._bad_head(length, header_size)
+            end = position + 4 + length
+            if end > size:
+                needed = 4 + length
+                break
+            body_start = position + 8 + header_size
+            header = data[position + 8 : body_start]
+            serialize_type = word >> 24
+            if serialize_type == 0:
+                command = decode_json_header(header)
+            elif serialize_type == 1:
+                command = decode_binary_header(header)
+            else:
+                raise RemoteProtocolError(
+                    f"serialize type {serialize_type}, allowed 0 (JSON) and 1 (ROCKETMQ)"
+                )
+            if body_start != end:
+                command.body = data[body_start:end]
+            append(command)
+            position = end
+        if position < size:
+            self._pending += memoryview(data)[position:]
+        self._frame_size = needed
+
+    def _bad_head(self, length: int, header_size: int) -> RemoteProtocolError:
+        if not 0 <= length <= self.frame_size_max - 4:
+            return RemoteProtocolError(
+                f"frame of {length} bytes after its length field, "
+                f"allowed 4 to {self.frame_size_max - 4}"
+            )
+        if header_size > self.header_size_max:
+            return RemoteProtocolError(
+                f"header of {header_size} bytes, allowed {self.header_size_max}"
+            )
+        return RemoteProtocolError(
+            f"header of {header_size} bytes in a frame of {length}, allowed {length - 4}"
+        )
+
+    def send(self, command: RemotingCommand) -> list[Buffer]:
+        """The frame of ``command`` as buffers in order.
+
+        Raises:
+            LocalProtocolError: see ``encode_frame``.
+        """
+        return encode_frame(command, self.frame_size_max)
