@@ -1,0 +1,185 @@
+"""Writes JSON byte for byte as Java does, in the form of either line.
+
+    Dialect.V4_9   fastjson 1.2.83: entries with a bare key stay on one line, a Set too
+    Dialect.V5     fastjson 2 of 5.5.0: every entry on its own line
+    Dialect.PLAIN  JSON proper: every key quoted
+
+Pretty as in files, or compact as over the wire. Keys of type int are written bare, keys of type str
+quoted, ObjectKeys as objects; an entry whose value is None is left out. Tuples are Java's arrays,
+which always stay on one line; lists are Java's lists.
+
+RocketMQ: RemotingSerializable.toJson.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from oberth.errors import ConfigFormatError
+from oberth.formats.json_reader import DEPTH_MAX, ObjectKey
+
+
+class Dialect(enum.Enum):
+    """Whose way of writing to reproduce."""
+
+    V4_9 = "4.9"
+    V5 = "5.x"
+    PLAIN = "plain"
+
+
+class FieldList(list[Any]):
+    """A list that is a field of a bean: 5.5.0 writes an empty one on three lines, others as []."""
+
+
+class InlineList(list[Any]):
+    """A Set: 4.9.7 writes it on one line."""
+
+
+def format_config(value: Any, dialect: Dialect = Dialect.V5, *, pretty: bool = True) -> str:
+    """Write one document as Java does.
+
+    Args:
+        value: what parse_config returns, or mappings, lists and tuples of that kind.
+        dialect: whose form.
+        pretty: one field a line as in files, or everything on one line as over the wire.
+
+    Raises:
+        ConfigFormatError: a value of another type, or more than DEPTH_MAX levels.
+    """
+    out: list[str] = []
+    _write(out, value, dialect, "\n" if pretty else "", 0)
+    return "".join(out)
+
+
+def encode_config(value: Any, dialect: Dialect = Dialect.V5, *, pretty: bool = True) -> bytes:
+    """format_config in UTF-8; a half of a surrogate pair becomes '?', as in Java."""
+    return format_config(value, dialect, pretty=pretty).encode("utf-8", "replace")
+
+
+def _write(out: list[str], value: Any, dialect: Dialect, newline: str, depth: int) -> None:
+    # newline is "" when compact, otherwise a line feed with the indentation of this level.
+    if value is None:
+        out.append("null")
+    elif value is True:
+        out.append("true")
+    elif value is False:
+        out.append("false")
+    elif isinstance(value, str):
+        out.append(_quote(value, dialect))
+    elif isinstance(value, int):
+        out.append(int.__repr__(value))
+    elif isinstance(value, float):
+        out.append(format_double(value))
+    elif depth >= DEPTH_MAX:
+        raise ConfigFormatError(f"more than {DEPTH_MAX} objects and lists inside each other")
+    elif isinstance(value, Mapping):
+        _write_entries(out, list(value.items()), dialect, newline, depth)
+    elif isinstance(value, ObjectKey):
+        _write_entries(out, list(value), dialect, newline, depth)
+    elif isinstance(value, (list, tuple)):
+        _write_list(out, value, dialect, newline, depth)
+    else:
+        raise ConfigFormatError(f"{type(value).__name__} is no value of a configuration")
+
+
+def _write_entries(
+    out: list[str], entries: list[Any], dialect: Dialect, newline: str, depth: int
+) -> None:
+    entries = [entry for entry in entries if entry[1] is not None]
+    if not entries:
+        out.append("{}")
+        return
+    inner_newline = newline and newline + "\t"
+    out.append("{")
+    separator = ""
+    for key, value in entries:
+        out.append(separator)
+        separator = ","
+        if isinstance(key, str):
+            out += (inner_newline, _quote(key, dialect), ":")
+        elif key.__class__ is int and dialect is not Dialect.PLAIN:
+            # Offsets by queue are most of what is written, every five seconds.
+            out.append(f"{key}:" if dialect is Dialect.V4_9 else f"{inner_newline}{key}:")
+            if value.__class__ is int:
+                out.append(str(value))
+                continue
+        else:
+            if dialect is not Dialect.V4_9:
+                out.append(inner_newline)
+            if dialect is Dialect.PLAIN:
+                out.append(_quote(format_config(key, dialect, pretty=False), dialect))
+            else:
+                _write(out, key, dialect, "", depth + 1)
+            out.append(":")
+        _write(out, value, dialect, inner_newline, depth + 1)
+    out += (newline, "}")
+
+
+def _write_list(
+    out: list[str], items: list[Any] | tuple[Any, ...], dialect: Dialect, newline: str, depth: int
+) -> None:
+    inline = isinstance(items, tuple) or (dialect is Dialect.V4_9 and isinstance(items, InlineList))
+    inner_newline = newline if inline else newline and newline + "\t"
+    around = "" if inline else inner_newline
+    out.append("[")
+    if not items:
+        if newline and dialect is Dialect.V5 and isinstance(items, FieldList):
+            out += (inner_newline, newline)
+        out.append("]")
+        return
+    separator = ""
+    for item in items:
+        out += (separator, around)
+        separator = ","
+        _write(out, item, dialect, inner_newline, depth + 1)
+    out += ("" if inline else newline, "]")
+
+
+_SHORT_ESCAPES: Final = {
+    '"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r",
+}  # fmt: skip
+_UNSAFE_V5: Final = re.compile(r'["\\\x00-\x1f]')
+_UNSAFE_V4_9: Final = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
+
+
+def _quote(text: str, dialect: Dialect) -> str:
+    if dialect is Dialect.V4_9:
+        return '"' + _UNSAFE_V4_9.sub(_escape_v4_9, text) + '"'
+    return '"' + _UNSAFE_V5.sub(_escape_v5, text) + '"'
+
+
+def _escape_v4_9(match: re.Match[str]) -> str:
+    return _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04X}"
+
+
+def _escape_v5(match: re.Match[str]) -> str:
+    return _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}"
+
+
+def format_double(value: float) -> str:
+    """A float as Java's Double.toString writes it; null for what JSON has no name for.
+
+    >>> format_double(1e20), format_double(0.8), format_double(1e-5)
+    ('1.0E20', '0.8', '1.0E-5')
+    """
+    if value != value or value in (float("inf"), float("-inf")):
+        return "null"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value) if "e" not in repr(value) else f"{value:f}"
+    mantissa, _, exponent = f"{value!r}".partition("e")
+    if not exponent:
+        sign = "-" if value < 0 else ""
+        whole, _, fraction = mantissa.lstrip("-").partition(".")
+        digits = (whole + fraction).strip("0") or "0"
+        exponent = str(len(whole) - 1 if whole.strip("0") else -1 - _leading_zeros(fraction))
+        mantissa = f"{sign}{digits[0]}.{digits[1:] or '0'}"
+    elif "." not in mantissa:
+        mantissa += ".0"
+    return f"{mantissa}E{int(exponent)}"
+
+
+def _leading_zeros(fraction: str) -> int:
+    return len(fraction) - len(fraction.lstrip("0"))

@@ -1,0 +1,308 @@
+"""JSON is written byte for byte as Java does and read in all of fastjson's forms.
+
+Proved by every config file of every golden store, by one document with every kind of value as 4.9.7
+and 5.5.0 print it (data/Fastjson.java), by tables of odd texts, by round trips of random documents,
+by comparing the fast reader with the general one, and by random bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oberth.errors import ConfigFormatError
+from oberth.formats import json_reader
+from oberth.formats.config_json import (
+    DEPTH_MAX,
+    Dialect,
+    FieldList,
+    InlineList,
+    ObjectKey,
+    encode_config,
+    format_config,
+    format_double,
+    parse_config,
+)
+
+DATA = Path(__file__).parent / "data"
+
+
+def general(text: str) -> Any:
+    """The value by the general reader, whatever the fast one would make of it."""
+    return json_reader._Parser(text, "text").parse()
+
+
+def bean(
+    *,
+    items: list[Any],
+    strings: list[str],
+    boxed: Any,
+    array: tuple[int, ...] = (1, 2, 3),
+    entries: dict[Any, Any] | None = None,
+) -> dict[str, Any]:
+    return {
+        "a": 1,
+        "boxed": boxed,
+        "d": 1.5,
+        "list": FieldList(items),
+        "m": entries or {},
+        "nul": None,
+        "prim": array,
+        "s": "x",
+        "set": strings,
+    }
+
+
+def java_document(dialect: Dialect) -> dict[Any, Any]:
+    """What data/Fastjson.java builds."""
+
+    def array(*items: int) -> Any:  # Long[]: an array to fastjson 1, a list to fastjson 2
+        return items if dialect is Dialect.V4_9 else FieldList(items)
+
+    def strings(*items: str) -> list[str]:
+        return InlineList(items) if dialect is Dialect.V4_9 else FieldList(items)
+
+    def default() -> dict[str, Any]:
+        return bean(items=[], strings=strings(), boxed=array(1, 2))
+
+    every = "".join(map(chr, range(0x20))) + "\"\\/<>&'é中\x7f\x80\u2028\u2029\ufeff😀\ud800x"
+    return {
+        "bean": bean(
+            items=[bean(items=[], strings=strings(), boxed=array(), array=()), None],
+            strings=strings("q", "r"),
+            boxed=array(1, 2),
+            entries={
+                0: 5,
+                1: default(),
+                2: [1, 2],
+                3: {"k": 1},
+                4: {},
+                5: [],
+                6: "str",
+                7: {1: 2},
+            },
+        ),
+        every: every,
+        "n": None,
+        "f": 1.0,
+        "e": 1e20,
+        "big": (1 << 63) - 1,
+        "bool": True,
+        "chr": "c",
+        "bd": 1.10,
+        "mix": {"s": 1, 2: 3, 4: 5, True: 6, "t": 7},
+        "ll": [[1, 2], ["a"], []],
+    }
+
+
+@pytest.mark.parametrize(("dialect", "version"), [(Dialect.V4_9, "4.9.7"), (Dialect.V5, "5.5.0")])
+def test_every_kind_of_value_as_java(dialect: Dialect, version: str) -> None:
+    pretty, _, compact = (DATA / f"fastjson-{version}.txt").read_bytes().partition(b"\n-----\n")
+    document = java_document(dialect)
+    # A BigDecimal keeps its 1.10; there is no such value in RocketMQ's documents.
+    assert encode_config(document, dialect).replace(b":1.1,", b":1.10,") == pretty
+    assert encode_config(document, dialect, pretty=False).replace(
+        b":1.1,", b":1.10,"
+    ) == compact.rstrip(b"\n")
+
+
+def test_java_document_is_read_back() -> None:
+    for version in ("4.9.7", "5.5.0"):
+        pretty, _, compact = (DATA / f"fastjson-{version}.txt").read_bytes().partition(b"\n-----\n")
+        assert parse_config(pretty) == parse_config(compact)
+        assert parse_config(pretty)["bean"]["m"][7] == {1: 2}
+
+
+def config_texts(facts: dict[str, Any]) -> dict[str, str]:
+    return {
+        name: text
+        for name, text in facts["configFiles"].items()
+        if isinstance(text, str) and text.startswith("{")
+    }
+
+
+def test_golden_config_files(
+    golden_name: str, golden_facts: Callable[[str], dict[str, Any]]
+) -> None:
+    facts = golden_facts(golden_name)
+    dialect = Dialect.V5 if facts["rocketmqVersion"].startswith("5") else Dialect.V4_9
+    for name, text in config_texts(facts).items():
+        value = parse_config(text.encode(), name=name)
+        assert general(text) == value
+        # int[] is the only array in the files.
+        for topic in value.get("filterDataByTopic", {}).values():
+            for group in topic["groupFilterData"].values():
+                group["bloomFilterData"]["bitPos"] = tuple(group["bloomFilterData"]["bitPos"])
+        assert format_config(value, dialect, pretty="\n" in text) == text, name
+
+
+ODD_TEXTS: list[tuple[str, Any]] = [
+    ("{}", {}),
+    ("[]", []),
+    ("null", None),
+    ("{0:12,1:15\n}", {0: 12, 1: 15}),
+    ('{"0":12}', {"0": 12}),
+    ("{-3:1}", {-3: 1}),
+    ("{'a':'b'}", {"a": "b"}),
+    ("{a:1,b_c:2,$d:3,é:4}", {"a": 1, "b_c": 2, "$d": 3, "é": 4}),
+    ("{,,a:1,,b:2,,}", {"a": 1, "b": 2}),
+    ("[,1,,2,]", [1, 2]),
+    ("/* x */{a/**/:// y\n1}//z", {"a": 1}),
+    ("{a:12L,b:-3S,c:4b,d:1.5F,e:2D,f:.5,g:+1,h:1.,i:1e3}",
+     {"a": 12, "b": -3, "c": 4, "d": 1.5, "e": 2.0, "f": 0.5, "g": 1, "h": 1.0, "i": 1000.0}),
+    ("[NaN,undefined,true,false,null]", [None, None, True, False, None]),
+    (r'"\x41\u00e9\'\/\b\v\0"', "Aé'/\b\v\0"),
+    (r'"\ud83d\ude00"', "😀"),
+    (r'["\ud800"]', ["\ufffd"]),
+    ('\ufeff{"a":1}', {"a": 1}),
+    ("9223372036854775807", 2**63 - 1),
+    ("123456789012345678901234567890", 123456789012345678901234567890),
+    ('{"a":1,"a":2}', {"a": 2}),
+    ('{{"topic":"T","queueId":1}:5}', {ObjectKey([("topic", "T"), ("queueId", 1)]): 5}),
+    ('{"a":{"b":1},"c":{"$ref":"$.a"}}', {"a": {"b": 1}, "c": {"b": 1}}),
+    ('{"a":[{"b":1},2],"c":{"$ref":"$.a[0]"}}', {"a": [{"b": 1}, 2], "c": {"b": 1}}),
+    ('{"a":{"$ref":"a","x":1}}', {"a": {"$ref": "a", "x": 1}}),
+    ("{true:1,null:2}", {"true": 1, "null": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), ODD_TEXTS)
+def test_odd_texts(text: str, value: Any) -> None:
+    assert parse_config(text) == value
+    assert parse_config(text.encode("utf-8")) == value
+    assert general(text) == value
+    # == does not tell 1 from True and 1.0.
+    assert repr(parse_config(text)) == repr(general(text))
+
+
+def test_bare_and_quoted_keys_stay_apart() -> None:
+    value = parse_config('{"m":{0:1,"1":2}}')
+    assert [type(key) for key in value["m"]] == [int, str]
+    assert format_config(value, Dialect.V4_9, pretty=False) == '{"m":{0:1,"1":2}}'
+    assert json.loads(format_config(value, Dialect.PLAIN)) == {"m": {"0": 1, "1": 2}}
+
+
+def test_object_key() -> None:
+    key = next(iter(parse_config('{{"brokerName":"b","queueId":0}:1}')))
+    assert (key["brokerName"], key["queueId"], key[0]) == ("b", 0, ("brokerName", "b"))
+    assert key.as_dict() == {"brokerName": "b", "queueId": 0}
+    assert format_config({key: 1}, pretty=False) == '{{"brokerName":"b","queueId":0}:1}'
+    with pytest.raises(KeyError):
+        key["topic"]
+
+
+REFUSED: list[tuple[str, str]] = [
+    ("", "empty"),
+    ("  \n /* only this */ ", "empty"),
+    ("{", "line 1, column 2: a key is expected, found the end"),
+    ('{\n"a":1\n"b":2}', "line 3, column 1: ',' or '}' is expected, found '\"b\":2}'"),
+    ('{"a" 1}', "':' is expected"),
+    ("[1 2]", "',' or ']' is expected"),
+    ('{"a":}', "a value is expected"),
+    ('"abc', "column 1: a string does not end"),
+    (r'"\q"', "an escape is expected"),
+    (r'"\u12"', "hex digits"),
+    ("{} {}", "behind the end"),
+    ("tru", "a value is expected"),
+    ("1" * 500 + "L", "a number of 500 characters"),
+    ("/* {}", "a value is expected"),
+    ("[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1), "inside each other"),
+    ("[" * 100_000, "inside each other"),
+    ('{"a":{"$ref":"$"}}', "contains itself"),
+    ('{"a":{"$ref":".."}}', "contains itself"),
+    ('{"a":{"$ref":"$.b"}}', "to nothing"),
+    ('{"$ref":"$"}', "to nothing"),
+    ('{"a":{"$ref":"x"}}', "no known form"),
+    ('{{"$ref":"$"}:1}', "cannot be a key"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigFormatError) as raised:
+        parse_config(text, name="topics.json")
+    assert str(raised.value).startswith("topics.json: ")
+    assert message in str(raised.value)
+
+
+def test_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_reader, "CONFIG_SIZE_MAX", 10)
+    with pytest.raises(ConfigFormatError, match="11 bytes, at most 10"):
+        parse_config(b"[1,2,3,4,5]")
+
+
+def test_deepest_document_that_is_read() -> None:
+    text = "[" * DEPTH_MAX + "]" * DEPTH_MAX
+    assert parse_config(text) == general(text)
+    assert format_config(parse_config(text), pretty=False) == text
+    wide = "[" + ",".join(["{}"] * 1000) + "]"
+    assert len(parse_config(wide)) == 1000
+
+
+def test_what_cannot_be_written() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for value in (endless, {"a": object()}, {"a": {1, 2}}):
+        with pytest.raises(ConfigFormatError):
+            format_config(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.0"), (1.0, "1.0"), (0.8, "0.8"), (0.001, "0.001"), (1e-4, "1.0E-4"),
+        (0.000125, "1.25E-4"), (1234567.5, "1234567.5"), (1e7, "1.0E7"),
+        (12345678.25, "1.234567825E7"), (-1.5e300, "-1.5E300"), (5e-324, "4.9E-324"),
+        (math.inf, "null"), (math.nan, "null"),
+    ],
+)  # fmt: skip
+def test_doubles(value: float, text: str) -> None:
+    # Java prints the smallest double as 4.9E-324; one digit is enough to read it back.
+    assert format_double(value) in (text, "5.0E-324")
+
+
+KEYS = st.text(max_size=8).filter(lambda key: key != "$ref") | st.integers(-(2**63), 2**63 - 1)
+SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=12)
+VALUES = st.recursive(
+    SCALARS | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES, st.sampled_from([Dialect.V4_9, Dialect.V5]), st.booleans())
+def test_round_trip(value: Any, dialect: Dialect, pretty: bool) -> None:
+    text = format_config(value, dialect, pretty=pretty)
+    assert parse_config(text) == value
+    assert general(text) == value
+
+
+@given(VALUES)
+def test_plain_json_is_json(value: Any) -> None:
+    json.loads(format_config(value, Dialect.PLAIN))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_doubles_read_back(value: float) -> None:
+    assert float(format_double(value)) == value
+
+
+@given(st.binary(max_size=60) | st.text("{}[]\",:'/*\\0123456789.eE-+LSxu$ref@ \n", max_size=60))
+def test_parse_or_documented_error(data: bytes | str) -> None:
+    with contextlib.suppress(ConfigFormatError):
+        parse_config(data)
+
+
+@given(st.text('{}[]",:0123456789-a \n', max_size=40))
+def test_fast_reader_equals_general_one(text: str) -> None:
+    fast = json_reader._parse_fast(text.encode())
+    if fast is not json_reader._NOT_PLAIN:
+        assert repr(fast) == repr(general(text))
