@@ -1,0 +1,558 @@
+"""The options of ``format("rocketmq")``, with the names, defaults, precedence and refusals of Spark's Kafka source.
+
+Spark hands option names over in lower case; they are compared without regard to case. An option
+that is not known is an error that names the nearest one. Nothing here looks at a store: whether
+a topic or a queue exists is found out later.
+
+Precedence: startingTimestamp, startingOffsetsByTimestamp, startingOffsets; and the same for
+ending. Values of offsets in JSON: -2 is the earliest, -1 the latest.
+"""  # noqa: E501 - the first line
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from oberth.errors import OptionError
+
+_log = logging.getLogger(__name__)
+
+EARLIEST = -2
+LATEST = -1
+
+DEFAULT_TARGET_PARTITION_BYTES = 128 << 20
+DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
+DEFAULT_BATCH_BYTES = 4 << 20
+BATCH_BYTES_MIN = 64 << 10
+BATCH_BYTES_MAX = 256 << 20
+
+#: queue offsets as a user writes them: topic -> broker ("" for the only one) -> queue -> offset
+OffsetsByTopic = Mapping[str, Mapping[str, Mapping[int, int]]]
+#: queues as a user assigns them: topic -> broker ("" for the only one) -> queues
+QueuesByTopic = Mapping[str, Mapping[str, tuple[int, ...]]]
+ANY_BROKER = ""
+
+
+class SelectionKind(StrEnum):
+    """How topics and queues are chosen."""
+
+    ALL = "all"  # neither option given: every topic that is not the system's
+    SUBSCRIBE = "subscribe"
+    PATTERN = "subscribePattern"
+    ASSIGN = "assign"
+
+
+class Selection(NamedTuple):
+    """Which topics and queues are read."""
+
+    kind: SelectionKind
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    queues: QueuesByTopic = {}
+
+
+class BoundKind(StrEnum):
+    """What a starting or ending point is given by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSETS = "offsets"
+    TIMESTAMP = "timestamp"
+    TIMESTAMPS = "timestamps"
+    GROUP = "group"
+
+
+class Bound(NamedTuple):
+    """A starting or ending point.
+
+    Attributes:
+        kind: which of the others counts.
+        offsets: for OFFSETS queue offsets, for TIMESTAMPS milliseconds, by queue.
+        timestamp_ms: for TIMESTAMP.
+    """
+
+    kind: BoundKind
+    offsets: OffsetsByTopic = {}
+    timestamp_ms: int = 0
+
+
+class ReadOrder(StrEnum):
+    """In which order rows come, and by what the work is split."""
+
+    AUTO = "auto"  # queue, or commitlog where the store has no ConsumeQueue
+    QUEUE = "queue"
+    COMMIT_LOG = "commitlog"
+
+
+class ReadMode(StrEnum):
+    """Where a streaming query reads."""
+
+    EXECUTOR = "executor"
+    DRIVER = "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Everything a reader is told. Sizes are bytes, times milliseconds; None is no limit."""
+
+    paths: tuple[str, ...]
+    broker_names: tuple[str, ...]
+    name_servers: str
+    selection: Selection
+    starting: Bound
+    ending: Bound
+    # What a queue without a message at or after the starting timestamp gives: "error" or "latest".
+    timestamp_strategy: str
+    consumer_group: str
+    # Where a queue starts that the group has no offset for: "earliest", "latest" or "error".
+    group_fallback: str
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    max_bytes_per_trigger: int | None
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    target_partition_bytes: int
+    batch_bytes: int
+    fail_on_data_loss: bool
+    include_properties: bool
+    include_undelivered: bool
+    columns: str
+    read_order: ReadOrder
+    read_mode: ReadMode
+    verify_crc: bool
+    pushdown: bool
+    filter_tags: tuple[str, ...]
+    filter_sql: str
+    storage: Mapping[str, str]
+
+
+#: Every option of the source, with its synonyms; the sink's own are in _WRITE.
+_READ: Mapping[str, tuple[str, ...]] = {
+    "path": ("paths",),
+    "brokerName": ("rocketmq.broker.name",),
+    "rocketmq.namesrv.addr": ("nameServer", "namesrvAddr"),
+    "rocketmq.broker.addr": (),
+    "rocketmq.consumer.group": ("consumerGroup",),
+    "subscribe": ("topic",),
+    "subscribePattern": (),
+    "assign": (),
+    "startingOffsets": (),
+    "startingTimestamp": (),
+    "startingOffsetsByTimestamp": (),
+    "startingOffsetsByTimestampStrategy": (),
+    "startingGroupFallback": (),
+    "endingOffsets": (),
+    "endingTimestamp": (),
+    "endingOffsetsByTimestamp": (),
+    "maxOffsetsPerTrigger": (),
+    "minOffsetsPerTrigger": (),
+    "maxTriggerDelay": (),
+    "maxBytesPerTrigger": (),
+    "minPartitions": (),
+    "maxRecordsPerPartition": (),
+    "targetPartitionBytes": (),
+    "batchBytes": (),
+    "failOnDataLoss": (),
+    "includeProperties": ("includeHeaders",),
+    "includeUndelivered": (),
+    "columns": (),
+    "readOrder": (),
+    "readMode": (),
+    "verifyCrc": (),
+    "pushdown": (),
+    "filter.tag": (),
+    "filter.sql": (),
+    "storage.endpoint": (),
+    "storage.accessKey": (),
+    "storage.secretKey": (),
+    "storage.region": (),
+    "storage.anonymous": (),
+}
+READ_OPTIONS = tuple(_READ)
+_WRITE: Mapping[str, tuple[str, ...]] = {
+    "path": (),
+    "topic": (),
+    "brokerName": ("rocketmq.broker.name",),
+    "storeHost": (),
+    "bornHost": (),
+    "queues": ("defaultTopicQueueNums",),
+    "compression": (),
+    "compressOver": (),
+    "mappedFileSizeCommitLog": (),
+    "mappedFileSizeConsumeQueue": (),
+    "maxHashSlotNum": (),
+    "maxIndexNum": (),
+    "messageIndexEnable": (),
+    "maxMessageSize": (),
+    "stagingPath": (),
+    "checkpointLocation": (),
+    "queryName": (),
+    "storeVersion": (),
+    "includeQueryProperties": (),
+}
+WRITE_OPTIONS = tuple(_WRITE)
+
+
+class Given:
+    """The options a user gave, by their proper names; every one has to be known.
+
+    Raises:
+        OptionError: an unknown name, or one option under two names with two values.
+    """
+
+    def __init__(self, given: Mapping[str, str], known: Mapping[str, tuple[str, ...]]) -> None:
+        names = {n.lower(): name for name, more in known.items() for n in (name, *more)}
+        spelled = {n.lower(): n for name, more in known.items() for n in (name, *more)}
+        self._values: dict[str, str] = {}
+        for raw_name, raw_value in given.items():
+            name = names.get(raw_name.lower())
+            value = str(raw_value).strip()
+            if name is None:
+                raise OptionError(_unknown(raw_name, spelled))
+            if self._values.get(name, value) != value:
+                raise OptionError(f"option {name} is given twice, with different values")
+            self._values[name] = value
+
+    def text(self, name: str, default: str = "") -> str:
+        """The value of an option, or its default."""
+        return self._values.get(name, default)
+
+    def has(self, *names: str) -> list[str]:
+        """Those of the names that are given."""
+        return [name for name in names if name in self._values]
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A value that is true or false."""
+        text = self._values.get(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise OptionError(f"{name}: found {text!r}, allowed: true, false")
+        return text.lower() == "true"
+
+    def number(self, name: str, low: int = 1, high: int = 2**63 - 1) -> int | None:
+        """A whole number within limits, or None where it is not given."""
+        text = self._values.get(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"-?\d{1,19}", text) or not low <= int(text) <= high:
+            raise OptionError(f"{name}: found {text!r}, allowed: {low} to {high}")
+        return int(text)
+
+    def size(
+        self, name: str, default: int | None, low: int = 1, high: int = 2**63 - 1
+    ) -> int | None:
+        """A number of bytes such as 134217728, 128m or 1g."""
+        text = self._values.get(name)
+        if text is None:
+            return default
+        match = re.fullmatch(r"(\d{1,18})\s*([kmgt]?)(?:i?b)?", text.lower())
+        value = (
+            int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]] if match else 0
+        )
+        if not low <= value <= high:
+            raise OptionError(
+                f"{name}: found {text!r}, allowed: {low} to {high} bytes (k, m, g, t)"
+            )
+        return value
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """A time such as 500ms, 30s, 15m or 1h; a bare number is milliseconds."""
+        text = self._values.get(name)
+        if text is None:
+            return default
+        match = re.fullmatch(r"(\d{1,15})\s*(ms|s|m|min|h|d)?", text.lower())
+        if match is None:
+            raise OptionError(f"{name}: found {text!r}, allowed: a number and ms, s, m, h or d")
+        units = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+        return int(match[1]) * units[match[2] or "ms"]
+
+    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        """One of several words."""
+        text = self._values.get(name, default).lower()
+        if text not in allowed:
+            raise OptionError(f"{name}: found {text!r}, allowed: {', '.join(allowed)}")
+        return text
+
+
+def _unknown(name: str, spelled: Mapping[str, str]) -> str:
+    lower = name.lower()
+    if lower.startswith("kafka.") or lower == "bootstrap.servers":
+        return (
+            f"option {name!r} is Kafka's; a store is named by `path`, "
+            "brokers by `rocketmq.namesrv.addr`"
+        )
+    near = get_close_matches(lower, spelled, 1, 0.0)
+    return f"unknown option {name!r}; the nearest known one is {spelled[near[0]]}"
+
+
+def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Checks and understands the options of a reader.
+
+    Args:
+        given: what Spark hands over.
+        streaming: whether it is for ``readStream``; some options are refused in one of the two.
+
+    Raises:
+        OptionError: an unknown option, a value out of range, or options that exclude each other.
+    """
+    options = Given(given, _READ)
+    paths = parse_paths(options.text("path"))
+    live = options.has("rocketmq.namesrv.addr", "rocketmq.broker.addr")
+    if bool(paths) + len(live) != 1:
+        found = ", ".join([*(["path"] if paths else []), *live]) or "none of them"
+        raise OptionError(
+            "exactly one of path, rocketmq.namesrv.addr and rocketmq.broker.addr says where to "
+            f"read; found {found}"
+        )
+    names = tuple(n.strip() for n in options.text("brokerName").split(",") if n.strip())
+    if names and len(names) != len(set(names)):
+        raise OptionError(f"brokerName: {options.text('brokerName')!r} names a broker twice")
+    selection = _selection(options)
+    starting = _bound(options, "starting", "latest" if streaming else "earliest")
+    ending = _bound(options, "ending", "latest")
+    if streaming:
+        refused = options.has("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+        if refused:
+            raise OptionError(f"{refused[0]} is not allowed in a streaming query")
+    else:
+        _check_batch_bounds(starting, ending)
+        for name in options.has(
+            "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"
+        ):
+            _log.warning("option %s is ignored in a batch query", name)
+    group = options.text("rocketmq.consumer.group")
+    if starting.kind is BoundKind.GROUP and not group:
+        raise OptionError("startingOffsets=group needs rocketmq.consumer.group")
+    most = options.number("maxOffsetsPerTrigger")
+    least = options.number("minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            f"minOffsetsPerTrigger {least} is larger than maxOffsetsPerTrigger {most}"
+        )
+    max_bytes = options.size("maxBytesPerTrigger", None)
+    if most is not None and max_bytes is not None:
+        raise OptionError("maxOffsetsPerTrigger and maxBytesPerTrigger exclude each other")
+    target = options.size("targetPartitionBytes", DEFAULT_TARGET_PARTITION_BYTES, 1 << 10)
+    batch_bytes = options.size("batchBytes", DEFAULT_BATCH_BYTES, BATCH_BYTES_MIN, BATCH_BYTES_MAX)
+    assert target is not None
+    assert batch_bytes is not None
+    return ReadOptions(
+        paths=paths,
+        broker_names=names,
+        name_servers=options.text("rocketmq.namesrv.addr") or options.text("rocketmq.broker.addr"),
+        selection=selection,
+        starting=starting,
+        ending=ending,
+        timestamp_strategy=options.choice(
+            "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
+        ),
+        consumer_group=group,
+        group_fallback=options.choice(
+            "startingGroupFallback", ("earliest", "latest", "error"), "earliest"
+        ),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
+        max_bytes_per_trigger=max_bytes,
+        min_partitions=options.number("minPartitions", high=1_000_000),
+        max_records_per_partition=options.number("maxRecordsPerPartition"),
+        target_partition_bytes=target,
+        batch_bytes=batch_bytes,
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        include_properties=options.flag("includeProperties", False),
+        include_undelivered=options.flag("includeUndelivered", False),
+        columns=options.text("columns"),
+        read_order=ReadOrder(options.choice("readOrder", ("auto", "queue", "commitlog"), "auto")),
+        read_mode=ReadMode(options.choice("readMode", ("executor", "driver"), "executor")),
+        verify_crc=options.flag("verifyCrc", False),
+        pushdown=options.flag("pushdown", True),
+        filter_tags=_tags(options.text("filter.tag")),
+        filter_sql=options.text("filter.sql"),
+        storage={
+            n[8:]: options.text(n) for n in _READ if n.startswith("storage.") and options.has(n)
+        },
+    )
+
+
+def parse_paths(text: str) -> tuple[str, ...]:
+    """The store directories of the option ``path``: one, several with commas, or a JSON list.
+
+    Raises:
+        OptionError: a JSON list that is none.
+    """
+    if not text:
+        return ()
+    if text.startswith("["):
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            parsed = None  # a glob may begin with a bracket
+        if isinstance(parsed, list):
+            if not all(isinstance(path, str) and path for path in parsed):
+                raise OptionError(f"path: {text!r} is no list of directories")
+            return tuple(parsed)
+    return tuple(path.strip() for path in text.split(",") if path.strip())
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    tags = tuple(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
+    return () if "*" in tags else tags
+
+
+def _selection(options: Given) -> Selection:
+    given = options.has("assign", "subscribe", "subscribePattern")
+    if len(given) > 1:
+        raise OptionError(
+            "only one of assign, subscribe and subscribePattern is allowed, "
+            f"found {', '.join(given)}"
+        )
+    if not given:
+        return Selection(SelectionKind.ALL)
+    text = options.text(given[0])
+    if given[0] == "subscribe":
+        topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
+        if not topics:
+            raise OptionError("subscribe: no topic is named")
+        return Selection(SelectionKind.SUBSCRIBE, topics)
+    if given[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"subscribePattern: {text!r} is no pattern: {error}") from None
+        if not text:
+            raise OptionError("subscribePattern: the pattern is empty")
+        return Selection(SelectionKind.PATTERN, pattern=text)
+    return Selection(SelectionKind.ASSIGN, queues=parse_assignment(text))
+
+
+def _json_object(name: str, text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{name}: {text[:80]!r} is no JSON: {error}") from None
+    if not isinstance(parsed, dict) or not parsed:
+        raise OptionError(f"{name}: {text[:80]!r} is no JSON object with topics")
+    return parsed
+
+
+def _queue_id(name: str, found: object) -> int:
+    text = str(found)
+    if isinstance(found, bool) or not re.fullmatch(r"\d{1,9}", text):
+        raise OptionError(f"{name}: found queue {found!r}, allowed is a number from 0")
+    return int(text)
+
+
+def parse_assignment(text: str) -> QueuesByTopic:
+    """The option ``assign``: ``{"t": {"broker-a": [0, 1]}}``, or ``{"t": [0, 1]}`` for one broker.
+
+    Raises:
+        OptionError: another shape.
+    """
+    assigned: dict[str, dict[str, tuple[int, ...]]] = {}
+    for topic, brokers in _json_object("assign", text).items():
+        by_broker = brokers if isinstance(brokers, dict) else {ANY_BROKER: brokers}
+        assigned[topic] = {}
+        for broker, queues in by_broker.items() or [(ANY_BROKER, [])]:
+            if not isinstance(queues, list) or not queues:
+                raise OptionError(f"assign: {topic!r} has {queues!r}, allowed is a list of queues")
+            assigned[topic][broker] = tuple(
+                sorted({_queue_id("assign", queue) for queue in queues})
+            )
+    return assigned
+
+
+def parse_offsets(name: str, text: str, low: int) -> OffsetsByTopic:
+    """Numbers by queue: ``{"t": {"broker-a": {"0": 23}}}``, or ``{"t": {"0": 23}}`` for one broker.
+
+    Args:
+        name: the option, for errors.
+        text: the JSON.
+        low: the smallest number allowed.
+
+    Raises:
+        OptionError: another shape, or a number below ``low``.
+    """
+    parsed: dict[str, dict[str, dict[int, int]]] = {}
+    for topic, value in _json_object(name, text).items():
+        if not isinstance(value, dict) or not value:
+            raise OptionError(f"{name}: {topic!r} has {value!r}, allowed are queues with a number")
+        nested = any(isinstance(inner, dict) for inner in value.values())
+        by_broker = value if nested else {ANY_BROKER: value}
+        parsed[topic] = {}
+        for broker, queues in by_broker.items():
+            if not isinstance(queues, dict) or not queues:
+                raise OptionError(f"{name}: {topic!r} has {queues!r} beside brokers")
+            parsed[topic][broker] = {}
+            for queue, number in queues.items():
+                if isinstance(number, bool) or not isinstance(number, int) or number < low:
+                    raise OptionError(
+                        f"{name}: {topic!r} queue {queue} has {number!r}, allowed is {low} and more"
+                    )
+                parsed[topic][broker][_queue_id(name, queue)] = number
+    return parsed
+
+
+def _bound(options: Given, side: str, default: str) -> Bound:
+    by_time = options.text(f"{side}Timestamp")
+    if by_time:
+        number = options.number(f"{side}Timestamp", 0)
+        assert number is not None
+        return Bound(BoundKind.TIMESTAMP, timestamp_ms=number)
+    by_times = options.text(f"{side}OffsetsByTimestamp")
+    if by_times:
+        name = f"{side}OffsetsByTimestamp"
+        return Bound(BoundKind.TIMESTAMPS, parse_offsets(name, by_times, 0))
+    name = f"{side}Offsets"
+    text = options.text(name) or default
+    word = text.lower()
+    if word in ("earliest", "latest"):
+        return Bound(BoundKind(word))
+    if word == "group" and side == "starting":
+        return Bound(BoundKind.GROUP)
+    if not text.startswith("{"):
+        words = "earliest, latest, group" if side == "starting" else "latest"
+        raise OptionError(f"{name}: found {text[:80]!r}, allowed: {words}, or JSON")
+    return Bound(BoundKind.OFFSETS, parse_offsets(name, text, EARLIEST))
+
+
+def _check_batch_bounds(starting: Bound, ending: Bound) -> None:
+    if starting.kind is BoundKind.LATEST:
+        raise OptionError("startingOffsets: latest is not allowed in a batch query")
+    if ending.kind is BoundKind.EARLIEST:
+        raise OptionError("endingOffsets: earliest is not allowed in a batch query")
+    if starting.kind is BoundKind.OFFSETS and _holds(starting, LATEST):
+        raise OptionError("startingOffsets: -1 (latest) is not allowed in a batch query")
+    if ending.kind is BoundKind.OFFSETS and _holds(ending, EARLIEST):
+        raise OptionError("endingOffsets: -2 (earliest) is not allowed in a batch query")
+    if starting.kind is ending.kind and starting.kind in (BoundKind.OFFSETS, BoundKind.TIMESTAMPS):
+        first, last = _queues(starting.offsets), _queues(ending.offsets)
+        if first != last:
+            raise OptionError(
+                "starting and ending name different queues: "
+                f"{sorted(first ^ last)[:10]} are only in one of them"
+            )
+
+
+def _holds(bound: Bound, number: int) -> bool:
+    return any(
+        number in queues.values()
+        for brokers in bound.offsets.values()
+        for queues in brokers.values()
+    )
+
+
+def _queues(offsets: OffsetsByTopic) -> set[tuple[str, str, int]]:
+    return {
+        (topic, broker, queue)
+        for topic, brokers in offsets.items()
+        for broker, queues in brokers.items()
+        for queue in queues
+    }

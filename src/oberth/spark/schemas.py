@@ -1,0 +1,247 @@
+"""The columns of ``format("rocketmq")``: names, synonyms, types and what each costs.
+
+One table for source, sink, transforms and tests. A schema given by a user is resolved against it
+column by column (names without regard to case, synonyms too), so only what is asked for is decoded.
+
+    column                     type       in the default set
+    key                        binary     yes   the KEYS property: keys separated by blanks
+    value                      binary     yes   the body, decompressed (synonym body)
+    topic                      string     yes
+    broker                     string     yes   the store's broker name (synonym brokerName)
+    partition                  int        yes   (synonym queueId)
+    offset                     bigint     yes   (synonym queueOffset)
+    timestamp                  timestamp  yes   when it was stored (synonym storeTimestamp)
+    timestampType              int        yes   always 1: given by the log, as Kafka says it
+    tags                       string     yes
+    bornTimestamp              timestamp  yes   when the client made it
+    properties                 map        with includeProperties (synonym headers)
+    physicalOffset             bigint           (synonym commitLogOffset)
+    size                       int              of the whole record (synonyms recordSize, storeSize)
+    msgId                      string           UNIQ_KEY, or the offset id where there is none
+    uniqueKey                  string           the UNIQ_KEY property, the client's id (synonym uniqKey)
+    offsetMsgId                string           the broker's id: store host and physicalOffset
+    shardingKey                string           the __SHARDINGKEY property
+    flag                       int              the application's
+    sysFlag                    int              as stored
+    bodyCRC                    int              as stored
+    bornHost                   string           address:port
+    storeHost                  string           address:port
+    reconsumeTimes             int
+    preparedTransactionOffset  bigint
+    magic                      int              which layout the record has
+    innerIndex                 int              place in an inner batch, null outside one
+    storedQueueOffset          bigint           the record's own; of an inner batch its first
+    storedBody                 binary           as stored: compressed, an inner batch in one
+    storedProperties           binary           as stored
+
+Rows of an inner batch share the record's columns; key, value, tags, properties, uniqueKey,
+shardingKey and flag are the inner message's own.
+"""  # noqa: E501 - the table
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from oberth.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+#: What a row's timestampType says: the log gave the time (Kafka: LogAppendTime).
+TIMESTAMP_TYPE_LOG_APPEND = 1
+
+# Arrow has 32-bit offsets here: no batch may hold more bytes than that in one column.
+COLUMN_BYTES_MAX = 2**31 - 1
+
+
+class Column(NamedTuple):
+    """One column: its name, the Spark types it can have (the first by default), its synonyms."""
+
+    name: str
+    types: tuple[str, ...]
+    synonyms: tuple[str, ...] = ()
+    default: bool = False
+
+
+_BYTES = ("binary", "string")
+_TEXT = ("string", "binary")
+_TIME = ("timestamp", "bigint", "timestamp_ntz")
+_MAP = "map<string,string>"
+_HEADERS = "array<struct<key:string,value:binary>>"
+
+COLUMNS: tuple[Column, ...] = (
+    Column("key", _BYTES, ("keys",), True),
+    Column("value", _BYTES, ("body",), True),
+    Column("topic", _TEXT, (), True),
+    Column("broker", ("string",), ("brokerName",), True),
+    Column("partition", ("int", "bigint"), ("queueId",), True),
+    Column("offset", ("bigint",), ("queueOffset",), True),
+    Column("timestamp", _TIME, ("storeTimestamp",), True),
+    Column("timestampType", ("int",), (), True),
+    Column("tags", _TEXT, ("tag",), True),
+    Column("bornTimestamp", _TIME, (), True),
+    Column("properties", (_MAP, _HEADERS, "string"), ("headers",)),
+    Column("physicalOffset", ("bigint",), ("commitLogOffset", "phyOffset")),
+    Column("size", ("int", "bigint"), ("recordSize", "storeSize")),
+    Column("msgId", ("string",), ("messageId",)),
+    Column("uniqueKey", _TEXT, ("uniqKey",)),
+    Column("offsetMsgId", ("string",)),
+    Column("shardingKey", _TEXT),
+    Column("flag", ("int",)),
+    Column("sysFlag", ("int",)),
+    Column("bodyCRC", ("int",)),
+    Column("bornHost", ("string",)),
+    Column("storeHost", ("string",)),
+    Column("reconsumeTimes", ("int",)),
+    Column("preparedTransactionOffset", ("bigint",)),
+    Column("magic", ("int",)),
+    Column("innerIndex", ("int",)),
+    Column("storedQueueOffset", ("bigint",)),
+    Column("storedBody", ("binary",)),
+    Column("storedProperties", ("binary",)),
+)
+COLUMN_BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
+DEFAULT_COLUMNS = tuple(column.name for column in COLUMNS if column.default)
+ALL_COLUMNS = tuple(COLUMN_BY_NAME)
+_BY_ANY_NAME: Mapping[str, Column] = {
+    name.lower(): column for column in COLUMNS for name in (column.name, *column.synonyms)
+}
+assert len(_BY_ANY_NAME) == sum(1 + len(column.synonyms) for column in COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column as a reader has to give it.
+
+    Attributes:
+        name: what the user calls it.
+        column: its name in this module's table.
+        type: its Spark type, one of the column's.
+        nullable: whether the user's schema lets it be null.
+    """
+
+    name: str
+    column: str
+    type: str
+    nullable: bool = True
+
+
+def column_named(name: str) -> Column:
+    """The column with a name or synonym, whatever its case.
+
+    Raises:
+        OptionError: there is none; the nearest is named.
+    """
+    column = _BY_ANY_NAME.get(name.lower())
+    if column is None:
+        names = {n.lower(): n for c in COLUMNS for n in (c.name, *c.synonyms)}
+        near = get_close_matches(name.lower(), names, 1, 0.4)
+        hint = f"; the nearest is {names[near[0]]}" if near else ""
+        raise OptionError(f"there is no column {name!r}{hint}. Columns: {', '.join(ALL_COLUMNS)}")
+    return column
+
+
+def parse_columns(text: str, *, with_properties: bool = False) -> tuple[Field, ...]:
+    """The fields that the option ``columns`` asks for.
+
+    Args:
+        text: ``""`` or ``default``, ``*`` or ``all``, or names separated by commas; a name keeps
+            the user's spelling.
+        with_properties: whether the default set has properties.
+
+    Raises:
+        OptionError: an unknown name, or one named twice.
+    """
+    wanted = text.strip()
+    if wanted.lower() in ("", "default"):
+        names = [*DEFAULT_COLUMNS, *(("properties",) if with_properties else ())]
+    elif wanted.lower() in ("*", "all", "full"):
+        names = list(ALL_COLUMNS)
+    else:
+        names = [name.strip() for name in wanted.split(",") if name.strip()]
+        if with_properties and not any(column_named(n).name == "properties" for n in names):
+            names.append("properties")
+    fields = []
+    for name in names:
+        column = column_named(name)
+        fields.append(Field(name, column.name, column.types[0]))
+    _refuse_doubles(field.name for field in fields)
+    return tuple(fields)
+
+
+def _refuse_doubles(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise OptionError(f"column {name!r} is named twice")
+        seen.add(name.lower())
+
+
+def struct_type(fields: Iterable[Field]) -> StructType:
+    """The Spark schema of fields."""
+    from pyspark.sql.types import StructType
+
+    schema = StructType()
+    for field in fields:
+        schema = schema.add(field.name, _spark_type(field.type), field.nullable)
+    return schema
+
+
+def _spark_type(name: str) -> Any:
+    from pyspark.sql import types as t
+
+    simple = {
+        "binary": t.BinaryType,
+        "string": t.StringType,
+        "int": t.IntegerType,
+        "bigint": t.LongType,
+        "timestamp": t.TimestampType,
+        "timestamp_ntz": t.TimestampNTZType,
+    }
+    if name == _MAP:
+        return t.MapType(t.StringType(), t.StringType())
+    if name == _HEADERS:
+        return t.ArrayType(
+            t.StructType(
+                [t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]
+            )
+        )
+    return simple[name]()
+
+
+def resolve_schema(schema: StructType) -> tuple[Field, ...]:
+    """The fields of a schema that a user gave.
+
+    Raises:
+        OptionError: a column that does not exist, or that cannot have the type asked for.
+    """
+    fields = []
+    for field in schema.fields:
+        column = column_named(field.name)
+        kind = _kind_of(field.dataType)
+        if kind not in column.types:
+            raise OptionError(
+                f"column {field.name}: found type {field.dataType.simpleString()}, "
+                f"allowed: {', '.join(column.types)}"
+            )
+        fields.append(Field(field.name, column.name, kind, field.nullable))
+    if not fields:
+        raise OptionError("the schema has no columns")
+    return tuple(fields)
+
+
+def _kind_of(data_type: Any) -> str:
+    text: str = data_type.simpleString()
+    return "string" if text.startswith(("varchar", "char", "string ")) else text
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects for a schema, to the last nullability."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return arrow
