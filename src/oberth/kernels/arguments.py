@@ -1,0 +1,174 @@
+"""What the callers of the compiled kernels and the kernels themselves agree on.
+
+A kernel gets the address of an array of int64. These are the places of the numbers and addresses in
+it, one list per kernel, and the codes that come back. No numba and no numpy here: both sides
+import it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    """One field of every record: its name and its array type code (`q` int64, `i` int32)."""
+
+    name: str
+    typecode: str
+
+
+# `…_at` is a position in the scanned bytes, `…_size` a number of bytes; a property that a record
+# does not have is at 0 with size -1.
+COLUMNS = (
+    Column("commit_log_offset", "q"),
+    Column("queue_offset", "q"),
+    Column("stored_offset", "q"),
+    Column("born_timestamp", "q"),
+    Column("store_timestamp", "q"),
+    Column("prepared_transaction_offset", "q"),
+    Column("tags_code", "q"),
+    Column("inner_base", "q"),
+    Column("record_size", "i"),
+    Column("magic", "i"),
+    Column("body_crc", "i"),
+    Column("queue_id", "i"),
+    Column("flag", "i"),
+    Column("sys_flag", "i"),
+    Column("born_host_at", "i"),
+    Column("store_host_at", "i"),
+    Column("reconsume_times", "i"),
+    Column("body_at", "i"),
+    Column("body_size", "i"),
+    Column("topic_at", "i"),
+    Column("topic_size", "i"),
+    Column("topic_id", "i"),
+    Column("properties_at", "i"),
+    Column("properties_size", "i"),
+    Column("tags_at", "i"),
+    Column("tags_size", "i"),
+    Column("keys_at", "i"),
+    Column("keys_size", "i"),
+    Column("uniq_key_at", "i"),
+    Column("uniq_key_size", "i"),
+    Column("multi_dispatch_at", "i"),
+    Column("multi_dispatch_size", "i"),
+    Column("multi_queue_offset_at", "i"),
+    Column("multi_queue_offset_size", "i"),
+    Column("inner_num", "i"),
+    Column("crc_ok", "i"),
+)
+COLUMN_NAMES = tuple(column.name for column in COLUMNS)
+COLUMN_INDEX = {name: index for index, name in enumerate(COLUMN_NAMES)}
+# Columns for which the properties have to be read.
+PROPERTY_COLUMNS = frozenset(
+    {
+        "tags_code",
+        "inner_base",
+        "inner_num",
+        *(
+            f"{name}_{part}"
+            for name in ("tags", "keys", "uniq_key", "multi_dispatch", "multi_queue_offset")
+            for part in ("at", "size")
+        ),
+    }
+)
+# What dispatch needs: enough for ConsumeQueue and Index.
+DISPATCH_COLUMNS = (
+    "commit_log_offset",
+    "record_size",
+    "queue_id",
+    "queue_offset",
+    "sys_flag",
+    "store_timestamp",
+    "topic_id",
+    "tags_code",
+    "tags_at",
+    "tags_size",
+    "keys_at",
+    "keys_size",
+    "uniq_key_at",
+    "uniq_key_size",
+    "inner_num",
+    "inner_base",
+    "multi_dispatch_at",
+    "multi_dispatch_size",
+    "multi_queue_offset_at",
+    "multi_queue_offset_size",
+)
+
+
+class ScanEnd(IntEnum):
+    """Why a scan stopped, and what is wrong with a record."""
+
+    STOP = 0  # `stop` was reached
+    BLANK = 1  # the blank that ends a segment
+    FULL = 2  # no room for another record in the columns
+    TOPICS_FULL = 3  # no room for another topic; never seen by callers of `scan`
+    TRUNCATED = 4  # the bytes end inside the record, or its size is wrong
+    ZERO = 5  # size and magic are 0: never written
+    MAGIC = 6  # the magic is none of a record
+    SIZE = 7  # the size is below a record's fixed part, or above the limit
+    LENGTHS = 8  # body, topic and properties do not add up to the size
+    FOREIGN = 9  # the record names another offset as its own
+    BODY_CRC = 10  # the body fails its checksum
+    RECORD_CRC = 11  # the whole-record CRC property fails or is not there
+
+
+class CrcMode(IntEnum):
+    """What a scan does with checksums."""
+
+    NONE = 0  # not computed
+    STOP = 1  # the scan ends at a record that fails
+    MARK = 2  # computed, the column `crc_ok` tells
+
+
+# Places in the arguments of `scan`.
+(
+    SCAN_DATA,  # address of the bytes
+    SCAN_LIMIT,  # how many bytes there are
+    SCAN_BASE,  # CommitLog offset of byte 0
+    SCAN_START,  # position of the first record
+    SCAN_STOP,  # no record that starts here or later is taken
+    SCAN_CAPACITY,  # room in the columns
+    SCAN_COUNT,  # in and out: rows that are filled
+    SCAN_NEXT,  # out: position of the first record that was not taken
+    SCAN_CRC_MODE,
+    SCAN_RECORD_CRC,  # whether the whole-record CRC is demanded
+    SCAN_OWN_POSITION,  # whether a record must name its own position
+    SCAN_SIZE_MAX,  # no record is larger
+    SCAN_READ_PROPERTIES,  # whether a column is wanted that needs them
+    SCAN_CRC_TABLES,
+    SCAN_DELAYS,  # address of int64: milliseconds by delay level
+    SCAN_DELAY_COUNT,
+    SCAN_TOPIC_COUNT,  # in and out
+    SCAN_TOPIC_MAX,
+    SCAN_TOPIC_STARTS,  # address of int64
+    SCAN_TOPIC_SIZES,  # address of int32
+    SCAN_TOPIC_TEXT,  # address of bytes
+    SCAN_TOPIC_TEXT_USED,  # in and out
+    SCAN_TOPIC_TEXT_MAX,
+    SCAN_TOPIC_SLOTS,  # address of int32: 1 + topic id, 0 for none
+    SCAN_TOPIC_SLOT_MASK,
+    SCAN_COLUMNS,  # the first of the columns' addresses; 0 where a column is not wanted
+) = range(26)
+SCAN_ARGUMENTS = SCAN_COLUMNS + len(COLUMNS)
+
+# Places in the arguments of `find`.
+(
+    FIND_DATA,
+    FIND_LIMIT,
+    FIND_BASE,
+    FIND_START,
+    FIND_STOP,
+    FIND_OWN_POSITION,
+    FIND_SIZE_MAX,
+    FIND_CHECK_CRC,
+    FIND_CRC_TABLES,
+) = range(9)
+FIND_ARGUMENTS = 9
+
+# Places in the arguments of `crc`.
+(CRC_DATA, CRC_START, CRC_SIZE, CRC_TABLES) = range(4)
+# Places in the arguments of `text_hash`.
+(HASH_DATA, HASH_START, HASH_SIZE, HASH_SEED) = range(4)

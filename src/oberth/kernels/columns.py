@@ -1,0 +1,210 @@
+"""Records as columns: structure-of-arrays memory that kernels fill and callers read.
+
+`Columns` holds any choice of `arguments.COLUMNS` for a fixed number of rows; `TopicTable` numbers
+the topics that were met. Memory is plain Python (bytearray under memoryviews), so neither numpy nor
+numba is needed to have it; ``columns.array(name)`` is a numpy view of the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from oberth.formats.java_string import hash_units, utf16_units
+from oberth.kernels.arguments import (
+    COLUMN_INDEX,
+    COLUMN_NAMES,
+    COLUMNS,
+    DISPATCH_COLUMNS,
+    PROPERTY_COLUMNS,
+)
+
+if TYPE_CHECKING:
+    import numpy
+
+__all__ = ["COLUMN_NAMES", "DISPATCH_COLUMNS", "PROPERTY_COLUMNS", "Columns", "TopicTable"]
+
+_ITEM_SIZE = {"q": 8, "i": 4}
+# Columns that start at the same place of a page would fight for the same few lines of the L1 cache
+# (8 ways, and a scan writes up to 36 columns at once), so each starts three lines after that.
+_STAGGER = 192
+
+
+class Columns:
+    """Room for ``capacity`` records; ``count`` of them are filled.
+
+    A column is an attribute: ``columns.record_size[row]`` is an int. Rows at ``count`` and later
+    hold anything. Columns that were not asked for do not exist (AttributeError).
+
+    Lifecycle: made once, filled by `scan` again and again after ``clear()``. One thread at a time.
+    """
+
+    def __init__(self, capacity: int, names: Iterable[str] | None = None) -> None:
+        chosen = tuple(COLUMN_NAMES if names is None else names)
+        unknown = [name for name in chosen if name not in COLUMN_INDEX]
+        if unknown or capacity < 0:
+            raise ValueError(
+                f"columns {unknown}, capacity {capacity}: allowed are {', '.join(COLUMN_NAMES)} "
+                "and a capacity of 0 or more"
+            )
+        self.capacity = capacity
+        self.count = 0
+        self.names = chosen
+        # Position of each column in the memory, -1 for those not asked for; as COLUMNS.
+        self.places = [-1] * len(COLUMNS)
+        at = 0
+        for name in dict.fromkeys(chosen):
+            index = COLUMN_INDEX[name]
+            self.places[index] = at
+            size = _ITEM_SIZE[COLUMNS[index].typecode] * capacity
+            at += (size + 63 & ~63) + _STAGGER
+        self.memory = bytearray(at)
+        view = memoryview(self.memory)
+        self._views: dict[str, memoryview[int]] = {}
+        for name in chosen:
+            index = COLUMN_INDEX[name]
+            place = self.places[index]
+            typecode = COLUMNS[index].typecode
+            part = view[place : place + _ITEM_SIZE[typecode] * capacity]
+            self._views[name] = part.cast("q") if typecode == "q" else part.cast("i")
+
+    @property
+    def wants_properties(self) -> bool:
+        """Whether one of the columns is made from properties."""
+        return not PROPERTY_COLUMNS.isdisjoint(self.names)
+
+    def clear(self) -> None:
+        """Empties the columns; their memory stays."""
+        self.count = 0
+
+    def __getattr__(self, name: str) -> memoryview[int]:
+        try:
+            return self.__dict__["_views"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"no column {name!r} was asked for") from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._views
+
+    def array(self, name: str) -> numpy.ndarray[Any, Any]:
+        """The filled rows of a column as a numpy array over the same memory."""
+        import numpy
+
+        typecode = COLUMNS[COLUMN_INDEX[name]].typecode
+        dtype = numpy.int64 if typecode == "q" else numpy.int32
+        return numpy.frombuffer(self._views[name], dtype)[: self.count]
+
+    def row(self, row: int) -> dict[str, int]:
+        """One record's values by column name; for tests and messages."""
+        return {name: view[row] for name, view in self._views.items()}
+
+
+class TopicTable:
+    """Numbers topics in the order they are met; grows.
+
+    A topic is kept as the bytes of the log. Lifecycle: shared by all scans whose columns shall have
+    the same ``topic_id``; one thread at a time. Tables of several threads are brought together by
+    ``merge``.
+    """
+
+    def __init__(self, names: Iterable[bytes] = ()) -> None:
+        self.names: list[bytes] = []
+        self._ids: dict[bytes, int] = {}
+        self._hash_prefixes: list[int] = []
+        # Memory of the compiled kernels; made by `reserve`.
+        self.starts = bytearray()
+        self.sizes = bytearray()
+        self.text = bytearray()
+        self.slots = bytearray()
+        self.slot_count = 0
+        self._reserved_names = 0
+        self.text_used = 0
+        for name in names:
+            self.intern(name)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def intern(self, name: bytes) -> int:
+        """The number of a topic, which is added if it is new."""
+        number = self._ids.get(name)
+        if number is None:
+            number = self._ids[name] = len(self.names)
+            self.names.append(name)
+        return number
+
+    def find(self, name: bytes) -> int | None:
+        """The number of a topic, or None."""
+        return self._ids.get(name)
+
+    def merge(self, other: TopicTable) -> list[int]:
+        """Adds another table's topics; the numbers here by the numbers there."""
+        return [self.intern(name) for name in other.names]
+
+    def hash_prefixes(self) -> list[int]:
+        """Unsigned Java hash of ``topic#`` for each topic: where the hash of a key goes on."""
+        for name in self.names[len(self._hash_prefixes) :]:
+            text = name.decode("utf-8", "replace") + "#"
+            self._hash_prefixes.append(hash_units(utf16_units(text)))
+        return self._hash_prefixes
+
+    def reserve(self, spare: int, spare_text: int) -> None:
+        """Makes or enlarges the kernels' memory so that so many topics and bytes fit in."""
+        names = len(self.names)
+        used = sum(map(len, self.names))
+        enough = (
+            self._reserved_names == names
+            and len(self.starts) >= (names + spare) * 8
+            and len(self.text) >= used + spare_text
+        )
+        if enough:
+            return
+        room = 64
+        while room < (names + spare) * 2:
+            room *= 2
+        self.slot_count = room * 2
+        text = b"".join(self.names)
+        self.text = bytearray(text + bytes(used + 2 * spare_text))
+        self.starts = bytearray(room * 8)
+        self.sizes = bytearray(room * 4)
+        self.slots = bytearray(self.slot_count * 4)
+        starts = memoryview(self.starts).cast("q")
+        sizes = memoryview(self.sizes).cast("i")
+        slots = memoryview(self.slots).cast("i")
+        at = 0
+        for number, name in enumerate(self.names):
+            starts[number] = at
+            sizes[number] = len(name)
+            at += len(name)
+            slot = spread_hash(name) & self.slot_count - 1
+            while slots[slot]:
+                slot = slot + 1 & self.slot_count - 1
+            slots[slot] = number + 1
+        self.text_used = at
+        self._reserved_names = names
+
+    def take_over(self, count: int, text_used: int) -> None:
+        """Brings the names that a kernel added to its memory into the table."""
+        starts = memoryview(self.starts).cast("q")
+        sizes = memoryview(self.sizes).cast("i")
+        for number in range(len(self.names), count):
+            start = starts[number]
+            self.intern(bytes(self.text[start : start + sizes[number]]))
+        self._reserved_names = count
+        self.text_used = text_used
+
+
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_MASK_64 = 2**64 - 1
+
+
+def spread_hash(name: bytes) -> int:
+    """The hash of the kernels' topic slots (compiled: ``records.spread_hash``)."""
+    h = len(name)
+    whole = len(name) & ~7
+    for at in range(0, whole, 8):
+        h = (h ^ int.from_bytes(name[at : at + 8], "little")) * _MULTIPLIER & _MASK_64
+        h ^= h >> 32
+    for byte in name[whole:]:
+        h = (h ^ byte) * _MULTIPLIER & _MASK_64
+    return (h ^ (h >> 29 & 0x7FFFFFFFF)) & 2**63 - 1
