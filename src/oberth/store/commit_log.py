@@ -1,0 +1,810 @@
+"""The CommitLog: every message of every topic, appended to one stream.
+
+Puts go through one lock. A burst of messages is encoded record by record and copied into the
+segment in one piece, so what a put costs beyond its bytes is shared by the burst. Queue offsets are
+handed out under the same lock; they advance only for what was really written.
+
+What this does not promise: an appended message is in the page cache (or in a write buffer), not on
+the disk. `oberth.store.flush` knows when it is.
+
+RocketMQ: CommitLog, MessageExtEncoder.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from zlib import crc32
+
+from oberth.errors import FormatError, StoreFullError
+from oberth.formats import properties as p
+from oberth.formats.batch_body import decode_batch
+from oberth.formats.delay_level import parse_delay_levels
+from oberth.formats.message import (
+    BLANK_SIZE_MIN,
+    CRC_MASK,
+    FIXED,
+    HOST_BITS,
+    HOST_V6_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    TOPIC_LENGTH_V1_MAX,
+    DispatchRequest,
+    encode_blank,
+    read_dispatch_request,
+    store_timestamp_at,
+)
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.names import (
+    LMQ_PREFIX,
+    LMQ_QUEUE_ID,
+    RETRY_PREFIX,
+    STORED_TOPIC_LENGTH_MAX,
+    allows_lmq,
+)
+from oberth.formats.options import Line
+from oberth.formats.properties import PROPERTIES_SIZE_MAX
+from oberth.formats.property_crc import CRC_PROPERTY, TAIL_SIZE, encode_crc_tail
+from oberth.formats.sys_flag import (
+    BORN_HOST_V6,
+    INNER_BATCH,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from oberth.store.files import Clock, FileSystem
+from oberth.store.mapped_file import MappedFile
+from oberth.store.mapped_file_queue import MappedFileQueue
+from oberth.store.messages import (
+    MessageExtBatch,
+    MessageExtBrokerInner,
+    PutMessageResult,
+    PutMessageStatus,
+)
+from oberth.store.put_hooks import convert_delay
+from oberth.store.running_flags import RunningFlags
+
+# A record may exceed maxMessageSize by this much (topic, properties, header).
+RECORD_OVERHEAD_MAX = 64 * 1024
+# Lock times beyond this are taken for a clock that jumped, not for a busy page cache.
+_LOCK_TIME_ABSURD_MS = 10_000_000
+
+# The most messages an inner batch may count, and how long what is added to properties can get.
+_INNER_BATCH_MAX = 32767
+_NUMBER_MAX = 20
+_ENTRY_MAX = 32
+
+_log = logging.getLogger(__name__)
+_WITHOUT_QUEUE_OFFSET = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+_ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
+_PUT_OK = PutMessageStatus.PUT_OK
+_FIXED_V4_PACK = FIXED[0].pack
+
+TopicAttributes = Callable[[str], Mapping[str, str]]
+PutHook = Callable[[MessageExtBrokerInner], MessageExtBrokerInner | PutMessageStatus]
+
+
+class _Topic:
+    """What a put needs to know of a topic, worked out once."""
+
+    __slots__ = ("encoded", "is_batch", "magic", "offsets", "overhead", "refused")
+
+    def __init__(
+        self, topic: str, config: MessageStoreConfig, attributes: Mapping[str, str]
+    ) -> None:
+        raw = topic.encode("utf-8", "replace")
+        length = len(raw)
+        self.refused = False
+        self.magic = MAGIC_V1
+        if config.line is Line.V4_9:
+            self.refused = len(topic) > TOPIC_LENGTH_V1_MAX or length > TOPIC_LENGTH_V1_MAX
+        else:
+            self.refused = length > STORED_TOPIC_LENGTH_MAX or (
+                length > TOPIC_LENGTH_V1_MAX and not topic.startswith(RETRY_PREFIX)
+            )
+            if length > TOPIC_LENGTH_V1_MAX and config.auto_message_version_on_topic_len:
+                self.magic = MAGIC_V2
+            elif length > TOPIC_LENGTH_V1_MAX:
+                self.refused = True
+        if not raw:
+            self.refused = True
+        if self.magic == MAGIC_V1:
+            self.encoded = bytes((min(length, 255),)) + raw
+        else:
+            self.encoded = length.to_bytes(2, "big") + raw
+        # Everything of a record but body and properties, both hosts IPv4.
+        self.overhead = FIXED[0].size + len(self.encoded) + 2
+        self.is_batch = attributes.get("queue.type") == "BatchCQ"
+        self.offsets: dict[int, int] = {}
+
+
+class CommitLog:
+    """The log. `append` is called from any thread; everything else follows its own docstring."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        config: MessageStoreConfig,
+        queue: MappedFileQueue,
+        flags: RunningFlags,
+        clock_ms: Clock,
+        topic_attributes: TopicAttributes,
+    ) -> None:
+        self.files = files
+        self.config = config
+        self.queue = queue
+        self.flags = flags
+        self.put_hooks: list[PutHook] = []
+        self.delays_ms = parse_delay_levels(config.message_delay_level)
+        self._clock_ms = clock_ms
+        self._topic_attributes = topic_attributes
+        self._topics: dict[str, _Topic] = {}
+        self._light_queue_count = 0
+        self._put_lock = threading.Lock()  # guards everything that an append changes
+        self._locked_since = 0.0
+        # Store times never go back, whatever the clock does: recovery tells stale records by them.
+        self.last_store_timestamp = 0
+        self._erase_to = 0
+        self.append_crc = config.enabled_append_prop_crc
+        self.lmq = config.enable_lmq or (config.line is Line.V4_9 and config.enable_multi_dispatch)
+        # Whether a message needs more than the plain path.
+        self._special = self.append_crc or self.lmq
+
+    # Offsets and reading
+
+    @property
+    def record_max(self) -> int:
+        """The largest record that is stored, bytes.
+
+        RocketMQ answers PUT_OK for one that fits no segment and loses it; here it is illegal.
+        """
+        limit = self.config.max_message_size + RECORD_OVERHEAD_MAX
+        return min(limit, self.queue.file_size - BLANK_SIZE_MIN)
+
+    @property
+    def min_offset(self) -> int:
+        """The oldest offset that can be read."""
+        return self.queue.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Up to where records can be read."""
+        return self.queue.max_offset
+
+    def select(self, offset: int, size: int) -> memoryview | None:
+        """The bytes [offset, offset + size) of one segment; None if they cannot be read."""
+        segment = self.queue.find(offset)
+        return None if segment is None else segment.select(offset - segment.start_offset, size)
+
+    def select_record(self, offset: int) -> memoryview | None:
+        """The record at an offset, as long as it says; None if there is nothing to read."""
+        segment = self.queue.find(offset)
+        if segment is None:
+            return None
+        position = offset - segment.start_offset
+        head = segment.select(position, 4)
+        if head is None:
+            return None
+        size = int.from_bytes(head, "big", signed=True)
+        return segment.select(position, size) if size > 0 else None
+
+    def store_timestamp(self, offset: int, size: int) -> int:
+        """Store time of the record at an offset; -1 where the log does not reach."""
+        segment = self.queue.find(offset)
+        if segment is None or not segment.is_available:
+            return -1
+        record = segment.select(offset - segment.start_offset, size)
+        if record is None or len(record) < 56 + HOST_V6_SIZE:
+            return -1
+        return store_timestamp_at(record, 0)
+
+    def next_segment_offset(self, offset: int) -> int:
+        """Where the segment behind the one of ``offset`` starts."""
+        size = self.queue.file_size
+        return offset + size - offset % size
+
+    # Queue offsets
+
+    def set_queue_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Replaces the table (topic, queue) → next offset. RocketMQ: setTopicQueueTable."""
+        with self._put_lock:
+            for topic in self._topics.values():
+                topic.offsets.clear()
+            for (name, queue_id), offset in offsets.items():
+                self._topic(name).offsets[queue_id] = offset
+            self._light_queue_count = sum(
+                1
+                for name, topic in self._topics.items()
+                if topic.offsets and name.startswith(LMQ_PREFIX)
+            )
+
+    def queue_offset(self, topic: str, queue_id: int) -> int:
+        """The offset that the next message of a queue gets."""
+        entry = self._topics.get(topic)
+        return 0 if entry is None else entry.offsets.get(queue_id, 0)
+
+    def raise_queue_offset(self, topic: str, queue_id: int, offset: int) -> None:
+        """Sets a queue's next offset if it is lower."""
+        with self._put_lock:
+            offsets = self._topic(topic).offsets
+            if offsets.get(queue_id, 0) < offset:
+                offsets[queue_id] = offset
+
+    def forget_topic(self, topic: str) -> None:
+        """Drops a topic's offsets and attributes: it was deleted, or its attributes changed."""
+        with self._put_lock:
+            self._topics.pop(topic, None)
+
+    def refresh_topic(self, topic: str) -> None:
+        """Reads a topic's attributes again, keeping its offsets."""
+        with self._put_lock:
+            old = self._topics.pop(topic, None)
+            if old is not None:
+                self._topic(topic).offsets = old.offsets
+
+    def _topic(self, name: str) -> _Topic:
+        entry = self._topics.get(name)
+        if entry is None:
+            entry = self._topics[name] = _Topic(name, self.config, self._topic_attributes(name))
+        return entry
+
+    # The put lock's age
+
+    def lock_time_ms(self) -> float:
+        """How long the put lock has been held, ms; 0 if it is free."""
+        since = self._locked_since
+        held = (time.monotonic() - since) * 1000 if since else 0.0
+        return held if held < _LOCK_TIME_ABSURD_MS else 0.0
+
+    def is_os_page_cache_busy(self) -> bool:
+        """Whether a put has held the lock for suspiciously long."""
+        return self.lock_time_ms() > self.config.os_page_cache_busy_timeout_ms
+
+    # Appending
+
+    def set_end(self, offset: int, erase_to: int = 0) -> None:
+        """Says where the log ends, after recovery.
+
+        Args:
+            offset: the new end.
+            erase_to: up to where an earlier life left bytes behind the end. They are overwritten
+                with zeros before the next append: a record among them could otherwise be taken for
+                a message when the log has grown up to it.
+        """
+        self.queue.set_where(offset)
+        self.queue.truncate_dirty_files(offset)
+        self._erase_to = erase_to
+
+    def append(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        """Appends messages, each on its own, in order; returns a result for each.
+
+        Nothing is flushed. A message that is refused does not keep the others from being stored;
+        when the disk is full, those from that point on get CREATE_MAPPED_FILE_FAILED.
+        """
+        if not self.flags.is_writeable:
+            refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            return [refused] * len(messages)
+        if self._locked_since and self.is_os_page_cache_busy():
+            busy = PutMessageResult(PutMessageStatus.OS_PAGE_CACHE_BUSY)
+            return [busy] * len(messages)
+        with self._put_lock:
+            self._locked_since = time.monotonic()
+            try:
+                return self._append(messages)
+            finally:
+                self._locked_since = 0.0
+
+    def _append(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        """The hot path: about 2 us a message in a burst, half of it packing the header."""
+        now = self._clock_ms()
+        if now < self.last_store_timestamp:
+            now = self.last_store_timestamp
+        self.last_store_timestamp = now
+        results: list[PutMessageResult] = []
+        config = self.config
+        body_max = config.max_message_size
+        record_max = self.record_max
+        topics = self._topics
+        special = self._special
+        writer = _Burst(self, results, now)
+        segment_room = writer.room
+        add = writer.parts.append
+        for message in messages:
+            topic_name = message.topic
+            raw = message.properties_raw
+            if (
+                message.convert
+                and (b"DELAY" in raw or b"TIMER_D" in raw)
+                and type(message) is MessageExtBrokerInner
+            ):
+                converted = convert_delay(message, config, len(self.delays_ms) - 1, now)
+                if isinstance(converted, PutMessageStatus):
+                    results.append(PutMessageResult(converted))
+                    continue
+                if converted is not message:
+                    message = converted
+                    topic_name = message.topic
+                    raw = message.properties_raw
+            if self.put_hooks:
+                hooked = self._run_hooks(message)
+                if isinstance(hooked, PutMessageStatus):
+                    results.append(PutMessageResult(hooked))
+                    continue
+                message = hooked
+                topic_name = message.topic
+                raw = message.properties_raw
+            topic = topics.get(topic_name)
+            if topic is None:
+                topic = self._topic(topic_name)
+            body = message.body
+            # An untyped caller may well pass None; RocketMQ has a status for that.
+            if topic.refused or body is None or len(body) > body_max:  # type: ignore[redundant-expr]
+                results.append(PutMessageResult(_ILLEGAL))
+                continue
+            sys_flag = message.sys_flag
+            born_host = message.born_host
+            store_host = message.store_host
+            if (
+                special
+                or len(born_host) != 8
+                or len(store_host) != 8
+                or sys_flag & (HOST_BITS | TRANSACTION_MASK | INNER_BATCH)
+                or topic.is_batch
+                or b"INNER_NUM" in raw
+                or type(message) is not MessageExtBrokerInner
+            ):
+                writer.append_special(message, topic)
+                segment_room = writer.room
+                continue
+            properties_length = len(raw)
+            if properties_length > PROPERTIES_SIZE_MAX:
+                results.append(PutMessageResult(self.properties_status()))
+                continue
+            body_length = len(body)
+            size = topic.overhead + body_length + properties_length
+            if size > record_max:
+                results.append(PutMessageResult(_ILLEGAL))
+                continue
+            if size > segment_room:
+                if not writer.make_room(size):
+                    writer.refuse()
+                    continue
+                add = writer.parts.append
+            offset = writer.offset
+            queue_id = message.queue_id
+            offsets = topic.offsets
+            queue_offset = offsets.get(queue_id, 0)
+            offsets[queue_id] = queue_offset + 1
+            add(
+                _FIXED_V4_PACK(
+                    size,
+                    topic.magic,
+                    crc32(body) & CRC_MASK,
+                    queue_id,
+                    message.flag,
+                    queue_offset,
+                    offset,
+                    sys_flag,
+                    message.born_timestamp,
+                    born_host,
+                    now,
+                    store_host,
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
+                    body_length,
+                )
+            )
+            add(body)
+            add(topic.encoded)
+            add(properties_length.to_bytes(2, "big"))
+            add(raw)
+            writer.offset = offset + size
+            writer.room = segment_room = writer.room - size
+            results.append(PutMessageResult(_PUT_OK, offset, size, queue_offset, now, store_host))
+        writer.write()
+        return results
+
+    def _run_hooks(
+        self, message: MessageExtBrokerInner
+    ) -> MessageExtBrokerInner | PutMessageStatus:
+        for hook in self.put_hooks:
+            outcome = hook(message)
+            if isinstance(outcome, PutMessageStatus):
+                return outcome
+            message = outcome
+        return message
+
+    def properties_status(self) -> PutMessageStatus:
+        """What a properties string beyond the limit is answered with."""
+        if self.config.line is Line.V4_9:
+            return _ILLEGAL
+        return PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+
+    # Light message queues: further queues that one record belongs to
+
+    def light_queues(self, raw: bytes) -> list[str]:
+        """The queues that INNER_MULTI_DISPATCH names."""
+        names = p.find_property(raw, b"INNER_MULTI_DISPATCH")
+        if not names or names.isspace():
+            return []
+        return str(names, "utf-8", "replace").split(",")
+
+    def has_room_for_light_queues(self, names: Sequence[str]) -> bool:
+        """Whether the new ones among these stay below maxLmqConsumeQueueNum."""
+        new = sum(
+            1
+            for name in set(names)
+            if name.startswith(LMQ_PREFIX)
+            and (name not in self._topics or not self._topics[name].offsets)
+        )
+        return not new or self._light_queue_count + new <= self.config.max_lmq_consume_queue_num
+
+    def light_queue_offsets(self, names: Sequence[str], queue_id: int) -> list[int | None]:
+        """The offset a record gets in each queue; None for what 5.x gives no number."""
+        numbers: list[int | None] = []
+        for name in names:
+            if name.startswith(LMQ_PREFIX):
+                numbers.append(self._topic(name).offsets.get(LMQ_QUEUE_ID, 0))
+            elif self.config.line is Line.V4_9:
+                numbers.append(self._topic(name).offsets.get(queue_id, 0))
+            else:
+                numbers.append(None)
+        return numbers
+
+    def advance_light_queues(
+        self, names: Sequence[str], numbers: Sequence[int | None], queue_id: int
+    ) -> None:
+        """Counts a record in the queues it belongs to besides its own."""
+        for name, number in zip(names, numbers, strict=True):
+            if number is None:
+                continue
+            light = name.startswith(LMQ_PREFIX)
+            offsets = self._topic(name).offsets
+            if light and not offsets:
+                self._light_queue_count += 1
+            offsets[LMQ_QUEUE_ID if light else queue_id] = number + 1
+
+    # HA
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> bool:
+        """Appends bytes of a master's log at their own offset; False if they do not join on.
+
+        Raises:
+            StoreFullError: the disk is full.
+        """
+        with self._put_lock:
+            segment = self.queue.last_or_create(offset)
+            if segment is None:
+                return False
+            if segment.wrote_position == 0 and segment is self.queue.segments[0]:
+                position = offset - segment.start_offset
+                segment.set_positions(position)
+                if position:
+                    self.queue.set_where(offset)
+            if segment.start_offset + segment.wrote_position != offset:
+                return False
+            if len(data) > segment.file_size - segment.wrote_position:
+                return False
+            segment.append(data)
+            return True
+
+
+class _Burst:
+    """Records of one burst that wait to be copied into the current segment."""
+
+    __slots__ = (
+        "log",
+        "now",
+        "offset",
+        "parts",
+        "results",
+        "room",
+        "segment",
+        "start_offset",
+        "written",
+    )
+
+    def __init__(self, log: CommitLog, results: list[PutMessageResult], now: int) -> None:
+        self.log = log
+        self.results = results
+        self.now = now
+        self.parts: list[bytes] = []
+        self.segment: MappedFile | None = None
+        self.written = 0  # results that need no undoing
+        self._open(log.queue.last())
+
+    def _open(self, segment: MappedFile | None) -> None:
+        self.segment = segment
+        if segment is None or segment.is_full:
+            self.start_offset = self.offset = 0
+            self.room = -1
+        else:
+            self.start_offset = self.offset = segment.start_offset + segment.wrote_position
+            self.room = segment.file_size - segment.wrote_position - BLANK_SIZE_MIN
+
+    def make_room(self, size: int) -> bool:
+        """Ends the current segment and opens the next; False if there is none to be had."""
+        if not self.write():
+            return False
+        log = self.log
+        segment = self.segment
+        try:
+            if segment is not None and not segment.is_full:
+                if size <= segment.file_size - segment.wrote_position - BLANK_SIZE_MIN:
+                    self._open(segment)
+                    return True
+                self._erase(segment.file_size)
+                blank_at = segment.wrote_position
+                segment.append(encode_blank(segment.file_size - blank_at))
+                segment.fill()
+            self._open(log.queue.last_or_create())
+        except (OSError, StoreFullError) as error:
+            _log.error("no new CommitLog segment: %s", error)
+            self.room = -1
+            return False
+        return self.segment is not None
+
+    def _erase(self, end_position: int) -> None:
+        """Zeros what an earlier life left where the burst is going to be written."""
+        log = self.log
+        segment = self.segment
+        if log._erase_to and segment is not None:
+            stop = min(log._erase_to - segment.start_offset, segment.file_size)
+            if stop > segment.wrote_position:
+                segment.reserve(min(max(end_position, stop), segment.file_size))
+                segment.erase(segment.wrote_position, stop)
+            log._erase_to = 0
+
+    def write(self) -> bool:
+        """Copies what waits into the segment; on failure undoes it and says so in the results."""
+        if self.parts:
+            segment = self.segment
+            assert segment is not None
+            data = b"".join(self.parts) if len(self.parts) > 1 else self.parts[0]
+            self.parts.clear()
+            try:
+                if self.log._erase_to:
+                    self._erase(segment.wrote_position + len(data))
+                segment.append(data)
+            except (OSError, StoreFullError) as error:
+                _log.error("append of %d bytes to %s failed: %s", len(data), segment.path, error)
+                self._undo(data)
+                return False
+            segment.store_timestamp = self.now
+            self.start_offset = self.offset
+        self.written = len(self.results)
+        return True
+
+    def refuse(self) -> None:
+        """Answers a message for which there is no room."""
+        self.results.append(PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED))
+
+    def _undo(self, data: bytes) -> None:
+        """Takes back what was handed out for records that never reached the log."""
+        position = 0
+        log = self.log
+        while position < len(data):
+            request = read_dispatch_request(data, position, len(data), self.start_offset)
+            assert isinstance(request, DispatchRequest)
+            position += request.record_size
+            if request.sys_flag & TRANSACTION_MASK in _WITHOUT_QUEUE_OFFSET:
+                continue
+            offsets = log._topics[request.topic].offsets
+            offsets[request.queue_id] = min(offsets[request.queue_id], request.queue_offset)
+            names = request.find(b"INNER_MULTI_DISPATCH")
+            numbers = request.find(b"INNER_MULTI_QUEUE_OFFSET")
+            if log.lmq and names and numbers:
+                light_names = names.decode().split(",")
+                for name, text in zip(light_names, numbers.decode().split(","), strict=False):
+                    if text:
+                        queue_id = 0 if name.startswith(LMQ_PREFIX) else request.queue_id
+                        light = log._topics[name].offsets
+                        light[queue_id] = min(light[queue_id], int(text))
+        self.offset = self.start_offset
+        self.room = -1
+        results = self.results
+        for number in range(self.written, len(results)):
+            if results[number].status is _PUT_OK:
+                results[number] = PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
+        self.written = len(results)
+
+    # What the plain path leaves out
+
+    def append_special(self, message: MessageExtBrokerInner, topic: _Topic) -> None:
+        """Batches, IPv6 hosts, transactions, inner batches, light queues, whole-record CRC."""
+        if isinstance(message, MessageExtBatch):
+            self.results.append(self._append_batch(message, topic))
+        else:
+            self.results.append(self._append_one(message, topic))
+
+    def _append_one(self, message: MessageExtBrokerInner, topic: _Topic) -> PutMessageResult:
+        log = self.log
+        sys_flag = message.sys_flag
+        raw = message.properties_raw
+        count = 1
+        if sys_flag & INNER_BATCH or b"INNER_NUM" in raw:
+            number = p.find_property(raw, b"INNER_NUM")
+            if bool(sys_flag & INNER_BATCH) != (number is not None) or not topic.is_batch:
+                return PutMessageResult(_ILLEGAL)
+            count = int(number) if number is not None and number.isdigit() else 0
+            if not 0 < count <= _INNER_BATCH_MAX:
+                return PutMessageResult(_ILLEGAL)
+        names: list[str] = []
+        if log.lmq and allows_lmq(message.topic):
+            names = log.light_queues(raw)
+            if names and not log.has_room_for_light_queues(names):
+                return PutMessageResult(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
+        # Offsets may come out differently after a roll, so properties that hold them are only
+        # measured here, with the longest number there is.
+        spare = (_NUMBER_MAX + 1) * len(names) + _ENTRY_MAX if names else 0
+        spare += _ENTRY_MAX + _NUMBER_MAX if sys_flag & INNER_BATCH else 0
+        spare += TAIL_SIZE + 1 if log.append_crc else 0
+        if len(raw) + (TAIL_SIZE + 1 if log.append_crc else 0) > PROPERTIES_SIZE_MAX:
+            return PutMessageResult(log.properties_status())
+        sys_flag = _with_host_bits(sys_flag, message)
+        size_max = _overhead(topic, sys_flag) + len(message.body) + len(raw) + spare
+        limit = log.config.max_message_size if names else log.record_max
+        if size_max - spare > limit:
+            return PutMessageResult(_ILLEGAL)
+        if size_max > self.room and not self.make_room(size_max):
+            return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
+        counted = sys_flag & TRANSACTION_MASK not in _WITHOUT_QUEUE_OFFSET
+        queue_offset = topic.offsets.get(message.queue_id, 0) if counted else 0
+        if sys_flag & INNER_BATCH:
+            raw = p.append_property(_without(raw, p.INNER_BASE), p.INNER_BASE, str(queue_offset))
+        numbers = log.light_queue_offsets(names, message.queue_id)
+        if names:
+            raw = p.append_property(
+                _without(raw, p.INNER_MULTI_QUEUE_OFFSET),
+                p.INNER_MULTI_QUEUE_OFFSET,
+                ",".join("" if number is None else str(number) for number in numbers),
+            )
+        if len(raw) > PROPERTIES_SIZE_MAX:
+            return PutMessageResult(log.properties_status())
+        if log.append_crc:
+            raw = _without(raw, CRC_PROPERTY)
+            if raw and raw[-1] != 2:
+                raw += b"\x02"
+        record = self._encode(
+            message, topic, message.body, raw, message.flag, sys_flag, queue_offset
+        )
+        if counted:
+            topic.offsets[message.queue_id] = queue_offset + count
+            log.advance_light_queues(names, numbers, message.queue_id)
+        result = PutMessageResult(
+            _PUT_OK, self.offset, len(record), queue_offset, self.now, message.store_host, count
+        )
+        self._add(record)
+        return result
+
+    def _append_batch(self, message: MessageExtBatch, topic: _Topic) -> PutMessageResult:
+        log = self.log
+        raw = message.properties_raw
+        if (
+            topic.refused
+            or message.sys_flag & TRANSACTION_MASK
+            or len(message.body) > log.config.max_message_size
+            or p.find_property(raw, b"DELAY") not in (None, b"0")
+            or message.sys_flag & INNER_BATCH
+        ):
+            return PutMessageResult(_ILLEGAL)
+        try:
+            items = decode_batch(message.body)
+        except FormatError:
+            return PutMessageResult(_ILLEGAL)
+        if not items:
+            return PutMessageResult(_ILLEGAL)
+        sys_flag = _with_host_bits(message.sys_flag, message)
+        overhead = _overhead(topic, sys_flag)
+        outer = raw if log.config.line is Line.V4_9 else b""
+        tail = TAIL_SIZE if log.append_crc else 0
+        encoded: list[tuple[bytes, bytes, int]] = []
+        total = 0
+        for item in items:
+            properties = item.properties
+            if outer:
+                joint = b"\x02" if properties and properties[-1] != 2 else b""
+                properties = properties + joint + outer
+            if tail:
+                properties = _without(properties, CRC_PROPERTY)
+            size = overhead + len(item.body) + len(properties) + tail
+            if len(properties) + tail > PROPERTIES_SIZE_MAX:
+                return PutMessageResult(log.properties_status())
+            if size > log.record_max:
+                return PutMessageResult(_ILLEGAL)
+            total += size
+            encoded.append((item.body, properties, item.flag))
+        if total > log.queue.file_size - BLANK_SIZE_MIN:
+            return PutMessageResult(_ILLEGAL)
+        if total > self.room and not self.make_room(total):
+            return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
+        first_offset = self.offset
+        queue_offset = first_queue_offset = topic.offsets.get(message.queue_id, 0)
+        offsets: list[int] = []
+        for body, properties, flag in encoded:
+            record = self._encode(message, topic, body, properties, flag, sys_flag, queue_offset)
+            offsets.append(self.offset)
+            queue_offset += 1
+            self._add(record)
+        topic.offsets[message.queue_id] = queue_offset
+        return PutMessageResult(
+            _PUT_OK,
+            first_offset,
+            self.offset - first_offset,
+            first_queue_offset,
+            self.now,
+            message.store_host,
+            len(encoded),
+            tuple(offsets),
+        )
+
+    def _add(self, record: bytes) -> None:
+        self.parts.append(record)
+        self.offset += len(record)
+        self.room -= len(record)
+
+    def _encode(
+        self,
+        message: MessageExtBrokerInner,
+        topic: _Topic,
+        body: bytes,
+        raw: bytes,
+        flag: int,
+        sys_flag: int,
+        queue_offset: int,
+    ) -> bytes:
+        tail = TAIL_SIZE if self.log.append_crc else 0
+        size = _overhead(topic, sys_flag) + len(body) + len(raw) + tail
+        is_batch = isinstance(message, MessageExtBatch)
+        record = b"".join(
+            (
+                FIXED[sys_flag & HOST_BITS].pack(
+                    size,
+                    topic.magic,
+                    crc32(body) & CRC_MASK,
+                    message.queue_id,
+                    flag,
+                    queue_offset,
+                    self.offset,
+                    sys_flag,
+                    message.born_timestamp,
+                    message.born_host,
+                    self.now,
+                    message.store_host,
+                    message.reconsume_times,
+                    0 if is_batch else message.prepared_transaction_offset,
+                    len(body),
+                ),
+                body,
+                topic.encoded,
+                (len(raw) + tail).to_bytes(2, "big"),
+                raw,
+            )
+        )
+        return record + encode_crc_tail(record) if tail else record
+
+
+def _overhead(topic: _Topic, sys_flag: int) -> int:
+    return topic.overhead + FIXED[sys_flag & HOST_BITS].size - FIXED[0].size
+
+
+def _with_host_bits(sys_flag: int, message: MessageExtBrokerInner) -> int:
+    sys_flag &= ~HOST_BITS
+    if len(message.born_host) == HOST_V6_SIZE:
+        sys_flag |= BORN_HOST_V6
+    if len(message.store_host) == HOST_V6_SIZE:
+        sys_flag |= STORE_HOST_V6
+    return sys_flag
+
+
+def _without(raw: bytes, name: str) -> bytes:
+    """The properties string without one name; unchanged if it does not have it."""
+    if name.encode() not in raw:
+        return raw
+    properties = p.decode_properties(raw)
+    if properties.pop(name, None) is None:
+        return raw
+    return p.encode_properties(properties)

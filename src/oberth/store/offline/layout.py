@@ -1,0 +1,636 @@
+"""What a store directory holds: which files, of which sizes, and what does not belong there.
+
+File sizes are an option of the broker and are written down nowhere, yet nothing can be read without
+them. Where no option says otherwise they are taken from the files: a segment's length, the distance
+between two names, and for index files (whose numbers of slots and entries share one length) the
+place where the first and the last entry lie.
+
+A directory is listed once; `discover` again to see new files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from oberth.errors import FormatError, NotFoundError, StoreError
+from oberth.formats import batch_consume_queue, checkpoint, index_file, paths
+from oberth.formats.broker_conf import (
+    BROKER_KEYS,
+    Line,
+    MessageStoreConfig,
+    parse_properties,
+)
+from oberth.formats.consume_queue import round_file_size
+from oberth.formats.marker_files import decode_abort
+from oberth.formats.message import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
+from oberth.formats.names import LMQ_PREFIX
+from oberth.store.offline.findings import Finding, FindingKind, Severity
+from oberth.store.offline.segments import Segment, SegmentMap
+
+LOG_MAGICS = frozenset((MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
+CONFIG_FILE_SIZE_MAX = 64 << 20
+
+
+class QueueKey(NamedTuple):
+    """A queue's name. A topic from a directory's name, never made into a path again."""
+
+    topic: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue_id}"
+
+
+class IndexShape(NamedTuple):
+    """How an index file is divided."""
+
+    slots: int
+    entries: int
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file of this shape."""
+        return index_file.file_size(self.slots, self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFiles:
+    """The files of one queue, in order. ``directory`` is relative to the root."""
+
+    key: QueueKey
+    directory: str
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """What `discover` found.
+
+    Attributes:
+        root: the store root.
+        config: the options, with sizes as given or as the files tell.
+        given: Java names of the options that somebody gave.
+        commit_log_paths: the CommitLog's directories.
+        commit_log: its segments in order.
+        queues: files of each ConsumeQueue.
+        ext_queues: files of each ConsumeQueueExt.
+        batch_queues: files of each BatchConsumeQueue.
+        index_files: paths in the order of their names.
+        index_shape: how they are divided.
+        checkpoint: what the checkpoint says, or None where there is none or it cannot be read.
+        abort: whether the store is open or was not closed cleanly.
+        abort_process_id: the process that says so, where 5.x wrote it.
+        findings: foreign files, wrong sizes, gaps, what cannot be read.
+        other_files: files that belong to a broker but not to the store proper, relative paths.
+    """
+
+    root: str
+    config: MessageStoreConfig
+    given: frozenset[str]
+    commit_log_paths: tuple[str, ...]
+    commit_log: tuple[Segment, ...]
+    queues: Mapping[QueueKey, QueueFiles]
+    ext_queues: Mapping[QueueKey, QueueFiles]
+    batch_queues: Mapping[QueueKey, QueueFiles]
+    index_files: tuple[Segment, ...]
+    index_shape: IndexShape
+    checkpoint: checkpoint.Checkpoint | None
+    abort: bool
+    abort_process_id: int | None
+    findings: tuple[Finding, ...]
+    other_files: tuple[str, ...] = ()
+    config_entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def line(self) -> Line:
+        """Which line of RocketMQ wrote the store, as far as its files tell."""
+        return self.config.line
+
+    def relative(self, path: str) -> str:
+        """A path as findings show it."""
+        return relative_path(self.root, path)
+
+
+def relative_path(root: str, path: str) -> str:
+    """A path relative to the store root; a path outside of it stays as it is."""
+    prefix = root.rstrip(os.sep) + os.sep
+    return path[len(prefix) :] if path.startswith(prefix) else path
+
+
+def discover(
+    root: str | os.PathLike[str], entries: Mapping[str, str] | None = None
+) -> StoreLayout:
+    """Lists a store directory and works out the sizes of its files.
+
+    Args:
+        root: the store root.
+        entries: options by their Java names, ``{root}`` standing for the root; what they leave out
+            is taken from the files.
+
+    Raises:
+        NotFoundError: no such directory, or nothing in it that belongs to a store.
+        OptionError: an option that is unknown or does not parse.
+        StoreError: the directory cannot be listed.
+    """
+    base = os.path.abspath(os.fspath(root))
+    entries = {**(entries or {})}
+    given = frozenset(entries)
+    config = MessageStoreConfig.from_properties(
+        {**entries, "storePathRootDir": base}, also_known=BROKER_KEYS, strict=True
+    )
+    try:
+        names = sorted(os.listdir(base))
+    except FileNotFoundError:
+        raise NotFoundError(f"{base}: no such directory") from None
+    except NotADirectoryError:
+        raise NotFoundError(f"{base}: a file, not a store directory") from None
+    except OSError as error:
+        raise StoreError(f"{base}: cannot be listed: {error.strerror}") from error
+    return _Discovery(base, config, given, names, entries).run()
+
+
+def parse_broker_conf(path: str | None, overrides: Mapping[str, str]) -> dict[str, str]:
+    """The entries of a broker.conf with single settings over them.
+
+    Raises:
+        StoreError: the file cannot be read.
+        ConfigFormatError: it is no properties text.
+    """
+    if path is None:
+        return dict(overrides)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(CONFIG_FILE_SIZE_MAX)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    entries = parse_properties(data, name=path)
+    # The command says which directory it means; the file's own root is that of its machine.
+    entries.pop("storePathRootDir", None)
+    return {**entries, **overrides}
+
+
+class _Discovery:
+    """One run of `discover`."""
+
+    def __init__(
+        self,
+        root: str,
+        config: MessageStoreConfig,
+        given: frozenset[str],
+        names: list[str],
+        entries: Mapping[str, str],
+    ) -> None:
+        self.root = root
+        self.config = config
+        self.given = given
+        self.names = names
+        self.entries = entries
+        self.findings: list[Finding] = []
+
+    def run(self) -> StoreLayout:
+        log_paths, read_only = self._commit_log_paths()
+        log = self._commit_log(log_paths, read_only)
+        queues = self._queues(paths.CONSUME_QUEUE)
+        ext = self._queues(paths.CONSUME_QUEUE_EXT)
+        batch = self._queues(paths.BATCH_CONSUME_QUEUE)
+        index = self._index()
+        if not (log or queues or batch or index or paths.COMMIT_LOG in self.names):
+            if any(paths.segment_start(name) is not None for name in self.names):
+                raise NotFoundError(
+                    f"{self.root}: holds segments, not a store; the store root is the directory "
+                    "above it"
+                )
+            if self.names and paths.CHECKPOINT not in self.names:
+                raise NotFoundError(f"{self.root}: no commitlog in it, not a store directory")
+        self._sizes(log, queues, ext, batch)
+        shape = self._index_shape(index)
+        point = self._checkpoint()
+        abort, process_id = self._abort()
+        self.config.line = self._line(point)
+        self.config.enable_consume_queue_ext |= bool(ext)
+        if "enableMultiDispatch" not in self.given:
+            self.config.enable_multi_dispatch = any(
+                key.topic.startswith(LMQ_PREFIX) for key in queues
+            ) or not queues
+        if "enableLmq" not in self.given:
+            self.config.enable_lmq = self.config.enable_multi_dispatch
+        self._check_segments("", log, self.config.mapped_file_size_commit_log)
+        for files in queues.values():
+            self._check_segments(
+                files.directory, files.segments, self.config.consume_queue_file_size
+            )
+        for files in ext.values():
+            self._check_segments(
+                files.directory, files.segments, self.config.mapped_file_size_consume_queue_ext
+            )
+        for files in batch.values():
+            self._check_segments(
+                files.directory, files.segments, self.config.batch_consume_queue_file_size
+            )
+        for segment in index:
+            if segment.size != shape.file_size:
+                self._found(
+                    FindingKind.FILE_SIZE,
+                    segment.path,
+                    f"{segment.size} bytes",
+                    f"{shape.file_size} bytes ({shape.slots} slots, {shape.entries} entries)",
+                )
+        return StoreLayout(
+            root=self.root,
+            config=self.config,
+            given=self.given,
+            commit_log_paths=tuple(log_paths),
+            commit_log=log,
+            queues=queues,
+            ext_queues=ext,
+            batch_queues=batch,
+            index_files=index,
+            index_shape=shape,
+            checkpoint=point,
+            abort=abort,
+            abort_process_id=process_id,
+            findings=tuple(self.findings),
+            config_entries=self.entries,
+        )
+
+    def _found(
+        self,
+        kind: FindingKind,
+        path: str,
+        found: str,
+        expected: str,
+        severity: Severity = Severity.DAMAGE,
+        position: int = 0,
+    ) -> None:
+        self.findings.append(
+            Finding(kind, relative_path(self.root, path), position, found, expected, severity)
+        )
+
+    def _listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self._found(
+                FindingKind.FILE_UNREADABLE, path, error.strerror or str(error), "a directory"
+            )
+            return []
+
+    def _segments(self, directory: str, read_only: bool = False) -> list[Segment]:
+        found: list[Segment] = []
+        for name in self._listdir(directory):
+            path = os.path.join(directory, name)
+            if os.path.isdir(path):
+                continue
+            start = paths.segment_start(name)
+            if start is None:
+                self._found(
+                    FindingKind.FOREIGN_FILE, path, repr(name), "a file name of 20 digits"
+                )
+                continue
+            # A broker may have deleted it since the directory was listed.
+            with suppress(FileNotFoundError):
+                found.append(Segment(path, start, os.stat(path).st_size, read_only))
+        return found
+
+    def _commit_log_paths(self) -> tuple[list[str], set[str]]:
+        read_only = [os.path.abspath(each) for each in self.config.read_only_commit_log_paths]
+        if "storePathCommitLog" in self.given or paths.COMMIT_LOG in self.names:
+            own = [os.path.abspath(each) for each in self.config.commit_log_paths]
+        else:
+            own = [
+                path
+                for name in self.names
+                if name not in _OTHER_DIRECTORIES
+                and os.path.isdir(path := os.path.join(self.root, name))
+                and self._looks_like_log(path)
+            ]
+            if own:
+                self.config.store_path_commit_log = ",".join(own)
+        return list(dict.fromkeys([*own, *read_only])), set(read_only) - set(own)
+
+    def _looks_like_log(self, directory: str) -> bool:
+        for name in self._listdir(directory):
+            if paths.segment_start(name) is None:
+                continue
+            with suppress(OSError), open(os.path.join(directory, name), "rb") as file:
+                head = file.read(8)
+                if len(head) == 8:
+                    return int.from_bytes(head[4:], "big", signed=True) in LOG_MAGICS
+        return False
+
+    def _commit_log(self, directories: Sequence[str], read_only: set[str]) -> tuple[Segment, ...]:
+        by_start: dict[int, Segment] = {}
+        for directory in directories:
+            if not os.path.isdir(directory) and directory in read_only:
+                self._found(FindingKind.FILE_UNREADABLE, directory, "nothing", "a directory")
+            for segment in self._segments(directory, directory in read_only):
+                if (other := by_start.setdefault(segment.start, segment)) is not segment:
+                    self._found(
+                        FindingKind.FOREIGN_FILE,
+                        segment.path,
+                        "a second segment of this offset",
+                        f"only {relative_path(self.root, other.path)}",
+                    )
+        log = [by_start[start] for start in sorted(by_start)]
+        return self._without_empty_last(log)
+
+    def _without_empty_last(self, segments: list[Segment]) -> tuple[Segment, ...]:
+        while segments and segments[-1].size == 0:
+            self._found(
+                FindingKind.FILE_SIZE,
+                segments[-1].path,
+                "0 bytes",
+                "a whole segment (5.x deletes an empty last file at start)",
+                Severity.NOTE,
+            )
+            segments.pop()
+        return tuple(segments)
+
+    def _queues(self, name: str) -> dict[QueueKey, QueueFiles]:
+        queues: dict[QueueKey, QueueFiles] = {}
+        base = os.path.join(self.root, name)
+        for topic in self._listdir(base):
+            topic_path = os.path.join(base, topic)
+            if not os.path.isdir(topic_path):
+                self._found(
+                    FindingKind.FOREIGN_FILE, topic_path, "a file", "a topic's directory",
+                    Severity.NOTE,
+                )  # fmt: skip
+                continue
+            for queue in self._listdir(topic_path):
+                path = os.path.join(topic_path, queue)
+                if not (queue.isascii() and queue.isdigit() and os.path.isdir(path)):
+                    self._found(
+                        FindingKind.FOREIGN_FILE, path, repr(queue), "a queue's directory, a number",
+                        Severity.NOTE,
+                    )  # fmt: skip
+                    continue
+                segments = self._segments(path)
+                key = QueueKey(topic, int(queue))
+                queues[key] = QueueFiles(
+                    key, f"{name}/{topic}/{queue}", self._without_empty_last(segments)
+                )
+        return queues
+
+    def _index(self) -> tuple[Segment, ...]:
+        base = os.path.join(self.root, paths.INDEX)
+        found: list[Segment] = []
+        for name in self._listdir(base):
+            path = os.path.join(base, name)
+            if not paths.is_index_name(name):
+                self._found(
+                    FindingKind.FOREIGN_FILE, path, repr(name), "a file name of digits",
+                    Severity.NOTE,
+                )  # fmt: skip
+                continue
+            with suppress(FileNotFoundError):
+                found.append(Segment(path, int(name), os.stat(path).st_size))
+        return tuple(found)
+
+    def _sizes(
+        self,
+        log: Sequence[Segment],
+        queues: Mapping[QueueKey, QueueFiles],
+        ext: Mapping[QueueKey, QueueFiles],
+        batch: Mapping[QueueKey, QueueFiles],
+    ) -> None:
+        config = self.config
+        if "mappedFileSizeCommitLog" not in self.given and (size := common_size([log])):
+            config.mapped_file_size_commit_log = size
+        if "mappedFileSizeConsumeQueue" not in self.given and (
+            size := common_size(files.segments for files in queues.values())
+        ):
+            config.mapped_file_size_consume_queue = round_file_size(size)
+        if "mappedFileSizeConsumeQueueExt" not in self.given and (
+            size := common_size(files.segments for files in ext.values())
+        ):
+            config.mapped_file_size_consume_queue_ext = size
+        if "mapperFileSizeBatchConsumeQueue" not in self.given and (
+            size := common_size(files.segments for files in batch.values())
+        ):
+            config.mapped_file_size_batch_consume_queue = batch_consume_queue.round_file_size(size)
+
+    def _check_segments(self, directory: str, segments: Sequence[Segment], size: int) -> None:
+        before: Segment | None = None
+        for segment in segments:
+            if segment.size != size:
+                self._found(
+                    FindingKind.FILE_SIZE, segment.path, f"{segment.size} bytes", f"{size} bytes"
+                )
+            if before is not None and segment.start != before.start + size:
+                self._found(
+                    FindingKind.FILE_GAP,
+                    segment.path,
+                    f"it follows {before.start}",
+                    f"a segment that starts at {before.start + size}",
+                )
+            before = segment
+
+    def _index_shape(self, index: Sequence[Segment]) -> IndexShape:
+        config = self.config
+        slots, entries = config.max_hash_slot_num, config.max_index_num
+        slots_given = "maxHashSlotNum" in self.given
+        entries_given = "maxIndexNum" in self.given
+        if not index or (slots_given and entries_given):
+            return IndexShape(slots, entries)
+        size = Counter(segment.size for segment in index).most_common(1)[0][0]
+        if slots_given:
+            entries = (size - index_file.HEADER_SIZE - slots * 4) // 20
+        elif entries_given:
+            slots = (size - index_file.HEADER_SIZE - entries * 20) // 4
+        else:
+            shape = None
+            for segment in sorted(index, key=lambda each: each.size != size):
+                with suppress(OSError):
+                    opened = SegmentMap(segment)
+                    try:
+                        shape = infer_index_shape(opened)
+                    finally:
+                        opened.close()
+                if shape is not None:
+                    break
+            if shape is None:
+                return IndexShape(slots, entries)
+            slots, entries = shape
+        if slots < 1 or entries < 2:
+            return IndexShape(config.max_hash_slot_num, config.max_index_num)
+        config.max_hash_slot_num, config.max_index_num = slots, entries
+        return IndexShape(slots, entries)
+
+    def _checkpoint(self) -> checkpoint.Checkpoint | None:
+        path = os.path.join(self.root, paths.CHECKPOINT)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(checkpoint.FILE_SIZE)
+            return checkpoint.decode_checkpoint(data)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._found(FindingKind.FILE_UNREADABLE, path, error.strerror or str(error), "a file")
+        except FormatError as error:
+            self._found(FindingKind.CHECKPOINT, path, str(error), "4096 bytes")
+        return None
+
+    def _abort(self) -> tuple[bool, int | None]:
+        try:
+            with open(os.path.join(self.root, paths.ABORT), "rb") as file:
+                return True, decode_abort(file.read(64))
+        except FileNotFoundError:
+            return False, None
+        except OSError:
+            return True, None
+
+    def _line(self, point: checkpoint.Checkpoint | None) -> Line:
+        if "rocketmqLine" in self.given:
+            return self.config.line
+        # 5.x leaves these behind at its first start, 4.9 knows none of them.
+        if _ONLY_IN_5.intersection(self.names) or (point is not None and any(
+            (point.master_flushed_offset, point.confirm_offset, point.logics_physical_offset)
+        )):
+            return Line.V5
+        # A store that was never started says nothing either way.
+        return Line.V4_9 if point is not None else self.config.line
+
+
+_ONLY_IN_5 = frozenset(
+    ("abort.bak", "compaction", "rocksdbstore", "timerwheel", "timerlog", "batchconsumequeue")
+)
+_OTHER_DIRECTORIES = frozenset(
+    (
+        paths.CONSUME_QUEUE,
+        paths.CONSUME_QUEUE_EXT,
+        paths.BATCH_CONSUME_QUEUE,
+        paths.INDEX,
+        paths.CONFIG,
+        paths.TIMER_LOG,
+        "compaction",
+        "rocksdbstore",
+        "transaction",
+    )
+)
+
+
+def common_size(groups: Iterable[Sequence[Segment]]) -> int:
+    """The file size that most segments speak for, 0 if none does.
+
+    The distance between the names of neighbours counts as well as a length, so that one cut off
+    file among two does not decide.
+    """
+    votes: Counter[int] = Counter()
+    for segments in groups:
+        for segment in segments:
+            if segment.size:
+                votes[segment.size] += 1
+        for before, after in zip(segments, segments[1:], strict=False):
+            votes[after.start - before.start] += 1
+    if not votes:
+        return 0
+    return max(votes, key=lambda size: (votes[size], size))
+
+
+def infer_index_shape(opened: SegmentMap) -> IndexShape | None:
+    """How an index file is divided, from where its entries lie; None if it has none.
+
+    The header names the CommitLog offsets of the first and of the last entry and how many there
+    are, so the two offsets must be found that many entries apart; then the first entry's slot,
+    which follows from its hash and the number of slots, must lead to an entry of the same slot.
+    """
+    view = opened.view
+    size = len(view)
+    if size < index_file.HEADER_SIZE:
+        return None
+    header = index_file.IndexHeader(*index_file.HEADER.unpack_from(view, 0))
+    written = header.next_entry - 1
+    default = IndexShape(index_file.DEFAULT_SLOTS, index_file.DEFAULT_ENTRIES)
+    if written == 0:
+        return default if size == default.file_size else _proportional_shape(size)
+    if size == default.file_size and _shape_fits(view, header, default.slots):
+        return default
+    # Search for the rarer of the two offsets: an offset of 0 looks like unwritten bytes.
+    by_last = header.begin_offset == 0
+    needle = (header.end_offset if by_last else header.begin_offset).to_bytes(8, "big")
+    distance = (written - 1) * index_file.ENTRY_SIZE
+    first_place = index_file.HEADER_SIZE + index_file.ENTRY_SIZE
+    if needle == bytes(8):
+        return _shape_by_slots(view, header, size)
+    position = 0
+    while (position := opened.find(needle, position, size)) >= 0:
+        first = position - 4 - (distance if by_last else 0)
+        slots, odd = divmod(first - first_place, index_file.SLOT_SIZE)
+        if not odd and slots >= 1 and _shape_fits(view, header, slots):
+            return _shape(size, slots)
+        position += 1
+    return None
+
+
+def _shape(size: int, slots: int) -> IndexShape | None:
+    entries, odd = divmod(
+        size - index_file.HEADER_SIZE - slots * index_file.SLOT_SIZE, index_file.ENTRY_SIZE
+    )
+    return IndexShape(slots, entries) if entries >= 2 and not odd else None
+
+
+def _proportional_shape(size: int) -> IndexShape | None:
+    # RocketMQ's defaults have four entries for each slot.
+    slots = (size - index_file.HEADER_SIZE) // (4 * index_file.ENTRY_SIZE + index_file.SLOT_SIZE)
+    for candidate in range(slots, slots + 5):
+        if candidate >= 1 and (shape := _shape(size, candidate)) is not None:
+            return shape
+    return None
+
+
+def _shape_by_slots(
+    view: memoryview, header: index_file.IndexHeader, size: int
+) -> IndexShape | None:
+    """For a file whose offsets are all 0: tries the numbers of slots that the length allows."""
+    first = (size - index_file.HEADER_SIZE) // index_file.SLOT_SIZE % 5
+    for slots in range(first or 5, size // index_file.SLOT_SIZE, 5):
+        if _shape_fits(view, header, slots):
+            return _shape(size, slots)
+    return None
+
+
+def _shape_fits(view: memoryview, header: index_file.IndexHeader, slots: int) -> bool:
+    written = header.next_entry - 1
+    end = index_file.entry_position(written + 1, slots)
+    if end > len(view):
+        return False
+    first = index_file.IndexEntry(
+        *index_file.ENTRY.unpack_from(view, index_file.entry_position(1, slots))
+    )
+    last = index_file.IndexEntry(
+        *index_file.ENTRY.unpack_from(view, index_file.entry_position(written, slots))
+    )
+    if first.key_hash < 0 or last.key_hash < 0 or first.previous != 0:
+        return False
+    if (
+        first.commit_log_offset != header.begin_offset
+        or last.commit_log_offset != header.end_offset
+        or last.previous >= written
+    ):
+        return False
+    (head,) = index_file.SLOT.unpack_from(
+        view, index_file.slot_position(last.key_hash % slots)
+    )
+    (first_head,) = index_file.SLOT.unpack_from(
+        view, index_file.slot_position(first.key_hash % slots)
+    )
+    return head == written and 1 <= first_head <= written
+
+
+def walk_files(root: str) -> Iterator[tuple[str, int]]:
+    """Every file below the root with its size, as sorted relative paths."""
+    for directory, names, files in os.walk(root):
+        names.sort()
+        for name in sorted(files):
+            path = os.path.join(directory, name)
+            with suppress(OSError):
+                yield relative_path(root, path), os.lstat(path).st_size

@@ -1,0 +1,109 @@
+"""What happens to a message at the store's edge before it is stored: delay levels and timers.
+
+A delayed message goes to SCHEDULE_TOPIC_XXXX or to the timer topic, its destination moves into the
+properties REAL_TOPIC and REAL_QID. Only the transaction types none and commit are converted.
+RocketMQ: HookUtils.handleScheduleMessage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oberth.formats import properties as p
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from oberth.formats.sys_flag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NOT,
+)
+from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+
+
+def needs_conversion(message: MessageExtBrokerInner) -> bool:
+    """Whether ``convert_delay`` could do anything; cheap, for every message."""
+    raw = message.properties_raw
+    return message.convert and (b"DELAY" in raw or b"TIMER_D" in raw)
+
+
+def convert_delay(
+    message: MessageExtBrokerInner,
+    config: MessageStoreConfig,
+    level_max: int,
+    now_ms: int,
+) -> MessageExtBrokerInner | PutMessageStatus:
+    """The message as it must be stored, or the status it is refused with.
+
+    Args:
+        message: as it came; not changed.
+        config: for the timer's limits.
+        level_max: the highest delay level.
+        now_ms: the broker's clock.
+    """
+    if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NOT, TRANSACTION_COMMIT):
+        return message
+    properties = p.decode_properties(message.properties_raw)
+    level = _integer(properties.get(p.DELAY))
+    if level <= 0 and message.topic not in (TIMER_TOPIC, SCHEDULE_TOPIC):
+        due = _timer_due(properties, now_ms)
+        if due is not None and p.TIMER_OUT_MS not in properties:
+            return _to_timer(message, properties, due, config, now_ms)
+    if level > 0 and message.topic != SCHEDULE_TOPIC:
+        level = min(level, level_max)
+        properties[p.DELAY] = str(level)
+        for name in (p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.TIMER_DELIVER_MS):
+            properties.pop(name, None)
+        return _redirect(message, properties, SCHEDULE_TOPIC, level - 1)
+    return message
+
+
+def _redirect(
+    message: MessageExtBrokerInner, properties: dict[str, str], topic: str, queue_id: int
+) -> MessageExtBrokerInner:
+    properties[p.REAL_TOPIC] = message.topic
+    properties[p.REAL_QUEUE_ID] = str(message.queue_id)
+    return replace(
+        message, topic=topic, queue_id=queue_id, properties_raw=p.encode_properties(properties)
+    )
+
+
+def _timer_due(properties: dict[str, str], now_ms: int) -> int | None:
+    """When a timer message is due, ms; None if it is none."""
+    for name, scale, base in (
+        (p.TIMER_DELAY_SEC, 1000, now_ms),
+        (p.TIMER_DELAY_MS, 1, now_ms),
+        (p.TIMER_DELIVER_MS, 1, 0),
+    ):
+        text = properties.get(name)
+        if text is not None:
+            return base + _integer(text) * scale
+    return None
+
+
+def _to_timer(
+    message: MessageExtBrokerInner,
+    properties: dict[str, str],
+    due_ms: int,
+    config: MessageStoreConfig,
+    now_ms: int,
+) -> MessageExtBrokerInner | PutMessageStatus:
+    if due_ms <= now_ms:
+        if p.TIMER_DEL_UNIQKEY in properties:
+            return PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL
+        return message
+    if not config.timer_wheel_enable:
+        return PutMessageStatus.WHEEL_TIMER_NOT_ENABLE
+    if due_ms - now_ms > config.timer_max_delay_sec * 1000:
+        return PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL
+    precision = config.timer_precision_ms
+    # A multiple of the precision goes one slot earlier: the slot it would name fires after it.
+    due_ms = due_ms - precision if due_ms % precision == 0 else due_ms // precision * precision
+    properties[p.TIMER_OUT_MS] = str(due_ms)
+    return _redirect(message, properties, TIMER_TOPIC, 0)
+
+
+def _integer(text: str | None) -> int:
+    try:
+        return int(text) if text else 0
+    except ValueError:
+        return 0
