@@ -36,8 +36,6 @@ from oberth.kernels.memory import Buffer, address, crc_tables
 
 # Positions are kept as int32, so one call sees less than 2 GiB; a CommitLog segment never has more.
 DATA_SIZE_MAX = 2**31 - 1
-_SPARE_TOPICS = 64
-_SPARE_TOPIC_TEXT = 64 * 256
 _CRC_TAIL_SIZE = 20
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _DECIMAL_MAX = 2**63 - 1
@@ -128,19 +126,10 @@ def scan(
         arguments[at.SCAN_COLUMNS + index] = memory + place if place >= 0 else 0
     before = columns.count
     while True:
-        topics.reserve(_SPARE_TOPICS, _SPARE_TOPIC_TEXT)
-        arguments[at.SCAN_TOPIC_COUNT] = len(topics)
-        arguments[at.SCAN_TOPIC_MAX] = len(topics.starts) // 8
-        arguments[at.SCAN_TOPIC_STARTS] = address(topics.starts)
-        arguments[at.SCAN_TOPIC_SIZES] = address(topics.sizes)
-        arguments[at.SCAN_TOPIC_TEXT] = address(topics.text)
-        arguments[at.SCAN_TOPIC_TEXT_USED] = topics.text_used
-        arguments[at.SCAN_TOPIC_TEXT_MAX] = len(topics.text)
-        arguments[at.SCAN_TOPIC_SLOTS] = address(topics.slots)
-        arguments[at.SCAN_TOPIC_SLOT_MASK] = topics.slot_count - 1
+        topics.lend(arguments, at.SCAN_TOPIC_COUNT)
         ended = kernel(arguments)
         columns.count = arguments[at.SCAN_COUNT]
-        topics.take_over(arguments[at.SCAN_TOPIC_COUNT], arguments[at.SCAN_TOPIC_TEXT_USED])
+        topics.take_back(arguments, at.SCAN_TOPIC_COUNT)
         if ended != ScanEnd.TOPICS_FULL:
             break
         arguments[at.SCAN_START] = arguments[at.SCAN_NEXT]
@@ -450,7 +439,7 @@ def _reference_find(
 ) -> int | None:
     position = start + 4
     while True:
-        match = _ANY_MAGIC.search(data, position)
+        match = _ANY_MAGIC.search(data, position, min(stop + 8, len(data)))
         if match is None or match.start() >= stop + 4:
             return None
         candidate = match.start() - 4
