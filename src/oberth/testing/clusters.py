@@ -59,6 +59,7 @@ SUITE_CONF: Mapping[str, str] = {
     "transactionTimeOut": "1000",
     "transactionOpBatchInterval": "500",
     "diskMaxUsedSpaceRatio": "95",
+    "waitTimeMillsInSendQueue": "10000",  # a busy machine is no reason to refuse
 }
 
 _PORT_RANGE = range(20_000, 30_000)  # below the ports that Linux gives to outgoing connections
