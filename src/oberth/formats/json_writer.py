@@ -5,8 +5,8 @@
     Dialect.PLAIN  JSON proper: every key quoted
 
 Pretty as in files, or compact as over the wire. Keys of type int are written bare, keys of type str
-quoted, ObjectKeys as objects; an entry whose value is None is left out. Tuples are Java's arrays,
-which always stay on one line; lists are Java's lists.
+quoted, ObjectKeys as objects; an entry whose value is None is left out. Tuples are Java's arrays
+(and a bean's List<Long>), which always stay on one line; lists are Java's other lists.
 
 RocketMQ: RemotingSerializable.toJson.
 """

@@ -8,7 +8,6 @@ RocketMQ: org.apache.rocketmq.store.config.MessageStoreConfig. Keys that tune on
 no part like (RocksDB, page tables, thread pools, DLedger) are in KEYS_WITHOUT_EFFECT: they are
 known, they are kept, and they change nothing.
 """
-# ruff: noqa: RUF009 - option() makes a dataclass field; it is no value shared by the objects.
 
 from __future__ import annotations
 
