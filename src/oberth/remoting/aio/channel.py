@@ -1,0 +1,543 @@
+"""Channel: one connection, requests in both directions. RocketMQ: Netty's ``Channel``.
+
+Lifecycle: made by a server or client, opened by the loop, closed by either side or by silence;
+after ``on_close`` nothing is called any more. All methods belong to the loop's thread, except those
+whose name ends in ``_threadsafe``.
+
+One read of the socket brings a burst of commands. They are handed on together, and what is sent
+while the burst is worked on goes out in one write; so does what is sent in one turn of the loop.
+
+Back pressure: while the peer does not read our answers, or has too many requests in work, the
+channel stops reading.
+
+Not promised: that a sent command arrives. Only a response proves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+
+from oberth.errors import (
+    LocalProtocolError,
+    RemoteProtocolError,
+    RemotingSendRequestError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+)
+from oberth.remoting.aio.address import Address, peer_address
+from oberth.remoting.aio.tls import ServerTls, TlsMode
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import (
+    FRAME_SIZE_MAX,
+    HEADER_SIZE_MAX,
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    Buffer,
+    RemotingCommand,
+    create_response,
+)
+from oberth.remoting.connection import RemotingConnection
+from oberth.remoting.first_bytes import Protocol as FirstProtocol
+from oberth.remoting.first_bytes import detect, parse_proxy_header
+
+_LOG: Final = logging.getLogger("oberth.remoting")
+
+JOIN_SIZE_MAX: Final = 128 * 1024
+"""Bytes up to which the pieces of a write are joined; above, they are handed over as they are."""
+
+TIMER_GRAIN_S: Final = 0.01
+"""Time-outs of requests are looked at no more often than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    """Limits of every connection of a server or client.
+
+    Attributes:
+        frame_size_max: bytes of a frame, both directions.
+        header_size_max: bytes of a received header.
+        write_high_bytes: unsent bytes above which the channel stops reading.
+        write_low_bytes: unsent bytes below which it reads again.
+        in_work_max: requests handed to stages and not finished, above which it stops reading.
+        open_request_max: our requests that wait for a response; more are refused.
+        idle_timeout_s: seconds without a byte in either direction before the channel is closed;
+            0 never closes.
+        proxy_protocol: whether a PROXY header may give the peer's address (servers only).
+    """
+
+    frame_size_max: int = FRAME_SIZE_MAX
+    header_size_max: int = HEADER_SIZE_MAX
+    write_high_bytes: int = 4 * 1024 * 1024
+    write_low_bytes: int = 1024 * 1024
+    in_work_max: int = 32768
+    open_request_max: int = 65535
+    idle_timeout_s: float = 120.0
+    proxy_protocol: bool = True
+
+    def __post_init__(self) -> None:
+        assert self.write_low_bytes < self.write_high_bytes
+        assert self.header_size_max <= self.frame_size_max
+
+
+class ChannelOwner(Protocol):
+    """Who made a channel and hears of it."""
+
+    def on_open(self, channel: Channel) -> None:
+        """The connection stands; nothing has been read."""
+
+    def on_requests(self, channel: Channel, requests: list[RemotingCommand]) -> None:
+        """Requests of one read, in order."""
+
+    def on_close(self, channel: Channel, error: Exception | None) -> None:
+        """The connection is gone."""
+
+
+ResponseCallback = Callable[[RemotingCommand | None, Exception | None], None]
+
+
+class _OpenRequest:
+    """A request of ours that waits for its response."""
+
+    __slots__ = ("callback", "code", "deadline", "started")
+
+    def __init__(
+        self, code: int, started: float, deadline: float, callback: ResponseCallback
+    ) -> None:
+        self.code = code
+        self.started = started
+        self.deadline = deadline
+        self.callback = callback
+
+
+class Channel(asyncio.Protocol):
+    """One connection.
+
+    Attributes:
+        remote: address of the peer; behind a proxy that says so, of the client.
+        local: our end, the address that the peer dialled.
+        context: for the owner: whatever belongs to this peer.
+        last_active: loop time of the last byte read or written.
+        in_work: requests handed to stages and not finished (kept by the dispatcher).
+        is_tls: whether the connection is encrypted.
+    """
+
+    def __init__(
+        self,
+        owner: ChannelOwner,
+        options: ChannelOptions,
+        *,
+        server_side: bool,
+        tls_context: ssl.SSLContext | None = None,
+        tls_mode: TlsMode = TlsMode.DISABLED,
+    ) -> None:
+        self._owner = owner
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._connection = RemotingConnection(
+            frame_size_max=options.frame_size_max, header_size_max=options.header_size_max
+        )
+        self._transport: asyncio.Transport | None = None
+        self._first_bytes: bytes | None = b"" if server_side else None
+        self._proxied = not options.proxy_protocol
+        self._tls_context = tls_context
+        self._tls_mode = tls_mode
+        self._tls: ServerTls | None = None
+        self._out: list[Buffer] = []
+        self._corked = False
+        self._flush_scheduled = False
+        self._write_paused = False
+        self._read_paused = False
+        self._drained: asyncio.Future[None] | None = None
+        self._closed = self._loop.create_future()
+        self._closing = False
+        self._open_requests: dict[int, _OpenRequest] = {}
+        self._next_opaque = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.remote = Address("", 0)
+        self.local = Address("", 0)
+        self.context: Any = None
+        self.last_active = 0.0
+        self.in_work = 0
+        self.is_tls = False
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.local} - {self.remote}{' closed' if self.is_closed else ''}>"
+
+    # ----------------------------------------------------------------------------- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        # Not isinstance: uvloop's transports are none of asyncio's classes.
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(
+            self._options.write_high_bytes, self._options.write_low_bytes
+        )
+        self.remote = peer_address(transport.get_extra_info("peername"))
+        self.local = peer_address(transport.get_extra_info("sockname"))
+        self.is_tls = transport.get_extra_info("ssl_object") is not None
+        self.last_active = self._loop.time()
+        self._owner.on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        if self._closing:
+            return
+        self.last_active = self._loop.time()
+        try:
+            if self._first_bytes is not None:
+                data = self._read_first_bytes(data)
+            ended = False
+            if self._tls is not None and data:
+                data, ended = self._tls.receive(data)
+                self._write_tls()
+            if data:
+                self._read_frames(data)
+            if ended:
+                self.close()
+        except (RemoteProtocolError, ssl.SSLError) as error:
+            # Where the next frame starts is not known any more.
+            _LOG.warning("%s: closed: %s", self, error)
+            self.abort()
+
+    def _read_frames(self, data: bytes) -> None:
+        commands = self._connection.receive_data(data)
+        if commands:
+            self._corked = True
+            try:
+                requests = [command for command in commands if not command.flag & RESPONSE_FLAG]
+                if len(requests) != len(commands):
+                    for command in commands:
+                        if command.flag & RESPONSE_FLAG:
+                            self._on_response(command)
+                if requests:
+                    self._owner.on_requests(self, requests)
+            finally:
+                self._corked = False
+                self._flush()
+        if self._connection.failure is not None:
+            raise self._connection.failure
+
+    def eof_received(self) -> bool:
+        """Called by the loop: the peer sends no more, so nobody waits for our answers."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._closing = True
+        self._out.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._closed.done():
+            self._closed.set_result(None)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        open_requests, self._open_requests = self._open_requests, {}
+        for request in open_requests.values():
+            self._call_back(
+                request,
+                None,
+                RemotingSendRequestError(
+                    f"connection to {self.remote} closed before the response to code {request.code}"
+                ),
+            )
+        self._owner.on_close(self, exc)
+
+    def pause_writing(self) -> None:
+        """Called by the transport: the peer does not read."""
+        self._write_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """Called by the transport: the peer reads again."""
+        self._write_paused = False
+        self._update_reading()
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    # ------------------------------------------------------------------------------------- reading
+
+    def _read_first_bytes(self, data: bytes) -> bytes:
+        """What follows a PROXY header; empty while it is not decided what the peer speaks."""
+        assert self._first_bytes is not None
+        data = self._first_bytes + data
+        protocol = detect(data)
+        if protocol is FirstProtocol.PROXY and not self._proxied:
+            header = parse_proxy_header(data)
+            if header is None:
+                self._first_bytes = data
+                return b""
+            self._proxied = True
+            if header.source is not None:
+                self.remote = Address(*header.source)
+            data = data[header.size :]
+            protocol = detect(data)
+        if protocol is FirstProtocol.UNDECIDED:
+            self._first_bytes = data
+            return b""
+        self._first_bytes = None
+        if protocol is FirstProtocol.TLS:
+            if self._tls_mode is TlsMode.DISABLED or self._tls_context is None:
+                raise RemoteProtocolError("a TLS handshake, allowed plain text (no certificate)")
+            self._tls = ServerTls(self._tls_context)
+            self.is_tls = True
+        elif self._tls_mode is TlsMode.ENFORCING:
+            raise RemoteProtocolError("plain text, allowed TLS only")
+        return data
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        stop = self._write_paused or self.in_work > self._options.in_work_max
+        if stop and not self._read_paused:
+            self._read_paused = True
+            transport.pause_reading()
+        elif self._read_paused and not stop:
+            self._read_paused = False
+            transport.resume_reading()
+
+    def work_started(self, count: int) -> None:
+        """Requests were queued; stops reading when there are too many."""
+        self.in_work += count
+        if self.in_work > self._options.in_work_max:
+            self._update_reading()
+
+    def work_finished(self) -> None:
+        """A queued request is done, whether or not it was answered."""
+        self.in_work -= 1
+        if self._read_paused and self.in_work * 2 <= self._options.in_work_max:
+            self._update_reading()
+
+    # ------------------------------------------------------------------------------------- writing
+
+    def send(self, command: RemotingCommand) -> None:
+        """Write ``command`` with what else is sent in this turn of the loop.
+
+        Raises:
+            LocalProtocolError: it cannot be encoded.
+        """
+        if self._closing:
+            return
+        self._out += self._connection.send(command)
+        if not self._corked and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def send_frame(self, frame: Buffer) -> None:
+        """Write a frame that is already encoded (see ``remoting.rendered``)."""
+        if self._closing:
+            return
+        self._out.append(frame)
+        if not self._corked and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Send ``response`` with the number of ``request``; a one-way request gets none."""
+        if request.flag & ONEWAY_FLAG:
+            return
+        response.opaque = request.opaque
+        response.flag |= RESPONSE_FLAG
+        try:
+            self.send(response)
+        except LocalProtocolError as error:
+            _LOG.warning("%s: answer to code %d replaced: %s", self, request.code, error)
+            self.send(create_response(request, ResponseCode.SYSTEM_ERROR, str(error)))
+
+    def reply_threadsafe(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        """``reply`` from any thread."""
+        self._loop.call_soon_threadsafe(self.reply, request, response)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        out = self._out
+        if not out or self._closing:
+            return
+        self._out = []
+        transport = self._transport
+        assert transport is not None
+        self.last_active = self._loop.time()
+        if self._tls is not None:
+            for piece in out:
+                self._tls.send(bytes(piece))
+            self._write_tls()
+        elif len(out) == 1:
+            transport.write(out[0])
+        elif sum(map(len, out)) <= JOIN_SIZE_MAX:
+            transport.write(b"".join(out))
+        else:
+            transport.writelines(out)
+
+    def _write_tls(self) -> None:
+        assert self._tls is not None
+        assert self._transport is not None
+        outgoing = self._tls.take_outgoing()
+        if outgoing:
+            self._transport.write(outgoing)
+
+    async def drain(self) -> None:
+        """Wait while the peer does not read what we write."""
+        if not self._write_paused or self._closing:
+            return
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+        await asyncio.shield(self._drained)
+
+    # -------------------------------------------------------------------------------- our requests
+
+    async def invoke(self, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Send ``request`` and wait for its response, whatever its code.
+
+        Raises:
+            RemotingTimeoutError: no response in ``timeout_s`` seconds.
+            RemotingSendRequestError: the connection is closed, or closes before the response.
+            RemotingTooMuchRequestError: too many of our requests are open on this connection.
+            LocalProtocolError: the request cannot be encoded.
+        """
+        return await self.invoke_nowait(request, timeout_s)
+
+    def invoke_nowait(
+        self, request: RemotingCommand, timeout_s: float
+    ) -> asyncio.Future[RemotingCommand]:
+        """Send ``request``; the future gives its response or the errors of ``invoke``."""
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+
+        def finish(response: RemotingCommand | None, error: Exception | None) -> None:
+            if future.done():
+                return
+            if response is not None:
+                future.set_result(response)
+            else:
+                assert error is not None
+                future.set_exception(error)
+
+        self.invoke_callback(request, timeout_s, finish)
+        return future
+
+    def invoke_callback(
+        self, request: RemotingCommand, timeout_s: float, callback: ResponseCallback
+    ) -> None:
+        """Send ``request``; ``callback(response, error)`` is called once, one of the two is None.
+
+        Raises:
+            RemotingSendRequestError: the connection is closed.
+            RemotingTooMuchRequestError: too many of our requests are open on this connection.
+            LocalProtocolError: the request cannot be encoded.
+        """
+        self._assert_open(request)
+        if len(self._open_requests) >= self._options.open_request_max:
+            raise RemotingTooMuchRequestError(
+                f"{len(self._open_requests)} requests open to {self.remote}, "
+                f"allowed {self._options.open_request_max}"
+            )
+        opaque = self._give_opaque()
+        request.opaque = opaque
+        self.send(request)
+        now = self._loop.time()
+        deadline = now + timeout_s
+        self._open_requests[opaque] = _OpenRequest(request.code, now, deadline, callback)
+        timer = self._timer
+        if timer is None or deadline < timer.when():
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._expire_requests)
+
+    def invoke_oneway(self, request: RemotingCommand) -> None:
+        """Send ``request`` and want no response.
+
+        Raises:
+            RemotingSendRequestError: the connection is closed.
+            LocalProtocolError: the request cannot be encoded.
+        """
+        self._assert_open(request)
+        request.opaque = self._give_opaque()
+        request.flag |= ONEWAY_FLAG
+        self.send(request)
+
+    def _assert_open(self, request: RemotingCommand) -> None:
+        if self._closing or self._transport is None:
+            raise RemotingSendRequestError(
+                f"connection to {self.remote} is closed, code {request.code} not sent"
+            )
+
+    def _give_opaque(self) -> int:
+        opaque = self._next_opaque
+        self._next_opaque = (opaque + 1) & 0x7FFFFFFF
+        return opaque
+
+    def _on_response(self, response: RemotingCommand) -> None:
+        request = self._open_requests.pop(response.opaque, None)
+        if request is None:
+            _LOG.debug("%s: response to %d, which nobody waits for", self, response.opaque)
+        else:
+            self._call_back(request, response, None)
+
+    def _call_back(
+        self, request: _OpenRequest, response: RemotingCommand | None, error: Exception | None
+    ) -> None:
+        try:
+            request.callback(response, error)
+        except Exception:  # noqa: BLE001 - one caller's bug must not cost the others their responses
+            _LOG.exception("%s: callback of code %d failed", self, request.code)
+
+    def _expire_requests(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        expired = [
+            opaque for opaque, request in self._open_requests.items() if request.deadline <= now
+        ]
+        for opaque in expired:
+            request = self._open_requests.pop(opaque)
+            waited_ms = round((now - request.started) * 1000)
+            error = RemotingTimeoutError(
+                f"no response from {self.remote} to code {request.code} within {waited_ms} ms"
+            )
+            self._call_back(request, None, error)
+        if self._open_requests and self._timer is None:
+            soonest = min(request.deadline for request in self._open_requests.values())
+            self._timer = self._loop.call_at(
+                max(soonest, now + TIMER_GRAIN_S), self._expire_requests
+            )
+
+    # ------------------------------------------------------------------------------------- closing
+
+    @property
+    def is_closed(self) -> bool:
+        """True when nothing can be sent any more."""
+        return self._closing
+
+    @property
+    def open_request_count(self) -> int:
+        """Our requests that wait for a response."""
+        return len(self._open_requests)
+
+    def close(self) -> None:
+        """Send what is waiting, then close; returns at once."""
+        if self._closing:
+            return
+        self._flush()
+        self._closing = True
+        if self._transport is not None:
+            if self._tls is not None:
+                self._tls.close()
+                self._write_tls()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close and throw away what is waiting."""
+        self._closing = True
+        self._out.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone."""
+        await asyncio.shield(self._closed)

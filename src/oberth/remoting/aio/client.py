@@ -1,0 +1,261 @@
+"""RemotingClient: a connection to each address, requests and their responses.
+
+RocketMQ: ``NettyRemotingClient``. A connection is opened by the first request to an address and
+shared by all that follow; requests that the peer starts are served by the client's processors. A
+peer that answers GO_AWAY is asked once more on a new connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+from oberth.errors import RemotingConnectError, RemotingTimeoutError
+from oberth.remoting.aio.address import parse_address
+from oberth.remoting.aio.channel import Channel, ChannelOptions, ResponseCallback
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import RemotingCommand
+
+_LOG: Final = logging.getLogger("oberth.remoting")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client connects.
+
+    Attributes:
+        channel: limits of each connection.
+        connect_timeout_s: seconds for a connection to stand, TLS included.
+        timeout_s: seconds that a request waits for its response unless the caller says otherwise.
+        tls_context: connect with TLS; None: plain text.
+    """
+
+    channel: ChannelOptions = field(default_factory=ChannelOptions)
+    connect_timeout_s: float = 3.0
+    timeout_s: float = 3.0
+    tls_context: ssl.SSLContext | None = None
+
+
+class RemotingClient:
+    """Connections by address (``host:port``).
+
+    ``async with RemotingClient() as client: await client.invoke("127.0.0.1:10911", request)``
+
+    Args:
+        processors: serves requests that peers start; None: there are none to serve.
+        options: how to connect.
+        on_close: called with the address and channel of each connection that is gone.
+    """
+
+    def __init__(
+        self,
+        processors: ProcessorTable | None = None,
+        options: ClientOptions | None = None,
+        *,
+        on_close: Callable[[str, Channel], None] | None = None,
+    ) -> None:
+        self.processors = processors or ProcessorTable()
+        self.options = options or ClientOptions()
+        self._closed = on_close
+        self._channels: dict[str, Channel] = {}
+        self._connecting: dict[str, asyncio.Task[Channel]] = {}
+        self._addresses: dict[Channel, str] = {}
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    # -------------------------------------------------------------------------------- connections
+
+    def channel_nowait(self, addr: str) -> Channel | None:
+        """The open connection to ``addr``, if there is one."""
+        channel = self._channels.get(addr)
+        return channel if channel is not None and not channel.is_closed else None
+
+    async def channel(self, addr: str) -> Channel:
+        """The connection to ``addr``, opened if need be.
+
+        Raises:
+            RemotingConnectError: it cannot be opened, or not within ``connect_timeout_s``.
+            OptionError: ``addr`` is not ``host:port``.
+        """
+        channel = self._channels.get(addr)
+        if channel is not None and not channel.is_closed:
+            return channel
+        if self._is_closed:
+            raise RemotingConnectError(f"not connected to {addr}: the client is closed")
+        connecting = self._connecting.get(addr)
+        if connecting is None:
+            connecting = asyncio.get_running_loop().create_task(self._connect(addr))
+            self._connecting[addr] = connecting
+            connecting.add_done_callback(lambda task: self._on_connected(addr, task))
+        # Shielded: the others that wait for the same connection are not cancelled with this one.
+        return await asyncio.shield(connecting)
+
+    def _on_connected(self, addr: str, task: asyncio.Task[Channel]) -> None:
+        self._connecting.pop(addr, None)
+        if not task.cancelled():
+            task.exception()  # who waited has heard of it; perhaps nobody waits any more
+
+    async def _connect(self, addr: str) -> Channel:
+        host, port = parse_address(addr)
+        loop = asyncio.get_running_loop()
+        options = self.options
+        try:
+            async with asyncio.timeout(options.connect_timeout_s):
+                _, channel = await loop.create_connection(
+                    lambda: Channel(self, options.channel, server_side=False),
+                    host,
+                    port,
+                    ssl=options.tls_context,
+                )
+        except TimeoutError:
+            raise RemotingConnectError(
+                f"no connection to {addr} within {options.connect_timeout_s:g} s"
+            ) from None
+        except OSError as error:
+            raise RemotingConnectError(f"no connection to {addr}: {error}") from error
+        if self._is_closed or channel.is_closed:
+            channel.abort()
+            raise RemotingConnectError(f"connection to {addr} closed at once")
+        self._channels[addr] = channel
+        self._addresses[channel] = addr
+        idle_s = options.channel.idle_timeout_s
+        if self._idle_timer is None and idle_s > 0:
+            self._idle_timer = loop.call_later(idle_s / 4, self._close_idle)
+        return channel
+
+    def disconnect(self, addr: str) -> None:
+        """Close the connection to ``addr``, if there is one."""
+        channel = self._channels.get(addr)
+        if channel is not None:
+            channel.close()
+
+    def on_open(self, channel: Channel) -> None:
+        """Called by a channel."""
+
+    def on_requests(self, channel: Channel, requests: list[RemotingCommand]) -> None:
+        """Called by a channel."""
+        self.processors.dispatch(channel, requests)
+
+    def on_close(self, channel: Channel, error: Exception | None) -> None:
+        """Called by a channel."""
+        addr = self._addresses.pop(channel, None)
+        if addr is None:
+            return
+        if error is not None:
+            _LOG.info("connection to %s lost: %s", addr, error)
+        if self._channels.get(addr) is channel:
+            del self._channels[addr]
+        if self._closed is not None:
+            self._closed(addr, channel)
+
+    def _close_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        idle_s = self.options.channel.idle_timeout_s
+        oldest = loop.time() - idle_s
+        for channel in list(self._channels.values()):
+            if channel.last_active < oldest:
+                channel.close()
+        self._idle_timer = loop.call_later(idle_s / 4, self._close_idle)
+
+    # ----------------------------------------------------------------------------------- requests
+
+    async def invoke(
+        self, addr: str, request: RemotingCommand, timeout_s: float | None = None
+    ) -> RemotingCommand:
+        """Ask ``addr`` and wait for the response, whatever its code.
+
+        Raises:
+            RemotingConnectError, RemotingTimeoutError, RemotingSendRequestError,
+            RemotingTooMuchRequestError: see ``Channel.invoke``; the time-out covers connecting.
+        """
+        if timeout_s is None:
+            timeout_s = self.options.timeout_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        channel = self._channels.get(addr)
+        if channel is None or channel.is_closed:
+            channel = await self._channel_before(addr, deadline, timeout_s)
+        response = await channel.invoke_nowait(request, deadline - loop.time())
+        if response.code == ResponseCode.GO_AWAY:
+            self._leave(addr, channel)
+            channel = await self._channel_before(addr, deadline, timeout_s)
+            response = await channel.invoke_nowait(request, deadline - loop.time())
+        return response
+
+    async def _channel_before(self, addr: str, deadline: float, timeout_s: float) -> Channel:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.channel(addr)
+        except TimeoutError as error:
+            if isinstance(error, RemotingTimeoutError):
+                raise
+            raise RemotingTimeoutError(
+                f"no connection to {addr} within the request's {timeout_s:g} s"
+            ) from None
+
+    def _leave(self, addr: str, channel: Channel) -> None:
+        """Use ``channel`` no more; what is open on it may still be answered."""
+        if self._channels.get(addr) is channel:
+            del self._channels[addr]
+        if channel.open_request_count == 0:
+            channel.close()
+
+    async def invoke_callback(
+        self,
+        addr: str,
+        request: RemotingCommand,
+        callback: ResponseCallback,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Connect if need be and send; ``callback(response, error)`` is called once, later.
+
+        Raises:
+            RemotingConnectError, RemotingSendRequestError, RemotingTooMuchRequestError: nothing was
+                sent and the callback is not called.
+        """
+        if timeout_s is None:
+            timeout_s = self.options.timeout_s
+        channel = self.channel_nowait(addr) or await self.channel(addr)
+        channel.invoke_callback(request, timeout_s, callback)
+
+    async def invoke_oneway(self, addr: str, request: RemotingCommand) -> None:
+        """Send ``request`` and want no response; waits while the peer does not read."""
+        channel = self.channel_nowait(addr) or await self.channel(addr)
+        await channel.drain()
+        channel.invoke_oneway(request)
+
+    async def aclose(self) -> None:
+        """Close all connections; open requests fail."""
+        self._is_closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for task in list(self._connecting.values()):
+            task.cancel()
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        channels = list(self._addresses)
+        for channel in channels:
+            channel.close()
+        if channels:
+            await asyncio.wait(
+                [asyncio.ensure_future(channel.wait_closed()) for channel in channels], timeout=3.0
+            )
+        for channel in list(self._addresses):
+            channel.abort()
+        await self.processors.aclose()

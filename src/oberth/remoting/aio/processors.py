@@ -1,0 +1,471 @@
+"""ProcessorTable: which handler serves a code, on what it runs, and what it may leave waiting.
+
+A handler is one of three kinds:
+
+    kind    called with                 gives                         runs
+    sync    channel, request            a response or None            on the loop, or in a thread
+    async   channel, request            awaitable of the same         in a task on the loop
+    burst   channel, [request, ...]     [response or None, ...]       on the loop
+
+None means: no answer now. Who has kept the request answers it later with ``channel.reply``, or
+never. Without a stage a handler runs at once, on the loop; with one it may wait in the queue.
+
+What a requester hears when it is not served (RocketMQ: ``NettyRemotingAbstract``,
+``BrokerFastFailure``):
+
+    code not known                       3     request type N not supported
+    the processor refuses                2     [REJECTREQUEST]... and why
+    the stage's queue is full            2     [OVERLOAD]... stage, how long its head has waited
+    it waited too long in the queue      2     [TIMEOUT_CLEAN_QUEUE]... stage, how long, allowed
+    the handler raised                   1     the exception
+    we are going away                    1500  to requesters above V5_3_1; others are still served
+
+One-way requests hear nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import traceback
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import Final, TypeAlias, cast
+
+from oberth.errors import OberthError, ProtocolError
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.code import MQVersion, ResponseCode
+from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
+
+_LOG: Final = logging.getLogger("oberth.remoting")
+
+SyncHandler: TypeAlias = Callable[[Channel, RemotingCommand], RemotingCommand | None]
+AsyncHandler: TypeAlias = Callable[[Channel, RemotingCommand], Awaitable[RemotingCommand | None]]
+BurstHandler: TypeAlias = Callable[
+    [Channel, list[RemotingCommand]], Sequence[RemotingCommand | None]
+]
+Reject: TypeAlias = Callable[[], str | None]
+"""Gives the reason why a processor takes no requests now, or None."""
+
+STAGE_QUEUE_MAX: Final = 10_000
+"""Requests that may wait for a stage. RocketMQ: ``sendThreadPoolQueueCapacity``."""
+
+_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while: "
+
+SWEEP_INTERVAL_S: Final = 0.01
+"""How often a stage whose queue is not empty looks at how long its head has waited."""
+
+
+class _Kind(Enum):
+    SYNC = "sync"
+    ASYNC = "async"
+    BURST = "burst"
+
+
+class Processor:
+    """What serves a code; made by ``ProcessorTable``."""
+
+    __slots__ = ("handler", "kind", "reject", "stage")
+
+    def __init__(
+        self,
+        kind: _Kind,
+        handler: SyncHandler | AsyncHandler | BurstHandler,
+        stage: Stage | None,
+        reject: Reject | None,
+    ) -> None:
+        self.kind = kind
+        self.handler = handler
+        self.stage = stage
+        self.reject = reject
+
+
+class _Job:
+    """A request that waits in a stage or is worked on."""
+
+    __slots__ = ("channel", "handler", "request", "since")
+
+    def __init__(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        handler: SyncHandler | AsyncHandler,
+        since: float,
+    ) -> None:
+        self.channel = channel
+        self.request = request
+        self.handler = handler
+        self.since = since
+
+
+class Stage:
+    """A bounded queue of requests and what works on them: threads, or tasks on the loop.
+
+    Lifecycle: made before or after the loop runs, used from the first ``submit``, ended by
+    ``aclose``. All methods belong to the loop's thread.
+
+    Args:
+        name: of the stage, as remarks name it.
+        threads: worker threads for sync handlers; 0 for async handlers.
+        tasks: async handlers that run at once; 0 for sync handlers.
+        queue_max: requests that may wait; more are answered with code 2.
+        wait_ms_max: how long one may wait before it is answered with code 2; None for ever.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        threads: int = 0,
+        tasks: int = 0,
+        queue_max: int = STAGE_QUEUE_MAX,
+        wait_ms_max: float | None = None,
+    ) -> None:
+        assert (threads > 0) != (tasks > 0), "a stage has either threads or tasks"
+        self.name = name
+        self.queue_max = queue_max
+        self.wait_ms_max = wait_ms_max
+        self._worker_max = threads or tasks
+        self._executor = (
+            ThreadPoolExecutor(threads, thread_name_prefix=f"oberth-{name}") if threads else None
+        )
+        self._queue: deque[_Job] = deque()
+        self._done: deque[tuple[_Job, RemotingCommand | None]] = deque()
+        self._done_lock = threading.Lock()  # guards _wakeup_pending
+        self._wakeup_pending = False
+        self._working = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event | None = None
+        self._closed = False
+
+    @property
+    def queue_size(self) -> int:
+        """Requests that wait."""
+        return len(self._queue)
+
+    @property
+    def working(self) -> int:
+        """Requests that are worked on."""
+        return self._working
+
+    def head_wait_ms(self) -> float:
+        """How long the request at the head of the queue has waited; 0 for an empty queue."""
+        if not self._queue or self._loop is None:
+            return 0.0
+        return (self._loop.time() - self._queue[0].since) * 1000
+
+    def submit(
+        self,
+        channel: Channel,
+        requests: Iterable[RemotingCommand],
+        handler: SyncHandler | AsyncHandler,
+    ) -> None:
+        """Queue requests, or answer them that there is no room."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        now = loop.time()
+        for request in requests:
+            if self._closed or len(self._queue) >= self.queue_max:
+                channel.reply(
+                    request, create_response(request, ResponseCode.SYSTEM_BUSY, self._full())
+                )
+                continue
+            channel.work_started(1)
+            job = _Job(channel, request, handler, now)
+            if self._working < self._worker_max:
+                self._start(job)
+            else:
+                self._queue.append(job)
+        if self._queue and self._sweeper is None and self.wait_ms_max is not None:
+            self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def _full(self) -> str:
+        if self._closed:
+            return f"{_OVERLOAD}stage {self.name} is closed"
+        return (
+            f"{_OVERLOAD}stage {self.name} has {len(self._queue)} requests waiting, "
+            f"allowed {self.queue_max}; its head has waited {self.head_wait_ms():.0f} ms"
+        )
+
+    def _start(self, job: _Job) -> None:
+        self._working += 1
+        if self._executor is not None:
+            self._executor.submit(self._run_in_thread, job)
+        else:
+            assert self._loop is not None
+            task = self._loop.create_task(self._run_in_task(job))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _run_in_thread(self, job: _Job) -> None:
+        response = call_sync(cast(SyncHandler, job.handler), job.channel, job.request)
+        self._done.append((job, response))
+        with self._done_lock:
+            if self._wakeup_pending:
+                return
+            self._wakeup_pending = True
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        with self._done_lock:
+            self._wakeup_pending = False
+        while self._done:
+            job, response = self._done.popleft()
+            self._finish(job, response)
+
+    async def _run_in_task(self, job: _Job) -> None:
+        response = None
+        try:
+            response = await cast(AsyncHandler, job.handler)(job.channel, job.request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
+            response = error_response(job.request, error)
+        finally:
+            self._finish(job, response)
+
+    def _finish(self, job: _Job, response: RemotingCommand | None) -> None:
+        self._working -= 1
+        job.channel.work_finished()
+        if response is not None:
+            job.channel.reply(job.request, response)
+        while self._queue and self._working < self._worker_max:
+            next_job = self._queue.popleft()
+            if self._expired(next_job):
+                self._answer_expired(next_job)
+            else:
+                self._start(next_job)
+        if self._idle is not None and not self._working and not self._queue:
+            self._idle.set()
+
+    def _expired(self, job: _Job) -> bool:
+        if self.wait_ms_max is None:
+            return False
+        assert self._loop is not None
+        return (self._loop.time() - job.since) * 1000 > self.wait_ms_max
+
+    def _answer_expired(self, job: _Job) -> None:
+        assert self._loop is not None
+        waited_ms = (self._loop.time() - job.since) * 1000
+        remark = (
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"period in queue: {waited_ms:.0f}ms, size of queue: {len(self._queue)}, "
+            f"slow stage: {self.name}, allowed {self.wait_ms_max:.0f}ms"
+        )
+        job.channel.work_finished()
+        job.channel.reply(
+            job.request, create_response(job.request, ResponseCode.SYSTEM_BUSY, remark)
+        )
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        while self._queue and self._expired(self._queue[0]):
+            self._answer_expired(self._queue.popleft())
+        if self._queue:
+            assert self._loop is not None
+            self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    async def aclose(self, grace_s: float = 5.0) -> None:
+        """Refuse new requests, give those at work ``grace_s`` seconds, cancel what is left."""
+        self._closed = True
+        if self._working or self._queue:
+            self._idle = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._idle.wait(), grace_s)
+            except TimeoutError:
+                _LOG.warning(
+                    "stage %s: %d requests at work and %d waiting given up after %.1f s",
+                    self.name,
+                    self._working,
+                    len(self._queue),
+                    grace_s,
+                )
+        self._queue.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._executor is not None:
+            # Not wait=True: a thread that hangs in a disk must not keep the loop from ending.
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def call_sync(
+    handler: SyncHandler, channel: Channel, request: RemotingCommand
+) -> RemotingCommand | None:
+    """The handler's response, or one with code 1 that says what it raised."""
+    try:
+        return handler(channel, request)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
+        return error_response(request, error)
+
+
+def error_response(request: RemotingCommand, error: Exception) -> RemotingCommand:
+    """Code 1 with the exception as its remark; logs what is not the requester's fault."""
+    if not isinstance(error, ProtocolError):
+        _LOG.error("code %d failed", request.code, exc_info=error)
+    remark = f"{type(error).__name__}: {error}"
+    if not isinstance(error, OberthError):
+        for frame in traceback.extract_tb(error.__traceback__, limit=-1):
+            remark += f", {frame.name} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
+    return create_response(request, ResponseCode.SYSTEM_ERROR, remark)
+
+
+class ProcessorTable:
+    """Code → Processor. Codes are registered before the first request comes."""
+
+    def __init__(self) -> None:
+        self._processors: dict[int, Processor] = {}
+        self._stages: dict[str, Stage] = {}
+        self.going_away = False
+
+    def sync(
+        self,
+        codes: Iterable[int],
+        handler: SyncHandler,
+        *,
+        stage: Stage | None = None,
+        reject: Reject | None = None,
+    ) -> None:
+        """Serve ``codes`` with a function; without a stage it is on the loop and must not block."""
+        self._register(codes, Processor(_Kind.SYNC, handler, stage, reject))
+
+    def async_(
+        self,
+        codes: Iterable[int],
+        handler: AsyncHandler,
+        *,
+        stage: Stage,
+        reject: Reject | None = None,
+    ) -> None:
+        """Serve ``codes`` with a coroutine function, in tasks of ``stage``."""
+        self._register(codes, Processor(_Kind.ASYNC, handler, stage, reject))
+
+    def burst(
+        self, codes: Iterable[int], handler: BurstHandler, *, reject: Reject | None = None
+    ) -> None:
+        """Serve ``codes`` on the loop, neighbours of one read together.
+
+        The handler gives as many entries as it got requests. If it raises, all of them are answered
+        with code 1: so it must not have answered any itself by then.
+        """
+        self._register(codes, Processor(_Kind.BURST, handler, None, reject))
+
+    def _register(self, codes: Iterable[int], processor: Processor) -> None:
+        stage = processor.stage
+        if stage is not None:
+            assert self._stages.setdefault(stage.name, stage) is stage, f"two stages {stage.name}"
+        for code in codes:
+            self._processors[int(code)] = processor
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """All codes that are served."""
+        return frozenset(self._processors)
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """All stages that processors run on."""
+        return tuple(self._stages.values())
+
+    def without(self, codes: Iterable[int]) -> ProcessorTable:
+        """A table with the same processors and stages but for ``codes`` (RocketMQ's fast port)."""
+        other = ProcessorTable()
+        other._stages = self._stages
+        left_out = set(codes)
+        other._processors = {
+            code: processor for code, processor in self._processors.items() if code not in left_out
+        }
+        return other
+
+    def dispatch(self, channel: Channel, requests: list[RemotingCommand]) -> None:
+        """Serve the requests of one read in order; neighbours with one processor go together."""
+        processors = self._processors
+        if self.going_away:
+            requests = self._turn_away(channel, requests)
+        count = len(requests)
+        start = 0
+        while start < count:
+            processor = processors.get(requests[start].code)
+            end = start + 1
+            while end < count and processors.get(requests[end].code) is processor:
+                end += 1
+            run = requests if end - start == count else requests[start:end]
+            if processor is None:
+                self._answer_unknown(channel, run)
+            else:
+                self._serve(channel, processor, run)
+            start = end
+
+    def _serve(self, channel: Channel, processor: Processor, run: list[RemotingCommand]) -> None:
+        if processor.reject is not None:
+            why = processor.reject()
+            if why is not None:
+                remark = f"[REJECTREQUEST]system busy, start flow control for a while: {why}"
+                for request in run:
+                    channel.reply(
+                        request, create_response(request, ResponseCode.SYSTEM_BUSY, remark)
+                    )
+                return
+        if processor.kind is _Kind.BURST:
+            self._serve_burst(channel, cast(BurstHandler, processor.handler), run)
+        elif processor.stage is not None:
+            processor.stage.submit(
+                channel, run, cast("SyncHandler | AsyncHandler", processor.handler)
+            )
+        else:
+            handler = cast(SyncHandler, processor.handler)
+            for request in run:
+                response = call_sync(handler, channel, request)
+                if response is not None:
+                    channel.reply(request, response)
+
+    def _serve_burst(
+        self, channel: Channel, handler: BurstHandler, run: list[RemotingCommand]
+    ) -> None:
+        try:
+            responses = handler(channel, run)
+            assert len(responses) == len(run), f"{len(responses)} responses to {len(run)} requests"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the requesters hear of it
+            responses = [error_response(request, error) for request in run]
+        reply = channel.reply
+        for request, response in zip(run, responses, strict=True):
+            if response is not None:
+                reply(request, response)
+
+    def _answer_unknown(self, channel: Channel, run: list[RemotingCommand]) -> None:
+        for request in run:
+            if not request.flag & ONEWAY_FLAG:
+                _LOG.info("%s: code %d is not served", channel, request.code)
+            channel.reply(
+                request,
+                create_response(
+                    request,
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {request.code} not supported",
+                ),
+            )
+
+    def _turn_away(
+        self, channel: Channel, requests: list[RemotingCommand]
+    ) -> list[RemotingCommand]:
+        kept = []
+        for request in requests:
+            if request.version > MQVersion.V5_3_1:
+                channel.reply(
+                    request,
+                    create_response(request, ResponseCode.GO_AWAY, "the server is going away"),
+                )
+            else:
+                kept.append(request)
+        return kept
+
+    async def aclose(self, grace_s: float = 5.0) -> None:
+        """End all stages; see ``Stage.aclose``."""
+        await asyncio.gather(*(stage.aclose(grace_s) for stage in self._stages.values()))

@@ -1,0 +1,516 @@
+"""Server and client over loopback: bursts, both directions, time-outs, TLS, back pressure, closing.
+
+Each test drives real sockets; what must happen is awaited, nothing is slept for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from oberth.errors import (
+    RemotingConnectError,
+    RemotingSendRequestError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+)
+from oberth.remoting.aio.channel import Channel, ChannelOptions
+from oberth.remoting.aio.client import ClientOptions, RemotingClient
+from oberth.remoting.aio.processors import ProcessorTable, Stage
+from oberth.remoting.aio.server import RemotingServer, ServerOptions
+from oberth.remoting.aio.tls import TlsMode
+from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
+from oberth.remoting.command import (
+    RemotingCommand,
+    create_request,
+    create_response,
+    encode_frame_bytes,
+)
+from oberth.remoting.connection import RemotingConnection
+from oberth.remoting.headers.pull import GetMaxOffsetRequestHeader
+
+StartServer = Callable[..., Awaitable[RemotingServer]]
+StartClient = Callable[..., RemotingClient]
+
+ECHO = 7001
+ASK_BACK = 7002
+SLOW = 7003
+FAIL = 7004
+BURST = 7005
+SILENT = 7006
+
+
+def echo(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    return create_response(request, 0, ext_fields=request.fields, body=request.body)
+
+
+def echo_table() -> ProcessorTable:
+    table = ProcessorTable()
+    table.sync([ECHO], echo)
+    return table
+
+
+async def read_commands(reader: asyncio.StreamReader, count: int) -> list[RemotingCommand]:
+    connection = RemotingConnection()
+    commands: list[RemotingCommand] = []
+    async with asyncio.timeout(10):
+        while len(commands) < count:
+            data = await reader.read(65536)
+            assert data, "the server closed"
+            commands += connection.receive_data(data)
+    return commands
+
+
+async def test_echo(start_server: StartServer, start_client: StartClient) -> None:
+    server = await start_server(echo_table())
+    client = start_client()
+    body = bytes(range(256)) * 40_000
+    request = RemotingCommand(code=ECHO, ext_fields={"ä": "ü"}, body=body)
+    response = await client.invoke(str(server.address), request, 10)
+    assert (response.code, response.fields, response.body) == (0, {"ä": "ü"}, body)
+    assert len(server.channels) == 1
+
+
+async def test_many_at_once_are_matched_by_number(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    server = await start_server(echo_table())
+    client = start_client()
+    responses = await asyncio.gather(
+        *(
+            client.invoke(str(server.address), RemotingCommand(code=ECHO, body=b"%d" % n), 10)
+            for n in range(500)
+        )
+    )
+    assert [response.body for response in responses] == [b"%d" % n for n in range(500)]
+    assert len(server.channels) == 1
+
+
+async def test_burst_reaches_the_handler_together(start_server: StartServer) -> None:
+    sizes = []
+
+    def handler(channel: Channel, requests: list[RemotingCommand]) -> list[RemotingCommand | None]:
+        sizes.append(len(requests))
+        return [create_response(request, 0, body=b"%d" % request.opaque) for request in requests]
+
+    table = echo_table()
+    table.burst([BURST], handler)
+    server = await start_server(table)
+    reader, writer = await asyncio.open_connection(*server.address)
+    codes = [BURST, BURST, BURST, ECHO, BURST, BURST]
+    frames = [
+        encode_frame_bytes(RemotingCommand(code=code, opaque=n)) for n, code in enumerate(codes)
+    ]
+    writer.write(b"".join(frames))
+    responses = await read_commands(reader, 6)
+    assert [response.opaque for response in responses] == [0, 1, 2, 3, 4, 5]
+    # One read brought all six; the one with another processor stands between two runs.
+    assert sizes == [3, 2]
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_oneway_hears_nothing(start_server: StartServer, start_client: StartClient) -> None:
+    seen = []
+
+    def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        seen.append(request.code)
+        return create_response(request, 0)
+
+    def fail(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        raise ValueError("never told")
+
+    table = echo_table()
+    table.sync([SILENT], handler)
+    table.sync([FAIL], fail)
+    server = await start_server(table)
+    reader, writer = await asyncio.open_connection(*server.address)
+    for code in (SILENT, FAIL, 9999):
+        writer.write(encode_frame_bytes(RemotingCommand(code=code).mark_oneway()))
+    writer.write(encode_frame_bytes(RemotingCommand(code=ECHO, opaque=9)))
+    (response,) = await read_commands(reader, 1)
+    assert response.opaque == 9
+    assert seen == [SILENT]
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_both_directions_on_one_connection(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    async def ask_back(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        answer = await channel.invoke(RemotingCommand(code=ECHO, body=b"who?"), 5)
+        channel.invoke_oneway(create_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED))
+        return create_response(request, 0, body=answer.body_bytes() + b"!")
+
+    notified = asyncio.Event()
+
+    def on_notify(channel: Channel, request: RemotingCommand) -> None:
+        assert request.is_oneway
+        notified.set()
+
+    table = ProcessorTable()
+    table.async_([ASK_BACK], ask_back, stage=Stage("ask", tasks=4))
+    server = await start_server(table)
+    client_table = echo_table()
+    client_table.sync([RequestCode.NOTIFY_CONSUMER_IDS_CHANGED], on_notify)
+    client = start_client(client_table)
+    response = await client.invoke(str(server.address), RemotingCommand(code=ASK_BACK), 5)
+    assert response.body == b"who?!"
+    async with asyncio.timeout(5):
+        await notified.wait()
+
+
+async def test_errors_become_codes(
+    start_server: StartServer, start_client: StartClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def needs_header(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        request.header(GetMaxOffsetRequestHeader)
+        return None
+
+    def fail(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        raise KeyError("lost")
+
+    def burst(channel: Channel, requests: list[RemotingCommand]) -> list[RemotingCommand | None]:
+        raise KeyError("burst")
+
+    table = ProcessorTable()
+    table.sync([SLOW], needs_header)
+    table.sync([FAIL], fail)
+    table.burst([BURST], burst)
+    server = await start_server(table)
+    client = start_client()
+    addr = str(server.address)
+    response = await client.invoke(addr, RemotingCommand(code=4711))
+    assert (response.code, response.remark) == (3, " request type 4711 not supported")
+    response = await client.invoke(addr, RemotingCommand(code=SLOW))
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert "topic is missing" in (response.remark or "")
+    response = await client.invoke(addr, RemotingCommand(code=FAIL))
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert (response.remark or "").startswith("KeyError: 'lost', fail at test_server_client.py:")
+    response = await client.invoke(addr, RemotingCommand(code=BURST))
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert "code 7004 failed" in caplog.text
+
+
+async def test_time_out_and_late_response(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    held: list[tuple[Channel, RemotingCommand]] = []
+
+    def hold(channel: Channel, request: RemotingCommand) -> None:
+        held.append((channel, request))
+
+    table = echo_table()
+    table.sync([SILENT], hold)
+    server = await start_server(table)
+    client = start_client()
+    addr = str(server.address)
+    with pytest.raises(RemotingTimeoutError, match=r"to code 7006 within \d+ ms"):
+        await client.invoke(addr, RemotingCommand(code=SILENT), 0.05)
+    # Sent again, with a later deadline than another that is set first: each has its own.
+    long = asyncio.ensure_future(client.invoke(addr, RemotingCommand(code=SILENT), 10))
+    with pytest.raises(RemotingTimeoutError):
+        await client.invoke(addr, RemotingCommand(code=SILENT), 0.05)
+    for channel, request in held:
+        channel.reply(request, create_response(request, 0, body=b"late"))
+    assert (await long).body == b"late"
+    assert (await client.invoke(addr, RemotingCommand(code=ECHO))).code == 0
+
+
+async def test_too_many_open_requests(start_server: StartServer, start_client: StartClient) -> None:
+    table = ProcessorTable()
+    table.sync([SILENT], lambda channel, request: None)
+    server = await start_server(table)
+    client = start_client(None, ClientOptions(channel=ChannelOptions(open_request_max=2)))
+    channel = await client.channel(str(server.address))
+    first = [channel.invoke_nowait(RemotingCommand(code=SILENT), 0.01) for _ in range(2)]
+    with pytest.raises(RemotingTooMuchRequestError, match=r"2 requests open .* allowed 2"):
+        channel.invoke_nowait(RemotingCommand(code=SILENT), 1)
+    await asyncio.gather(*first, return_exceptions=True)
+    assert channel.open_request_count == 0
+
+
+async def test_connection_lost_fails_open_requests_and_next_call_reconnects(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    def hang_up(channel: Channel, request: RemotingCommand) -> None:
+        channel.abort()
+
+    table = echo_table()
+    table.sync([SILENT], hang_up)
+    server = await start_server(table)
+    client = start_client()
+    addr = str(server.address)
+    with pytest.raises(RemotingSendRequestError, match="before the response to code 7006"):
+        await client.invoke(addr, RemotingCommand(code=SILENT), 5)
+    assert (await client.invoke(addr, RemotingCommand(code=ECHO), 5)).code == 0
+
+
+async def test_connect_errors(start_client: StartClient) -> None:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    client = start_client()
+    with pytest.raises(RemotingConnectError, match=rf"127\.0\.0\.1:{port}"):
+        await client.invoke(f"127.0.0.1:{port}", RemotingCommand(code=ECHO))
+    await client.aclose()
+    with pytest.raises(RemotingConnectError, match="closed"):
+        await client.invoke(f"127.0.0.1:{port}", RemotingCommand(code=ECHO))
+
+
+async def test_hostile_frame_closes_only_its_connection(start_server: StartServer) -> None:
+    server = await start_server(echo_table())
+    good_reader, good_writer = await asyncio.open_connection(*server.address)
+    for hostile in (b"\xff" * 8, b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x0d\0\0\0\x09{not json"):
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(hostile)
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.close()
+    good_writer.write(encode_frame_bytes(RemotingCommand(code=ECHO, opaque=1)))
+    assert len(await read_commands(good_reader, 1)) == 1
+    good_writer.close()
+    await good_writer.wait_closed()
+
+
+async def test_stage_answers_overload_and_time_out(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    release = threading.Event()
+
+    def slow(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        assert release.wait(10)
+        return create_response(request, 0)
+
+    table = ProcessorTable()
+    stage = Stage("send", threads=1, queue_max=2, wait_ms_max=30)
+    table.sync([SLOW], slow, stage=stage)
+    server = await start_server(table)
+    client = start_client()
+    channel = await client.channel(str(server.address))
+    first, second, third, fourth = (
+        channel.invoke_nowait(RemotingCommand(code=SLOW), 10) for _ in range(4)
+    )
+    overload = await fourth
+    assert overload.code == ResponseCode.SYSTEM_BUSY
+    assert (overload.remark or "").startswith(
+        "[OVERLOAD]system busy, start flow control for a while: stage send has 2 requests waiting, "
+        "allowed 2; its head has waited"
+    )
+    for expired in (await second, await third):
+        assert expired.code == ResponseCode.SYSTEM_BUSY
+        assert (expired.remark or "").startswith("[TIMEOUT_CLEAN_QUEUE]broker busy")
+        assert "slow stage: send, allowed 30ms" in (expired.remark or "")
+    release.set()
+    assert (await first).code == 0
+    assert (stage.queue_size, stage.working) == (0, 0)
+    (server_channel,) = server.channels
+    assert server_channel.in_work == 0
+
+
+async def test_processor_that_rejects(start_server: StartServer, start_client: StartClient) -> None:
+    table = ProcessorTable()
+    table.sync([ECHO], echo, reject=lambda: "page cache busy for 1203 ms")
+    server = await start_server(table)
+    response = await start_client().invoke(str(server.address), RemotingCommand(code=ECHO))
+    assert response.code == ResponseCode.SYSTEM_BUSY
+    assert (response.remark or "").startswith("[REJECTREQUEST]system busy")
+    assert "page cache busy for 1203 ms" in (response.remark or "")
+
+
+async def test_threads_serve_at_once_and_reply_in_one_go(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    barrier = threading.Barrier(4)
+
+    def meet(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        barrier.wait(10)
+        return create_response(request, 0)
+
+    table = ProcessorTable()
+    table.sync([SLOW], meet, stage=Stage("meet", threads=4))
+    server = await start_server(table)
+    client = start_client()
+    responses = await asyncio.gather(
+        *(client.invoke(str(server.address), RemotingCommand(code=SLOW), 10) for _ in range(8))
+    )
+    assert {response.code for response in responses} == {0}
+
+
+async def test_tls_and_plain_text_on_one_port(
+    start_server: StartServer,
+    start_client: StartClient,
+    tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    server_context, client_context = tls_contexts
+    server = await start_server(echo_table(), ServerOptions(tls_context=server_context))
+    plain = start_client()
+    encrypted = start_client(None, ClientOptions(tls_context=client_context))
+    body = bytes(1_000_000)
+    for client in (plain, encrypted):
+        request = RemotingCommand(code=ECHO, body=body)
+        response = await client.invoke(str(server.address), request, 10)
+        assert response.body == body
+    assert sorted(channel.is_tls for channel in server.channels) == [False, True]
+
+
+@pytest.mark.parametrize("mode", [TlsMode.DISABLED, TlsMode.ENFORCING])
+async def test_tls_modes(
+    mode: TlsMode,
+    start_server: StartServer,
+    start_client: StartClient,
+    tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    server_context, client_context = tls_contexts
+    options = ServerOptions(tls_context=server_context, tls_mode=mode)
+    addr = str((await start_server(echo_table(), options)).address)
+    plain = start_client()
+    encrypted = start_client(None, ClientOptions(tls_context=client_context))
+    good, bad = (encrypted, plain) if mode is TlsMode.ENFORCING else (plain, encrypted)
+    assert (await good.invoke(addr, RemotingCommand(code=ECHO))).code == 0
+    with pytest.raises((RemotingConnectError, RemotingSendRequestError)):
+        await bad.invoke(addr, RemotingCommand(code=ECHO))
+
+
+async def test_proxy_header_gives_the_address(start_server: StartServer) -> None:
+    server = await start_server(echo_table())
+    reader, writer = await asyncio.open_connection(*server.address)
+    frame = encode_frame_bytes(RemotingCommand(code=ECHO))
+    for byte in b"PROXY TCP4 10.1.2.3 127.0.0.1 50123 10911\r\n" + frame:
+        writer.write(bytes([byte]))
+    await read_commands(reader, 1)
+    (channel,) = server.channels
+    assert str(channel.remote) == "10.1.2.3:50123"
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_back_pressure_stops_reading(start_server: StartServer) -> None:
+    served = 0
+    body = bytes(100_000)
+
+    def big(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        nonlocal served
+        served += 1
+        return create_response(request, 0, body=body)
+
+    table = ProcessorTable()
+    table.sync([ECHO], big)
+    options = ServerOptions(
+        channel=ChannelOptions(write_high_bytes=200_000, write_low_bytes=100_000)
+    )
+    server = await start_server(table, options)
+    reader, writer = await asyncio.open_connection(*server.address, limit=1024)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    count = 2000
+    frames = [encode_frame_bytes(RemotingCommand(code=ECHO, opaque=n)) for n in range(count)]
+    # One at a time, each with its own turn of the loop: a burst would be served as a whole.
+    for frame in frames:
+        writer.write(frame)
+        await asyncio.sleep(0)
+    (channel,) = server.channels
+    async with asyncio.timeout(10):
+        while not channel._read_paused:  # noqa: ASYNC110 - set by the transport, without an event
+            await asyncio.sleep(0)
+    assert served < count
+    writer.transport.resume_reading()  # type: ignore[attr-defined]
+    assert len(await read_commands(reader, count)) == count
+    assert served == count
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_idle_connections_are_closed(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    gone = asyncio.Event()
+    table = echo_table()
+    options = ServerOptions(channel=ChannelOptions(idle_timeout_s=0.05))
+    server = RemotingServer(table, options, on_close=lambda channel: gone.set())
+    async with server:
+        client = start_client()
+        await client.invoke(str(server.address), RemotingCommand(code=ECHO))
+        async with asyncio.timeout(5):
+            await gone.wait()
+        assert not server.channels
+
+
+async def test_going_away(start_server: StartServer, start_client: StartClient) -> None:
+    server = await start_server(echo_table())
+    client = start_client()
+    addr = str(server.address)
+    await client.invoke(addr, RemotingCommand(code=ECHO))
+    first = client.channel_nowait(addr)
+    server.processors.going_away = True
+    old = RemotingCommand(code=ECHO, version=int(MQVersion.V4_9_8))
+    assert (await client.invoke(addr, old)).code == 0
+    assert client.channel_nowait(addr) is first
+    response = await client.invoke(addr, RemotingCommand(code=ECHO))
+    assert response.code == ResponseCode.GO_AWAY
+    assert client.channel_nowait(addr) is not first
+
+
+async def test_closing_finishes_what_is_at_work(start_client: StartClient) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    def slow(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        started.set()
+        assert release.wait(10)
+        return create_response(request, 0, body=b"done")
+
+    table = ProcessorTable()
+    table.sync([SLOW], slow, stage=Stage("slow", threads=1))
+    server = RemotingServer(table)
+    await server.start()
+    client = start_client()
+    pending = asyncio.ensure_future(
+        client.invoke(str(server.address), RemotingCommand(code=SLOW), 10)
+    )
+    assert await asyncio.get_running_loop().run_in_executor(None, started.wait, 10)
+    closing = asyncio.ensure_future(server.aclose())
+    await asyncio.sleep(0)
+    release.set()
+    assert (await pending).body == b"done"
+    await closing
+    assert not server.channels
+
+
+async def test_fast_port_shares_stages_and_leaves_codes_out(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    table = echo_table()
+    table.sync([SLOW], echo, stage=Stage("pull", threads=1))
+    fast = table.without([SLOW])
+    assert fast.codes == {ECHO}
+    assert fast.stages == table.stages
+    server = RemotingServer(fast, owns_processors=False)
+    async with server:
+        client = start_client()
+        assert (await client.invoke(str(server.address), RemotingCommand(code=SLOW))).code == 3
+    await table.aclose()
+
+
+async def test_five_hundred_idle_connections(start_server: StartServer) -> None:
+    server = await start_server(echo_table())
+    writers = []
+    for _ in range(20):
+        opened = await asyncio.gather(
+            *(asyncio.open_connection(*server.address) for _ in range(25))
+        )
+        writers += [writer for _, writer in opened]
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(encode_frame_bytes(RemotingCommand(code=ECHO)))
+    assert len(await read_commands(reader, 1)) == 1
+    assert len(server.channels) == 501
+    for each in [*writers, writer]:
+        each.close()
+    await asyncio.gather(*(each.wait_closed() for each in [*writers, writer]))
