@@ -10,10 +10,12 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import gzip
 import json
+import mmap
 import os
 import shutil
 import tarfile
@@ -56,6 +58,46 @@ class GoldenStore:
     def rocketmq_version(self) -> str:
         """``4.9.7`` or ``5.5.0``."""
         return str(self.facts["rocketmqVersion"])
+
+    @property
+    def was_closed_cleanly(self) -> bool:
+        """Whether derived files say what the log says: a clean stop, and nothing removed since."""
+        return not self.facts["abortFile"] and "noqueue" not in self.name
+
+    def segments(self, *parts: str) -> dict[int, Path]:
+        """The files of a segment directory below the root, by the start offset in their names."""
+        return {int(p.name): p for p in sorted(self.root.joinpath(*parts).glob("[0-9]" * 20))}
+
+    def commit_log(self) -> GoldenLog:
+        """The CommitLog, mapped for reading."""
+        directories = self.config.get("storePathCommitLog", str(self.root / "commitlog"))
+        return GoldenLog([Path(part) for part in directories.split(",")])
+
+
+class GoldenLog:
+    """A CommitLog's segments in memory; reads bytes by CommitLog offset."""
+
+    def __init__(self, directories: list[Path]) -> None:
+        paths = sorted(
+            (p for directory in directories for p in directory.glob("[0-9]" * 20)),
+            key=lambda path: path.name,
+        )
+        self.starts = [int(path.name) for path in paths]
+        self.segments: list[mmap.mmap] = []
+        for path in paths:
+            with open(path, "rb") as file:
+                self.segments.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def locate(self, offset: int) -> tuple[mmap.mmap, int]:
+        """The segment that holds a CommitLog offset, and the position in it."""
+        index = bisect.bisect_right(self.starts, offset) - 1
+        assert index >= 0, offset
+        return self.segments[index], offset - self.starts[index]
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes of one segment."""
+        segment, position = self.locate(offset)
+        return segment[position : position + size]
 
 
 @functools.cache
