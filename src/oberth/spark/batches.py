@@ -1,0 +1,587 @@
+"""Scanned records as Arrow batches, exactly of the schema that Spark expects.
+
+Input is what `oberth.kernels.scan` gives: the bytes and, for every record, the positions and sizes
+of its parts. Text and bodies are never touched one by one: positions and sizes become the offsets
+of one Arrow array over the scanned bytes, of which every second element is wanted, and Arrow's own
+``take`` copies those. Only compressed bodies and inner batches are taken apart in Python.
+
+A batch owns its memory, so the scanned bytes may be overwritten as soon as it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oberth.errors import FormatError, RecordError
+from oberth.formats import properties as p
+from oberth.formats import sys_flag as flags
+from oberth.formats.batch_body import BatchItem, decode_batch
+from oberth.formats.compression import decompress_body
+from oberth.formats.message import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
+from oberth.spark.schemas import TIMESTAMP_TYPE_LOG_APPEND, Field
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+
+#: What unpacking may add to a batch before it is cut in two.
+UNPACKED_BYTES_MAX = 64 << 20
+
+# Scanned columns that each column of the schema is made from.
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "key": ("keys_at", "keys_size"),
+    "value": ("body_at", "body_size", "sys_flag"),
+    "topic": ("topic_id",),
+    "broker": (),
+    "partition": ("queue_id",),
+    "offset": ("queue_offset", "sys_flag", "inner_base"),
+    "timestamp": ("store_timestamp",),
+    "timestampType": (),
+    "tags": ("tags_at", "tags_size"),
+    "bornTimestamp": ("born_timestamp",),
+    "properties": ("properties_at", "properties_size"),
+    "physicalOffset": ("stored_offset",),
+    "size": ("record_size",),
+    "msgId": ("uniq_key_at", "uniq_key_size", "store_host_at", "sys_flag", "stored_offset"),
+    "uniqueKey": ("uniq_key_at", "uniq_key_size"),
+    "offsetMsgId": ("store_host_at", "sys_flag", "stored_offset"),
+    "shardingKey": ("properties_at", "properties_size"),
+    "flag": ("flag",),
+    "sysFlag": ("sys_flag",),
+    "bodyCRC": ("body_crc",),
+    "bornHost": ("born_host_at", "sys_flag"),
+    "storeHost": ("store_host_at", "sys_flag"),
+    "reconsumeTimes": ("reconsume_times",),
+    "preparedTransactionOffset": ("prepared_transaction_offset",),
+    "magic": ("magic",),
+    "innerIndex": ("sys_flag",),
+    "storedQueueOffset": ("queue_offset",),
+    "storedBody": ("body_at", "body_size"),
+    "storedProperties": ("properties_at", "properties_size"),
+}
+# Columns that differ between the rows of one inner batch.
+_INNER = frozenset(
+    {"key", "value", "offset", "tags", "properties", "uniqueKey", "msgId", "shardingKey"}
+    | {"flag", "innerIndex"}
+)
+
+
+def scan_columns(fields: Sequence[Field]) -> tuple[str, ...]:
+    """The columns that a scan has to fill so that these fields can be made."""
+    names = {"sys_flag", "body_at", "body_size", "properties_at", "properties_size"}
+    for field in fields:
+        names.update(_NEEDS[field.column])
+    return tuple(sorted(names))
+
+
+@dataclass(slots=True)
+class Records:
+    """Scanned records to make rows of.
+
+    Attributes:
+        data: the scanned bytes.
+        columns: scanned columns by name, one element per record, in order of position.
+        count: how many records.
+        topics: names by topic_id, as stored.
+        broker: what the column broker says.
+        topic: for a light queue: what the column topic says instead.
+        offsets: for a light queue: what the column offset says instead.
+        queue: for a light queue: what the column partition says instead.
+    """
+
+    data: Any
+    columns: Mapping[str, Ints]
+    count: int
+    topics: Sequence[bytes]
+    broker: str
+    topic: str | None = None
+    offsets: Ints | None = None
+    queue: int | None = None
+
+    def take(self, rows: Ints) -> Records:
+        """Some of the records, in the order of the rows' numbers."""
+        return Records(
+            self.data,
+            {name: column[rows] for name, column in self.columns.items()},
+            len(rows),
+            self.topics,
+            self.broker,
+            self.topic,
+            None if self.offsets is None else self.offsets[rows],
+            self.queue,
+        )
+
+    def bytes_of(self, row: int, part: str) -> bytes:
+        """One part of one record: ``body`` or ``properties``."""
+        at = int(self.columns[f"{part}_at"][row])
+        return bytes(self.data[at : at + int(self.columns[f"{part}_size"][row])])
+
+
+class BatchMaker:
+    """Makes batches of one schema.
+
+    ``on_bad_record(record number, reason)`` is called for a record that cannot be unpacked; where
+    it returns, the record gives no rows.
+    """
+
+    def __init__(self, fields: Sequence[Field], schema: pa.Schema) -> None:
+        self.fields = tuple(fields)
+        self.schema = schema
+        wanted = {field.column for field in fields}
+        self._unpacks = not wanted.isdisjoint(_INNER)
+        self._wants_body = "value" in wanted
+
+    def batches(self, records: Records, on_bad_record: Any) -> Iterator[pa.RecordBatch]:
+        """Rows of the records, as one batch unless unpacking makes them large."""
+        if records.count == 0:
+            return
+        sys_flags = records.columns["sys_flag"]
+        # Inner batches always have to be opened: one record is several rows.
+        packed = (sys_flags & flags.INNER_BATCH) != 0
+        if self._wants_body:
+            packed = packed | ((sys_flags & flags.COMPRESSED) != 0)
+        if not packed.any():
+            yield self._batch(records, None)
+            return
+        yield from self._unpack(records, packed, on_bad_record)
+
+    def _unpack(
+        self, records: Records, packed: Ints, on_bad_record: Any
+    ) -> Iterator[pa.RecordBatch]:
+        rows = _Unpacked()
+        sys_flags = records.columns["sys_flag"]
+        for number in range(records.count):
+            if not packed[number]:
+                rows.add_plain(number)
+                continue
+            sys_flag = int(sys_flags[number])
+            try:
+                body = decompress_body(records.bytes_of(number, "body"), sys_flag)
+                items = decode_batch(body) if sys_flag & flags.INNER_BATCH else None
+            except FormatError as error:
+                on_bad_record(number, str(error))
+                continue
+            if items is None:
+                rows.add_body(number, body)
+            else:
+                rows.add_items(number, items)
+            if rows.size > UNPACKED_BYTES_MAX:
+                yield self._batch(records, rows)
+                rows = _Unpacked()
+        if rows.numbers:
+            yield self._batch(records, rows)
+
+    def _batch(self, records: Records, rows: _Unpacked | None) -> pa.RecordBatch:
+        maker = _Arrays(records, rows)
+        arrays = [
+            maker.array(field, self.schema.field(number))
+            for number, field in enumerate(self.fields)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+class _Unpacked:
+    """Rows of records of which some are compressed or hold several messages."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []  # of each row's record
+        self.bodies: dict[int, bytes] = {}  # by row
+        self.items: dict[int, BatchItem] = {}  # by row
+        self.inner: list[int] = []  # place in the inner batch, or -1
+        self.size = 0
+
+    def add_plain(self, number: int) -> None:
+        self.numbers.append(number)
+        self.inner.append(-1)
+
+    def add_body(self, number: int, body: bytes) -> None:
+        self.bodies[len(self.numbers)] = body
+        self.size += len(body)
+        self.add_plain(number)
+
+    def add_items(self, number: int, items: list[BatchItem]) -> None:
+        for index, item in enumerate(items):
+            self.items[len(self.numbers)] = item
+            self.size += len(item.body) + len(item.properties)
+            self.numbers.append(number)
+            self.inner.append(index)
+
+
+class _Arrays:
+    """The columns of one batch."""
+
+    def __init__(self, records: Records, rows: _Unpacked | None) -> None:
+        self._records = records
+        self._rows = rows
+        self._index = None if rows is None else np.array(rows.numbers, np.int64)
+        self._cache: dict[str, Any] = {}
+
+    def array(self, field: Field, arrow: pa.Field) -> pa.Array:
+        made = getattr(self, f"_make_{_snake(field.column)}")(arrow.type)
+        if not arrow.nullable and made.null_count:
+            raise RecordError(
+                f"column {field.name} is null in {made.null_count} rows, the schema says NOT NULL"
+            )
+        return made
+
+    # What a column is made of.
+
+    def _numbers(self, name: str) -> Ints:
+        column = self._records.columns[name]
+        return column.copy() if self._index is None else column[self._index]
+
+    def _integers(self, name: str, kind: pa.DataType) -> pa.Array:
+        return pa.array(self._numbers(name)).cast(kind, safe=False)
+
+    def _times(self, name: str, kind: pa.DataType) -> pa.Array:
+        millis = self._numbers(name)
+        if pa.types.is_timestamp(kind):
+            # Beyond the year 294246 microseconds overflow; such a time is damage.
+            wrong = (millis > _MILLIS_MAX) | (millis < -_MILLIS_MAX)
+            micros = pa.array(millis * 1000, pa.int64(), mask=wrong if wrong.any() else None)
+            return micros.cast(kind)
+        return pa.array(millis)
+
+    def _spans(self, part: str, kind: pa.DataType) -> pa.Array:
+        """Bytes of the records as stored; a size of -1 is null."""
+        columns = self._records.columns
+        made = gather(self._records.data, columns[f"{part}_at"], columns[f"{part}_size"], kind)
+        return made if self._index is None else made.take(pa.array(self._index))
+
+    def _text_property(self, name: str, part: str, kind: pa.DataType) -> pa.Array:
+        made = self._spans(part, kind)
+        if self._rows is None or not self._rows.items:
+            return made
+        raw = name.encode()
+        replaced = {
+            row: p.find_property(item.properties, raw) for row, item in self._rows.items.items()
+        }
+        return _replace(made, replaced, kind)
+
+    def _inner_rows(self) -> bool:
+        return self._rows is not None and bool(self._rows.items)
+
+    # One method for each column.
+
+    def _make_key(self, kind: pa.DataType) -> pa.Array:
+        return self._text_property("KEYS", "keys", kind)
+
+    def _make_tags(self, kind: pa.DataType) -> pa.Array:
+        return self._text_property("TAGS", "tags", kind)
+
+    def _make_unique_key(self, kind: pa.DataType) -> pa.Array:
+        return self._text_property("UNIQ_KEY", "uniq_key", kind)
+
+    def _make_sharding_key(self, kind: pa.DataType) -> pa.Array:
+        name = p.SHARDING_KEY.encode()
+        found = [p.find_property(raw, name) for raw in self._properties_list()]
+        return _text_array(found, kind)
+
+    def _make_value(self, kind: pa.DataType) -> pa.Array:
+        made = self._spans("body", kind)
+        if self._rows is None:
+            return made
+        replaced: dict[int, bytes | None] = dict(self._rows.bodies)
+        replaced.update((row, item.body) for row, item in self._rows.items.items())
+        return _replace(made, replaced, kind)
+
+    def _make_topic(self, kind: pa.DataType) -> pa.Array:
+        records = self._records
+        if records.topic is not None:
+            return pa.array([records.topic.encode()], pa.binary()).cast(kind).take(self._zeros())
+        names = _text_array(list(records.topics), kind)
+        return names.take(pa.array(self._numbers("topic_id")))
+
+    def _make_broker(self, kind: pa.DataType) -> pa.Array:
+        return pa.array([self._records.broker], kind).take(self._zeros())
+
+    def _zeros(self) -> pa.Array:
+        return pa.array(np.zeros(self._count(), np.int8))
+
+    def _count(self) -> int:
+        return self._records.count if self._rows is None else len(self._rows.numbers)
+
+    def _make_partition(self, kind: pa.DataType) -> pa.Array:
+        if self._records.queue is not None:
+            return pa.array(np.full(self._count(), self._records.queue)).cast(kind)
+        return self._integers("queue_id", kind)
+
+    def _make_offset(self, kind: pa.DataType) -> pa.Array:
+        records = self._records
+        if records.offsets is not None:
+            offsets = records.offsets
+            return pa.array(offsets.copy() if self._index is None else offsets[self._index])
+        offsets = self._numbers("queue_offset")
+        if self._inner_rows():
+            assert self._rows is not None
+            inner = np.array(self._rows.inner, np.int64)
+            base = self._numbers("inner_base")
+            offsets = np.where(inner < 0, offsets, np.where(base < 0, offsets, base) + inner)
+        return pa.array(offsets)
+
+    def _make_timestamp(self, kind: pa.DataType) -> pa.Array:
+        return self._times("store_timestamp", kind)
+
+    def _make_timestamp_type(self, kind: pa.DataType) -> pa.Array:
+        return pa.array(np.full(self._count(), TIMESTAMP_TYPE_LOG_APPEND, np.int32))
+
+    def _make_born_timestamp(self, kind: pa.DataType) -> pa.Array:
+        return self._times("born_timestamp", kind)
+
+    def _make_properties(self, kind: pa.DataType) -> pa.Array:
+        if pa.types.is_string(kind):
+            if self._inner_rows():
+                return _text_array(list(self._properties_list()), kind)
+            return self._spans("properties", kind)
+        if self._inner_rows():
+            made = _maps_one_by_one(self._properties_list())
+        else:
+            columns = self._records.columns
+            made = property_maps(
+                self._records.data, columns["properties_at"], columns["properties_size"]
+            )
+            if self._index is not None:
+                made = made.take(pa.array(self._index))
+        return _as_map_type(made, kind)
+
+    def _properties_list(self) -> Iterator[bytes]:
+        items = {} if self._rows is None else self._rows.items
+        numbers = range(self._records.count) if self._rows is None else self._rows.numbers
+        for row, number in enumerate(numbers):
+            item = items.get(row)
+            yield self._records.bytes_of(number, "properties") if item is None else item.properties
+
+    def _make_physical_offset(self, kind: pa.DataType) -> pa.Array:
+        return self._integers("stored_offset", kind)
+
+    def _make_size(self, kind: pa.DataType) -> pa.Array:
+        return self._integers("record_size", kind)
+
+    def _make_msg_id(self, kind: pa.DataType) -> pa.Array:
+        unique = self._make_unique_key(kind)
+        if not unique.null_count:
+            return unique
+        return pc.coalesce(unique, self._make_offset_msg_id(kind))
+
+    def _make_offset_msg_id(self, kind: pa.DataType) -> pa.Array:
+        made = self._cache.get("offset_msg_id")
+        if made is None:
+            made = self._offset_ids(kind)
+            if self._index is not None:
+                made = made.take(pa.array(self._index))
+            self._cache["offset_msg_id"] = made
+        return made
+
+    def _offset_ids(self, kind: pa.DataType) -> pa.Array:
+        hosts = self._hosts("store_host_at", flags.STORE_HOST_V6)
+        offsets = self._records.columns["stored_offset"].astype(">i8").tobytes()
+        ids = [(host + offsets[8 * n : 8 * n + 8]).hex().upper() for n, host in enumerate(hosts)]
+        return pa.array(ids, kind)
+
+    def _hosts(self, place: str, v6_bit: int) -> list[bytes]:
+        records = self._records
+        is_v6 = (records.columns["sys_flag"] & v6_bit) != 0
+        data = records.data
+        return [
+            bytes(data[at : at + (HOST_V6_SIZE if v6 else HOST_V4_SIZE)])
+            for at, v6 in zip(records.columns[place].tolist(), is_v6.tolist(), strict=True)
+        ]
+
+    def _host_names(self, place: str, v6_bit: int, kind: pa.DataType) -> pa.Array:
+        made = pa.array([decode_host(host) for host in self._hosts(place, v6_bit)], kind)
+        return made if self._index is None else made.take(pa.array(self._index))
+
+    def _make_born_host(self, kind: pa.DataType) -> pa.Array:
+        return self._host_names("born_host_at", flags.BORN_HOST_V6, kind)
+
+    def _make_store_host(self, kind: pa.DataType) -> pa.Array:
+        return self._host_names("store_host_at", flags.STORE_HOST_V6, kind)
+
+    def _make_flag(self, kind: pa.DataType) -> pa.Array:
+        numbers = self._numbers("flag")
+        if self._rows is not None:
+            for row, item in self._rows.items.items():
+                numbers[row] = item.flag
+        return pa.array(numbers)
+
+    def _make_sys_flag(self, kind: pa.DataType) -> pa.Array:
+        return self._integers("sys_flag", kind)
+
+    def _make_body_crc(self, kind: pa.DataType) -> pa.Array:
+        return self._integers("body_crc", kind)
+
+    def _make_reconsume_times(self, kind: pa.DataType) -> pa.Array:
+        return self._integers("reconsume_times", kind)
+
+    def _make_prepared_transaction_offset(self, kind: pa.DataType) -> pa.Array:
+        return self._integers("prepared_transaction_offset", kind)
+
+    def _make_magic(self, kind: pa.DataType) -> pa.Array:
+        return self._integers("magic", kind)
+
+    def _make_inner_index(self, kind: pa.DataType) -> pa.Array:
+        if self._rows is None:
+            return pa.nulls(self._count(), kind)
+        inner = np.array(self._rows.inner, np.int32)
+        return pa.array(inner, kind, mask=inner < 0)
+
+    def _make_stored_queue_offset(self, kind: pa.DataType) -> pa.Array:
+        return self._integers("queue_offset", kind)
+
+    def _make_stored_body(self, kind: pa.DataType) -> pa.Array:
+        return self._spans("body", kind)
+
+    def _make_stored_properties(self, kind: pa.DataType) -> pa.Array:
+        return self._spans("properties", kind)
+
+
+_MILLIS_MAX = (2**63 - 1) // 1000
+
+
+def _snake(name: str) -> str:
+    out = []
+    for at, char in enumerate(name):
+        upper = char.isupper()
+        if upper and at and not name[at - 1].isupper():
+            out.append("_")
+        out.append(char.lower())
+    return "".join(out)
+
+
+def gather(data: Any, at: Ints, size: Ints, kind: pa.DataType) -> pa.Array:
+    """Stretches of data as an Arrow array of binary or string; a size of -1 gives null.
+
+    Text that is no UTF-8 gets U+FFFD where it is none, as in Java.
+    """
+    count = len(at)
+    starts = at.astype(np.int32)
+    missing = size < 0
+    some_missing = bool(missing.any())
+    if some_missing:
+        # What is missing lies at 0: an empty stretch behind the one before keeps the order.
+        ends = np.where(missing, 0, starts + size).astype(np.int32)
+        ends = np.maximum.accumulate(ends)
+        before = np.concatenate((np.zeros(1, np.int32), ends[:-1]))
+        starts = np.where(missing, before, starts)
+    bounds = np.empty(2 * count + 1, np.int32)
+    bounds[0] = 0
+    bounds[1::2] = starts
+    if some_missing:
+        bounds[2::2] = np.where(missing, starts, starts + size)
+    else:
+        np.add(starts, size, out=bounds[2::2])
+    every = pa.Array.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
+    wanted = np.arange(1, 2 * count, 2, dtype=np.int32)
+    indices = pa.array(wanted, mask=missing) if some_missing else pa.array(wanted)
+    return _as_text(every.take(indices), kind)
+
+
+def _as_text(made: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_binary(kind):
+        return made
+    try:
+        return made.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.array(
+            [None if raw is None else str(raw, "utf-8", "replace") for raw in made.to_pylist()],
+            kind,
+        )
+
+
+def _text_array(values: list[bytes | None] | list[bytes], kind: pa.DataType) -> pa.Array:
+    return _as_text(pa.array(values, pa.binary()), kind)
+
+
+def _replace(made: pa.Array, rows: Mapping[int, bytes | None], kind: pa.DataType) -> pa.Array:
+    """The array with other values in some rows."""
+    if not rows:
+        return made
+    numbers = sorted(rows)
+    other = _text_array([rows[n] for n in numbers], kind)
+    index = np.arange(len(made))
+    index[numbers] = len(made) + np.arange(len(numbers))
+    return pa.concat_arrays([made, other]).take(pa.array(index))
+
+
+def property_maps(data: Any, at: Ints, size: Ints) -> pa.Array:
+    """Properties strings as map<string, string>; the last of equal names wins.
+
+    Strings of the form that brokers write (name 0x01 value 0x02 … with nothing empty, no name
+    twice) are all cut at once; if any is not so, every one of them goes through the parser.
+    """
+    raw = gather(data, at, size, pa.binary())
+    cut = _cut_properties(raw)
+    if cut is None:
+        return _maps_one_by_one(value or b"" for value in raw.to_pylist())
+    return cut
+
+
+def _cut_properties(raw: pa.Array) -> pa.Array | None:
+    bounds = np.frombuffer(raw.buffers()[1], np.int32)[: len(raw) + 1]
+    first, last = int(bounds[0]), int(bounds[-1])
+    text = np.frombuffer(raw.buffers()[2], np.uint8, last) if last else np.empty(0, np.uint8)
+    ones = np.flatnonzero(text == 1)
+    twos = np.flatnonzero(text == 2)
+    starts, ends = bounds[:-1], bounds[1:]
+    # A string without 0x02 at its end has one piece more than it has 0x02.
+    filled = ends > starts
+    open_ended = np.zeros(len(raw), bool)
+    open_ended[filled] = text[ends[filled] - 1] != 2
+    counts_one = np.searchsorted(ones, ends) - np.searchsorted(ones, starts)
+    counts_two = np.searchsorted(twos, ends) - np.searchsorted(twos, starts)
+    if not np.array_equal(counts_one, counts_two + open_ended):
+        return None
+    piece_ends = np.sort(np.concatenate((twos, ends[open_ended]))) if open_ended.any() else twos
+    # Where each piece begins: behind the piece before, or at its string's start.
+    offsets = np.zeros(len(raw) + 1, np.int32)
+    np.cumsum(counts_one, out=offsets[1:])
+    piece_starts = np.empty(len(piece_ends), np.int64)
+    piece_starts[1:] = piece_ends[:-1] + 1
+    heads = offsets[:-1][counts_one > 0]
+    piece_starts[heads] = starts[counts_one > 0]
+    if len(ones) != len(piece_ends) or not ((piece_starts < ones) & (ones + 1 < piece_ends)).all():
+        return None
+    names = gather(text, piece_starts, ones - piece_starts, pa.string())
+    if _has_doubles(names, offsets):
+        return None
+    values = gather(text, ones + 1, piece_ends - ones - 1, pa.string())
+    if first:
+        return None
+    return pa.MapArray.from_arrays(pa.array(offsets), names, values)
+
+
+def _has_doubles(names: pa.Array, offsets: Ints) -> bool:
+    """Whether a name comes twice in one map (or there are too many names to tell cheaply)."""
+    coded = names.dictionary_encode()
+    if len(coded.dictionary) > 62:
+        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        pairs = owner * len(coded.dictionary) + coded.indices.to_numpy()
+        return len(np.unique(pairs)) != len(pairs)
+    heads = offsets[:-1][np.diff(offsets) > 0]
+    if len(heads) == 0:
+        return False
+    bits = np.left_shift(np.int64(1), coded.indices.to_numpy().astype(np.int64))
+    return not np.array_equal(np.bitwise_or.reduceat(bits, heads), np.add.reduceat(bits, heads))
+
+
+def _maps_one_by_one(strings: Iterator[bytes] | Any) -> pa.Array:
+    maps = [list(p.decode_properties(raw).items()) for raw in strings]
+    return pa.array(maps, pa.map_(pa.string(), pa.string()))
+
+
+def _as_map_type(made: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A map<string, string> as a map with the schema's nullability, or as Kafka's headers."""
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(made.offsets, made.keys, made.items, type=kind)
+    entry = kind.value_type
+    items = made.items.cast(entry.field(1).type)
+    entries = pa.StructArray.from_arrays(
+        [made.keys, items], fields=[entry.field(0), entry.field(1)]
+    )
+    return pa.ListArray.from_arrays(made.offsets, entries, type=kind)

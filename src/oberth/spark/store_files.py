@@ -1,0 +1,578 @@
+"""A store's files as readers of Spark see them: CommitLog segments, queues, and nothing opened for writing.
+
+What is true whatever a writer does meanwhile:
+
+    - a queue's units below the end of ``QueueFiles.bounds()`` are complete, and so are their records;
+    - the CommitLog below ``StoreFiles.log_end()`` is complete;
+    - neither comes back smaller for a later call, unless the store was truncated by a recovery;
+    - files disappear from the front only (cleaning); what they held is gone, never changed.
+
+RocketMQ makes files at full size in advance, so a file's size says nothing about how much of it is
+written. CommitLog files are told from their names (20 digits); a topic becomes part of a path only
+when a listing has shown a directory of that name.
+"""  # noqa: E501 - the first line
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from oberth.errors import NotFoundError, StoreCorruptError
+from oberth.formats import batch_consume_queue as batch
+from oberth.formats import consume_queue as simple
+from oberth.formats import message, paths
+from oberth.formats.config_json import parse_config
+from oberth.formats.names import is_stored_topic
+from oberth.kernels.arguments import CrcMode, ScanEnd
+from oberth.kernels.columns import Columns, TopicTable
+from oberth.kernels.scan import find_record, scan
+from oberth.spark.storage import Storage
+
+if TYPE_CHECKING:
+    import numpy
+
+    Units = numpy.ndarray[Any, numpy.dtype[Any]]
+
+#: The largest record of any broker: maxMessageSize's default and what a record may add to it.
+USUAL_RECORD_SIZE_MAX = (4 << 20) + (64 << 10)
+_TAIL_BLOCK = 4 << 20
+# A record can end in zeros: the length of empty properties, say.
+_ZEROS_AT_END = 64 << 10
+# How far behind the supposed end of a queue further units are looked for.
+_UNITS_AFTER_DAMAGE = 256
+_INT64 = struct.Struct(">q")
+#: Where the clock of a store went back by less than this, time ranges stay exact.
+TIME_SLACK_MS = 1000
+_TIME_PROBES = 64
+
+SIMPLE_DTYPE = [("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")]
+BATCH_DTYPE = [
+    ("offset", ">i8"),
+    ("size", ">i4"),
+    ("tags", ">i8"),
+    ("time", ">i8"),
+    ("base", ">i8"),
+    ("count", ">i2"),
+    ("compacted", ">i4"),
+    ("reserved", ">i4"),
+]
+
+
+class Segment(NamedTuple):
+    """One file of a sequence: the offset it starts at, its size in bytes, its path."""
+
+    start: int
+    size: int
+    path: str
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last byte."""
+        return self.start + self.size
+
+
+def list_segments(storage: Storage, *directories: str) -> list[Segment]:
+    """The segments of directories in order; files with other names are left alone.
+
+    Raises:
+        StoreCorruptError: two files overlap.
+    """
+    found = []
+    for directory in directories:
+        for entry in storage.entries(directory):
+            start = paths.segment_start(entry.name)
+            if start is not None and entry.size > 0:
+                found.append(Segment(start, entry.size, f"{directory}/{entry.name}"))
+    found.sort()
+    for before, after in pairwise(found):
+        if after.start < before.end:
+            raise StoreCorruptError(
+                f"{after.path} starts at {after.start}, but {before.path} reaches to {before.end}"
+            )
+    return found
+
+
+def segment_at(segments: list[Segment], offset: int) -> Segment | None:
+    """The segment that holds an offset, or None."""
+    low, high = 0, len(segments)
+    while low < high:
+        middle = (low + high) // 2
+        if segments[middle].end <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    if low < len(segments) and segments[low].start <= offset:
+        return segments[low]
+    return None
+
+
+class QueueName(NamedTuple):
+    """A queue of one store."""
+
+    topic: str
+    queue: int
+
+
+@dataclass(slots=True)
+class StoreFiles:
+    """The files of one store. Pickles; listings are taken anew where they matter.
+
+    Attributes:
+        storage: reads the files and counts the bytes.
+        root: the store's directory (storePathRootDir).
+        broker: what rows of this store say in the column broker.
+    """
+
+    storage: Storage
+    root: str
+    broker: str
+    _segments: list[Segment] | None = field(default=None, repr=False)
+    _topics: dict[str, str] | None = field(default=None, repr=False)
+
+    def refresh(self) -> None:
+        """Forgets what was listed."""
+        self._segments = None
+        self._topics = None
+
+    def segments(self) -> list[Segment]:
+        """The CommitLog's segments, of all its directories.
+
+        A store can keep its CommitLog elsewhere (storePathCommitLog); without ``commitlog`` every
+        directory in the root that holds segments counts.
+
+        Raises:
+            StoreCorruptError: files overlap.
+        """
+        if self._segments is None:
+            directories = [f"{self.root}/{paths.COMMIT_LOG}"]
+            if not self.storage.entries(directories[0]):
+                known = {paths.CONSUME_QUEUE, paths.INDEX, paths.CONFIG, paths.TIMER_LOG}
+                directories = [
+                    f"{self.root}/{entry.name}"
+                    for entry in self.storage.entries(self.root)
+                    if entry.is_directory and entry.name not in known
+                ]
+            self._segments = list_segments(self.storage, *directories)
+        return self._segments
+
+    def log_start(self) -> int:
+        """The first offset of the CommitLog that is still there; 0 for none."""
+        segments = self.segments()
+        return segments[0].start if segments else 0
+
+    def segment_of(self, offset: int) -> Segment | None:
+        """The CommitLog segment that holds an offset; listings are renewed once if none does."""
+        found = segment_at(self.segments(), offset)
+        if found is None:
+            self._segments = None
+            found = segment_at(self.segments(), offset)
+        return found
+
+    def read_log(self, offset: int, size: int) -> bytes:
+        """Bytes of the CommitLog, at most to the end of the segment that holds the offset.
+
+        Raises:
+            NotFoundError: no file holds the offset.
+        """
+        segment = self.segment_of(offset)
+        if segment is None:
+            raise NotFoundError(f"{self.root}: no CommitLog file holds offset {offset}")
+        position = offset - segment.start
+        return self.storage.read(segment.path, position, min(size, segment.size - position))
+
+    def log_end(self) -> int:
+        """The offset behind the last whole record, which is stable: later calls give no less.
+
+        The first bytes that are no valid record naming its own position end the log only if no
+        such record follows in what can follow.
+        """
+        for segment in reversed(self.segments()):
+            end = self._data_end_of(segment)
+            if end is not None:
+                return segment.start + end
+        return self.log_start()
+
+    def _data_end_of(self, segment: Segment) -> int | None:
+        """The position behind the last whole record of a segment, None if there is no record."""
+        written = self._last_written(segment)
+        reach = USUAL_RECORD_SIZE_MAX + _TAIL_BLOCK
+        while written > 0:
+            low = max(0, written - reach)
+            high = min(segment.size, written + _ZEROS_AT_END)
+            data = self.storage.read(segment.path, low, high - low)
+            first = find_record(data, base=segment.start + low)
+            if first is not None:
+                return low + _end_of_records(data, segment.start + low, first)
+            if low == 0:
+                return None
+            reach *= 4
+        return None
+
+    def _last_written(self, segment: Segment) -> int:
+        """The position behind the last byte that is not zero."""
+        position = min(self.storage.data_end(segment.path, segment.size), segment.size)
+        while position > 0:
+            low = max(0, position - _TAIL_BLOCK)
+            block = self.storage.read(segment.path, low, position - low)
+            used = len(block.rstrip(b"\0"))
+            if used:
+                return low + used
+            position = low
+        return 0
+
+    def is_record(self, offset: int, size: int) -> bool:
+        """Whether a whole record of that size that names its own position lies at an offset."""
+        if not message.FIXED_SIZE_V1 <= size <= USUAL_RECORD_SIZE_MAX:
+            return False
+        try:
+            data = self.read_log(offset, size)
+        except NotFoundError:
+            return False
+        return len(data) == size and find_record(data, base=offset, stop=1) == 0
+
+    def topics(self) -> dict[str, str]:
+        """Topics that have queues, and under which directory; BatchConsumeQueues too."""
+        if self._topics is None:
+            found: dict[str, str] = {}
+            for kind in (paths.CONSUME_QUEUE, paths.BATCH_CONSUME_QUEUE):
+                for entry in self.storage.entries(f"{self.root}/{kind}"):
+                    if entry.is_directory and is_stored_topic(entry.name):
+                        found.setdefault(entry.name, kind)
+            self._topics = found
+        return self._topics
+
+    def has_queues(self) -> bool:
+        """Whether the store has any ConsumeQueue."""
+        return bool(self.topics())
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic that have files; none for an unknown topic."""
+        kind = self.topics().get(topic)
+        if kind is None:
+            return []
+        return sorted(
+            int(entry.name)
+            for entry in self.storage.entries(f"{self.root}/{kind}/{topic}")
+            if entry.is_directory and entry.name.isascii() and entry.name.isdigit()
+        )
+
+    def queue(self, topic: str, queue: int) -> QueueFiles:
+        """A queue's files as they are now.
+
+        Raises:
+            NotFoundError: the store has no such topic.
+        """
+        kind = self.topics().get(topic)
+        if kind is None:
+            raise NotFoundError(f"{self.root} has no queues of topic {topic!r}")
+        return QueueFiles(
+            self,
+            QueueName(topic, queue),
+            kind == paths.BATCH_CONSUME_QUEUE,
+            list_segments(self.storage, f"{self.root}/{kind}/{topic}/{queue}"),
+        )
+
+    def config(self, name: str) -> Any:
+        """A file of the directory config as Java wrote it, or None.
+
+        Raises:
+            ConfigFormatError: it cannot be read.
+        """
+        entries = self.storage.entries(f"{self.root}/{paths.CONFIG}")
+        for entry in entries:
+            if entry.name == name and entry.size > 0:
+                path = f"{self.root}/{paths.CONFIG}/{name}"
+                return parse_config(self.storage.read(path, 0, entry.size), name=path)
+        return None
+
+    def group_offsets(self, group: str) -> dict[QueueName, int]:
+        """Where a consumer group stands, by queue; config/consumerOffset.json."""
+        parsed = self.config("consumerOffset.json")
+        table = parsed.get("offsetTable") if isinstance(parsed, dict) else None
+        found: dict[QueueName, int] = {}
+        for key, queues in (table or {}).items():
+            topic, at, name = str(key).rpartition("@")
+            if not at or name != group or not isinstance(queues, dict):
+                continue
+            for queue, offset in queues.items():
+                if str(queue).isdigit() and isinstance(offset, int):
+                    found[QueueName(topic, int(queue))] = offset
+        return found
+
+    def store_timestamp(self, offset: int) -> int:
+        """The store time of the record at an offset, ms.
+
+        Raises:
+            NotFoundError: the file is gone, or it ends before.
+        """
+        head = self.read_log(offset, 88)
+        if len(head) < 88:
+            raise NotFoundError(f"{self.root}: CommitLog offset {offset} is cut off")
+        return message.store_timestamp_at(head, 0)
+
+
+def _end_of_records(data: bytes, base: int, first: int) -> int:
+    """Where the last whole record (or blank) of data ends; damage between records is passed."""
+    columns = Columns(8192, ("record_size",))
+    topics = TopicTable()
+    position = first
+    while True:
+        columns.clear()
+        ended = scan(data, columns, topics, base=base, start=position, crc=CrcMode.STOP)
+        position = ended.position
+        if ended.end is ScanEnd.FULL:
+            continue
+        if ended.end is ScanEnd.STOP:
+            return position
+        if ended.end is ScanEnd.BLANK:
+            return position
+        following = find_record(data, base=base, start=min(position + 1, len(data)))
+        if following is None:
+            return position
+        position = following
+
+
+@dataclass(slots=True)
+class QueueFiles:
+    """One queue's files: its units by queue offset. Sees whole units only.
+
+    Attributes:
+        store: whose queue it is.
+        name: topic and number.
+        is_batch: whether it is a BatchConsumeQueue.
+        segments: its files; offsets of segments are bytes of the queue's stream.
+    """
+
+    store: StoreFiles
+    name: QueueName
+    is_batch: bool
+    segments: list[Segment]
+
+    @property
+    def unit_size(self) -> int:
+        """Bytes of a unit."""
+        return batch.UNIT_SIZE if self.is_batch else simple.UNIT_SIZE
+
+    def _dtype(self) -> Any:
+        import numpy
+
+        return numpy.dtype(BATCH_DTYPE if self.is_batch else SIMPLE_DTYPE)
+
+    def read_units(self, first: int, last: int) -> Units:
+        """Units number first to last (exclusive) as they are on disk, valid or not.
+
+        A number is a queue offset for a ConsumeQueue and just a place for a BatchConsumeQueue.
+        Numbers that no file holds (any more) are left out, at the front and at the end.
+        """
+        import numpy
+
+        dtype = self._dtype()
+        parts = []
+        for segment in self.segments:
+            low = max(first * self.unit_size, segment.start)
+            high = min(last * self.unit_size, segment.end)
+            if low >= high:
+                continue
+            try:
+                raw = self.store.storage.read(segment.path, low - segment.start, high - low)
+            except NotFoundError:
+                continue  # cleaned meanwhile
+            whole = len(raw) // self.unit_size
+            parts.append(numpy.frombuffer(raw, dtype, whole))
+        if not parts:
+            return numpy.empty(0, dtype)
+        return parts[0] if len(parts) == 1 else numpy.concatenate(parts)
+
+    def _unit(self, number: int) -> tuple[int, ...]:
+        """One unit's fields; all zero where there is none."""
+        at = number * self.unit_size
+        segment = segment_at(self.segments, at)
+        layout = batch.UNIT if self.is_batch else simple.UNIT
+        if segment is None:
+            return (0,) * 8
+        try:
+            raw = self.store.storage.read(segment.path, at - segment.start, self.unit_size)
+        except NotFoundError:
+            return (0,) * 8
+        return layout.unpack(raw) if len(raw) == self.unit_size else (0,) * 8
+
+    def _is_written(self, number: int) -> bool:
+        unit = self._unit(number)
+        if self.is_batch:
+            return unit[0] >= 0 and unit[1] > 0 and unit[4] >= 0 and unit[5] > 0
+        return unit[0] >= 0 and unit[1] > 0
+
+    def unit_numbers(self) -> tuple[int, int]:
+        """The numbers of the first place in a file and behind the last unit that is written."""
+        for segment in reversed(self.segments):
+            first = -(-segment.start // self.unit_size)
+            last = segment.end // self.unit_size
+            if first >= last or not self._is_written(first):
+                continue
+            end = self._end_of_written(first + 1, last)
+            return -(-self.segments[0].start // self.unit_size), end
+        return 0, 0
+
+    def _end_of_written(self, low: int, high: int) -> int:
+        """The number behind the last written unit of a segment; everything below low is written."""
+        last = high
+        while True:
+            while low < high:
+                middle = (low + high) // 2
+                if self._is_written(middle):
+                    low = middle + 1
+                else:
+                    high = middle
+            # A damaged unit looks like the end; that it is none shows in the units behind it.
+            for number in range(min(low + _UNITS_AFTER_DAMAGE, last) - 1, low, -1):
+                if self._is_written(number):
+                    low, high = number + 1, last
+                    break
+            else:
+                return low
+
+    def _first_with(self, low: int, high: int, wanted: Any) -> int:
+        """The first number in [low, high) whose unit satisfies a monotonic condition, or high."""
+        while low < high:
+            middle = (low + high) // 2
+            if wanted(self._unit(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def live_numbers(self) -> tuple[int, int]:
+        """The numbers of the first unit whose record is still there and behind the last unit."""
+        first, last = self.unit_numbers()
+        log_start = self.store.log_start()
+
+        def is_live(unit: tuple[int, ...]) -> bool:
+            return unit[0] >= log_start and unit[1] != simple.PRE_BLANK_SIZE
+
+        return self._first_with(first, last, is_live), last
+
+    def whole_numbers(self) -> tuple[int, int]:
+        """Like `live_numbers`, but without units at the end whose records are torn.
+
+        A crash can leave a unit whose record never got to the disk as a whole. A record that is
+        damaged in the middle of the log is no such thing: it is reported when it is read.
+        """
+        first, last = self.live_numbers()
+        if first >= last:
+            return first, last
+        newest = self._unit(last - 1)
+        if self.store.is_record(newest[0], newest[1]):
+            return first, last
+        log_end = self.store.log_end()
+        return first, self._first_with(first, last, lambda unit: unit[0] + unit[1] > log_end)
+
+    def bounds(self) -> tuple[int, int]:
+        """The queue offsets of the first message still there, and behind the last whole one."""
+        first, last = self.whole_numbers()
+        if not self.is_batch:
+            return first, last
+        if last == 0:
+            return 0, 0
+        newest = self._unit(last - 1)
+        end = newest[4] + newest[5]
+        return (self._unit(first)[4] if first < last else end), end
+
+    def numbers_of(self, start: int, end: int) -> tuple[int, int]:
+        """The numbers of the units that hold the queue offsets [start, end)."""
+        if not self.is_batch:
+            return start, end
+        first, last = self.unit_numbers()
+        low = self._first_with(first, last, lambda unit: unit[4] + unit[5] > start)
+        high = self._first_with(low, last, lambda unit: unit[4] >= end)
+        return low, high
+
+    def record_bytes(self, start: int, end: int) -> int:
+        """About how many bytes of records the queue offsets [start, end) have: from samples."""
+        first, last = self.numbers_of(start, end)
+        count = last - first
+        if count <= 0:
+            return 0
+        step = max(count // 8, 1)
+        sizes = [self._unit(number)[1] for number in range(first, last, step)]
+        usable = [size for size in sizes if 0 < size < simple.PRE_BLANK_SIZE]
+        return count * sum(usable) // len(usable) if usable else 0
+
+    def time_of(self, number: int) -> int | None:
+        """The store time of the record of a unit, or None where it cannot be read."""
+        unit = self._unit(number)
+        if unit[1] <= 0 or unit[1] == simple.PRE_BLANK_SIZE:
+            return None
+        try:
+            return self.store.store_timestamp(unit[0])
+        except NotFoundError:
+            return None
+
+    def first_at_or_after(self, timestamp_ms: int) -> int | None:
+        """The queue offset of the first message stored at or after a time, or None.
+
+        Store times are taken to be in order, as RocketMQ's own search does.
+        """
+        first, last = self.live_numbers()
+        low, high = first, last
+        while low < high:
+            middle = (low + high) // 2
+            time = self.time_of(middle)
+            if time is not None and time >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        if low == last:
+            return None
+        return self._unit(low)[4] if self.is_batch else low
+
+    def narrow_by_time(
+        self, start: int, end: int, from_ms: int | None, to_ms: int | None
+    ) -> tuple[int, int]:
+        """The part of the queue offsets [start, end) that can hold store times from … to.
+
+        Sound also where the clock went back: if any of some probes is out of order, nothing is
+        narrowed, and within TIME_SLACK_MS no probe is needed.
+        """
+        first, last = self.numbers_of(start, end)
+        if last <= first or not self._times_in_order(first, last):
+            return start, end
+        if from_ms is not None:
+            first = self._search_time(first, last, from_ms - TIME_SLACK_MS)
+        if to_ms is not None:
+            last = self._search_time(first, last, to_ms + TIME_SLACK_MS + 1)
+        if not self.is_batch:
+            return first, last
+        if first >= last:
+            return start, start
+        newest = self._unit(last - 1)
+        return max(start, self._unit(first)[4]), min(end, newest[4] + newest[5])
+
+    def _search_time(self, low: int, high: int, timestamp_ms: int) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            time = self.time_of(middle)
+            if time is not None and time >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _times_in_order(self, first: int, last: int) -> bool:
+        step = max((last - first) // _TIME_PROBES, 1)
+        before = -(2**63)
+        for number in range(first, last, step):
+            time = self.time_of(number)
+            if time is None or time < before:
+                return False
+            before = time
+        return True
+
+
+def iterate_queues(store: StoreFiles) -> Iterator[QueueName]:
+    """Every queue of a store that has files."""
+    for topic in sorted(store.topics()):
+        for queue in store.queue_ids(topic):
+            yield QueueName(topic, queue)
