@@ -44,13 +44,12 @@ class Runs:
         if kind not in self._clusters:
             try:
                 cluster = cluster_for(kind, self.directory / kind.replace(":", "-"))
-                self._clusters[kind] = self._stack.enter_context(cluster)
             except PeerUnavailableError as why:
                 self._clusters[kind] = why
+            else:  # it can be had, so not starting is a failure and no reason to skip
+                self._clusters[kind] = self._stack.enter_context(cluster)
         found = self._clusters[kind]
         if isinstance(found, PeerUnavailableError):
-            if kind == "oberth":
-                pytest.fail(f"our own broker did not start: {found}")
             pytest.skip(f"no {kind}: {found}")
         return found
 

@@ -15,6 +15,7 @@ connections, and a broker is in its name server's table under its own address.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import random
@@ -483,6 +484,8 @@ class OberthCluster(_LocalCluster):
         brokers: int = 1,
         namesrv_addr: str | None = None,
     ) -> None:
+        if importlib.util.find_spec("oberth.__main__") is None:
+            raise PeerUnavailableError("this installation has no `python -m oberth`")
         super().__init__(directory)
         own_name_server = namesrv_addr is None
         self.namesrv_addr = namesrv_addr or f"127.0.0.1:{free_port()}"

@@ -1,0 +1,266 @@
+"""A disk that forgets what was not synced, tears it, fails and fills up.
+
+`FaultDisk` keeps real files in a directory, and beside them what would be left of each after a
+power cut: the bytes of its last sync, under the names of the last directory sync. `crash_image`
+writes one of the states that the machine could come back with: of what was not synced, any pages
+may have reached the disk and any may not, a page may be torn, and a new name may be there or gone.
+
+Every operation that changes something is an event with a number; `cut_power_at` ends the machine
+just before one of them: that call and all later ones raise `PowerCut`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oberth.errors import StoreFullError
+from oberth.store.files import Mapping, OsFileSystem, RandomFile
+
+PAGE_SIZE = 4096
+SECTOR_SIZE = 512
+
+
+class PowerCut(BaseException):
+    """The machine is gone. Not an Exception: no handler of the program sees it."""
+
+
+@dataclass(slots=True)
+class _File:
+    """What the disk holds of a file: bytes of the last sync; None: never synced."""
+
+    synced: bytes | None = None
+
+
+@dataclass(slots=True)
+class FaultDisk(OsFileSystem):
+    """See the module. Thread-safe; one crash image is consistent at one moment."""
+
+    cut_power_at: int | None = None
+    full_at: int | None = None
+    events: int = 0
+    is_off: bool = False
+    log: list[str] = field(default_factory=list)
+    # By path now; the same object under a new name after a rename.
+    _files: dict[str, _File] = field(default_factory=dict)
+    # Names that survive: path -> file, as of the last sync of its directory.
+    _names: dict[str, _File] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def event(self, what: str) -> None:
+        """Counts an event; the machine may end here."""
+        with self._lock:
+            if self.is_off:
+                raise PowerCut(what)
+            self.events += 1
+            self.log.append(what)
+            if self.cut_power_at is not None and self.events >= self.cut_power_at:
+                self.is_off = True
+                raise PowerCut(what)
+
+    def room(self, what: str) -> None:
+        """Raises StoreFullError while the disk is full."""
+        if self.full_at is not None and self.events >= self.full_at:
+            raise StoreFullError(f"{what}: no room (fault injected at event {self.full_at})")
+
+    def adopt(self, root: str) -> None:
+        """Takes what lies in a directory as synced, names too."""
+        for directory, _, names in os.walk(root):
+            for name in names:
+                path = os.path.join(directory, name)
+                self._files[path] = self._names[path] = _File(Path(path).read_bytes())
+
+    def _file(self, path: str) -> _File:
+        return self._files.setdefault(path, _File())
+
+    def synced(self, path: str) -> None:
+        """A sync of the file has returned."""
+        with self._lock:
+            self._file(path).synced = Path(path).read_bytes()
+
+    # FileSystem
+
+    def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Mapping:
+        """See FileSystem."""
+        path = os.path.abspath(path)
+        if create or not os.path.exists(path):
+            self.event(f"create {path}")
+            self.room(path)
+        mapping = OsFileSystem.map(self, path, size, create=create, writable=writable)
+        with self._lock:
+            self._file(path)
+        return _FaultMapping(self, mapping)
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RandomFile:
+        """See FileSystem."""
+        path = os.path.abspath(path)
+        if create and not os.path.exists(path):
+            self.event(f"create {path}")
+            self.room(path)
+        file = OsFileSystem.open(self, path, create=create, writable=writable)
+        with self._lock:
+            self._file(path)
+        return _FaultFile(self, file)
+
+    def remove(self, path: str) -> None:
+        """See FileSystem."""
+        path = os.path.abspath(path)
+        self.event(f"remove {path}")
+        with self._lock:
+            OsFileSystem.remove(self, path)
+            self._files.pop(path, None)
+
+    def rename(self, source: str, target: str) -> None:
+        """See FileSystem."""
+        source, target = os.path.abspath(source), os.path.abspath(target)
+        self.event(f"rename {source} {target}")
+        with self._lock:
+            os.replace(source, target)
+            self._files[target] = self._files.pop(source, _File())
+        self.sync_directory(os.path.dirname(target))
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """See FileSystem."""
+        temporary = os.path.abspath(path) + ".tmp"
+        self.event(f"write {temporary}")
+        self.room(path)
+        Path(temporary).write_bytes(data)
+        with self._lock:
+            self._files[temporary] = _File()
+        self.event(f"sync {temporary}")
+        self.synced(temporary)
+        self.rename(temporary, path)
+
+    def sync_directory(self, path: str) -> None:
+        """See FileSystem."""
+        path = os.path.abspath(path)
+        self.event(f"sync-directory {path}")
+        with self._lock:
+            for name in [n for n in self._names if os.path.dirname(n) == path]:
+                if name not in self._files:
+                    del self._names[name]
+            for name, file in self._files.items():
+                if os.path.dirname(name) == path:
+                    self._names[name] = file
+
+    # After the power cut
+
+    def crash_image(self, target: str, root: str, rng: random.Random, keep: float) -> None:
+        """Writes what could be left of ``root`` into ``target``.
+
+        Args:
+            target: an empty directory.
+            root: the directory that the store was in.
+            rng: decides about each page and name that was not synced.
+            keep: how likely a page or name that was not synced is there all the same; 0: only what
+                was synced, 1: everything, as after a mere kill of the process.
+        """
+        root = os.path.abspath(root)
+        with self._lock:
+            paths = sorted({*self._files, *self._names})
+            for path in paths:
+                if not path.startswith(root + os.sep):
+                    continue
+                live = self._files.get(path)
+                durable = self._names.get(path)
+                # Which of two states of the name survived.
+                file = live if live is durable or rng.random() < keep else durable
+                if file is None:
+                    continue
+                content = self._content(path, file, live is file, rng, keep)
+                if content is None:
+                    continue
+                copy = Path(target) / os.path.relpath(path, root)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(content)
+
+    def _content(
+        self, path: str, file: _File, is_live: bool, rng: random.Random, keep: float
+    ) -> bytes | None:
+        synced = file.synced
+        if not is_live or not os.path.exists(path):
+            return synced
+        now = Path(path).read_bytes()
+        if synced is None:
+            # Size and blocks of a file are metadata of their own: it may come back empty.
+            if rng.random() >= keep:
+                return b"" if rng.random() < 0.5 else bytes(len(now))
+            synced = b""
+        if now == synced or keep >= 1:
+            return now
+        before = synced.ljust(len(now), b"\0")
+        content = bytearray(before)
+        for start in range(0, len(now), PAGE_SIZE):
+            end = min(start + PAGE_SIZE, len(now))
+            if now[start:end] == before[start:end] or rng.random() >= keep:
+                continue
+            cut = end
+            if rng.random() < 0.25:
+                cut = min(end, start + rng.randrange(0, PAGE_SIZE, SECTOR_SIZE))
+            content[start:cut] = now[start:cut]
+        return bytes(content)
+
+
+class _FaultMapping:
+    """A mapping whose syncs and allocations are events."""
+
+    def __init__(self, disk: FaultDisk, mapping: Mapping) -> None:
+        self._disk = disk
+        self._mapping = mapping
+        self.path = mapping.path
+        self.size = mapping.size
+        self.view = mapping.view
+
+    def allocate(self, position: int, end: int) -> None:
+        self._disk.event(f"allocate {self.path} {end}")
+        self._disk.room(self.path)
+        self._mapping.allocate(position, end)
+
+    def sync(self) -> None:
+        self._disk.event(f"sync {self.path}")
+        self._mapping.sync()
+        self._disk.synced(self.path)
+        self._disk.event(f"synced {self.path}")
+
+    def next_data(self, position: int) -> int | None:
+        return self._mapping.next_data(position)
+
+    def find(self, needle: bytes, start: int, end: int) -> int:
+        return self._mapping.find(needle, start, end)
+
+    def advise(self, advice: int) -> None:
+        self._mapping.advise(advice)
+
+    def close(self) -> None:
+        self.view = memoryview(b"")
+        self._mapping.close()
+
+
+class _FaultFile:
+    """A file whose writes and syncs are events."""
+
+    def __init__(self, disk: FaultDisk, file: RandomFile) -> None:
+        self._disk = disk
+        self._file = file
+        self.path = file.path
+        self.read: Callable[[int, int], bytes] = file.read
+        self.size = file.size
+        self.close = file.close
+
+    def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        self._disk.event(f"write {self.path} {position}")
+        self._disk.room(self.path)
+        self._file.write(data, position)
+
+    def truncate(self, size: int) -> None:
+        self._disk.event(f"truncate {self.path} {size}")
+        self._file.truncate(size)
+
+    def sync(self) -> None:
+        self._disk.event(f"sync {self.path}")
+        self._file.sync()
+        self._disk.synced(self.path)
