@@ -484,8 +484,8 @@ class OberthCluster(_LocalCluster):
         brokers: int = 1,
         namesrv_addr: str | None = None,
     ) -> None:
-        if importlib.util.find_spec("oberth.__main__") is None:
-            raise PeerUnavailableError("this installation has no `python -m oberth`")
+        if importlib.util.find_spec("oberth.cli.up") is None:
+            raise PeerUnavailableError("this installation has no `oberth up`")
         super().__init__(directory)
         own_name_server = namesrv_addr is None
         self.namesrv_addr = namesrv_addr or f"127.0.0.1:{free_port()}"
