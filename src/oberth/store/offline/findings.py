@@ -1,4 +1,4 @@
-"""What is wrong with a store: one value for each place, naming file, position, found and expected."""
+"""What is wrong with a store: each finding names file, position, found and expected."""
 
 from __future__ import annotations
 
@@ -110,6 +110,4 @@ class Finding:
             if self.queue_offset is not None:
                 about += f"/{self.queue_offset}"
             about += f", keys {self.keys}]" if self.keys else "]"
-        return (
-            f"{self.kind}: {where}: found {self.found}, expected {self.expected}{about}"
-        )
+        return f"{self.kind}: {where}: found {self.found}, expected {self.expected}{about}"

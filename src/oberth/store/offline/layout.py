@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from oberth.errors import FormatError, NotFoundError, StoreError
@@ -123,9 +124,7 @@ def relative_path(root: str, path: str) -> str:
     return path[len(prefix) :] if path.startswith(prefix) else path
 
 
-def discover(
-    root: str | os.PathLike[str], entries: Mapping[str, str] | None = None
-) -> StoreLayout:
+def discover(root: str | os.PathLike[str], entries: Mapping[str, str] | None = None) -> StoreLayout:
     """Lists a store directory and works out the sizes of its files.
 
     Args:
@@ -215,9 +214,9 @@ class _Discovery:
         self.config.line = self._line(point)
         self.config.enable_consume_queue_ext |= bool(ext)
         if "enableMultiDispatch" not in self.given:
-            self.config.enable_multi_dispatch = any(
-                key.topic.startswith(LMQ_PREFIX) for key in queues
-            ) or not queues
+            self.config.enable_multi_dispatch = (
+                any(key.topic.startswith(LMQ_PREFIX) for key in queues) or not queues
+            )
         if "enableLmq" not in self.given:
             self.config.enable_lmq = self.config.enable_multi_dispatch
         self._check_segments("", log, self.config.mapped_file_size_commit_log)
@@ -291,9 +290,7 @@ class _Discovery:
                 continue
             start = paths.segment_start(name)
             if start is None:
-                self._found(
-                    FindingKind.FOREIGN_FILE, path, repr(name), "a file name of 20 digits"
-                )
+                self._found(FindingKind.FOREIGN_FILE, path, repr(name), "a file name of 20 digits")
                 continue
             # A broker may have deleted it since the directory was listed.
             with suppress(FileNotFoundError):
@@ -369,7 +366,7 @@ class _Discovery:
                 path = os.path.join(topic_path, queue)
                 if not (queue.isascii() and queue.isdigit() and os.path.isdir(path)):
                     self._found(
-                        FindingKind.FOREIGN_FILE, path, repr(queue), "a queue's directory, a number",
+                        FindingKind.FOREIGN_FILE, path, repr(queue), "a number, the queue id",
                         Severity.NOTE,
                     )  # fmt: skip
                     continue
@@ -492,9 +489,12 @@ class _Discovery:
         if "rocketmqLine" in self.given:
             return self.config.line
         # 5.x leaves these behind at its first start, 4.9 knows none of them.
-        if _ONLY_IN_5.intersection(self.names) or (point is not None and any(
-            (point.master_flushed_offset, point.confirm_offset, point.logics_physical_offset)
-        )):
+        if _ONLY_IN_5.intersection(self.names) or (
+            point is not None
+            and any(
+                (point.master_flushed_offset, point.confirm_offset, point.logics_physical_offset)
+            )
+        ):
             return Line.V5
         # A store that was never started says nothing either way.
         return Line.V4_9 if point is not None else self.config.line
@@ -529,7 +529,7 @@ def common_size(groups: Iterable[Sequence[Segment]]) -> int:
         for segment in segments:
             if segment.size:
                 votes[segment.size] += 1
-        for before, after in zip(segments, segments[1:], strict=False):
+        for before, after in pairwise(segments):
             votes[after.start - before.start] += 1
     if not votes:
         return 0
@@ -617,13 +617,11 @@ def _shape_fits(view: memoryview, header: index_file.IndexHeader, slots: int) ->
         or last.previous >= written
     ):
         return False
-    (head,) = index_file.SLOT.unpack_from(
-        view, index_file.slot_position(last.key_hash % slots)
-    )
+    (head,) = index_file.SLOT.unpack_from(view, index_file.slot_position(last.key_hash % slots))
     (first_head,) = index_file.SLOT.unpack_from(
         view, index_file.slot_position(first.key_hash % slots)
     )
-    return head == written and 1 <= first_head <= written
+    return bool(head == written and 1 <= first_head <= written)
 
 
 def walk_files(root: str) -> Iterator[tuple[str, int]]:

@@ -1,0 +1,58 @@
+"""The `oberth` command. Sub-commands are imported when they are called, so that help is quick.
+
+A further command is one line in COMMANDS: its name, where its click command is, and its help.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from oberth.cli.lazy import LazyGroup
+from oberth.cli.output import fail
+from oberth.errors import OberthError
+
+COMMANDS = {
+    "store": ("oberth.cli.store:store", "Read, check and repair the files of a store."),
+}
+
+EXIT_UNUSABLE = 2
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_by_name=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(None, "-V", "--version", package_name="oberth", message="oberth %(version)s")
+def oberth() -> None:
+    """Apache RocketMQ in Python: its store, its broker, its client, and its log as a Spark table.
+
+    Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 findings or nothing found, 2 it could
+    not be done.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and ends the process."""
+    try:
+        code = oberth.main(arguments, prog_name="oberth", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("aborted", err=True)
+        sys.exit(130)
+    except OberthError as error:
+        fail(error)
+        sys.exit(EXIT_UNUSABLE)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; that is how `| head` ends.
+        sys.stderr.close()
+        sys.exit(0)
+    except OSError as error:
+        fail(error)
+        sys.exit(EXIT_UNUSABLE)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,116 @@
+"""What every command says and how: JSON or text on stdout, talk and errors on stderr, colours."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from oberth.errors import (
+    NotFoundError,
+    OptionError,
+    StoreCorruptError,
+    StoreFullError,
+    StoreLockedError,
+)
+
+
+def use_colour() -> bool:
+    """Whether stderr may be coloured: it is a terminal and NO_COLOR is not set."""
+    return not os.environ.get("NO_COLOR") and sys.stderr.isatty()
+
+
+def say(text: str) -> None:
+    """A line of talk, on stderr."""
+    click.echo(text, err=True)
+
+
+def fail(error: BaseException) -> None:
+    """An error with a hint, on stderr."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        text = f"{error.filename}: {error.strerror}"
+    label = click.style("error:", fg="red", bold=True) if use_colour() else "error:"
+    click.echo(f"{label} {text}", err=True, color=use_colour())
+    hint = hint_for(error)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+
+
+def hint_for(error: BaseException) -> str | None:
+    """What to try next, or None."""
+    if isinstance(error, StoreLockedError):
+        return "a broker has the store open; `oberth store inspect` and `verify` only read"
+    if isinstance(error, StoreCorruptError):
+        return "`oberth store verify DIR` names every damaged place, `salvage` keeps the rest"
+    if isinstance(error, StoreFullError):
+        return "free some space, or choose another disk"
+    if isinstance(error, OptionError):
+        return "options have Apache's names, for example --set mappedFileSizeCommitLog=1073741824"
+    if isinstance(error, NotFoundError):
+        return "DIR is the store root: the directory that holds commitlog and consumequeue"
+    if isinstance(error, PermissionError) or (
+        isinstance(error.__cause__, PermissionError) if error.__cause__ else False
+    ):
+        return "the files belong to the user that the broker runs as"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "free some space, or choose another disk"
+    return None
+
+
+def write_json(value: Any) -> None:
+    """One JSON document on stdout, indented."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def write_json_line(value: Any) -> None:
+    """One JSON object as a line of stdout."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table on stdout: numbers to the right, columns two blanks apart."""
+    lines = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
+    raw = [tuple(header), *lines]
+    widths = [max(len(line[column]) for line in raw) for column in range(len(header))]
+    numeric = [
+        all(_is_number(line[column]) for line in lines) and bool(lines)
+        for column in range(len(header))
+    ]
+    for line in raw:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.replace("-", "", 1).isdigit()
+
+
+def time_text(timestamp_ms: int | None) -> str | None:
+    """A store time as text, UTC with milliseconds."""
+    if timestamp_ms is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
+
+
+def size_text(size: int) -> str:
+    """Bytes as people read them."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,46 @@
+"""`oberth store`: commands for the files of a store, one module each."""
+
+from __future__ import annotations
+
+import click
+
+from oberth.cli.lazy import LazyGroup
+
+COMMANDS = {
+    "inspect": (
+        "oberth.cli.store_inspect:inspect_command",
+        "Show files, positions, queues, times and the checkpoint.",
+    ),
+    "verify": (
+        "oberth.cli.store_verify:verify_command",
+        "Check CommitLog, ConsumeQueues, Index and config against each other.",
+    ),
+    "dump": ("oberth.cli.store_dump:dump_command", "Print messages as JSON lines."),
+    "query": (
+        "oberth.cli.store_query:query_command",
+        "Find messages by key, by id or by time.",
+    ),
+    "recover": (
+        "oberth.cli.store_recover:recover_command",
+        "Recover as a broker's start would, and close cleanly.",
+    ),
+    "rebuild": (
+        "oberth.cli.store_rebuild:rebuild_command",
+        "Build ConsumeQueues and Index from the CommitLog.",
+    ),
+    "salvage": (
+        "oberth.cli.store_salvage:salvage_command",
+        "Copy what is undamaged into a new store.",
+    ),
+}
+
+
+@click.group(name="store", cls=LazyGroup, commands_by_name=COMMANDS)
+def store() -> None:
+    """Read, check and repair the files of a store.
+
+    DIR is the store root (storePathRootDir). File sizes are taken from the files; -c and --set give
+    what the files cannot tell. Only recover, rebuild and salvage write anything.
+
+    Example: oberth store inspect ~/store
+    """

@@ -1,0 +1,110 @@
+"""Messages of a store as JSON, in the order of the log or of one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from oberth.errors import NotFoundError
+from oberth.formats.message import MessageExt
+from oberth.store.offline.layout import QueueKey
+from oberth.store.offline.log_walk import Damage, DamagedRecord
+from oberth.store.offline.message_json import message_to_json
+from oberth.store.offline.reader import StoreReader
+
+FILLER_TOPIC = "OBERTH_SALVAGE"
+"""Topic of the records that `salvage` puts where it found none; nobody ever consumes them."""
+
+
+def dump(
+    reader: StoreReader,
+    *,
+    topic: str | None = None,
+    queue_id: int | None = None,
+    start: int | None = None,
+    limit: int | None = None,
+    fillers: bool = False,
+    report: Callable[[str], None] = lambda text: None,
+) -> Iterator[dict[str, Any]]:
+    """Messages as JSON objects, see `message_json`.
+
+    Args:
+        reader: the store.
+        topic: only this topic.
+        queue_id: only this queue.
+        start: with topic and queue a queue offset, else a CommitLog offset.
+        limit: at most so many messages.
+        fillers: also the records that `salvage` put into holes.
+        report: called with a line for each damaged range and each unit without a record.
+    """
+    if topic is not None and queue_id is not None and _has_queue(reader, topic, queue_id):
+        found = _by_queue(reader, topic, queue_id, start or 0, report)
+    else:
+        found = _by_log(reader, topic, queue_id, start, fillers, report)
+    line, delays = reader.line, reader.delays_ms
+    for message, crc_ok in islice(found, limit):
+        yield message_to_json(message, crc_ok=crc_ok, line=line, delays_ms=delays)
+
+
+def _has_queue(reader: StoreReader, topic: str, queue_id: int) -> bool:
+    return QueueKey(topic, queue_id) in reader.layout.queues
+
+
+def _by_queue(
+    reader: StoreReader, topic: str, queue_id: int, start: int, report: Callable[[str], None]
+) -> Iterator[tuple[MessageExt, bool]]:
+    for offset, unit, message in reader.queue_messages(topic, queue_id, start):
+        if message is None:
+            report(
+                f"{topic}/{queue_id} at {offset}: no record at CommitLog offset "
+                f"{unit.commit_log_offset}"
+            )
+            continue
+        yield message, message.crc_ok
+
+
+def _by_log(
+    reader: StoreReader,
+    topic: str | None,
+    queue_id: int | None,
+    start: int | None,
+    fillers: bool,
+    report: Callable[[str], None],
+) -> Iterator[tuple[MessageExt, bool]]:
+    by_queue_offset = topic is not None and queue_id is not None
+    log_start = None if by_queue_offset else start
+    for item in reader.walk(log_start):
+        if isinstance(item, Damage):
+            report(f"CommitLog {item.start} to {item.end}: no record ({item.reason})")
+            continue
+        crc_ok = not isinstance(item, DamagedRecord)
+        message = item.message if isinstance(item, DamagedRecord) else item
+        if topic is not None and message.topic != topic:
+            continue
+        if queue_id is not None and message.queue_id != queue_id:
+            continue
+        if by_queue_offset and message.queue_offset < (start or 0):
+            continue
+        if message.topic == FILLER_TOPIC and not fillers:
+            continue
+        yield message, crc_ok
+
+
+def message_by_offset(reader: StoreReader, offset: int) -> dict[str, Any]:
+    """One message by its CommitLog offset.
+
+    Raises:
+        NotFoundError: no record starts there.
+    """
+    message = reader.record_at(offset)
+    if message.commit_log_offset != offset:
+        raise NotFoundError(f"CommitLog offset {offset}: the record names another place")
+    return to_json(reader, message)
+
+
+def to_json(reader: StoreReader, message: MessageExt) -> dict[str, Any]:
+    """A message of a store as JSON."""
+    return message_to_json(
+        message, crc_ok=message.crc_ok, line=reader.line, delays_ms=reader.delays_ms
+    )

@@ -1,0 +1,226 @@
+"""Walking the CommitLog record by record, across damage and up to its end.
+
+What ends the log: bytes that are no valid record naming its own position end it only if no such
+record follows in what can follow. If one does, the bytes between are damage in the middle; they are
+passed over and reported. RocketMQ stops at the first such byte and loses what follows.
+
+What can follow: a record that was stored no earlier than the newest one before the damage. RocketMQ
+cuts a log off without erasing, so behind its end whole records of a former life may remain that
+name their own positions. They are older than what was written since.
+
+A record with a wrong checksum, but right lengths and position, is handed out as a
+`DamagedRecord`: its neighbours are where its size says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from oberth.errors import RecordError
+from oberth.formats.message import (
+    BLANK,
+    BLANK_MAGIC,
+    BLANK_SIZE_MIN,
+    MessageExt,
+    decode_record,
+    store_timestamp_at,
+)
+from oberth.kernels.scan import find_record
+from oberth.store.offline.segments import SegmentMap, SegmentStream
+
+
+class DamagedRecord(NamedTuple):
+    """A record whose body fails its checksum."""
+
+    message: MessageExt
+
+
+class Damage(NamedTuple):
+    """CommitLog bytes [start, end) that hold no valid record although some follow."""
+
+    start: int
+    end: int
+    reason: str
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return self.end - self.start
+
+
+class LogEnd(NamedTuple):
+    """Where the log ends, and what lies there: why it is no record, and the last bytes' position.
+
+    ``garbage_end`` is the offset after the last byte behind the end that is not zero, None if all
+    are zero.
+    """
+
+    offset: int
+    reason: str
+    garbage_end: int | None
+
+
+LogItem = MessageExt | DamagedRecord | Damage
+
+
+def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
+    """Records and damage from an offset on (None: from the log's beginning), up to its end.
+
+    An offset that is no record's start leads to the first record behind it.
+    """
+    if not log.segments:
+        return
+    offset = log.start if start is None else max(start, log.start)
+    index = log.index_of(offset)
+    if index is None:
+        return
+    position = offset - log.segments[index].start
+    if start is not None and position:
+        opened = log.map(index)
+        found = find_valid(opened, position)
+        if found is None:
+            index, position = index + 1, 0
+        else:
+            position = found
+    newest = 0
+    pending: DamagedRecord | None = None
+    while index < len(log.segments):
+        opened = log.map(index)
+        base = opened.segment.start
+        limit = len(opened)
+        item, position_after = _item_at(opened, position)
+        if isinstance(item, MessageExt):
+            if pending is not None:
+                yield pending
+                pending = None
+            newest = max(newest, item.store_timestamp)
+            yield item
+            position = position_after
+        elif isinstance(item, DamagedRecord):
+            if pending is not None:
+                if next_valid(log, index, position, newest) is None:
+                    return
+                yield pending
+            pending = item
+            position = position_after
+        elif item is None:
+            index, position = index + 1, 0
+        else:
+            after = next_valid(log, index, position, newest)
+            # A writer may have finished this record since it was looked at.
+            if not isinstance(_item_at(opened, position)[0], str):
+                continue
+            if after is None:
+                return
+            if pending is not None:
+                yield pending
+                pending = None
+            next_index, next_position = after
+            end = log.segments[next_index].start + next_position
+            if next_index != index:
+                # What the next segment lacks at its front is that segment's damage.
+                end = base + limit
+                if limit > position:
+                    yield Damage(base + position, end, item)
+                for skipped in range(index + 1, next_index):
+                    whole = log.segments[skipped]
+                    yield Damage(whole.start, whole.end, "no record in this segment")
+                if next_position:
+                    front = log.segments[next_index].start
+                    yield Damage(front, front + next_position, "no record at the segment's start")
+            else:
+                yield Damage(base + position, end, item)
+            index, position = after
+
+
+def find_end(log: SegmentStream) -> LogEnd:
+    """Where the log ends. Reads the last segment that has records, and what lies behind it."""
+    for index in range(len(log.segments) - 1, -1, -1):
+        opened = log.map(index)
+        if find_valid(opened, 0) is None:
+            continue
+        end = log.segments[index].start
+        for item in walk(log, log.segments[index].start):
+            end = _end_of(item)
+        return _describe_end(log, end)
+    return _describe_end(log, log.start)
+
+
+def _end_of(item: LogItem) -> int:
+    if isinstance(item, Damage):
+        return item.end
+    message = item.message if isinstance(item, DamagedRecord) else item
+    return message.commit_log_offset + message.record_size
+
+
+def _describe_end(log: SegmentStream, end: int) -> LogEnd:
+    index = log.index_of(end)
+    if index is None:
+        return LogEnd(end, "the last segment is full", None)
+    opened = log.map(index)
+    position = end - opened.segment.start
+    item, _ = _item_at(opened, position)
+    if item is None:
+        # A blank: the log goes on at the next segment's start, if that exists already.
+        if index + 1 < len(log.segments):
+            return _describe_end(log, log.segments[index + 1].start)
+        return LogEnd(end, "a blank, and no segment behind it", None)
+    garbage = None
+    for behind in range(index, len(log.segments)):
+        opened = log.map(behind)
+        last = opened.last_nonzero(position if behind == index else 0, len(opened))
+        if last is not None:
+            garbage = opened.segment.start + last + 1
+    reason = item if isinstance(item, str) else "a record that fails its checksum"
+    return LogEnd(end, reason if garbage is not None else "zeros", garbage)
+
+
+def find_valid(opened: SegmentMap, position: int, not_before_ms: int = 0) -> int | None:
+    """The first valid record of a segment at or behind a position, naming its own offset."""
+    base = opened.segment.start
+    for start, stop in opened.data_extents(position, len(opened)):
+        at: int | None = start
+        while at is not None and at < stop:
+            at = find_record(opened.view, base=base, start=at, stop=stop)
+            if at is None:
+                break
+            if store_timestamp_at(opened.view, at) >= not_before_ms:
+                return at
+            at += 1
+    return None
+
+
+def next_valid(
+    log: SegmentStream, index: int, position: int, newest_ms: int
+) -> tuple[int, int] | None:
+    """The first record behind (segment, position) that can follow: its segment and position."""
+    for behind in range(index, len(log.segments)):
+        opened = log.map(behind)
+        start = position if behind == index else 0
+        found = find_valid(opened, min(start, len(opened)), newest_ms)
+        if found is not None:
+            return behind, found
+    return None
+
+
+def _item_at(
+    opened: SegmentMap, position: int
+) -> tuple[MessageExt | DamagedRecord | str | None, int]:
+    """What is at a position: a record and the position after it, None for a blank, or why not."""
+    limit = len(opened)
+    if limit - position < BLANK_SIZE_MIN:
+        return f"{limit - position} bytes left in the segment", position
+    size, magic = BLANK.unpack_from(opened.view, position)
+    if magic == BLANK_MAGIC:
+        return None, limit
+    if magic == 0 and size == 0:
+        return "zeros", position
+    try:
+        message = decode_record(opened.view, position, at=opened.segment.start + position)
+    except RecordError as error:
+        # The position that it names is the segment's, and whoever reports it names it anyway.
+        return str(error).partition(": ")[2], position
+    if not message.crc_ok:
+        return DamagedRecord(message), position + size
+    return message, position + size

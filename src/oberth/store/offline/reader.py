@@ -1,0 +1,449 @@
+"""Reads a store's files without opening the store: by range, queue, key, id and time.
+
+Takes no lock and writes nothing, so a broker, ours or Java's, may be writing meanwhile: maps are
+shared and show what was written, `refresh` finds new files, and a record counts as soon as all of
+it is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from oberth.errors import FormatError, NotFoundError, RecordError, StoreError
+from oberth.formats.broker_conf import Line
+from oberth.formats.consume_queue import ConsumeQueueUnit
+from oberth.formats.delay_level import parse_delay_levels
+from oberth.formats.message import SCHEDULE_TOPIC, MessageExt, decode_record, store_timestamp_at
+from oberth.formats.message_id import OFFSET_ID_LENGTHS, decode_offset_message_id
+from oberth.store.offline.index_view import LATEST_MS, IndexView, candidates
+from oberth.store.offline.layout import IndexShape, QueueKey, StoreLayout, discover
+from oberth.store.offline.log_walk import (
+    Damage,
+    DamagedRecord,
+    LogEnd,
+    LogItem,
+    find_end,
+    find_valid,
+    walk,
+)
+from oberth.store.offline.queue_view import BatchQueueView, QueueView
+from oberth.store.offline.segments import SegmentStream
+
+_DELAY_SAMPLES = 8
+
+
+class StoreReader:
+    """A store directory opened for reading.
+
+    Lifecycle: ``with StoreReader(path) as reader``; ``refresh()`` to see what was written since.
+    One thread at a time. It does not promise that a record is still there later: a broker deletes
+    old segments (a map that is open keeps its bytes).
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        entries: Mapping[str, str] | None = None,
+        *,
+        layout: StoreLayout | None = None,
+    ) -> None:
+        """Opens a store.
+
+        Args:
+            root: the store root.
+            entries: options by their Java names, see `layout.discover`.
+            layout: what `discover` found, if the caller has it already.
+
+        Raises:
+            NotFoundError: no store there.
+            OptionError: an unknown option or a wrong value.
+            StoreError: it cannot be read.
+        """
+        self.layout = discover(root, entries) if layout is None else layout
+        self.log = SegmentStream(
+            self.layout.commit_log, self.layout.config.mapped_file_size_commit_log
+        )
+        self._end: LogEnd | None = None
+        self._queues: dict[QueueKey, QueueView] = {}
+        self._index: list[IndexView] | None = None
+        self._delays: tuple[int, ...] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmaps everything; slices that are still held stay valid."""
+        self.log.close()
+        for view in self._queues.values():
+            view.close()
+        self._queues.clear()
+        for index in self._index or ():
+            index.close()
+        self._index = None
+
+    def refresh(self) -> None:
+        """Lists the directory again, so that new segments, queues and index files are seen."""
+        self.layout = discover(self.layout.root, self.layout.config_entries)
+        self.log.update(self.layout.commit_log)
+        for view in self._queues.values():
+            view.close()
+        self._queues.clear()
+        for index in self._index or ():
+            index.close()
+        self._index = None
+        self._end = None
+
+    @property
+    def line(self) -> Line:
+        """Which line of RocketMQ wrote the store."""
+        return self.layout.line
+
+    @property
+    def min_offset(self) -> int:
+        """CommitLog offset of the first byte that is still there."""
+        return self.log.start
+
+    @property
+    def log_end(self) -> LogEnd:
+        """Where the log ended when this was first asked since opening or `refresh`."""
+        if self._end is None:
+            self._end = find_end(self.log)
+        return self._end
+
+    @property
+    def max_offset(self) -> int:
+        """CommitLog offset behind the last record; a lower bound while somebody writes."""
+        return self.log_end.offset
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """Milliseconds by delay level: as configured, else as the schedule topic's queues show."""
+        if self._delays is None:
+            self._delays = self._find_delays()
+        return self._delays
+
+    def walk(self, start: int | None = None) -> Iterator[LogItem]:
+        """Records and damage in the order of the log, see `log_walk.walk`."""
+        return walk(self.log, start)
+
+    def messages(self, start: int | None = None, stop: int | None = None) -> Iterator[MessageExt]:
+        """The valid records that start in [start, stop)."""
+        for item in walk(self.log, start):
+            if isinstance(item, MessageExt):
+                if stop is not None and item.commit_log_offset >= stop:
+                    return
+                yield item
+            elif stop is not None and isinstance(item, Damage) and item.start >= stop:
+                return
+
+    def record_at(self, offset: int) -> MessageExt:
+        """The record that starts at a CommitLog offset; a failed checksum does not matter here.
+
+        Raises:
+            NotFoundError: no record starts there.
+        """
+        index = self.log.index_of(offset)
+        if index is None:
+            raise NotFoundError(
+                f"CommitLog offset {offset}: the log has {self.log.start} to {self.log.end}"
+            )
+        opened = self.log.map(index)
+        try:
+            return decode_record(opened.view, offset - opened.segment.start, at=offset)
+        except RecordError as error:
+            raise NotFoundError(f"CommitLog offset {offset}: {error}") from None
+
+    def store_timestamp(self, offset: int, size: int) -> int:
+        """Store time of the record at an offset, -1 where the log does not have it."""
+        if size <= 0:
+            return -1
+        raw = self.log.read(offset, size)
+        return -1 if raw is None or size < 64 else store_timestamp_at(raw, 0)
+
+    # Queues
+
+    def queue_keys(self) -> list[QueueKey]:
+        """All queues that have a ConsumeQueue directory, in order."""
+        return sorted(self.layout.queues)
+
+    def queue(self, topic: str, queue_id: int) -> QueueView:
+        """A ConsumeQueue.
+
+        Raises:
+            NotFoundError: it has no directory.
+        """
+        key = QueueKey(topic, queue_id)
+        view = self._queues.get(key)
+        if view is None:
+            files = self.layout.queues.get(key)
+            if files is None:
+                raise NotFoundError(f"no ConsumeQueue of topic {topic!r}, queue {queue_id}")
+            ext_files = self.layout.ext_queues.get(key)
+            ext = None
+            if ext_files is not None:
+                size = self.layout.config.mapped_file_size_consume_queue_ext
+                ext = SegmentStream(ext_files.segments, size)
+            size = self.layout.config.consume_queue_file_size
+            view = self._queues[key] = QueueView(files, size, ext)
+        return view
+
+    def batch_queue(self, topic: str, queue_id: int) -> BatchQueueView:
+        """A BatchConsumeQueue; the caller closes it.
+
+        Raises:
+            NotFoundError: it has no directory.
+        """
+        files = self.layout.batch_queues.get(QueueKey(topic, queue_id))
+        if files is None:
+            raise NotFoundError(f"no BatchConsumeQueue of topic {topic!r}, queue {queue_id}")
+        return BatchQueueView(files, self.layout.config.batch_consume_queue_file_size)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Smallest queue offset that can be read, and the one behind the last.
+
+        Raises:
+            NotFoundError: the queue has no directory.
+        """
+        if QueueKey(topic, queue_id) in self.layout.batch_queues:
+            first = last = None
+            view = self.batch_queue(topic, queue_id)
+            try:
+                for unit in view.units(self.max_offset):
+                    if first is None and unit.commit_log_offset >= self.min_offset:
+                        first = unit.message_base_offset
+                    last = unit.next_offset
+            finally:
+                view.close()
+            if last is None:
+                return -1, 0
+            return (last if first is None else first), last
+        queue = self.queue(topic, queue_id)
+        end = queue.end_offset(self.max_offset)
+        return queue.min_offset(self.min_offset, end), end
+
+    def queue_messages(
+        self, topic: str, queue_id: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, ConsumeQueueUnit, MessageExt | None]]:
+        """Queue offsets of [start, stop) with their units and records (None: it is not there)."""
+        low, high = self.queue_range(topic, queue_id)
+        queue = self.queue(topic, queue_id)
+        high = high if stop is None else min(stop, high)
+        for offset, unit in queue.units(max(start, low), high):
+            message = None
+            with suppress(NotFoundError):
+                message = self.record_at(unit.commit_log_offset)
+            yield offset, unit, message
+
+    # Keys, ids, times
+
+    def index_files(self) -> Sequence[IndexView]:
+        """The index files, oldest first; one that is too short for its shape is left out."""
+        if self._index is None:
+            opened = []
+            for segment in self.layout.index_files:
+                view = IndexView(segment, self.layout.index_shape)
+                if view.usable:
+                    opened.append(view)
+                else:
+                    view.close()
+            self._index = opened
+        return self._index
+
+    @property
+    def index_shape(self) -> IndexShape:
+        """How the index files are divided."""
+        return self.layout.index_shape
+
+    def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_num: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = LATEST_MS,
+        index_type: str | None = None,
+        any_key: bool = False,
+    ) -> list[MessageExt]:
+        """The newest messages of a topic that have a key, oldest first.
+
+        The index is asked and the keys are compared; where a store has no index files the log is
+        read instead.
+
+        Args:
+            topic: where to look.
+            key: one of KEYS, or a UNIQ_KEY.
+            max_num: at most so many messages.
+            begin_ms: stored at or after; the index knows times to the second only.
+            end_ms: stored at or before.
+            index_type: ``K`` only keys, ``U`` only unique keys, ``T`` tags (5.x); None for K and U.
+            any_key: what only shares the key's hash counts too, as RocketMQ answers.
+        """
+        files = self.index_files()
+        if not files:
+            found = [
+                message
+                for message in self.messages()
+                if message.topic == topic
+                and begin_ms <= message.store_timestamp <= end_ms
+                and has_key(message, key, index_type)
+            ]
+            return found[-max_num:]
+        messages: list[MessageExt] = []
+        seen: set[int] = set()
+        for offset in candidates(files, topic, key, begin_ms, end_ms, index_type):
+            # After a crash RocketMQ indexes the same record twice.
+            if offset in seen:
+                continue
+            seen.add(offset)
+            with suppress(NotFoundError):
+                message = self.record_at(offset)
+                if any_key or (message.topic == topic and has_key(message, key, index_type)):
+                    messages.append(message)
+            if len(messages) >= max_num:
+                break
+        messages.reverse()
+        return messages
+
+    def by_id(self, message_id: str, topic: str | None = None) -> MessageExt:
+        """The message with an id: the broker's offsetMsgId, or the client's UNIQ_KEY.
+
+        Both have the same form. An id whose offset leads to a record of the same store host is the
+        broker's; otherwise the index is asked, for one topic or for all that have a queue.
+
+        Raises:
+            NotFoundError: no message has this id.
+            FormatError: the text is no id.
+        """
+        if len(message_id) in OFFSET_ID_LENGTHS:
+            decoded = decode_offset_message_id(message_id)
+            with suppress(NotFoundError):
+                message = self.record_at(decoded.commit_log_offset)
+                if message.store_host == decoded.store_host:
+                    return message
+        elif not message_id or len(message_id) > 1024:
+            raise FormatError(f"message id of {len(message_id)} characters, allowed are 1 to 1024")
+        if self.index_files():
+            topics = [topic] if topic is not None else self.topics()
+            for each in topics:
+                for message in self.by_key(each, message_id, max_num=64):
+                    if message.uniq_key == message_id:
+                        return message
+        else:
+            for message in self.messages():
+                if message.uniq_key == message_id and topic in (None, message.topic):
+                    return message
+        raise NotFoundError(f"no message has the id {message_id}")
+
+    def topics(self) -> list[str]:
+        """Topics that have a queue directory, in order."""
+        return sorted({key.topic for key in (*self.layout.queues, *self.layout.batch_queues)})
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "LOWER"
+    ) -> int:
+        """The queue offset at a time, as RocketMQ 5.x answers it.
+
+        LOWER is the first message stored at or after the time (one behind the last if there is
+        none), UPPER the last one stored at or before it. The answer lies within the queue's range.
+
+        Raises:
+            NotFoundError: the queue has no directory.
+        """
+        low, end = self.queue_range(topic, queue_id)
+        queue = self.queue(topic, queue_id)
+        first, last = low, end
+        lower = boundary != "UPPER"
+        while first < last:
+            middle = (first + last) // 2
+            unit = queue.unit(middle)
+            stored = (
+                -1
+                if unit is None
+                else self.store_timestamp(unit.commit_log_offset, unit.record_size)
+            )
+            if stored < timestamp_ms or (not lower and stored == timestamp_ms):
+                first = middle + 1
+            else:
+                last = middle
+        if lower:
+            return first
+        return max(low, first - 1)
+
+    def first_record_at_or_after(self, offset: int) -> int | None:
+        """CommitLog offset of the first valid record that starts at or behind an offset."""
+        start = max(offset, self.log.start)
+        index = self.log.index_of(start)
+        while index is not None and index < len(self.log.segments):
+            opened = self.log.map(index)
+            position = max(0, start - opened.segment.start)
+            found = find_valid(opened, position)
+            if found is not None:
+                return opened.segment.start + found
+            index += 1
+        return None
+
+    def _find_delays(self) -> tuple[int, ...]:
+        delays = list(parse_delay_levels(self.layout.config.message_delay_level))
+        if "messageDelayLevel" in self.layout.given:
+            return tuple(delays)
+        shown: dict[int, int] = {}
+        for key in self.layout.queues:
+            if key.topic != SCHEDULE_TOPIC:
+                continue
+            samples: list[int] = []
+            for _, unit, message in self.queue_messages(key.topic, key.queue_id):
+                if message is not None and message.topic == SCHEDULE_TOPIC:
+                    samples.append(unit.tags_code - message.store_timestamp)
+                if len(samples) == _DELAY_SAMPLES:
+                    break
+            if samples:
+                delay = max(set(samples), key=samples.count)
+                if delay > 0:
+                    shown[key.queue_id + 1] = delay
+        if all(level < len(delays) and delays[level] == shown[level] for level in shown):
+            return tuple(delays)
+        # Another table than Java's: it ends with the highest level that is known.
+        highest = max(shown)
+        return (0, *(shown.get(level, 0) for level in range(1, highest + 1)))
+
+
+def has_key(message: MessageExt, key: str, index_type: str | None = None) -> bool:
+    """Whether a message has a key: any of KEYS, its UNIQ_KEY, or with type T its tags."""
+    if index_type == "T":
+        return message.tags == key
+    if index_type in (None, "U") and message.uniq_key == key:
+        return True
+    return index_type in (None, "K") and key in (message.keys or "").split(" ")
+
+
+def damaged(items: Iterator[LogItem]) -> Iterator[Damage]:
+    """The damage alone; a record with a wrong checksum is a range as long as itself."""
+    for item in items:
+        if isinstance(item, Damage):
+            yield item
+        elif isinstance(item, DamagedRecord):
+            start = item.message.commit_log_offset
+            yield Damage(start, start + item.message.record_size, "body fails its checksum")
+
+
+def require_messages(reader: StoreReader) -> None:
+    """Raises StoreError where a store has no CommitLog at all.
+
+    Raises:
+        StoreError: there is not one segment.
+    """
+    if not reader.log.segments:
+        raise StoreError(f"{reader.layout.root}: the CommitLog has no segment")
