@@ -1,0 +1,97 @@
+"""Creates the next CommitLog segments before they are needed.
+
+A put that fills a segment asks for the next one and names the one after it; the latter is then
+made in the background. Segments that were never used are deleted at shutdown; after a crash they
+stay, empty and valid. RocketMQ: AllocateMappedFileService.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from oberth.errors import StoreError
+from oberth.store.mapped_file import MappedFile
+
+_log = logging.getLogger(__name__)
+WAIT_TIMEOUT_S = 5.0
+
+Create = Callable[[str, int], MappedFile]
+
+
+class AllocateService:
+    """Makes segments ahead. `next_segment` is called under the put lock."""
+
+    def __init__(self, create: Create) -> None:
+        self._create = create
+        self._lock = threading.Lock()  # guards _ready, _wanted, _error
+        self._wake = threading.Condition(self._lock)
+        self._ready: dict[int, MappedFile] = {}
+        self._wanted: dict[int, str] = {}
+        self._making: int | None = None
+        self._stopped = True
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="oberth-allocate", daemon=True)
+        self._thread.start()
+
+    def shutdown(self) -> None:
+        """Stops the thread and deletes segments that were made and never used."""
+        with self._wake:
+            self._stopped = True
+            self._wanted.clear()
+            self._wake.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        for segment in self._ready.values():
+            segment.destroy(1000)
+        self._ready.clear()
+
+    def next_segment(
+        self, directory: str, start_offset: int, directory_after: str, start_after: int
+    ) -> MappedFile:
+        """The segment that starts at an offset; orders the one behind it.
+
+        Raises:
+            OSError, StoreFullError: it cannot be created now; a later call tries again.
+        """
+        with self._wake:
+            if self._making == start_offset:
+                self._wake.wait_for(lambda: self._making != start_offset, WAIT_TIMEOUT_S)
+            segment = self._ready.pop(start_offset, None)
+            self._wanted.pop(start_offset, None)
+            for stale in [start for start in self._ready if start < start_offset]:
+                self._ready.pop(stale).destroy(1000)
+        if segment is None:
+            segment = self._create(directory, start_offset)
+        with self._wake:
+            if not self._stopped and start_after not in self._ready:
+                self._wanted[start_after] = directory_after
+                self._wake.notify_all()
+        return segment
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._stopped or bool(self._wanted))
+                if self._stopped:
+                    return
+                start = min(self._wanted)
+                directory = self._wanted.pop(start)
+                self._making = start
+            segment: MappedFile | None = None
+            try:
+                segment = self._create(directory, start)
+            except (OSError, StoreError) as error:
+                # Only made ahead: the put that needs it will ask again, and answer for it.
+                _log.warning("segment %d could not be made ahead: %s", start, error)
+            with self._wake:
+                if segment is not None:
+                    self._ready[start] = segment
+                self._making = None
+                self._wake.notify_all()

@@ -1,0 +1,194 @@
+"""Finds out where a CommitLog ends and what in it is damaged.
+
+The rule: bytes that are no valid record naming its own place end the log only if no such record
+follows. If one does, the bytes between are damage in the middle: reported, stepped over by readers
+and dispatch, and nothing behind them is lost. (RocketMQ ends the log at the first such place, and
+truncates what follows.)
+
+A record that follows counts only if it was stored no earlier than the last one before the damage.
+RocketMQ truncates without erasing, so behind its end there may be records of an earlier life which
+name their own places too; they are older than what was written since.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from oberth.formats.message import (
+    MAGIC_POSITION,
+    MAGIC_V1,
+    MAGIC_V2,
+    DispatchRequest,
+    read_dispatch_request,
+)
+from oberth.kernels.arguments import CrcMode, ScanEnd
+from oberth.kernels.columns import Columns, TopicTable
+from oberth.kernels.scan import scan
+from oberth.store.mapped_file import MappedFile
+from oberth.store.mapped_file_queue import MappedFileQueue
+
+# The first three bytes of both record magics; the fourth is looked at by the validation.
+_MAGIC_START = struct.pack(">i", MAGIC_V1)[:3]
+assert struct.pack(">i", MAGIC_V2)[:3] == _MAGIC_START
+_CHUNK_SIZE = 1 << 20
+# Records a scan takes at a time.
+_ROWS = 16384
+
+
+class Damage(NamedTuple):
+    """Bytes [start, end) of the CommitLog that hold no valid record, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+
+class LogEnd(NamedTuple):
+    """What a scan found.
+
+    ``last_record`` is where the last valid record starts, -1 if there is none; ``stale_end`` is up
+    to where there are bytes behind the end which are not zero (0: none).
+    """
+
+    end_offset: int
+    last_record: int
+    last_store_timestamp: int
+    record_count: int
+    damages: tuple[Damage, ...]
+    stale_end: int
+
+
+def find_record(
+    segment: MappedFile, position: int, *, check_crc: bool, not_before_ms: int = 0
+) -> int | None:
+    """The first valid record at or behind a position of a segment, as a position; None if none."""
+    size = segment.file_size
+    buffer = segment.buffer
+    at = position
+    while True:
+        data = segment.next_data(max(at, 0))
+        if data is None:
+            return None
+        # The magic is the second word, so one that begins here lies four bytes further on.
+        found = segment.find(_MAGIC_START, max(at + MAGIC_POSITION, data), size)
+        if found < 0:
+            return None
+        start = found - MAGIC_POSITION
+        if start >= position:
+            request = read_dispatch_request(
+                buffer, start, size, segment.start_offset, check_crc=check_crc
+            )
+            if isinstance(request, DispatchRequest) and request.store_timestamp >= not_before_ms:
+                return start
+        at = start + 1
+
+
+def find_log_end(
+    queue: MappedFileQueue, start_offset: int, *, check_crc: bool, not_before_ms: int = 0
+) -> LogEnd:
+    """Walks the log from a record's start to where it ends.
+
+    Args:
+        queue: the CommitLog's segments, each readable to its full size.
+        start_offset: where a record starts; a segment's start in doubt.
+        check_crc: whether bodies must pass their checksums.
+        not_before_ms: store time of the record before ``start_offset``.
+    """
+    end_offset = start_offset
+    last_record = -1
+    timestamp = not_before_ms
+    count = 0
+    damages: list[Damage] = []
+    stale_end = 0
+    segments = [s for s in queue.segments if s.end_offset > start_offset]
+    number = 0
+    position = start_offset - segments[0].start_offset if segments else 0
+    while number < len(segments):
+        segment = segments[number]
+        walked = _walk(segment, position, check_crc)
+        if walked.records:
+            count += walked.records
+            last_record = segment.start_offset + walked.last_position
+            timestamp = max(timestamp, walked.last_store_timestamp)
+            end_offset = segment.start_offset + walked.end_position
+        elif position == 0 or not end_offset:
+            end_offset = segment.start_offset + walked.end_position
+        bad = segment.start_offset + walked.end_position
+        if walked.reason is None:
+            # A blank: the log goes on in the next segment, or ends before the blank.
+            if number + 1 == len(segments):
+                return LogEnd(bad, last_record, timestamp, count, tuple(damages), 0)
+            number += 1
+            position = 0
+            continue
+        following = _find_following(segments, number, walked.end_position, check_crc, timestamp)
+        if following is None:
+            stale_end = _last_data(segment, walked.end_position)
+            return LogEnd(bad, last_record, timestamp, count, tuple(damages), stale_end)
+        number, position = following
+        resumed = segments[number].start_offset + position
+        if resumed > bad:
+            damages.append(Damage(bad, resumed, walked.reason))
+    return LogEnd(end_offset, last_record, timestamp, count, tuple(damages), stale_end)
+
+
+class _Walk(NamedTuple):
+    end_position: int
+    last_position: int
+    last_store_timestamp: int
+    records: int
+    reason: str | None  # None: ended by a blank
+
+
+def _walk(segment: MappedFile, position: int, check_crc: bool) -> _Walk:
+    columns = Columns(_ROWS, ("store_timestamp", "record_size"))
+    topics = TopicTable()
+    crc = CrcMode.STOP if check_crc else CrcMode.NONE
+    last = -1
+    timestamp = 0
+    records = 0
+    while True:
+        columns.clear()
+        result = scan(
+            segment.buffer, columns, topics, base=segment.start_offset, start=position, crc=crc
+        )
+        position = result.position
+        if result.added:
+            records += result.added
+            row = columns.count - 1
+            # Store times do not go back within a log.
+            timestamp = max(timestamp, columns.store_timestamp[row])
+            last = position - columns.record_size[row]
+        if result.end is ScanEnd.BLANK:
+            return _Walk(position, last, timestamp, records, None)
+        if result.end is not ScanEnd.FULL:
+            return _Walk(position, last, timestamp, records, result.end.name.lower())
+
+
+def _find_following(
+    segments: list[MappedFile], number: int, position: int, check_crc: bool, not_before_ms: int
+) -> tuple[int, int] | None:
+    start = position + 1
+    for at in range(number, len(segments)):
+        found = find_record(segments[at], start, check_crc=check_crc, not_before_ms=not_before_ms)
+        if found is not None:
+            return at, found
+        start = 0
+    return None
+
+
+def _last_data(segment: MappedFile, position: int) -> int:
+    """Up to where bytes behind a position are not zero, as a stream offset; 0 if all are."""
+    last = 0
+    at: int | None = position
+    zeros = bytes(_CHUNK_SIZE)
+    while at is not None and at < segment.file_size:
+        at = segment.next_data(at)
+        if at is None:
+            break
+        chunk = segment.buffer[at : at + _CHUNK_SIZE]
+        if chunk != zeros[: len(chunk)]:
+            last = segment.start_offset + at + len(bytes(chunk).rstrip(b"\0"))
+        at += len(chunk)
+    return last

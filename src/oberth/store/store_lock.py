@@ -1,0 +1,73 @@
+"""The store's process lock: byte 0 of the file ``lock``, exclusively.
+
+A POSIX record lock, as Java takes it, so that Oberth and RocketMQ keep each other out. Such locks
+belong to the process: a second opener within this process is refused by a table of our own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from oberth.errors import StoreLockedError
+from oberth.formats.paths import LOCK
+
+_CONTENT = b"lock"
+_held: set[str] = set()
+_held_lock = threading.Lock()  # guards _held
+
+
+class StoreLock:
+    """Held from `acquire` to `release`; the system releases it when the process dies."""
+
+    def __init__(self, root: str) -> None:
+        self.path = f"{root}/{LOCK}"
+        self._key = os.path.realpath(self.path)
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Takes the lock.
+
+        Raises:
+            StoreLockedError: another process, or another store object of this one, has it.
+        """
+        with _held_lock:
+            if self._key in _held:
+                raise StoreLockedError(f"{self.path}: this process has the store open already")
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+            try:
+                _lock_byte(fd)
+            except OSError as error:
+                os.close(fd)
+                raise StoreLockedError(
+                    f"{self.path}: another process has the store open ({error.strerror}); "
+                    "stop it, or open the store for reading"
+                ) from error
+            os.lseek(fd, 0, os.SEEK_SET)
+            os.write(fd, _CONTENT)
+            os.fsync(fd)
+            self._fd = fd
+            _held.add(self._key)
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        with _held_lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+                _held.discard(self._key)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock_byte(fd: int) -> None:
+        os.lseek(fd, 0, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock_byte(fd: int) -> None:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)

@@ -1,0 +1,404 @@
+"""CommitLog.append: what is written decodes to what was put, statuses, rolls, full disks.
+
+Against the decoder of `formats.message`, with small segments on a real file system.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from oberth.errors import StoreFullError
+from oberth.formats import properties as p
+from oberth.formats.batch_body import BatchItem, encode_batch
+from oberth.formats.message import (
+    BLANK,
+    BLANK_MAGIC,
+    MAGIC_V2,
+    MessageExt,
+    decode_record,
+    encode_host,
+)
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.options import Line
+from oberth.formats.property_crc import record_crc_ok
+from oberth.formats.sys_flag import (
+    BORN_HOST_V6,
+    INNER_BATCH,
+    NEED_UNWRAP,
+    STORE_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from oberth.store.commit_log import CommitLog
+from oberth.store.files import OsFileSystem
+from oberth.store.mapped_file import MappedFile
+from oberth.store.mapped_file_queue import MappedFileQueue
+from oberth.store.messages import (
+    MessageExtBatch,
+    MessageExtBrokerInner,
+    PutMessageStatus,
+)
+from oberth.store.running_flags import RunningFlag, RunningFlags
+
+Make = Callable[..., CommitLog]
+SEGMENT = 4096
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[CommitLog] = []
+
+    def make_log(
+        attributes: Mapping[str, Mapping[str, str]] | None = None, **options: object
+    ) -> CommitLog:
+        config = MessageStoreConfig(mapped_file_size_commit_log=SEGMENT)
+        for name, value in options.items():
+            setattr(config, name, value)
+        files = OsFileSystem()
+        directory = str(tmp_path / f"commitlog{len(made)}")
+        queue = MappedFileQueue(files, [directory], config.mapped_file_size_commit_log)
+        clock = itertools.count(1_700_000_000_000)
+        table = attributes or {}
+        log = CommitLog(
+            files,
+            config,
+            queue,
+            RunningFlags(),
+            lambda: next(clock),
+            lambda topic: table.get(topic, {}),
+        )
+        made.append(log)
+        return log
+
+    yield make_log
+    for log in made:
+        log.queue.close()
+
+
+def read(log: CommitLog, offset: int) -> MessageExt:
+    record = log.select_record(offset)
+    assert record is not None
+    return decode_record(record, check_crc=True, at=offset)
+
+
+def test_a_burst_decodes_to_what_was_put(make: Make) -> None:
+    log = make()
+    messages = [
+        MessageExtBrokerInner(
+            f"topic-{number % 3}",
+            bytes([number]) * number,
+            p.encode_properties({"KEYS": f"k{number}", "TAGS": "t"}),
+            number % 2,
+            flag=number,
+            born_timestamp=1000 + number,
+            born_host=encode_host("10.0.0.1", number),
+            reconsume_times=number,
+        )
+        for number in range(20)
+    ]
+    results = log.append(messages)
+    expected: dict[tuple[str, int], int] = {}
+    for message, result in zip(messages, results, strict=True):
+        assert result.status is PutMessageStatus.PUT_OK
+        stored = read(log, result.commit_log_offset)
+        key = (message.topic, message.queue_id)
+        assert stored.queue_offset == result.queue_offset == expected.setdefault(key, 0)
+        expected[key] += 1
+        assert (stored.topic, stored.queue_id, stored.body) == (*key, message.body)
+        assert stored.properties_raw == message.properties_raw
+        assert (stored.flag, stored.born_timestamp) == (message.flag, message.born_timestamp)
+        assert (stored.born_host, stored.store_host) == (message.born_host, message.store_host)
+        assert stored.reconsume_times == message.reconsume_times
+        assert stored.store_timestamp == result.store_timestamp
+        assert result.end_offset == result.commit_log_offset + stored.record_size
+    for (topic, queue_id), offset in expected.items():
+        assert log.queue_offset(topic, queue_id) == offset
+
+
+@pytest.mark.parametrize("left", [8, 9, 15, 100])
+def test_a_segment_ends_in_a_blank_when_the_next_record_does_not_fit(make: Make, left: int) -> None:
+    log = make()
+    filler = SEGMENT - left - 91 - 1
+    first = log.append([MessageExtBrokerInner("t", bytes(filler))])[0]
+    assert first.status is PutMessageStatus.PUT_OK
+    second = log.append([MessageExtBrokerInner("t", b"x" * 50)])[0]
+    assert second.commit_log_offset == SEGMENT
+    blank_at = SEGMENT - left
+    assert BLANK.unpack_from(log.queue.segments[0].buffer, blank_at) == (left, BLANK_MAGIC)
+    assert read(log, SEGMENT).queue_offset == 1
+
+
+def test_one_burst_may_cross_segments(make: Make) -> None:
+    log = make()
+    results = log.append([MessageExtBrokerInner("t", bytes(700)) for _ in range(20)])
+    assert [r.queue_offset for r in results] == list(range(20))
+    assert len(log.queue.segments) == 4
+    assert [read(log, r.commit_log_offset).queue_offset for r in results] == list(range(20))
+
+
+def test_what_is_too_large_is_refused_and_costs_no_offset(make: Make) -> None:
+    log = make(max_message_size=1000)
+    results = log.append(
+        [
+            MessageExtBrokerInner("t", bytes(1000)),
+            MessageExtBrokerInner("t", bytes(1001)),
+            MessageExtBrokerInner("t" * 128, b""),
+            MessageExtBrokerInner("t" * 256, b""),
+            MessageExtBrokerInner("", b""),
+            MessageExtBrokerInner("t", b"", b"a\x01" + b"x" * 32767),
+            MessageExtBrokerInner("t", b"", b"a\x01" + b"x" * 4000),
+            MessageExtBrokerInner("t", b"end"),
+        ]
+    )
+    illegal = PutMessageStatus.MESSAGE_ILLEGAL
+    assert [r.status for r in results] == [
+        PutMessageStatus.PUT_OK,
+        illegal,
+        illegal,
+        illegal,
+        illegal,
+        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+        illegal,  # legal by its options, but it fits no segment of this size
+        PutMessageStatus.PUT_OK,
+    ]
+    assert results[-1].queue_offset == 1
+
+
+def test_long_retry_topics_need_a_version_2_record(make: Make) -> None:
+    log = make()
+    topic = "%RETRY%" + "g" * 200
+    result = log.append([MessageExtBrokerInner(topic, b"x")])[0]
+    stored = read(log, result.commit_log_offset)
+    assert (stored.magic, stored.topic) == (MAGIC_V2, topic)
+    old = make(line=Line.V4_9)
+    assert old.append([MessageExtBrokerInner(topic, b"x")])[0].status is (
+        PutMessageStatus.MESSAGE_ILLEGAL
+    )
+
+
+def test_ipv6_hosts_set_their_bits_and_others_are_not_trusted(make: Make) -> None:
+    log = make()
+    v6 = encode_host("2001:db8::1", 1234)
+    v4 = encode_host("10.1.2.3", 99)
+    results = log.append(
+        [
+            MessageExtBrokerInner("t", b"1", born_host=v6, store_host=v4),
+            MessageExtBrokerInner("t", b"2", born_host=v4, store_host=v6),
+            MessageExtBrokerInner("t", b"3", born_host=v6, store_host=v6),
+            MessageExtBrokerInner("t", b"4", sys_flag=BORN_HOST_V6 | STORE_HOST_V6),
+        ]
+    )
+    stored = [read(log, r.commit_log_offset) for r in results]
+    assert [s.sys_flag for s in stored] == [
+        BORN_HOST_V6,
+        STORE_HOST_V6,
+        BORN_HOST_V6 | STORE_HOST_V6,
+        0,
+    ]
+    assert (stored[0].born_host, stored[1].store_host) == (v6, v6)
+    assert len(results[1].message_id) == 56
+
+
+def test_prepared_and_rollback_take_no_queue_offset(make: Make) -> None:
+    log = make()
+    kinds = [0, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, 0]
+    results = log.append([MessageExtBrokerInner("t", b"x", sys_flag=kind) for kind in kinds])
+    assert [r.queue_offset for r in results] == [0, 0, 1, 0, 2]
+
+
+def test_a_delay_level_goes_to_the_schedule_topic(make: Make) -> None:
+    log = make(message_delay_level="1s 5s")
+    raw = p.encode_properties({"DELAY": "9", "TAGS": "t"})
+    first, second = log.append(
+        [
+            MessageExtBrokerInner("t", b"x", raw, 3),
+            MessageExtBrokerInner("t", b"x", raw, 3, convert=False),
+        ]
+    )
+    stored = read(log, first.commit_log_offset)
+    assert (stored.topic, stored.queue_id) == ("SCHEDULE_TOPIC_XXXX", 1)
+    assert stored.properties == {"DELAY": "2", "TAGS": "t", "REAL_TOPIC": "t", "REAL_QID": "3"}
+    delivered = read(log, second.commit_log_offset)
+    assert (delivered.topic, delivered.queue_id, delivered.properties_raw) == ("t", 3, raw)
+
+
+def test_a_timer_message_goes_to_the_wheel_and_limits_are_kept(make: Make) -> None:
+    log = make()
+    now = 1_700_000_000_000
+    cases = {
+        "later": {"TIMER_DELAY_SEC": "10"},
+        "absolute": {"TIMER_DELIVER_MS": str(now + 5000)},
+        "past": {"TIMER_DELIVER_MS": str(now - 5000)},
+        "too far": {"TIMER_DELAY_SEC": str(259_200 + 60)},
+        "level wins": {"TIMER_DELAY_SEC": "10", "DELAY": "1"},
+        "recall of what is past": {"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "k"},
+    }
+    results = [
+        log.append([MessageExtBrokerInner("t", b"x", p.encode_properties(properties))])[0]
+        for properties in cases.values()
+    ]
+    illegal = PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL
+    ok = PutMessageStatus.PUT_OK
+    assert [r.status for r in results] == [ok, ok, ok, illegal, ok, illegal]
+    stored = [read(log, r.commit_log_offset) for r in results if r.ok]
+    assert [s.topic for s in stored] == [
+        "rmq_sys_wheel_timer",
+        "rmq_sys_wheel_timer",
+        "t",
+        "SCHEDULE_TOPIC_XXXX",
+    ]
+    assert stored[1].properties["TIMER_OUT_MS"] == str(now + 5000 - 1000)
+    assert "TIMER_DELAY_SEC" not in stored[3].properties
+    off = make(timer_wheel_enable=False)
+    refused = off.append([MessageExtBrokerInner("t", b"x", b"TIMER_DELAY_SEC\x0110\x02")])[0]
+    assert refused.status is PutMessageStatus.WHEEL_TIMER_NOT_ENABLE
+
+
+@pytest.mark.parametrize(("line", "outer"), [(Line.V5, {}), (Line.V4_9, {"CLUSTER": "c"})])
+def test_a_batch_becomes_records_of_one_queue(
+    make: Make, line: Line, outer: dict[str, str]
+) -> None:
+    log = make(line=line)
+    items = [BatchItem(n, b"b%d" % n, b"i\x01%d" % n) for n in range(3)]
+    raw = p.encode_properties({"CLUSTER": "c"})
+    result = log.append([MessageExtBatch("t", encode_batch(items), raw, 1)])[0]
+    assert (result.status, result.message_count) == (PutMessageStatus.PUT_OK, 3)
+    assert result.offsets is not None
+    stored = [read(log, offset) for offset in result.offsets]
+    assert [(s.body, s.queue_offset, s.flag) for s in stored] == [
+        (b"b0", 0, 0),
+        (b"b1", 1, 1),
+        (b"b2", 2, 2),
+    ]
+    assert [s.properties for s in stored] == [{"i": str(n), **outer} for n in range(3)]
+    assert len(result.message_id.split(",")) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "raw", "sys_flag"),
+    [
+        (b"", b"", 0),
+        (b"garbage", b"", 0),
+        (encode_batch([BatchItem(0, b"x", b"")]), b"DELAY\x013\x02", 0),
+        (encode_batch([BatchItem(0, b"x", b"")]), b"", TRANSACTION_PREPARED),
+        (encode_batch([BatchItem(0, bytes(3000), b""), BatchItem(0, bytes(3000), b"")]), b"", 0),
+    ],
+)
+def test_an_illegal_batch_stores_nothing(
+    make: Make, body: bytes, raw: bytes, sys_flag: int
+) -> None:
+    log = make()
+    result = log.append([MessageExtBatch("t", body, raw, sys_flag=sys_flag)])[0]
+    assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert log.queue_offset("t", 0) == 0
+
+
+def test_a_batch_that_does_not_fit_moves_whole_to_the_next_segment(make: Make) -> None:
+    log = make()
+    log.append([MessageExtBrokerInner("t", bytes(3000))])
+    body = encode_batch([BatchItem(0, bytes(400), b"") for _ in range(3)])
+    result = log.append([MessageExtBatch("t", body)])[0]
+    assert result.commit_log_offset == SEGMENT
+
+
+def test_inner_batches_need_a_batch_topic_and_advance_by_their_number(make: Make) -> None:
+    log = make({"b": {"queue.type": "BatchCQ"}})
+    flag = INNER_BATCH | NEED_UNWRAP
+    raw = p.encode_properties({"INNER_NUM": "5", "UNIQ_KEY": "k"})
+    results = log.append(
+        [
+            MessageExtBrokerInner("b", b"x", raw, sys_flag=flag),
+            MessageExtBrokerInner("b", b"x", raw, sys_flag=flag),
+            MessageExtBrokerInner("b", b"plain"),
+            MessageExtBrokerInner("t", b"x", raw, sys_flag=flag),
+            MessageExtBrokerInner("t", b"x", raw),
+            MessageExtBrokerInner("b", b"x", b"", sys_flag=flag),
+        ]
+    )
+    illegal = PutMessageStatus.MESSAGE_ILLEGAL
+    assert [r.status for r in results[3:]] == [illegal] * 3
+    assert [r.queue_offset for r in results[:3]] == [0, 5, 10]
+    assert read(log, results[1].commit_log_offset).properties["INNER_BASE"] == "5"
+
+
+def test_light_queues_count_on_their_own_and_are_limited(make: Make) -> None:
+    log = make(enable_lmq=True, enable_multi_dispatch=True, max_lmq_consume_queue_num=2)
+    names = p.encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"})
+    results = log.append([MessageExtBrokerInner("t", b"x", names) for _ in range(3)])
+    stored = [read(log, r.commit_log_offset).properties for r in results]
+    assert [s["INNER_MULTI_QUEUE_OFFSET"] for s in stored] == ["0,0", "1,1", "2,2"]
+    one_more = p.encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%c"})
+    refused = log.append([MessageExtBrokerInner("t", b"x", one_more)])[0]
+    assert refused.status is PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
+    retry = log.append([MessageExtBrokerInner("%RETRY%g", b"x", one_more)])[0]
+    assert retry.status is PutMessageStatus.PUT_OK
+
+
+def test_the_whole_record_crc_covers_the_record(make: Make) -> None:
+    log = make(enabled_append_prop_crc=True)
+    old = p.encode_properties({"a": "b", "__CRC32#": "0000000000"}, trailing_separator=False)
+    results = log.append(
+        [
+            MessageExtBrokerInner("t", b"x", b""),
+            MessageExtBrokerInner("t", b"x", b"a\x01b"),
+            MessageExtBrokerInner("t", b"x", old),
+            MessageExtBatch("t", encode_batch([BatchItem(0, b"i", b"k\x01v\x02")])),
+        ]
+    )
+    for result in results:
+        record = log.select_record(result.commit_log_offset)
+        assert record is not None
+        assert record_crc_ok(record) is True
+    assert read(log, results[1].commit_log_offset).properties["a"] == "b"
+
+
+def test_a_full_disk_takes_back_what_it_could_not_store(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make()
+    assert log.append([MessageExtBrokerInner("t", b"kept")])[0].ok
+    append = MappedFile.append
+
+    def full(self: MappedFile, data: bytes) -> None:
+        raise StoreFullError(f"{self.path}: no room for {len(data)} bytes")
+
+    monkeypatch.setattr(MappedFile, "append", full)
+    results = log.append(
+        [MessageExtBrokerInner("t", b"lost", queue_id=number % 2) for number in range(10)]
+    )
+    assert {r.status for r in results} == {PutMessageStatus.CREATE_MAPPED_FILE_FAILED}
+    monkeypatch.setattr(MappedFile, "append", append)
+    again = log.append([MessageExtBrokerInner("t", b"again", queue_id=n) for n in range(2)])
+    assert [(r.ok, r.queue_offset) for r in again] == [(True, 1), (True, 0)]
+    assert read(log, again[0].commit_log_offset).body == b"again"
+
+
+def test_an_unwriteable_store_says_so(make: Make) -> None:
+    log = make()
+    log.flags.set(RunningFlag.DISK_FULL)
+    refused = log.append([MessageExtBrokerInner("t", b"x")])[0]
+    assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    log.flags.clear(RunningFlag.DISK_FULL)
+    assert log.append([MessageExtBrokerInner("t", b"x")])[0].ok
+
+
+def test_stale_bytes_behind_the_end_are_erased_before_the_next_append(make: Make) -> None:
+    log = make()
+    results = log.append([MessageExtBrokerInner("t", b"old" * 30) for _ in range(5)])
+    end = results[1].end_offset
+    log.set_end(end, erase_to=results[-1].end_offset)
+    log.append([MessageExtBrokerInner("t", b"n")])
+    segment = log.queue.segments[0]
+    assert not any(segment.buffer[segment.wrote_position :])
+
+
+def test_store_times_never_go_back(make: Make) -> None:
+    log = make()
+    log.last_store_timestamp = 1_900_000_000_000
+    result = log.append([MessageExtBrokerInner("t", b"x")])[0]
+    assert result.store_timestamp == 1_900_000_000_000

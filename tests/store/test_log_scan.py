@@ -1,0 +1,155 @@
+"""find_log_end: where a log ends, what in it is damage, what is stale.
+
+Logs written by CommitLog.append, then cut, zeroed, overwritten and bit-flipped at every place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oberth.formats.message import MAGIC_V1, encode_blank
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store.commit_log import CommitLog
+from oberth.store.files import OsFileSystem
+from oberth.store.log_scan import LogEnd, find_log_end, find_record
+from oberth.store.mapped_file_queue import MappedFileQueue
+from oberth.store.messages import MessageExtBrokerInner, PutMessageResult
+from oberth.store.running_flags import RunningFlags
+
+SEGMENT = 4096
+Written = tuple[MappedFileQueue, list[PutMessageResult]]
+Write = Callable[..., Written]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_log(count: int = 12, size: int = 300, start_ms: int = 1000) -> Written:
+        queue = MappedFileQueue(OsFileSystem(), [str(tmp_path)], SEGMENT)
+        config = MessageStoreConfig(mapped_file_size_commit_log=SEGMENT)
+        times = iter(range(start_ms, start_ms + count))
+        log = CommitLog(
+            OsFileSystem(), config, queue, RunningFlags(), lambda: next(times), lambda _: {}
+        )
+        results = [
+            log.append([MessageExtBrokerInner("t", bytes([n + 1]) * size)])[0] for n in range(count)
+        ]
+        for segment in queue.segments:
+            segment.set_positions(SEGMENT)
+        return queue, results
+
+    return write_log
+
+
+def scan(queue: MappedFileQueue, start: int = 0) -> LogEnd:
+    return find_log_end(queue, start, check_crc=True)
+
+
+def poke(queue: MappedFileQueue, offset: int, data: bytes) -> None:
+    segment = queue.find(offset)
+    assert segment is not None
+    position = offset - segment.start_offset
+    segment.buffer[position : position + len(data)] = data
+
+
+def test_a_whole_log_ends_behind_its_last_record(write: Write) -> None:
+    queue, results = write()
+    end = scan(queue)
+    assert end.end_offset == results[-1].end_offset
+    assert (end.last_record, end.record_count) == (results[-1].commit_log_offset, 12)
+    assert (end.damages, end.stale_end) == ((), 0)
+    assert end.last_store_timestamp == results[-1].store_timestamp
+
+
+@pytest.mark.parametrize("at", range(0, 392, 7))
+def test_a_torn_last_record_ends_the_log_before_it(write: Write, at: int) -> None:
+    queue, results = write()
+    last = results[-1]
+    poke(queue, last.commit_log_offset + at, bytes(last.record_size - at))
+    end = scan(queue)
+    assert end.end_offset == last.commit_log_offset
+    assert end.stale_end <= last.commit_log_offset + at
+    assert end.damages == ()
+
+
+def test_damage_in_the_middle_keeps_what_follows(write: Write) -> None:
+    queue, results = write()
+    hit = results[4]
+    for at in (0, 4, 30, 100, hit.record_size - 1):
+        segment = queue.find(hit.commit_log_offset)
+        assert segment is not None
+        position = hit.commit_log_offset - segment.start_offset + at
+        segment.buffer[position] ^= 0x10
+        end = scan(queue)
+        segment.buffer[position] ^= 0x10
+        assert end.end_offset == results[-1].end_offset
+        if end.damages:
+            (damage,) = end.damages
+            assert (damage.start, damage.end) == (hit.commit_log_offset, hit.end_offset)
+        else:
+            # The tail of the properties is covered by nothing; here there are none.
+            assert at == hit.record_size - 1
+
+
+def test_a_segment_lost_to_its_end_is_damage_when_the_next_one_goes_on(write: Write) -> None:
+    queue, results = write(24)
+    hit = next(r for r in results if r.commit_log_offset > 2000)
+    poke(queue, hit.commit_log_offset, bytes(SEGMENT - hit.commit_log_offset))
+    end = scan(queue)
+    assert end.end_offset == results[-1].end_offset
+    assert [(d.start, d.end) for d in end.damages] == [(hit.commit_log_offset, SEGMENT)]
+
+
+def test_well_formed_records_of_other_places_end_the_log(write: Write) -> None:
+    queue, results = write(5)
+    first = queue.segments[0]
+    stolen = bytes(first.buffer[: results[0].record_size])
+    poke(queue, results[-1].end_offset, stolen + b"garbage")
+    end = scan(queue)
+    assert end.end_offset == results[-1].end_offset
+    assert end.stale_end == results[-1].end_offset + len(stolen) + 7
+
+
+def test_older_records_behind_the_end_are_stale(write: Write) -> None:
+    """A broker truncated here, wrote less, and stopped: what is left must stay dead."""
+    queue, results = write(8, start_ms=1000)
+    segment = queue.segments[0]
+    third = results[2]
+    times = iter([5000])
+    log = CommitLog(
+        OsFileSystem(),
+        MessageStoreConfig(mapped_file_size_commit_log=SEGMENT),
+        queue,
+        RunningFlags(),
+        lambda: next(times),
+        lambda _: {},
+    )
+    segment.set_positions(third.commit_log_offset)
+    again = log.append([MessageExtBrokerInner("t", b"short")])[0]
+    segment.set_positions(SEGMENT)
+    end = scan(queue)
+    assert end.end_offset == again.end_offset
+    # The last record ends in its empty properties: two zero bytes.
+    assert end.stale_end == results[-1].end_offset - 2
+
+
+def test_a_log_may_end_in_a_blank_or_be_empty(write: Write) -> None:
+    queue, results = write(3)
+    end_offset = results[-1].end_offset
+    poke(queue, end_offset, encode_blank(SEGMENT - end_offset))
+    assert scan(queue).end_offset == end_offset
+    poke(queue, 0, bytes(SEGMENT))
+    empty = scan(queue)
+    assert (empty.end_offset, empty.last_record, empty.record_count) == (0, -1, 0)
+
+
+def test_find_record_sees_through_false_magics(write: Write) -> None:
+    queue, results = write(6)
+    segment = queue.segments[0]
+    second = results[1]
+    magic = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")
+    segment.buffer[200:216] = magic * 4
+    assert find_record(segment, 1, check_crc=True) == second.commit_log_offset
+    assert find_record(segment, results[-1].commit_log_offset + 1, check_crc=True) is None
