@@ -1,4 +1,4 @@
-"""Kernels over the bytes of a store: compiled by numba where it is installed, plain Python otherwise.
+"""Kernels over the bytes of a store: compiled by numba where it is there, plain Python otherwise.
 
 Each public function has its reference beside it (`reference_…`) and gives the same answer for any
 bytes. Importing this package imports neither numba nor numpy; machine code is loaded (0.05 s, once
@@ -6,6 +6,7 @@ it was compiled on this machine) when the first function has enough to do, see `
 
     columns, arguments   records as structure-of-arrays, topics by number, codes
     scan                 records into columns; the next record after damage
+    queues               ConsumeQueue and BatchConsumeQueue units from columns
     runtime              where machine code comes from and lies
 """
 

@@ -172,3 +172,141 @@ FIND_ARGUMENTS = 9
 (CRC_DATA, CRC_START, CRC_SIZE, CRC_TABLES) = range(4)
 # Places in the arguments of `text_hash`.
 (HASH_DATA, HASH_START, HASH_SIZE, HASH_SEED) = range(4)
+
+
+class QueueAnomaly(IntEnum):
+    """What is odd about a record's place in its queue."""
+
+    GAP = 1  # its ordinal lies ahead of the queue's end; what is between is not in the log
+    STEP_BACK = 2  # its ordinal lies before the queue's end: no unit is written
+    RESTART = 3  # its ordinal lies before the queue's end: the queue begins anew
+    MISNUMBERED = (
+        4  # its neighbours show that only its ordinal is wrong: it is put where it belongs
+    )
+    INTRUDER = 5  # its neighbours show that it is none of this queue: no unit is written
+    GAP_TOO_LARGE = 6  # further ahead than allowed: no unit is written
+    MULTI_DISPATCH = 7  # names and offsets of a multi-dispatch do not match: no extra units
+    NO_BATCH = 8  # an inner batch without INNER_NUM and INNER_BASE: no unit
+    NEGATIVE = 9  # its ordinal is negative: no unit is written
+
+
+class QueueStop(IntEnum):
+    """Why the queue kernel stopped before the last row; never seen by callers."""
+
+    DONE = 0
+    QUEUES_FULL = 1
+    UNITS_FULL = 2
+    TOPICS_FULL = 3
+
+
+# Fields of a queue's state; each int64.
+(
+    QUEUE_TOPIC,
+    QUEUE_ID,
+    QUEUE_KIND,  # 0 ConsumeQueue, 1 BatchConsumeQueue
+    QUEUE_NEXT,  # ordinal (batch: number) of the next unit, -1 for a queue without units
+    QUEUE_MAX,  # CommitLog offset: end of the last record in it (batch: its start), -1
+    QUEUE_CHUNK_COUNT,  # units of this call
+    QUEUE_CHUNK_BASE,  # byte in the output where they begin
+    QUEUE_RUN,  # its current run in this call
+) = range(8)
+QUEUE_FIELDS = 8
+KIND_SIMPLE, KIND_BATCH = 0, 1
+
+# Fields of a run of units; each int64.
+(RUN_QUEUE, RUN_FIRST, RUN_COUNT, RUN_SKIPPED, RUN_RESTARTS, RUN_START) = range(6)
+RUN_FIELDS = 6
+
+# Places in the arguments of `queues`.
+(
+    QUEUES_DATA,  # bytes that multi-dispatch positions refer to
+    QUEUES_ROW,  # in and out: first row to do
+    QUEUES_ROWS,
+    QUEUES_COMMIT_LOG_OFFSET,  # columns
+    QUEUES_RECORD_SIZE,
+    QUEUES_QUEUE_ID,
+    QUEUES_QUEUE_OFFSET,
+    QUEUES_SYS_FLAG,
+    QUEUES_STORE_TIMESTAMP,
+    QUEUES_TOPIC_ID,
+    QUEUES_TAGS_CODE,
+    QUEUES_INNER_NUM,
+    QUEUES_INNER_BASE,
+    QUEUES_DISPATCH_AT,
+    QUEUES_DISPATCH_SIZE,
+    QUEUES_OFFSETS_AT,
+    QUEUES_OFFSETS_SIZE,
+    QUEUES_TOPIC_KINDS,  # address of bytes: kind by topic id
+    QUEUES_KIND_COUNT,  # how many; topics that the kernel adds are none of a batch queue
+    QUEUES_MULTI_DISPATCH,  # whether multi-dispatch makes extra units
+    QUEUES_RESTART,  # whether a step back begins the queue anew
+    QUEUES_GAP_MAX,
+    QUEUES_STATES,  # address of int64
+    QUEUES_COUNT,  # in and out
+    QUEUES_MAX,
+    QUEUES_SLOTS,  # address of int32: 1 + queue number
+    QUEUES_SLOT_MASK,
+    QUEUES_UNIT_QUEUE,  # work: int32 by unit
+    QUEUES_UNIT_ROW,  # work: int32 by unit
+    QUEUES_UNIT_INDEX,  # work: int32 by unit, its place among the queue's units of this call
+    QUEUES_UNIT_MAX,
+    QUEUES_UNIT_COUNT,  # out
+    QUEUES_OUT,  # address of bytes, UNIT_MAX * 46 of them
+    QUEUES_OUT_USED,  # out
+    QUEUES_RUNS,  # address of int64
+    QUEUES_RUN_COUNT,  # out
+    QUEUES_ANOMALIES,  # address of int64: offset, code
+    QUEUES_ANOMALY_COUNT,  # in and out: how many there were
+    QUEUES_ANOMALY_MAX,  # how many can be kept
+    QUEUES_TOUCHED,  # work: int32, queues with units in this call
+    QUEUES_TOPIC_COUNT,  # the topic table as in `scan`, for the names in multi-dispatch
+    QUEUES_TOPIC_MAX,
+    QUEUES_TOPIC_STARTS,
+    QUEUES_TOPIC_SIZES,
+    QUEUES_TOPIC_TEXT,
+    QUEUES_TOPIC_TEXT_USED,
+    QUEUES_TOPIC_TEXT_MAX,
+    QUEUES_TOPIC_SLOTS,
+    QUEUES_TOPIC_SLOT_MASK,
+) = range(49)
+QUEUES_ARGUMENTS = 49
+
+# Places in the arguments of `index_keys`.
+(
+    KEYS_DATA,
+    KEYS_ROW,  # in and out
+    KEYS_ROWS,
+    KEYS_COMMIT_LOG_OFFSET,
+    KEYS_STORE_TIMESTAMP,
+    KEYS_SYS_FLAG,
+    KEYS_TOPIC_ID,
+    KEYS_UNIQ_AT,
+    KEYS_UNIQ_SIZE,
+    KEYS_KEYS_AT,
+    KEYS_KEYS_SIZE,
+    KEYS_TAGS_AT,
+    KEYS_TAGS_SIZE,
+    KEYS_INDEX_TAGS,
+    KEYS_HASH_PREFIXES,  # address of int64
+    KEYS_HASHES,  # out: address of int32
+    KEYS_OFFSETS,  # out: address of int64
+    KEYS_TIMESTAMPS,  # out: address of int64
+    KEYS_COUNT,  # in and out
+    KEYS_MAX,
+) = range(20)
+KEYS_ARGUMENTS = 20
+
+# Places in the arguments of `index_put`.
+(
+    PUT_FILE,  # address of the index file's bytes
+    PUT_SLOTS,
+    PUT_ENTRIES,
+    PUT_HASHES,
+    PUT_OFFSETS,
+    PUT_TIMESTAMPS,
+    PUT_START,
+    PUT_STOP,
+) = range(8)
+PUT_ARGUMENTS = 8
+# Places in the arguments of `index_relink`.
+(RELINK_FILE, RELINK_SLOTS, RELINK_ENTRIES, RELINK_COUNT) = range(4)

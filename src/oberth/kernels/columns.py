@@ -7,6 +7,7 @@ numba is needed to have it; ``columns.array(name)`` is a numpy view of the same 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from oberth.kernels.arguments import (
     DISPATCH_COLUMNS,
     PROPERTY_COLUMNS,
 )
+from oberth.kernels.memory import address
 
 if TYPE_CHECKING:
     import numpy
@@ -28,6 +30,9 @@ _ITEM_SIZE = {"q": 8, "i": 4}
 # Columns that start at the same place of a page would fight for the same few lines of the L1 cache
 # (8 ways, and a scan writes up to 36 columns at once), so each starts three lines after that.
 _STAGGER = 192
+# What a kernel may add to a topic table in one call; it is called again when that was not enough.
+_SPARE_TOPICS = 64
+_SPARE_TOPIC_TEXT = 1 << 17  # any single topic fits: its length is 16 bits
 
 
 class Columns:
@@ -183,8 +188,27 @@ class TopicTable:
         self.text_used = at
         self._reserved_names = names
 
-    def take_over(self, count: int, text_used: int) -> None:
+    def lend(self, arguments: array[int], first: int) -> None:
+        """Puts the kernels' memory into a kernel's arguments, with room for some more topics."""
+        self.reserve(_SPARE_TOPICS, _SPARE_TOPIC_TEXT)
+        arguments[first : first + 9] = array(
+            "q",
+            (
+                len(self.names),
+                len(self.starts) // 8,
+                address(self.starts),
+                address(self.sizes),
+                address(self.text),
+                self.text_used,
+                len(self.text),
+                address(self.slots),
+                self.slot_count - 1,
+            ),
+        )
+
+    def take_back(self, arguments: array[int], first: int) -> None:
         """Brings the names that a kernel added to its memory into the table."""
+        count, text_used = arguments[first], arguments[first + 5]
         starts = memoryview(self.starts).cast("q")
         sizes = memoryview(self.sizes).cast("i")
         for number in range(len(self.names), count):

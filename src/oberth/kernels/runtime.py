@@ -33,11 +33,14 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "oberth.kernels.compiled"
-_MODULES = ("abi", "checks", "records")
+_MODULES = ("abi", "checks", "records", "queues")
 _SOURCE_FILES = (
     ("oberth.kernels", "arguments.py"),
     ("oberth.formats", "message.py"),
     ("oberth.formats", "consume_queue.py"),
+    ("oberth.formats", "batch_consume_queue.py"),
+    ("oberth.formats", "delay_level.py"),
+    ("oberth.kernels", "layout.py"),
     ("oberth.formats", "index_file.py"),
     ("oberth.formats", "sys_flag.py"),
     *((PACKAGE, f"{name}.py") for name in _MODULES),
@@ -47,6 +50,7 @@ _KERNELS = {
     "java_hash": "checks",
     "find": "checks",
     "scan": "records",
+    "queues": "queues",
 }
 # The reference gets through some 30 MB of log a second; loading takes 0.05 s, compiling some 3 s.
 WORK_BEFORE_LOAD = 1 << 20

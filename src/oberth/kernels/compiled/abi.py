@@ -72,6 +72,7 @@ def _load(width: int, *, signed: bool, swap: bool) -> Any:
     return intrinsic(typed)
 
 
+load_u8 = _load(8, signed=False, swap=False)
 load_be16 = _load(16, signed=False, swap=True)
 load_be32 = _load(32, signed=True, swap=True)
 load_be64 = _load(64, signed=True, swap=True)

@@ -28,6 +28,7 @@ from oberth.kernels.compiled.abi import (
     load_be64,
     load_le32,
     load_le64,
+    load_u8,
     match_64,
     trailing_zeros,
     uint32_at,
@@ -101,7 +102,7 @@ def text_hash(data: Any, start: int, size: int, seed: int) -> int:
     position = start
     end = start + size
     while position < end:
-        first = int(data[position])
+        first = load_u8(data, position)
         position += 1
         if first < 0x80:
             h = (h * 31 + first) & 0xFFFFFFFF
@@ -115,7 +116,7 @@ def text_hash(data: Any, start: int, size: int, seed: int) -> int:
             low = 0xA0 if first == 0xE0 else 0x80
             high = 0x9F if first == 0xED else 0xBF
             if position < end and low <= data[position] <= high:
-                second = int(data[position])
+                second = load_u8(data, position)
                 position += 1
                 if continuation(data, position, end):
                     unit = (first & 0x0F) << 12 | (second & 0x3F) << 6 | (data[position] & 0x3F)
@@ -124,10 +125,10 @@ def text_hash(data: Any, start: int, size: int, seed: int) -> int:
             low = 0x90 if first == 0xF0 else 0x80
             high = 0x8F if first == 0xF4 else 0xBF
             if position < end and low <= data[position] <= high:
-                second = int(data[position])
+                second = load_u8(data, position)
                 position += 1
                 if continuation(data, position, end):
-                    third = int(data[position])
+                    third = load_u8(data, position)
                     position += 1
                     if continuation(data, position, end):
                         point = (
@@ -188,7 +189,7 @@ def inspect_record(
     if body_size < 0 or topic_at + 3 > end:
         return _LENGTHS, 0, 0, 0, 0, 0
     if magic == MAGIC_V1:
-        topic_size = int(data[topic_at])
+        topic_size = load_u8(data, topic_at)
         topic_at += 1
     else:
         topic_size = load_be16(data, topic_at)
@@ -222,7 +223,7 @@ def record_crc_ok(data: Any, position: int, properties_at: int, tables: Any) -> 
         return False
     value = 0
     for n in range(10):
-        digit = int(data[end - 2 - n]) - 48
+        digit = load_u8(data, end - 2 - n) - 48
         if digit < 0 or digit > 9:
             return False
         value = value * 10 + digit

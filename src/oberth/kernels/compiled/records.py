@@ -21,6 +21,7 @@ from oberth.kernels.compiled.abi import (
     load_be64,
     load_le32,
     load_le64,
+    load_u8,
     match_16,
     trailing_zeros,
     uint32_at,
@@ -104,6 +105,14 @@ _SCHEDULE_3 = int.from_bytes(_SCHEDULE[-8:], "little")
 
 _DECIMAL_MAX = (1 << 63) - 1
 
+# The topic table's places in the arguments, relative to its first.
+_TABLE_COUNT = 0
+_TABLE_MAX = at.SCAN_TOPIC_MAX - at.SCAN_TOPIC_COUNT
+_TABLE_TEXT_USED = at.SCAN_TOPIC_TEXT_USED - at.SCAN_TOPIC_COUNT
+_TABLE_TEXT_MAX = at.SCAN_TOPIC_TEXT_MAX - at.SCAN_TOPIC_COUNT
+_TABLE_SLOT_MASK = at.SCAN_TOPIC_SLOT_MASK - at.SCAN_TOPIC_COUNT
+assert _TABLE_SLOT_MASK == at.QUEUES_TOPIC_SLOT_MASK - at.QUEUES_TOPIC_COUNT
+
 
 @helper
 def seek_byte(data: Any, start: int, end: int, limit: int, byte: int) -> int:
@@ -129,7 +138,7 @@ def decimal(data: Any, start: int, size: int) -> int:
         return -1
     value = 0
     for n in range(size):
-        digit = int(data[start + n]) - 48
+        digit = load_u8(data, start + n) - 48
         if digit < 0 or digit > 9 or value > (_DECIMAL_MAX - digit) // 10:
             return -1
         value = value * 10 + digit
@@ -172,7 +181,7 @@ def spread_hash(data: Any, start: int, size: int) -> int:
         h ^= (h >> 32) & 0xFFFFFFFF
         n += 8
     while n < size:
-        h = (h ^ int(data[start + n])) * -0x61C8864680B583EB
+        h = (h ^ load_u8(data, start + n)) * -0x61C8864680B583EB
         n += 1
     return (h ^ ((h >> 29) & 0x7FFFFFFFF)) & 0x7FFFFFFFFFFFFFFF
 
@@ -180,6 +189,7 @@ def spread_hash(data: Any, start: int, size: int) -> int:
 @helper
 def intern_topic(
     args: Any,
+    first: int,
     starts: Any,
     sizes: Any,
     text: Any,
@@ -188,8 +198,11 @@ def intern_topic(
     topic_at: int,
     topic_size: int,
 ) -> int:
-    """The topic's number; a new one is added to the table. -1 when the table is full."""
-    mask = args[at.SCAN_TOPIC_SLOT_MASK]
+    """The topic's number; a new one is added to the table. -1 when the table is full.
+
+    ``first`` is the place in the arguments where the topic table begins.
+    """
+    mask = args[first + _TABLE_SLOT_MASK]
     slot = spread_hash(data, topic_at, topic_size) & mask
     while slots[slot] != 0:
         known = int(slots[slot]) - 1
@@ -198,16 +211,16 @@ def intern_topic(
         ):
             return known
         slot = (slot + 1) & mask
-    count = args[at.SCAN_TOPIC_COUNT]
-    used = args[at.SCAN_TOPIC_TEXT_USED]
-    if count >= args[at.SCAN_TOPIC_MAX] or topic_size > args[at.SCAN_TOPIC_TEXT_MAX] - used:
+    count = args[first + _TABLE_COUNT]
+    used = args[first + _TABLE_TEXT_USED]
+    if count >= args[first + _TABLE_MAX] or topic_size > args[first + _TABLE_TEXT_MAX] - used:
         return -1
     copy_bytes(text, used, data, topic_at, topic_size)
     starts[count] = used
     sizes[count] = topic_size
     slots[slot] = count + 1
-    args[at.SCAN_TOPIC_COUNT] = count + 1
-    args[at.SCAN_TOPIC_TEXT_USED] = used + topic_size
+    args[first + _TABLE_COUNT] = count + 1
+    args[first + _TABLE_TEXT_USED] = used + topic_size
     return int(count)
 
 
@@ -268,7 +281,15 @@ def scan(args: Any) -> int:
                 and same_bytes(text, starts[last_topic], data, topic_at, topic_size)
             ):
                 last_topic = intern_topic(
-                    args, starts, sizes, text, slots, data, topic_at, topic_size
+                    args,
+                    at.SCAN_TOPIC_COUNT,
+                    starts,
+                    sizes,
+                    text,
+                    slots,
+                    data,
+                    topic_at,
+                    topic_size,
                 )
                 if last_topic < 0:
                     end_reason = _TOPICS_FULL
