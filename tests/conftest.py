@@ -2,6 +2,7 @@
 
 ``golden_name``     parametrised over all golden stores; narrow it with
                     ``@pytest.mark.parametrize("golden_name", [...])``.
+``golden_closed_name``  the same, only stores that were closed cleanly and still have their queues.
 ``golden_store``    ``golden_store(name)``: a private copy that the test may change.
 ``golden_pristine`` ``golden_pristine(name)``: the session's unpacked original; only for reading.
 ``golden_facts``    ``golden_facts(name)``: what RocketMQ read from the store, without unpacking it.
@@ -17,6 +18,7 @@ import gzip
 import json
 import mmap
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -32,6 +34,10 @@ _STORES = tuple(sorted(p.name.removesuffix(".tar.gz") for p in GOLDEN_DIR.glob("
 _FRAMES = tuple(
     sorted(p.name.removesuffix(".jsonl.gz") for p in (GOLDEN_DIR / "frames").glob("*.jsonl.gz"))
 )
+
+# Killed, or robbed of their queues: their derived files say less than their logs.
+_NOT_CLOSED = re.compile(r"(badcrc-tail|torn-tail|stale-tail|crash|propcrc-force)-\d|.*noqueue")
+_CLOSED = tuple(name for name in _STORES if not _NOT_CLOSED.match(name))
 
 # A kernel's first call compiles and a shared machine stalls: time is no evidence here.
 settings.register_profile("oberth", deadline=None, print_blob=True)
@@ -139,6 +145,18 @@ _HAS_SEEK_DATA = hasattr(os, "SEEK_DATA")
 def golden_name(request: pytest.FixtureRequest) -> str:
     """Each golden store's name in turn."""
     return str(request.param)
+
+
+@pytest.fixture(params=_CLOSED)
+def golden_closed_name(request: pytest.FixtureRequest) -> str:
+    """Each golden store whose derived files agree with its log, in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def golden_closed_names() -> tuple[str, ...]:
+    """The names of the golden stores whose derived files agree with their logs."""
+    return _CLOSED
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,18 @@ def test_folder_is_not_empty(golden_names: tuple[str, ...]) -> None:
     assert {name.rpartition("-")[2] for name in golden_names} == {"4.9.7", "5.5.0"}
 
 
+def test_closed_stores(
+    golden_names: tuple[str, ...],
+    golden_closed_names: tuple[str, ...],
+    golden_facts: Callable[[str], Any],
+) -> None:
+    assert golden_closed_names == tuple(
+        name
+        for name in golden_names
+        if not golden_facts(name)["abortFile"] and "noqueue" not in name
+    )
+
+
 def test_every_file_has_a_sum_and_every_sum_a_file() -> None:
     on_disk = {
         p.relative_to(GOLDEN_DIR).as_posix().removesuffix(".gz" if ".json" in p.name else "")
