@@ -1,0 +1,294 @@
+"""The body of REGISTER_BROKER (103): a broker's topics, as JSON or compressed.
+
+JSON, for name servers and brokers of V3_0_11 and later:
+
+    {"filterServerList":[...],"topicConfigSerializeWrapper":{"dataVersion":{...},
+     "mappingDataVersion":{...},"topicConfigTable":{name: TopicConfig},
+     "topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{name: mapping}}}
+
+and for older ones the wrapper alone. Compressed (header field ``compressed``) it is a zlib stream
+of (big-endian; a text is its size and its bytes):
+
+    size  field          type   note
+       4  version_size   int32  then that many bytes: DataVersion as JSON
+       4  topic_count    int32  then so many texts: name, read queues, write queues, perm, filter
+                                type and, from 5.x on, attributes as JSON, separated by blanks
+       4  filter_size    int32  then filter servers as a JSON list
+       4  mapping_count  int32  from V5_0_0 on; then so many texts: mappings as JSON
+
+RocketMQ: ``RegisterBrokerBody``, ``TopicConfigAndMappingSerializeWrapper``, ``TopicConfig``. A
+broker of many topics registers every 30 seconds, so this is decoded and encoded without a Bean per
+topic.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from oberth.errors import ConfigFormatError
+from oberth.formats.data_version import DataVersion
+from oberth.formats.topic_config import TopicConfig
+from oberth.remoting.bodies.base import Body, BodyError, convert, parse
+from oberth.remoting.code import MQVersion
+
+REGISTER_BODY_SIZE_MAX: Final = 256 * 1024 * 1024
+"""Bytes of a body after decompression."""
+
+_INT32: Final = struct.Struct(">i")
+
+
+class RegisteredTopic(Body):
+    """A topic as a broker registers it; fields as in ``TopicConfig``."""
+
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)
+    order: bool = False
+    perm: int = 6
+    read_queue_nums: int = 16
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_name: str | None = None
+    topic_sys_flag: int = 0
+    write_queue_nums: int = 16
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> RegisteredTopic:
+        """What is registered of a topic's configuration."""
+        return cls(
+            attributes=config.attributes,
+            order=config.order,
+            perm=config.perm,
+            read_queue_nums=config.read_queue_nums,
+            topic_filter_type=config.topic_filter_type,
+            topic_name=config.topic_name,
+            topic_sys_flag=config.topic_sys_flag,
+            write_queue_nums=config.write_queue_nums,
+        )
+
+
+class _Version(Body):
+    counter: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+
+
+class _Wrapper(Body):
+    data_version: _Version = msgspec.field(default_factory=_Version)
+    mapping_data_version: _Version = msgspec.field(default_factory=_Version)
+    topic_config_table: dict[str, RegisteredTopic] = msgspec.field(default_factory=dict)
+    topic_queue_mapping_detail_map: dict[str, Any] = msgspec.field(default_factory=dict)
+    topic_queue_mapping_info_map: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Body(Body):
+    filter_server_list: list[str] = msgspec.field(default_factory=list)
+    topic_config_serialize_wrapper: _Wrapper = msgspec.field(default_factory=_Wrapper)
+
+
+class RegisterBrokerBody:
+    """A broker's topics and their version.
+
+    Attributes:
+        data_version: of the broker's topic table.
+        topics: by name. A partial registration has only those that changed.
+        filter_servers: obsolete.
+        mappings: of static topics, by name, as JSON objects.
+    """
+
+    __slots__ = ("data_version", "filter_servers", "mappings", "topics")
+
+    def __init__(
+        self,
+        data_version: DataVersion,
+        topics: dict[str, RegisteredTopic],
+        filter_servers: list[str] | None = None,
+        mappings: dict[str, Any] | None = None,
+    ) -> None:
+        self.data_version = data_version
+        self.topics = topics
+        self.filter_servers = filter_servers or []
+        self.mappings = mappings or {}
+
+    @classmethod
+    def of_configs(
+        cls, data_version: DataVersion, configs: Iterable[TopicConfig]
+    ) -> RegisterBrokerBody:
+        """The body that registers ``configs``."""
+        topics = {
+            config.topic_name: RegisteredTopic.of(config) for config in configs if config.topic_name
+        }
+        return cls(data_version, topics)
+
+    @classmethod
+    def decode(
+        cls, data: bytes, *, compressed: bool = False, version: int = MQVersion.V5_3_3
+    ) -> RegisterBrokerBody:
+        """The body of a registration.
+
+        Args:
+            data: the body as it came.
+            compressed: the header's field of that name.
+            version: of the requester; it decides between forms.
+
+        Raises:
+            BodyError: it is not such a body, or too large.
+        """
+        if compressed:
+            return _decode_compressed(data, version)
+        if not data:
+            return cls(DataVersion(), {})
+        if version >= MQVersion.V3_0_11:
+            body = _Body.decode(data)
+            wrapper, filters = body.topic_config_serialize_wrapper, body.filter_server_list
+        else:
+            wrapper, filters = _Wrapper.decode(data), []
+        return cls(
+            _data_version(wrapper.data_version),
+            wrapper.topic_config_table,
+            filters,
+            wrapper.topic_queue_mapping_info_map,
+        )
+
+    def encode(self) -> bytes:
+        """The JSON form."""
+        version = _Version(
+            counter=self.data_version.counter,
+            state_version=self.data_version.state_version,
+            timestamp=self.data_version.timestamp,
+        )
+        return _Body(
+            filter_server_list=self.filter_servers,
+            topic_config_serialize_wrapper=_Wrapper(
+                data_version=version,
+                topic_config_table=self.topics,
+                topic_queue_mapping_info_map=self.mappings,
+            ),
+        ).encode()
+
+    def encode_compressed(self, version: int = MQVersion.V5_3_3) -> bytes:
+        """The zlib form, with what ``version`` knows."""
+        is_5x = version >= MQVersion.V5_0_0
+        topics = [
+            _text(
+                f"{name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
+                f"{topic.topic_filter_type}"
+                + (f" {json.dumps(topic.attributes, separators=(',', ':'))}" if is_5x else "")
+            )
+            for name, topic in self.topics.items()
+        ]
+        pieces = [
+            _text(self.data_version.encode(pretty=False).decode()),
+            _INT32.pack(len(topics)),
+            *topics,
+            _text(json.dumps(self.filter_servers, separators=(",", ":"))),
+        ]
+        if is_5x:
+            pieces.append(_INT32.pack(len(self.mappings)))
+            pieces += [
+                _text(json.dumps(mapping, separators=(",", ":")))
+                for mapping in self.mappings.values()
+            ]
+        return zlib.compress(b"".join(pieces), 9)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _INT32.pack(len(data)) + data
+
+
+def _data_version(version: _Version) -> DataVersion:
+    return DataVersion(
+        counter=version.counter, state_version=version.state_version, timestamp=version.timestamp
+    )
+
+
+class _Reader:
+    """Numbers and texts one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def ended(self) -> bool:
+        return self._at == len(self._data)
+
+    def number(self, what: str) -> int:
+        if self._at + 4 > len(self._data):
+            raise BodyError(
+                f"RegisterBrokerBody: {what} at {self._at} of {len(self._data)} bytes is torn"
+            )
+        (number,) = _INT32.unpack_from(self._data, self._at)
+        self._at += 4
+        return int(number)
+
+    def text(self, what: str) -> bytes:
+        size = self.number(what)
+        if not 0 <= size <= len(self._data) - self._at:
+            raise BodyError(
+                f"RegisterBrokerBody: {what} of {size} bytes at {self._at}, "
+                f"allowed 0 to {len(self._data) - self._at}"
+            )
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+
+def _decompress(data: bytes) -> bytes:
+    decompressor = zlib.decompressobj()
+    try:
+        plain = decompressor.decompress(data, REGISTER_BODY_SIZE_MAX)
+    except zlib.error as error:
+        raise BodyError(f"RegisterBrokerBody: {error}") from None
+    if decompressor.unconsumed_tail:
+        raise BodyError(f"RegisterBrokerBody: more than {REGISTER_BODY_SIZE_MAX} bytes")
+    if not decompressor.eof:
+        raise BodyError("RegisterBrokerBody: the zlib stream does not end")
+    return plain
+
+
+def _decode_compressed(data: bytes, version: int) -> RegisterBrokerBody:
+    reader = _Reader(_decompress(data))
+    try:
+        data_version = DataVersion.decode(reader.text("data version"), name="dataVersion")
+    except ConfigFormatError as error:
+        raise BodyError(f"RegisterBrokerBody: {error}") from None
+    topics = {}
+    for _ in range(reader.number("topic count")):
+        topic = _decode_topic(reader.text("topic"))
+        topics[str(topic.topic_name)] = topic
+    filters = convert(
+        parse(reader.text("filter servers") or b"[]", "filterServerList") or [],
+        list[str],
+        "filterServerList",
+    )
+    mappings: dict[str, Any] = {}
+    if version >= MQVersion.V5_0_0 and not reader.ended:
+        for _ in range(reader.number("mapping count")):
+            mapping = parse(reader.text("mapping"), "topicQueueMappingInfo")
+            if isinstance(mapping, dict) and isinstance(mapping.get("topic"), str):
+                mappings[mapping["topic"]] = mapping
+    return RegisterBrokerBody(data_version, topics, filters, mappings)
+
+
+def _decode_topic(text: bytes) -> RegisteredTopic:
+    words = text.decode("utf-8", "replace").split(" ", 5)
+    try:
+        name, read_queues, write_queues, perm, filter_type = words[:5]
+        topic = RegisteredTopic(
+            topic_name=name,
+            read_queue_nums=int(read_queues),
+            write_queue_nums=int(write_queues),
+            perm=int(perm),
+            topic_filter_type=filter_type,
+        )
+    except ValueError:
+        raise BodyError(
+            f"RegisterBrokerBody: topic {text[:80]!r}, allowed five or six words"
+        ) from None
+    if len(words) == 6 and words[5] not in ("", "{}", "null"):
+        topic.attributes = convert(parse(words[5].encode(), name), dict[str, str], name)
+    return topic

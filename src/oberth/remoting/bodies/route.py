@@ -1,0 +1,86 @@
+"""Bodies about where topics and brokers are: 105, 106, 206, 217, 219, 224, 300, 304, 901, ..."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from oberth.remoting.bodies.base import Body
+
+MASTER_ID: Final = 0
+"""The broker id that stands for the master."""
+
+
+class QueueData(Body):
+    """A topic's queues on one broker; ``perm`` is READ 4, WRITE 2, INHERIT 1."""
+
+    broker_name: str
+    perm: int
+    read_queue_nums: int
+    topic_sys_flag: int = 0
+    write_queue_nums: int = 0
+
+
+class BrokerData(Body):
+    """The addresses of one broker name, by broker id; id 0 is the master."""
+
+    broker_addrs: dict[int, str] = msgspec.field(default_factory=dict)
+    broker_name: str = ""
+    cluster: str = ""
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+    def address(self) -> str | None:
+        """The master, else any other."""
+        master = self.broker_addrs.get(MASTER_ID)
+        return master if master is not None else next(iter(self.broker_addrs.values()), None)
+
+
+class TopicRouteData(Body):
+    """Answer of 105 and body of 217."""
+
+    broker_datas: list[BrokerData] = msgspec.field(default_factory=list)
+    filter_server_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] = msgspec.field(default_factory=list)
+
+
+class ClusterInfo(Body):
+    """Answer of 106."""
+
+    broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
+    cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
+
+
+class TopicList(Body):
+    """Answer of 206, 224, 304, 305, 311 to 313 and 343."""
+
+    broker_addr: str | None = None
+    topic_list: list[str] = msgspec.field(default_factory=list)
+
+
+class GroupList(Body):
+    """Answer of 300."""
+
+    group_list: list[str] = msgspec.field(default_factory=list)
+
+
+class KVTable(Body):
+    """Answer of 28 and 219, and of 103 with order configuration."""
+
+    table: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class BrokerMemberGroup(Body):
+    """The members of one broker name."""
+
+    broker_addrs: dict[int, str] = msgspec.field(default_factory=dict)
+    broker_name: str = ""
+    cluster: str = ""
+
+
+class GetBrokerMemberGroupResponseBody(Body):
+    """Answer of 901."""
+
+    broker_member_group: BrokerMemberGroup | None = None
