@@ -107,8 +107,8 @@ class FileSystem(Protocol):
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; none if there is no such directory."""
 
-    def make_dirs(self, path: str) -> None:
-        """Creates a directory and its parents, durably."""
+    def make_dirs(self, path: str, *, durable: bool = True) -> None:
+        """Creates a directory and its parents; not durable: the caller syncs the names later."""
 
     def remove(self, path: str) -> None:
         """Removes a file; no error if it is gone."""
@@ -311,8 +311,11 @@ class OsFileSystem:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def make_dirs(self, path: str) -> None:
+    def make_dirs(self, path: str, *, durable: bool = True) -> None:
         """See FileSystem."""
+        if not durable:
+            os.makedirs(path, exist_ok=True)
+            return
         missing: list[str] = []
         at = os.path.abspath(path)
         while not os.path.isdir(at):

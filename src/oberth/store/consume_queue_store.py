@@ -1,0 +1,370 @@
+"""The table of all queues: topic and queue id to ConsumeQueue or BatchConsumeQueue.
+
+Which kind a topic's queues are is told by its attribute ``queue.type``; the directories on disk
+must agree. What is kept in memory for a queue that nobody uses is a few hundred bytes, and neither
+a file nor a mapping. RocketMQ: ConsumeQueueStore.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from oberth.errors import StoreCorruptError
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.names import (
+    check_stored_topic,
+    is_lmq,
+    is_stored_topic,
+    is_system_topic,
+)
+from oberth.formats.paths import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, CONSUME_QUEUE_EXT
+from oberth.store.batch_consume_queue import BatchConsumeQueue
+from oberth.store.consume_queue import ConsumeQueue, QueueExtent
+from oberth.store.consume_queue_ext import ConsumeQueueExt
+from oberth.store.files import FileSystem
+from oberth.store.tail_stream import OPEN_FILES_MAX, FilePool
+
+log = logging.getLogger(__name__)
+
+Queue = ConsumeQueue | BatchConsumeQueue
+QueueKey = tuple[str, int]
+
+QUEUE_TYPE_ATTRIBUTE: Final = "queue.type"
+BATCH_QUEUE_TYPE: Final = "BatchCQ"
+QUEUE_ID_MAX: Final = 0x7FFFFFFF
+
+
+class QueueFinding(NamedTuple):
+    """Something that is wrong with a queue's files and must be built again from the CommitLog."""
+
+    topic: str
+    queue_id: int
+    reason: str
+    rebuild_from: int
+    """CommitLog offset behind which the queue's units are missing."""
+
+
+class ConsumeQueueStore:
+    """All queues of a store. One thread dispatches; any thread may read, flush or clean."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        config: MessageStoreConfig,
+        *,
+        writable: bool = True,
+        topic_attributes: Callable[[str], Mapping[str, str]] | None = None,
+        open_files_max: int = OPEN_FILES_MAX,
+    ) -> None:
+        self.files = files
+        self.config = config
+        self.pool = FilePool(files, writable=writable, open_files_max=open_files_max)
+        self.table: dict[str, dict[int, Queue]] = {}
+        self._attributes = topic_attributes
+        self._lock = threading.Lock()  # guards changes of table
+        self._lmq_count = 0
+        # Queues with stale units behind their end, and the log's end when they were cut.
+        self._stale: list[Queue] = []
+        self._stale_log_end = 0
+        self._corrected_for = -1
+
+    # Opening and closing
+
+    def load(self) -> list[QueueFinding]:
+        """Finds the queues on disk. `recover` is to follow.
+
+        Returns what must be rebuilt because files are missing in between.
+
+        Raises:
+            StoreCorruptError: a file of the wrong size, or a queue of the other kind than its
+                topic's attribute says.
+        """
+        findings: list[QueueFinding] = []
+        for kind in (CONSUME_QUEUE, BATCH_CONSUME_QUEUE):
+            root = f"{self.config.store_path_root_dir}/{kind}"
+            for topic in self.files.list(root):
+                if not is_stored_topic(topic):
+                    continue
+                for name in self.files.list(f"{root}/{topic}"):
+                    if not (name.isascii() and name.isdigit()) or str(int(name)) != name:
+                        continue
+                    queue = self._load_queue(kind, topic, int(name))
+                    trouble = queue.load()
+                    if trouble is not None:
+                        queue.recover()
+                        findings.append(
+                            QueueFinding(topic, int(name), trouble, queue.max_physic_offset)
+                        )
+        return findings
+
+    def _load_queue(self, kind: str, topic: str, queue_id: int) -> Queue:
+        queues = self.table.setdefault(topic, {})
+        queue = self._make(topic, queue_id, batch=kind == BATCH_CONSUME_QUEUE)
+        if queue_id in queues or (
+            self._attributes is not None and self._is_batch(topic) != queue.is_batch
+        ):
+            raise StoreCorruptError(
+                f"{queue.stream.directory}: topic {topic} has queues of the "
+                f"{'simple' if queue.is_batch else 'batch'} kind"
+            )
+        queues[queue_id] = queue
+        self._lmq_count += is_lmq(topic)
+        return queue
+
+    def _is_batch(self, topic: str) -> bool:
+        attributes = self._attributes(topic) if self._attributes is not None else {}
+        return attributes.get(QUEUE_TYPE_ATTRIBUTE) == BATCH_QUEUE_TYPE
+
+    def _make(self, topic: str, queue_id: int, *, batch: bool) -> Queue:
+        config = self.config
+        root = config.store_path_root_dir
+        if batch:
+            return BatchConsumeQueue(
+                self.pool,
+                f"{root}/{BATCH_CONSUME_QUEUE}/{topic}/{queue_id}",
+                topic,
+                queue_id,
+                config.batch_consume_queue_file_size,
+            )
+        ext = None
+        if config.enable_consume_queue_ext:
+            ext = ConsumeQueueExt(
+                self.pool,
+                f"{root}/{CONSUME_QUEUE_EXT}/{topic}/{queue_id}",
+                config.mapped_file_size_consume_queue_ext,
+            )
+        return ConsumeQueue(
+            self.pool,
+            f"{root}/{CONSUME_QUEUE}/{topic}/{queue_id}",
+            topic,
+            queue_id,
+            config.consume_queue_file_size,
+            ext=ext,
+        )
+
+    def recover(
+        self,
+        extents: Mapping[QueueKey, QueueExtent] | None = None,
+        *,
+        extents_log_min: int = -1,
+    ) -> int:
+        """Finds where every queue ends; returns max_physic_offset.
+
+        Args:
+            extents: the `snapshot` of a clean shutdown; a queue whose files fit is not read.
+            extents_log_min: the CommitLog's min offset that those extents are corrected for.
+        """
+        known = extents or {}
+        missing = False
+        for topic, queues in self.table.items():
+            for queue_id, queue in queues.items():
+                extent = known.get((topic, queue_id))
+                missing = missing or extent is None
+                queue.recover(extent)
+        self._corrected_for = -1 if missing else extents_log_min
+        return self.max_physic_offset
+
+    def close(self) -> None:
+        """Closes the files. What is not flushed is not written."""
+        self.pool.close()
+        self.table = {}
+
+    # Finding
+
+    def find(self, topic: str, queue_id: int) -> Queue | None:
+        """The queue, or None."""
+        queues = self.table.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def find_or_create(self, topic: str, queue_id: int) -> Queue:
+        """The queue, made if it is not there yet. RocketMQ: findOrCreateConsumeQueue.
+
+        Raises:
+            IllegalNameError: no directory can be named after the topic.
+        """
+        queues = self.table.get(topic)
+        queue = None if queues is None else queues.get(queue_id)
+        return self._create(topic, queue_id) if queue is None else queue
+
+    def _create(self, topic: str, queue_id: int) -> Queue:
+        check_stored_topic(topic)
+        with self._lock:
+            queue = self.table.setdefault(topic, {}).get(queue_id)
+            if queue is None:
+                queue = self._make(topic, queue_id, batch=self._is_batch(topic))
+                # A fresh dictionary: readers go through the old one meanwhile.
+                self.table[topic] = {**self.table[topic], queue_id: queue}
+                self._lmq_count += is_lmq(topic)
+        return queue
+
+    def topics(self) -> list[str]:
+        """Every topic that has queues."""
+        return list(self.table)
+
+    def queues(self, topic: str) -> list[Queue]:
+        """A topic's queues, in order of their ids."""
+        return [queue for _, queue in sorted(self.table.get(topic, {}).items())]
+
+    def all_queues(self) -> list[Queue]:
+        """Every queue."""
+        return [queue for queues in list(self.table.values()) for queue in queues.values()]
+
+    @property
+    def lmq_count(self) -> int:
+        """How many light message queues there are, at most maxLmqConsumeQueueNum."""
+        return self._lmq_count
+
+    @property
+    def max_physic_offset(self) -> int:
+        """Up to where in the CommitLog the furthest queue is built; -1 without queues."""
+        return max((queue.max_physic_offset for queue in self.all_queues()), default=-1)
+
+    def queue_offsets(self) -> dict[QueueKey, int]:
+        """The next queue offset of every queue: what the CommitLog's table starts with."""
+        return {(queue.topic, queue.queue_id): queue.max_offset for queue in self.all_queues()}
+
+    def snapshot(self) -> dict[QueueKey, QueueExtent]:
+        """The bounds of every queue. After `flush` they are those of the files on the disk."""
+        return {(queue.topic, queue.queue_id): queue.extent for queue in self.all_queues()}
+
+    # Writing
+
+    def write_behind(self) -> int:
+        """Writes what is only in memory into the files, of those queues that have such units.
+
+        Another process sees the units then; a power cut may still take them. Meant to be called
+        every 100 ms or so. Returns the bytes written.
+
+        Raises:
+            StoreFullError: the disk has no room; the rest stays in memory.
+        """
+        written = self.pool.write_behind()
+        if self._stale and written and self.max_physic_offset > self._stale_log_end:
+            # From now on a stale unit could name a record that really is at its offset.
+            stale, self._stale = self._stale, []
+            for queue in stale:
+                queue.erase_stale()
+        return written
+
+    def flush(self) -> int:
+        """Makes every unit put so far durable; returns how many files were synced."""
+        self.write_behind()
+        return self.pool.sync()
+
+    def refresh(self, log_end_offset: int) -> None:
+        """Takes in what the writing process has added, new queues too. For a read-only store."""
+        for kind in (CONSUME_QUEUE, BATCH_CONSUME_QUEUE):
+            root = f"{self.config.store_path_root_dir}/{kind}"
+            for topic in self.files.list(root):
+                if not is_stored_topic(topic):
+                    continue
+                for name in self.files.list(f"{root}/{topic}"):
+                    if name.isascii() and name.isdigit() and self.find(topic, int(name)) is None:
+                        self._load_queue(kind, topic, int(name))
+        for queue in self.all_queues():
+            queue.refresh(log_end_offset)
+
+    # Shrinking
+
+    def truncate(self, limit: int, *, log_end_offset: int | None = None) -> None:
+        """Cuts off the units of records at or behind an offset, in all queues.
+
+        Args:
+            limit: records from here on are dispatched again, or are not in the log any more.
+            log_end_offset: where the log ends, if that is not the limit.
+
+        RocketMQ: truncateDirtyLogicFiles.
+        """
+        self._stale = [queue for queue in self.all_queues() if queue.truncate(limit)]
+        self._stale_log_end = limit if log_end_offset is None else log_end_offset
+        self._corrected_for = -1
+
+    def correct_min_offsets(self, log_min_offset: int) -> None:
+        """Moves every queue's min offset to the first message that the CommitLog still has."""
+        if log_min_offset == self._corrected_for:
+            return
+        for queue in self.all_queues():
+            queue.correct_min_offset(log_min_offset)
+        self._corrected_for = log_min_offset
+
+    def delete_expired(self, log_min_offset: int, *, pause_ms: int | None = None) -> int:
+        """Deletes the files of expired units and corrects the min offsets.
+
+        Args:
+            log_min_offset: the CommitLog's min offset.
+            pause_ms: to rest after each queue that lost files; deleteConsumeQueueFilesInterval.
+
+        Returns:
+            How many files were deleted.
+        """
+        if pause_ms is None:
+            pause_ms = self.config.delete_consume_queue_files_interval_ms
+        total = 0
+        for queue in self.all_queues():
+            deleted = queue.delete_expired(log_min_offset)
+            queue.correct_min_offset(log_min_offset)
+            if deleted and pause_ms:
+                time.sleep(pause_ms / 1000)
+            total += deleted
+        return total
+
+    def destroy_queue(self, topic: str, queue_id: int) -> None:
+        """Deletes a queue; if it is used again it starts at 0."""
+        with self._lock:
+            queues = dict(self.table.get(topic, {}))
+            queue = queues.pop(queue_id, None)
+            if queue is None:
+                return
+            if queues:
+                self.table[topic] = queues
+            else:
+                del self.table[topic]
+            self._lmq_count -= is_lmq(topic)
+        queue.destroy()
+        if not queues:
+            for kind in (CONSUME_QUEUE, BATCH_CONSUME_QUEUE, CONSUME_QUEUE_EXT):
+                self.files.remove_dir(f"{self.config.store_path_root_dir}/{kind}/{topic}")
+
+    def destroy_topic(self, topic: str) -> list[int]:
+        """Deletes all queues of a topic; their ids."""
+        ids = list(self.table.get(topic, {}))
+        for queue_id in ids:
+            self.destroy_queue(topic, queue_id)
+        return ids
+
+    def destroy_all(self) -> None:
+        """Deletes every queue: the CommitLog has no file left."""
+        for topic in self.topics():
+            self.destroy_topic(topic)
+
+    def clean_expired(self, log_min_offset: int) -> list[QueueKey]:
+        """Deletes queues, the system's apart, whose last record is gone from the CommitLog.
+
+        RocketMQ: cleanExpired. Returns the deleted ones; their numbers start again at 0.
+        """
+        gone = [
+            queue
+            for queue in self.all_queues()
+            if not is_system_topic(queue.topic)
+            and queue.last_offset() < log_min_offset
+            and queue.last_offset() != -1
+        ]
+        for queue in gone:
+            self.destroy_queue(queue.topic, queue.queue_id)
+        return [(queue.topic, queue.queue_id) for queue in gone]
+
+    def clean_unused(self, keep: Iterable[str]) -> list[str]:
+        """Deletes the topics that are neither kept nor the system's nor light queues."""
+        kept = set(keep)
+        gone = [
+            topic
+            for topic in self.topics()
+            if topic not in kept and not is_system_topic(topic) and not is_lmq(topic)
+        ]
+        for topic in gone:
+            self.destroy_topic(topic)
+        return gone
