@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "oberth.kernels.compiled"
-_MODULES = ("abi", "checks", "records", "queues")
+_MODULES = ("abi", "checks", "records", "queues", "index")
 _SOURCE_FILES = (
     ("oberth.kernels", "arguments.py"),
     ("oberth.formats", "message.py"),
@@ -51,6 +51,9 @@ _KERNELS = {
     "find": "checks",
     "scan": "records",
     "queues": "queues",
+    "index_keys": "index",
+    "index_put": "index",
+    "index_relink": "index",
 }
 # The reference gets through some 30 MB of log a second; loading takes 0.05 s, compiling some 3 s.
 WORK_BEFORE_LOAD = 1 << 20

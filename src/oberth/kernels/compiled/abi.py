@@ -102,6 +102,20 @@ store_be64 = _store(64)
 
 
 @intrinsic
+def prefetch(typing_context: Any, pointer: Any, index: Any) -> Any:
+    """Asks for the cache line of a place that is going to be written soon."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        where = builder.gep(arguments[0], [arguments[1]])
+        builder.call(function, [where, *(ir.Constant(I32, n) for n in (1, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(_BYTES, types.int64), code
+
+
+@intrinsic
 def trailing_zeros(typing_context: Any, value: Any) -> Any:
     """How many zero bits a number ends in; 64 for zero."""
 
