@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from oberth.errors import OptionError
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # A level that is not in the table is due one second after it was stored.
 UNKNOWN_LEVEL_DELAY_MS = 1000
@@ -19,7 +22,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     table = [0]
     for word in text.split():
         unit = _UNIT_MS.get(word[-1:].lower())
-        if unit is None or not word[:-1].isdigit():
+        if unit is None or not _NUMBER.fullmatch(word[:-1]):
             raise OptionError(
                 f"messageDelayLevel: found {word!r} as level {len(table)}, "
                 "allowed is a number followed by s, m, h or d"
