@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -324,6 +326,7 @@ def main(
 ) -> None:
     """Run scenarios of an official client against a broker."""
     bad = 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster is stopped
     directory = Path(tempfile.mkdtemp(prefix="oberth-interop-"))
     try:
         with cluster_for(broker, directory) as cluster:

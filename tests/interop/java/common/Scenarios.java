@@ -795,7 +795,8 @@ final class Scenarios {
             Case.awaitQueues(1, topic, consumer);
             int marker = 1000 + where.ordinal();
             p.send(Case.message(topic, "", marker));
-            sink.awaitIds(30, Set.of("" + marker));
+            sink.awaitIds(45, Set.of("" + marker));
+            sink.awaitQuiet();
             c.observe(where.name() + ", all of the first 20", sink.ids().containsAll(Case.range(0, 20)));
         }
     }
@@ -815,7 +816,8 @@ final class Scenarios {
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener(sink);
         c.start(consumer);
-        sink.awaitIds(30, Case.range(20, 40));
+        sink.awaitIds(45, Case.range(20, 40));
+        sink.awaitQuiet();
         c.observe("older ones", sink.ids().contains("0"));
     }
 
@@ -886,7 +888,7 @@ final class Scenarios {
         Map<MessageQueue, Long> to = c.admin().resetOffsetByTimestamp(topic, group, start, true);
         Case.same(2, to.size(), "queues that were reset");
         Case.check(to.values().stream().allMatch(o -> o == 0), "reset to %s", to);
-        sink.await(40, "all 30 again", all -> all.size() >= 60);
+        sink.await(60, "all 30 again", all -> all.size() >= 60);
         consumer.shutdown();
         Set<String> again = new HashSet<>();
         for (MessageExt m : sink.messages().subList(30, 60)) {

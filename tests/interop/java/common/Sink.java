@@ -72,6 +72,22 @@ final class Sink implements MessageListenerConcurrently {
         }
     }
 
+    /** Waits until nothing has come for a second. */
+    void awaitQuiet() throws InterruptedException {
+        lock.lock();
+        try {
+            for (int before = -1; before != messages.size();) {
+                before = messages.size();
+                long left = TimeUnit.SECONDS.toNanos(1);
+                while (left > 0 && before == messages.size()) {
+                    left = arrived.awaitNanos(left);
+                }
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
     void await(int seconds, String what, Predicate<List<MessageExt>> enough) throws InterruptedException {
         long left = TimeUnit.SECONDS.toNanos(seconds);
         lock.lock();

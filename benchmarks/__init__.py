@@ -1,0 +1,1 @@
+"""Measurements: each a script that prints JSON and names its rival; see README.md."""

@@ -1,0 +1,43 @@
+"""Every benchmark, one after the other: ``python -m benchmarks [--small] [names ...]``.
+
+Each prints its JSON on stdout; what cannot run here is skipped and says why on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+#: Modules of this folder that are no benchmarks.
+_HELPERS = {"__init__", "__main__", "report", "our_store"}
+
+
+def names() -> list[str]:
+    """The benchmarks: modules of this folder with a ``main(argv)``."""
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in _HELPERS)
+
+
+def main() -> None:
+    """Run them."""
+    parser = argparse.ArgumentParser(description="Run benchmarks; each prints JSON.")
+    parser.add_argument("--small", action="store_true", help="short runs, for CI")
+    parser.add_argument("names", nargs="*", help=f"which: {', '.join(names())}")
+    options = parser.parse_args()
+    failed = []
+    for name in options.names or names():
+        module = importlib.import_module(f"benchmarks.{name}")
+        sys.stderr.write(f"== {name}\n")
+        try:
+            module.main(["--small"] if options.small else [])
+        except Exception as problem:  # noqa: BLE001  the others are still wanted
+            failed.append(name)
+            sys.stderr.write(f"{name} failed: {type(problem).__name__}: {problem}\n")
+        sys.stdout.flush()
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Rivals as programs to measure against."""
