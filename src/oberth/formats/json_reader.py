@@ -1,7 +1,7 @@
 r"""Reads JSON as fastjson does, which takes more than JSON.
 
     keys         bare integers, bare words, 'single' quotes, whole objects ({"a":1}:2)
-    values       'single' quotes, 12L 12S 12B 1.5F 1.5D, NaN and undefined (null)
+    values       'single' quotes, 12L 12S 12B 1.5F 1.5D, NaN and undefined (null), Set[1,2]
     separators   any number of commas, a comma before the end
     comments     /* … */ and // … to the end of the line
     references   {"$ref":"$.a.b[0]"} as a value; those to something around it ("@", "..") would go
@@ -143,6 +143,7 @@ _ESCAPES: Final = {
     "4": "\x04", "5": "\x05", "6": "\x06", "7": "\x07",
 }  # fmt: skip
 _WORDS: Final = {"true": True, "false": False, "null": None, "undefined": None, "NaN": None}
+_SETS: Final = ("Set", "TreeSet")
 
 
 class _Reference:
@@ -198,9 +199,13 @@ class _Parser:
         if (number := _NUMBER.match(self.text, self.at)) is not None:
             self.at = number.end()
             return self._number(number)
-        if (word := _WORD.match(self.text, self.at)) is not None and word[0] in _WORDS:
-            self.at = word.end()
-            return _WORDS[word[0]]
+        if (word := _WORD.match(self.text, self.at)) is not None:
+            if word[0] in _WORDS:
+                self.at = word.end()
+                return _WORDS[word[0]]
+            if word[0] in _SETS and self.text.startswith("[", word.end()):
+                self.at = word.end()
+                return self._list(depth)
         self._fail("a value is expected")
 
     def _number(self, match: re.Match[str]) -> int | float:
