@@ -10,7 +10,8 @@
     │   ├── StoreFullError          no space, or the disk-full flag is set
     │   ├── StoreLockedError        another process holds the store's lock
     │   ├── StoreReadOnlyError      a write to a store opened for reading
-    │   └── NotFoundError           an offset, key or queue that is not in the store
+    │   ├── NotFoundError           an offset, key or queue that is not in the store
+    │   └── DataLossError           a reader asked for what is gone or damaged
     ├── ProtocolError
     │   ├── LocalProtocolError      we tried to send what the protocol does not allow
     │   └── RemoteProtocolError     the peer sent what the protocol does not allow
@@ -77,6 +78,10 @@ class StoreReadOnlyError(StoreError):
 
 class NotFoundError(StoreError, LookupError):
     """An offset, key, topic or queue is not in the store."""
+
+
+class DataLossError(StoreError):
+    """What a reader asked for is gone or damaged; the message names the exact ranges."""
 
 
 class ProtocolError(OberthError):

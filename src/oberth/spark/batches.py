@@ -10,7 +10,7 @@ A batch owns its memory, so the scanned bytes may be overwritten as soon as it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ _INNER = frozenset(
 
 def scan_columns(fields: Sequence[Field]) -> tuple[str, ...]:
     """The columns that a scan has to fill so that these fields can be made."""
-    names = {"sys_flag", "body_at", "body_size", "properties_at", "properties_size"}
+    names = {"sys_flag", "body_at", "body_size", "properties_at", "properties_size", "inner_base"}
     for field in fields:
         names.update(_NEEDS[field.column])
     return tuple(sorted(names))
@@ -115,6 +115,11 @@ class Records:
             self.queue,
         )
 
+    def base_offset(self, row: int) -> int:
+        """The queue offset of a record, or of the first message in it."""
+        base = int(self.columns["inner_base"][row])
+        return base if base >= 0 else int(self.columns["queue_offset"][row])
+
     def bytes_of(self, row: int, part: str) -> bytes:
         """One part of one record: ``body`` or ``properties``."""
         at = int(self.columns[f"{part}_at"][row])
@@ -122,11 +127,7 @@ class Records:
 
 
 class BatchMaker:
-    """Makes batches of one schema.
-
-    ``on_bad_record(record number, reason)`` is called for a record that cannot be unpacked; where
-    it returns, the record gives no rows.
-    """
+    """Makes batches of one schema."""
 
     def __init__(self, fields: Sequence[Field], schema: pa.Schema) -> None:
         self.fields = tuple(fields)
@@ -135,8 +136,21 @@ class BatchMaker:
         self._unpacks = not wanted.isdisjoint(_INNER)
         self._wants_body = "value" in wanted
 
-    def batches(self, records: Records, on_bad_record: Any) -> Iterator[pa.RecordBatch]:
-        """Rows of the records, as one batch unless unpacking makes them large."""
+    def batches(
+        self,
+        records: Records,
+        on_bad_record: Callable[[int, str], None],
+        keep_item: Callable[[int, int, BatchItem], bool] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the records, as one batch unless unpacking makes them large.
+
+        Args:
+            records: what to make rows of.
+            on_bad_record: called with the number of a record that cannot be unpacked, and why;
+                where it returns, the record gives no rows.
+            keep_item: whether a message inside an inner batch is wanted, by the record's number
+                and the message's place; None for all.
+        """
         if records.count == 0:
             return
         sys_flags = records.columns["sys_flag"]
@@ -147,10 +161,14 @@ class BatchMaker:
         if not packed.any():
             yield self._batch(records, None)
             return
-        yield from self._unpack(records, packed, on_bad_record)
+        yield from self._unpack(records, packed, on_bad_record, keep_item)
 
     def _unpack(
-        self, records: Records, packed: Ints, on_bad_record: Any
+        self,
+        records: Records,
+        packed: Ints,
+        on_bad_record: Callable[[int, str], None],
+        keep_item: Callable[[int, int, BatchItem], bool] | None,
     ) -> Iterator[pa.RecordBatch]:
         rows = _Unpacked()
         sys_flags = records.columns["sys_flag"]
@@ -168,7 +186,9 @@ class BatchMaker:
             if items is None:
                 rows.add_body(number, body)
             else:
-                rows.add_items(number, items)
+                for index, item in enumerate(items):
+                    if keep_item is None or keep_item(number, index, item):
+                        rows.add_item(number, index, item)
             if rows.size > UNPACKED_BYTES_MAX:
                 yield self._batch(records, rows)
                 rows = _Unpacked()
@@ -203,12 +223,11 @@ class _Unpacked:
         self.size += len(body)
         self.add_plain(number)
 
-    def add_items(self, number: int, items: list[BatchItem]) -> None:
-        for index, item in enumerate(items):
-            self.items[len(self.numbers)] = item
-            self.size += len(item.body) + len(item.properties)
-            self.numbers.append(number)
-            self.inner.append(index)
+    def add_item(self, number: int, index: int, item: BatchItem) -> None:
+        self.items[len(self.numbers)] = item
+        self.size += len(item.body) + len(item.properties)
+        self.numbers.append(number)
+        self.inner.append(index)
 
 
 class _Arrays:

@@ -372,7 +372,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         columns=options.text("columns"),
         read_order=ReadOrder(options.choice("readOrder", ("auto", "queue", "commitlog"), "auto")),
         read_mode=ReadMode(options.choice("readMode", ("executor", "driver"), "executor")),
-        verify_crc=options.flag("verifyCrc", False),
+        verify_crc=options.flag("verifyCrc", True),
         pushdown=options.flag("pushdown", True),
         filter_tags=_tags(options.text("filter.tag")),
         filter_sql=options.text("filter.sql"),

@@ -136,8 +136,8 @@ def predicate_of(filters: Iterable[Any], fields: Iterable[Field]) -> Predicate:
     made = EVERYTHING
     for one in filters:
         name = type(one).__name__
-        path = getattr(one, "attribute", ())
-        value = getattr(one, "value", None)
+        path: Any = getattr(one, "attribute", ())
+        value: Any = getattr(one, "value", None)
         if len(path) != 1 or value is None or path[0].lower() not in by_name:
             continue
         field = by_name[path[0].lower()]
@@ -170,7 +170,8 @@ def _and_values(made: Predicate, field: Field, values: tuple[Any, ...]) -> Predi
             return made
         new = frozenset(text for text in texts if text is not None)
         old = getattr(made, attribute)
-        return replace(made, **{attribute: new if old is None else old & new})
+        changes: dict[str, Any] = {attribute: new if old is None else old & new}
+        return replace(made, **changes)
     if field.column in _INTERVALS and values:
         made = _and_bound(made, field, min(values), "GreaterThanOrEqual")
         return _and_bound(made, field, max(values), "LessThanOrEqual")
@@ -193,7 +194,8 @@ def _and_bound(made: Predicate, field: Field, value: Any, name: str) -> Predicat
         interval = interval.and_high(high - 1)
     else:
         interval = interval.and_high(high)
-    return replace(made, **{attribute: interval})
+    changes: dict[str, Any] = {attribute: interval}
+    return replace(made, **changes)
 
 
 def _whole_number(value: Any) -> tuple[int | None, int | None]:

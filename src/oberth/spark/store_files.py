@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
     Units = numpy.ndarray[Any, numpy.dtype[Any]]
 
-#: The largest record of any broker: maxMessageSize's default and what a record may add to it.
-USUAL_RECORD_SIZE_MAX = (4 << 20) + (64 << 10)
+#: A broker's records have at most maxMessageSize (4 MiB unless set) and 64 KiB; larger sizes than
+#: this are taken for damage.
+RECORD_SIZE_MAX = (64 << 20) + (64 << 10)
 _TAIL_BLOCK = 4 << 20
 # A record can end in zeros: the length of empty properties, say.
 _ZEROS_AT_END = 64 << 10
@@ -198,7 +199,7 @@ class StoreFiles:
     def _data_end_of(self, segment: Segment) -> int | None:
         """The position behind the last whole record of a segment, None if there is no record."""
         written = self._last_written(segment)
-        reach = USUAL_RECORD_SIZE_MAX + _TAIL_BLOCK
+        reach = 2 * _TAIL_BLOCK
         while written > 0:
             low = max(0, written - reach)
             high = min(segment.size, written + _ZEROS_AT_END)
@@ -225,7 +226,7 @@ class StoreFiles:
 
     def is_record(self, offset: int, size: int) -> bool:
         """Whether a whole record of that size that names its own position lies at an offset."""
-        if not message.FIXED_SIZE_V1 <= size <= USUAL_RECORD_SIZE_MAX:
+        if not message.FIXED_SIZE_V1 <= size <= RECORD_SIZE_MAX:
             return False
         try:
             data = self.read_log(offset, size)

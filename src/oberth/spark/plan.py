@@ -1,0 +1,555 @@
+"""What is read: stores, queues, starting and ending offsets, and how the work is cut into partitions.
+
+Everything here runs on the driver and answers with plain values. An offset of the source is a
+queue offset by (topic, broker, queue); as text it is JSON with sorted keys, because Spark compares
+offsets as text: ``{"TopicA": {"broker-a": {"0": 12, "1": 7}}}``.
+"""  # noqa: E501 - the first line
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from oberth.errors import ConfigFormatError, DataLossError, NotFoundError, OptionError
+from oberth.formats import names, paths
+from oberth.spark.options import (
+    ANY_BROKER,
+    EARLIEST,
+    LATEST,
+    Bound,
+    BoundKind,
+    OffsetsByTopic,
+    ReadOptions,
+    Selection,
+    SelectionKind,
+)
+from oberth.spark.storage import storage_for
+from oberth.spark.store_files import QueueFiles, StoreFiles
+
+_log = logging.getLogger(__name__)
+
+
+class QueueKey(NamedTuple):
+    """A queue of one broker. Sorts as offsets are written."""
+
+    topic: str
+    broker: str
+    queue: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}, broker {self.broker}, queue {self.queue}"
+
+
+Offsets = dict[QueueKey, int]
+
+
+def offsets_to_json(offsets: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, int]]]:
+    """The offset as Spark keeps it: nested, keys sorted (queues by number)."""
+    nested: dict[str, dict[str, dict[str, int]]] = {}
+    for key in sorted(offsets):
+        brokers = nested.setdefault(key.topic, {})
+        brokers.setdefault(key.broker, {})[str(key.queue)] = int(offsets[key])
+    return nested
+
+
+def offsets_from_json(nested: Mapping[str, Any]) -> Offsets:
+    """The offset that `offsets_to_json` wrote."""
+    return {
+        QueueKey(topic, broker, int(queue)): int(offset)
+        for topic, brokers in nested.items()
+        for broker, queues in brokers.items()
+        for queue, offset in queues.items()
+    }
+
+
+def offsets_text(offsets: Mapping[QueueKey, int]) -> str:
+    """The offset as text, for messages and tests."""
+    return json.dumps(offsets_to_json(offsets))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFilter:
+    """Which topics a selection takes. The broker's own are taken only when they are named."""
+
+    selection: Selection
+
+    def allows(self, topic: str) -> bool:
+        """Whether the topic is taken."""
+        kind = self.selection.kind
+        if kind is SelectionKind.SUBSCRIBE:
+            return topic in self.selection.topics
+        if kind is SelectionKind.ASSIGN:
+            return topic in self.selection.queues
+        hidden = is_hidden_topic(topic)
+        if kind is SelectionKind.ALL:
+            return not hidden
+        pattern = self.selection.pattern
+        if re.fullmatch(pattern, topic) is None:
+            return False
+        return not hidden or _names_prefix(pattern, topic)
+
+
+_HIDDEN_PREFIXES = (names.RETRY_PREFIX, names.DLQ_PREFIX, names.LMQ_PREFIX)
+
+
+def is_hidden_topic(topic: str) -> bool:
+    """Whether a topic has to be named to be read: the broker's, retry, dead letter and light."""
+    return (
+        names.is_system_topic(topic)
+        or topic.startswith(_HIDDEN_PREFIXES)
+        or topic.endswith(names.REPLY_TOPIC_SUFFIX)
+    )
+
+
+def _names_prefix(pattern: str, topic: str) -> bool:
+    """Whether a pattern begins with the very prefix that hides the topic."""
+    own = (*_HIDDEN_PREFIXES, names.SYSTEM_TOPIC_PREFIX, "RMQ_SYS_", names.SCHEDULE_TOPIC)
+    plain = pattern.lstrip("^").replace("\\", "")
+    return any(topic.startswith(prefix) and plain.startswith(prefix) for prefix in own)
+
+
+# Where the work lies.
+
+
+class QueueRange(NamedTuple):
+    """Messages of one queue, by queue offset, end excluded."""
+
+    store: int
+    topic: str
+    queue: int
+    start: int
+    end: int
+
+
+class LogRange(NamedTuple):
+    """Records that start in a range of the CommitLog, end excluded.
+
+    ``start`` may lie inside a record: the first one that starts at or after it is found by its own
+    marks. ``limits`` narrows the rows down to offsets of queues.
+    """
+
+    store: int
+    start: int
+    end: int
+    limits: tuple[tuple[str, int, int, int], ...] | None = None
+
+
+class Lookup(NamedTuple):
+    """Records at known places of the CommitLog; ``limits`` as in `LogRange`."""
+
+    store: int
+    positions: tuple[int, ...]
+    limits: tuple[tuple[str, int, int, int], ...] | None = None
+
+
+Piece = QueueRange | LogRange | Lookup
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What one task reads, in this order."""
+
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(slots=True)
+class Stores:
+    """The stores of a query.
+
+    Attributes:
+        files: one per store.
+        lost: descriptions of what was found to be gone, where that is no error.
+    """
+
+    files: list[StoreFiles]
+    lost: list[str] = field(default_factory=list)
+    _queues: dict[QueueKey, QueueFiles] = field(default_factory=dict, repr=False)
+
+    def number_of(self, broker: str) -> int | None:
+        """The number of a broker's store."""
+        for number, store in enumerate(self.files):
+            if store.broker == broker:
+                return number
+        return None
+
+    def refresh(self) -> None:
+        """Forgets listings and queues."""
+        self._queues.clear()
+        for store in self.files:
+            store.refresh()
+
+    def queue(self, key: QueueKey) -> QueueFiles:
+        """The files of a queue, listed once until `refresh`.
+
+        Raises:
+            NotFoundError: no store has it.
+        """
+        found = self._queues.get(key)
+        if found is None:
+            number = self.number_of(key.broker)
+            if number is None:
+                raise NotFoundError(f"{key}: no store of that broker among the paths")
+            found = self._queues[key] = self.files[number].queue(key.topic, key.queue)
+        return found
+
+
+def open_stores(options: ReadOptions) -> Stores:
+    """The stores that the option ``path`` names.
+
+    Raises:
+        OptionError: a path that is no store, or two stores whose brokers have one name.
+    """
+    files: list[StoreFiles] = []
+    for path in options.paths:
+        storage, absolute = storage_for(path, options.storage)
+        found = storage.expand(absolute)
+        if not found:
+            raise OptionError(f"path: {path!r} matches no directory")
+        for root in found:
+            own = storage_for(root, options.storage)[0]
+            files.append(StoreFiles(own, root, ""))
+    for store in files:
+        present = {e.name for e in store.storage.entries(store.root) if e.is_directory}
+        if paths.COMMIT_LOG not in present and not store.segments():
+            raise OptionError(
+                f"path: {store.root} is no store: it has neither a directory commitlog nor others "
+                "with CommitLog files"
+            )
+    given = options.broker_names
+    if given and len(given) != len(files):
+        raise OptionError(f"brokerName: {len(given)} names for {len(files)} stores")
+    for number, store in enumerate(files):
+        store.broker = given[number] if given else broker_name(store)
+    seen: dict[str, str] = {}
+    for store in files:
+        if store.broker in seen:
+            raise OptionError(
+                f"the stores {seen[store.broker]} and {store.root} both belong to broker "
+                f"{store.broker!r}; tell them apart with brokerName=NAME,NAME"
+            )
+        seen[store.broker] = store.root
+    return Stores(files)
+
+
+def broker_name(store: StoreFiles) -> str:
+    """What a store says of its broker's name, or the name of its directory.
+
+    A directory called ``store``, Apache's default, gives its parent's name.
+    """
+    entries = {entry.name: entry.size for entry in store.storage.entries(store.root)}
+    if entries.get("brokerIdentity", -1) > 0:
+        raw = store.storage.read(
+            f"{store.root}/brokerIdentity", 0, min(entries["brokerIdentity"], 4096)
+        )
+        for line in raw.decode("utf-8", "replace").splitlines():
+            match = re.fullmatch(r"\s*brokerName\s*[:=#]\s*(\S+)\s*", line)
+            if match:
+                return match[1]
+    parts = [part for part in store.root.split("/") if part]
+    while len(parts) > 1 and parts[-1] in ("store", "rocketmq"):
+        parts.pop()
+    return parts[-1] if parts else "broker"
+
+
+def select_queues(options: ReadOptions, stores: Stores, *, must_exist: bool) -> list[QueueKey]:
+    """The queues that a selection names, sorted.
+
+    Args:
+        options: the selection.
+        stores: where to look.
+        must_exist: whether a topic or queue that is named but not there is an error.
+
+    Raises:
+        OptionError: an unknown broker, or (with must_exist) an unknown topic or queue.
+    """
+    selection = options.selection
+    topic_filter = TopicFilter(selection)
+    found: list[QueueKey] = []
+    everywhere: set[str] = set()
+    for store in stores.files:
+        everywhere.update(store.topics())
+        if selection.kind is SelectionKind.ASSIGN:
+            continue
+        for topic in store.topics():
+            if topic_filter.allows(topic):
+                found += [QueueKey(topic, store.broker, q) for q in store.queue_ids(topic)]
+    if selection.kind is SelectionKind.ASSIGN:
+        for topic, brokers in selection.queues.items():
+            for broker, queues in brokers.items():
+                name = _broker_of(stores, broker, "assign")
+                found += [QueueKey(topic, name, queue) for queue in queues]
+    if must_exist:
+        named = selection.topics or tuple(selection.queues)
+        missing = sorted(set(named) - everywhere - _configured_topics(stores))
+        missing = [topic for topic in missing if not is_hidden_topic(topic)]
+        if missing and any(store.has_queues() for store in stores.files):
+            near = get_close_matches(missing[0], everywhere, 1, 0.4)
+            hint = f"; the nearest is {near[0]!r}" if near else ""
+            raise OptionError(f"topic {missing[0]!r} is in none of the stores{hint}")
+        if selection.kind is SelectionKind.ASSIGN:
+            _check_assigned(stores, found)
+    return sorted(set(found))
+
+
+def _configured_topics(stores: Stores) -> set[str]:
+    """Topics that exist without any message yet: config/topics.json."""
+    found: set[str] = set()
+    for store in stores.files:
+        try:
+            parsed = store.config("topics.json")
+        except ConfigFormatError:
+            continue  # it only makes an error message better
+        table = parsed.get("topicConfigTable") if isinstance(parsed, dict) else None
+        found.update(table if isinstance(table, dict) else ())
+    return found
+
+
+def _check_assigned(stores: Stores, keys: Iterable[QueueKey]) -> None:
+    for key in keys:
+        number = stores.number_of(key.broker)
+        ids = [] if number is None else stores.files[number].queue_ids(key.topic)
+        if key.queue not in ids:
+            raise OptionError(f"assign: {key} does not exist; queues there: {ids}")
+
+
+def _broker_of(stores: Stores, broker: str, option: str) -> str:
+    known = [store.broker for store in stores.files]
+    if broker == ANY_BROKER:
+        if len(known) != 1:
+            raise OptionError(
+                f"{option}: with several brokers ({', '.join(known)}) every queue needs its own: "
+                '{"topic": {"broker": …}}'
+            )
+        return known[0]
+    if broker not in known:
+        raise OptionError(f"{option}: broker {broker!r} is none of {', '.join(known)}")
+    return broker
+
+
+def resolve_offsets(by_topic: OffsetsByTopic, stores: Stores, option: str) -> Offsets:
+    """Numbers that a user gave by topic, broker and queue, with brokers filled in.
+
+    Raises:
+        OptionError: an unknown broker.
+    """
+    return {
+        QueueKey(topic, _broker_of(stores, broker, option), queue): number
+        for topic, brokers in by_topic.items()
+        for broker, queues in brokers.items()
+        for queue, number in queues.items()
+    }
+
+
+def queue_bounds(stores: Stores, keys: Iterable[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
+    """The first and the next offset of every queue; (0, 0) for one without files."""
+    found: dict[QueueKey, tuple[int, int]] = {}
+    for key in keys:
+        try:
+            found[key] = stores.queue(key).bounds()
+        except NotFoundError:
+            found[key] = (0, 0)
+    return found
+
+
+def bound_offsets(
+    bound: Bound,
+    side: str,
+    options: ReadOptions,
+    stores: Stores,
+    bounds: Mapping[QueueKey, tuple[int, int]],
+) -> Offsets:
+    """The offset of every queue that a starting or ending point stands for.
+
+    Args:
+        bound: the point.
+        side: ``starting`` or ``ending``, for messages and for what no message at a time means.
+        options: strategies and the consumer group.
+        stores: where to look up times and groups.
+        bounds: the queues and what they hold.
+
+    Raises:
+        OptionError: queues named are not the queues read; no message at or after a time with the
+            strategy ``error``; no offset of a group with the fallback ``error``.
+    """
+    if bound.kind is BoundKind.EARLIEST:
+        return {key: low for key, (low, _) in bounds.items()}
+    if bound.kind is BoundKind.LATEST:
+        return {key: high for key, (_, high) in bounds.items()}
+    if bound.kind is BoundKind.GROUP:
+        return _group_offsets(options, stores, bounds)
+    if bound.kind is BoundKind.OFFSETS:
+        given = resolve_offsets(bound.offsets, stores, f"{side}Offsets")
+        _same_queues(given, bounds, f"{side}Offsets")
+        words = {EARLIEST: 0, LATEST: 1}
+        return {
+            key: bounds[key][words[number]] if number in words else number
+            for key, number in given.items()
+        }
+    if bound.kind is BoundKind.TIMESTAMPS:
+        times = resolve_offsets(bound.offsets, stores, f"{side}OffsetsByTimestamp")
+        _same_queues(times, bounds, f"{side}OffsetsByTimestamp")
+    else:
+        times = dict.fromkeys(bounds, bound.timestamp_ms)
+    found: Offsets = {}
+    for key, time in times.items():
+        offset = stores.queue(key).first_at_or_after(time) if bounds[key] != (0, 0) else None
+        if offset is None:
+            if side == "starting" and options.timestamp_strategy == "error":
+                raise OptionError(
+                    f"{key}: no message at or after {time} ms; "
+                    "startingOffsetsByTimestampStrategy=latest would start at its end"
+                )
+            offset = bounds[key][1]
+        found[key] = min(offset, bounds[key][1])
+    return found
+
+
+def _same_queues(given: Offsets, bounds: Mapping[QueueKey, Any], option: str) -> None:
+    if given.keys() != bounds.keys():
+        missing = [str(key) for key in sorted(bounds.keys() - given.keys())]
+        unknown = [str(key) for key in sorted(given.keys() - bounds.keys())]
+        raise OptionError(
+            f"{option} has to name every queue that is read (-1 is the latest, -2 the earliest): "
+            f"missing {missing[:5]}, not read {unknown[:5]}"
+        )
+
+
+def _group_offsets(
+    options: ReadOptions, stores: Stores, bounds: Mapping[QueueKey, tuple[int, int]]
+) -> Offsets:
+    by_store = {store.broker: store.group_offsets(options.consumer_group) for store in stores.files}
+    found: Offsets = {}
+    for key, (low, high) in bounds.items():
+        offset = by_store[key.broker].get((key.topic, key.queue))  # type: ignore[call-overload]
+        if offset is None:
+            if options.group_fallback == "error":
+                raise OptionError(
+                    f"{key}: group {options.consumer_group!r} has no offset there; "
+                    "startingGroupFallback=earliest or latest says where to start"
+                )
+            offset = low if options.group_fallback == "earliest" else high
+        found[key] = offset
+    return found
+
+
+def check_range(
+    stores: Stores,
+    options: ReadOptions,
+    start: Mapping[QueueKey, int],
+    end: Mapping[QueueKey, int],
+    bounds: Mapping[QueueKey, tuple[int, int]],
+) -> dict[QueueKey, tuple[int, int]]:
+    """The offsets to read of every queue, within what is still there.
+
+    Raises:
+        DataLossError: with failOnDataLoss, offsets asked for are gone or were never there; the
+            message names every queue with its exact range.
+    """
+    ranges: dict[QueueKey, tuple[int, int]] = {}
+    lost: list[str] = []
+    for key in sorted(end):
+        first, last = start.get(key, 0), end[key]
+        low, high = bounds.get(key, (0, 0))
+        if first < min(low, last):
+            lost.append(f"{key}: offsets {first} to {min(low, last)} are gone, it begins at {low}")
+        if last > high:
+            begin = max(first, high)
+            lost.append(f"{key}: offsets {begin} to {last} are not there, it ends at {high}")
+        elif first > high:
+            lost.append(f"{key}: offset {first} is not there, it ends at {high}")
+        first = min(max(first, low), high)
+        ranges[key] = (first, min(max(last, first), high))
+    report_loss(stores, options, lost)
+    return ranges
+
+
+def report_loss(stores: Stores, options: ReadOptions, lost: Sequence[str]) -> None:
+    """Raises, or notes and logs, what was found to be gone."""
+    if not lost:
+        return
+    shown = "; ".join(lost[:20]) + (f"; and {len(lost) - 20} more" if len(lost) > 20 else "")
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{shown}. With failOnDataLoss=false they are skipped and reported.")
+    stores.lost += lost
+    _log.warning("data loss, skipped: %s", shown)
+
+
+# How the work is cut.
+
+
+class Cut(NamedTuple):
+    """A piece and how much it is: rows and bytes, as far as they are known."""
+
+    piece: Piece
+    rows: int
+    size: int
+
+
+def pack(cuts: Sequence[Cut], options: ReadOptions) -> list[PartitionPlan]:
+    """Cuts and packs pieces into partitions of about targetPartitionBytes, keeping their order.
+
+    Several small pieces share a partition and a large one becomes several; with minPartitions
+    there are at least so many (as far as there are rows), with maxRecordsPerPartition none has
+    more rows.
+    """
+    total = sum(cut.size for cut in cuts)
+    rows = sum(cut.rows for cut in cuts)
+    target = options.target_partition_bytes
+    wanted = max(-(-total // target), 1)
+    if options.min_partitions is not None:
+        wanted = max(wanted, options.min_partitions)
+    share = max(-(-total // wanted), 1)
+    row_limit = options.max_records_per_partition
+    partitions: list[PartitionPlan] = []
+    pieces: list[Piece] = []
+    room, row_room = share, row_limit if row_limit is not None else max(rows, 1)
+    for whole in cuts:
+        rest: Cut | None = whole
+        while rest is not None:
+            if room <= 0 or row_room <= 0:
+                partitions.append(PartitionPlan(tuple(pieces)))
+                pieces = []
+                room, row_room = share, row_limit if row_limit is not None else max(rows, 1)
+            taken, rest = _split(rest, room, row_room)
+            pieces.append(taken.piece)
+            room -= max(taken.size, 1)
+            row_room -= taken.rows
+    if pieces:
+        partitions.append(PartitionPlan(tuple(pieces)))
+    return partitions
+
+
+# A remainder below this share of a partition stays with it.
+_CRUMB = 8
+
+
+def _split(cut: Cut, room: int, row_room: int) -> tuple[Cut, Cut | None]:
+    piece = cut.piece
+    if isinstance(piece, QueueRange):
+        count = piece.end - piece.start
+        by_size = count if cut.size <= room + room // _CRUMB else count * room // cut.size
+        take = max(min(by_size, row_room, count), 1)
+        if take >= count:
+            return cut, None
+        middle = piece.start + take
+        size = cut.size * take // count
+        return (
+            Cut(piece._replace(end=middle), take, size),
+            Cut(piece._replace(start=middle), count - take, cut.size - size),
+        )
+    if isinstance(piece, LogRange):
+        length = piece.end - piece.start
+        if length <= room + room // _CRUMB:
+            return cut, None
+        take = max(room, 1)
+        middle = piece.start + take
+        return (
+            Cut(piece._replace(end=middle), 0, take),
+            Cut(piece._replace(start=middle), 0, length - take),
+        )
+    return cut, None

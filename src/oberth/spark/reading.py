@@ -1,0 +1,841 @@
+"""Reads the pieces of a plan into Arrow batches: what a task of Spark does.
+
+A row comes out only if its record is whole, names its own position, passes its checksums (unless
+verifyCrc is off) and, read by a queue, is the message that the queue's unit promises. Everything
+else is damage: DataLossError with failOnDataLoss, else skipped and reported with its exact range,
+once. Damage between two records belongs to the range in which it begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from oberth.errors import DataLossError, NotFoundError
+from oberth.formats import consume_queue as simple
+from oberth.formats import sys_flag as flags
+from oberth.formats.batch_body import BatchItem
+from oberth.formats.consume_queue import EXT_ADDRESS_MAX
+from oberth.formats.java_string import tags_hash
+from oberth.formats.message import BLANK_MAGIC, FIXED_SIZE_V1
+from oberth.formats.names import SCHEDULE_TOPIC, is_lmq
+from oberth.formats.properties import decode_properties, find_property
+from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
+from oberth.kernels.arguments import CrcMode, ScanEnd
+from oberth.kernels.columns import Columns, TopicTable
+from oberth.kernels.scan import find_record, scan
+from oberth.spark.batches import BatchMaker, Records, scan_columns
+from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, TopicFilter
+from oberth.spark.predicates import EVERYTHING, Predicate
+from oberth.spark.schemas import Field
+from oberth.spark.sql_filter import compile_sql
+from oberth.spark.store_files import RECORD_SIZE_MAX, StoreFiles
+
+_log = logging.getLogger(__name__)
+
+#: Records of one batch at most; the bytes of a batch are the option batchBytes.
+BATCH_ROWS_MAX = 16_384
+#: Records of a queue are read one by one when what lies between them is more than this many times
+#: what they have, else the whole stretch at once.
+_SPARSE = 8
+_GAP_MAX = 1 << 20
+_FIND_WINDOW = 64 << 10
+_FIND_WINDOW_MAX = _FIND_WINDOW << 12
+assert _FIND_WINDOW_MAX > 2 * RECORD_SIZE_MAX
+_CRC_MARK = f"{CRC_PROPERTY}\x01".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """What a task needs to know besides its pieces.
+
+    Attributes:
+        fields: the columns to make.
+        topics: which topics a range of the log gives rows of.
+        predicate: what else rows have to satisfy; weaker than the query's own filters.
+        tags: TAGS values of filter.tag; rows have one of them. Empty: any.
+        sql: the expression of filter.sql over properties, or "".
+        batch_bytes: bytes of log that one batch covers.
+        fail_on_data_loss: whether damage is an error.
+        verify_crc: whether bodies have to pass their CRC.
+        include_undelivered: whether ranges of the log give prepared and rolled back messages too.
+    """
+
+    fields: tuple[Field, ...]
+    topics: TopicFilter
+    predicate: Predicate = EVERYTHING
+    tags: tuple[str, ...] = ()
+    sql: str = ""
+    batch_bytes: int = 4 << 20
+    fail_on_data_loss: bool = True
+    verify_crc: bool = True
+    include_undelivered: bool = False
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """What a reader did, for tests and messages.
+
+    Attributes:
+        lost: what was skipped as damaged or gone, each with its exact range.
+        records: records that were looked at.
+    """
+
+    lost: list[str] = field(default_factory=list)
+    records: int = 0
+
+
+class PieceReader:
+    """Reads pieces; holds one buffer and one set of columns, so one thread at a time."""
+
+    def __init__(
+        self, stores: Sequence[StoreFiles], settings: ReadSettings, schema: pa.Schema
+    ) -> None:
+        self._stores = stores
+        self._settings = settings
+        self._maker = BatchMaker(settings.fields, schema)
+        names = set(scan_columns(settings.fields))
+        names |= {"topic_id", "queue_id", "queue_offset", "stored_offset", "record_size"}
+        names |= {"crc_ok", "sys_flag", "commit_log_offset"}
+        predicate = settings.predicate
+        if not predicate.times.is_everything:
+            names.add("store_timestamp")
+        if settings.tags or predicate.tags is not None:
+            names |= {"tags_at", "tags_size", "tags_code"}
+        self._names = tuple(sorted(names))
+        self._columns = Columns(BATCH_ROWS_MAX, self._names)
+        self._topics = TopicTable()
+        self._buffer = bytearray()
+        self._crc = CrcMode.MARK if settings.verify_crc else CrcMode.NONE
+        self._tag_codes = predicate.tag_codes()
+        self._sql = compile_sql(settings.sql) if settings.sql else None
+        self.report = ReadReport()
+
+    def read(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+        """The rows of the pieces, in their order.
+
+        Raises:
+            DataLossError: with failOnDataLoss, something is damaged or gone.
+        """
+        for piece in pieces:
+            if isinstance(piece, QueueRange):
+                yield from self._queue(piece)
+            elif isinstance(piece, LogRange):
+                yield from self._log(piece)
+            else:
+                yield from self._lookup(piece)
+
+    # Damage.
+
+    def _loss(self, text: str) -> None:
+        if self._settings.fail_on_data_loss:
+            raise DataLossError(f"{text}. With failOnDataLoss=false it is skipped and reported.")
+        self.report.lost.append(text)
+        _log.warning("data loss, skipped: %s", text)
+
+    # Ranges of the log.
+
+    def _log(self, piece: LogRange) -> Iterator[pa.RecordBatch]:
+        store = self._stores[piece.store]
+        at = piece.start
+        limits = None if piece.limits is None else _limits_by_queue(piece.limits)
+        while at < piece.end:
+            segment = store.segment_of(at)
+            if segment is None:
+                later = [s.start for s in store.segments() if s.start > at]
+                following = min([piece.end, *later])
+                self._loss(f"{store.root}: CommitLog {at} to {following} is gone, no file holds it")
+                at = following
+                continue
+            stop = min(piece.end, segment.end)
+            yield from self._segment_range(store, segment.start, segment.path, at, stop, limits)
+            at = segment.end
+
+    def _segment_range(
+        self,
+        store: StoreFiles,
+        base: int,
+        path: str,
+        start: int,
+        stop: int,
+        limits: Mapping[tuple[str, int], tuple[int, int]] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Records of one file that start in [start, stop), positions as CommitLog offsets."""
+        try:
+            first = self._find(store, base, path, start, stop)
+        except NotFoundError:
+            self._loss(f"{path}: CommitLog {start} to {stop} is gone, the file was deleted")
+            return
+        if first is None:
+            if start == base:
+                self._loss_unless_empty(store, base, path, start, stop)
+            return
+        if first > start == base:
+            self._loss(f"{path}: CommitLog {start} to {first} is no record")
+        at = first
+        chunk = self._settings.batch_bytes
+        while at < stop:
+            try:
+                data = self._fill(store, path, at - base, chunk)
+            except NotFoundError:
+                self._loss(f"{path}: CommitLog {at} to {stop} is gone, the file was deleted")
+                return
+            if len(data) == 0:
+                return
+            self._columns.clear()
+            ended = scan(
+                data, self._columns, self._topics, base=at, stop=min(len(data), stop - at),
+                crc=self._crc,
+            )  # fmt: skip
+            if self._columns.count:
+                yield from self._emit(store, self._records(store, data), limits)
+            at += ended.position
+            if ended.position:
+                chunk = self._settings.batch_bytes
+            if ended.end in (ScanEnd.STOP, ScanEnd.FULL):
+                continue
+            if ended.end is ScanEnd.BLANK:
+                following = self._find(store, base, path, at + 8, None)
+                if following is None:
+                    return
+                self._loss(f"{path}: CommitLog {at} to {following}: a blank inside the file")
+                at = following
+                continue
+            if ended.end is ScanEnd.TRUNCATED:
+                if ended.position:
+                    continue  # it goes on in what is read next
+                size = int.from_bytes(data[:4], "big", signed=True)
+                if len(data) == chunk < size <= RECORD_SIZE_MAX:
+                    chunk = size
+                    continue
+            following = self._find(store, base, path, at + 1, None)
+            upto = self._end_of_file(base, store, path) if following is None else following
+            if following is None and not self._reaches(store, upto):
+                return
+            self._loss(f"{path}: CommitLog {at} to {upto} is no record ({ended.end.name})")
+            at = upto
+        self._check_next(store, base, path, at)
+
+    def _reaches(self, store: StoreFiles, offset: int) -> bool:
+        """Whether the log goes on at or behind an offset."""
+        return any(segment.start >= offset for segment in store.segments()) and (
+            store.log_end() > offset
+        )
+
+    def _end_of_file(self, base: int, store: StoreFiles, path: str) -> int:
+        for segment in store.segments():
+            if segment.path == path:
+                return segment.end
+        return base
+
+    def _check_next(self, store: StoreFiles, base: int, path: str, at: int) -> None:
+        """Reports damage that begins right behind a range: the next one would step over it."""
+        end = self._end_of_file(base, store, path)
+        if at >= end:
+            return
+        head = store.storage.read(path, at - base, min(8, end - at))
+        if not any(head) or head[4:8] == _BLANK:
+            return
+        following = self._find(store, base, path, at, None)
+        if following is not None and following > at:
+            self._loss(f"{path}: CommitLog {at} to {following} is no record")
+
+    def _loss_unless_empty(
+        self, store: StoreFiles, base: int, path: str, start: int, stop: int
+    ) -> None:
+        data = store.storage.read(path, start - base, min(8, stop - start))
+        if any(data) and data[4:8] != _BLANK and self._reaches(store, stop):
+            self._loss(f"{path}: CommitLog {start} to {stop} holds no record")
+
+    def _find(
+        self, store: StoreFiles, base: int, path: str, start: int, stop: int | None
+    ) -> int | None:
+        """The offset of the first record of a file that starts in [start, stop)."""
+        end = self._end_of_file(base, store, path)
+        stop = end if stop is None else min(stop, end)
+        # A window that grows from one place: the first record found in it is the first there is,
+        # for a larger one before it would lie in the window as a whole too.
+        window = _FIND_WINDOW
+        while start < stop:
+            data = store.storage.read(path, start - base, min(window, end - start))
+            found = find_record(
+                data,
+                base=start,
+                stop=min(stop - start, len(data)),
+                check_crc=self._settings.verify_crc,
+            )
+            if found is not None:
+                return start + found
+            if len(data) < window:
+                return None
+            if window < _FIND_WINDOW_MAX:
+                window *= 4
+            else:
+                start += window - RECORD_SIZE_MAX
+        return None
+
+    def _fill(self, store: StoreFiles, path: str, position: int, size: int) -> memoryview:
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        target = memoryview(self._buffer)[:size]
+        return target[: store.storage.read_into(path, position, target)]
+
+    def _records(self, store: StoreFiles, data: Any) -> Records:
+        columns = {name: self._columns.array(name) for name in self._names}
+        return Records(data, columns, self._columns.count, self._topics.names, store.broker)
+
+    # From scanned records to rows.
+
+    def _emit(
+        self,
+        store: StoreFiles,
+        records: Records,
+        limits: Mapping[tuple[str, int], tuple[int, int]] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the records that are wanted; those that are damaged are reported."""
+        self.report.records += records.count
+        wanted = self._wanted(records, limits)
+        if wanted is not None:
+            if not wanted.any():
+                return
+            if not wanted.all():
+                records = records.take(np.flatnonzero(wanted))
+        yield from self._rows(store, records, limits)
+
+    def _rows(
+        self,
+        store: StoreFiles,
+        records: Records,
+        limits: Mapping[tuple[str, int], tuple[int, int]] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        records = self._drop_damaged(store, records)
+        if self._sql is not None and records.count:
+            records = records.take(np.flatnonzero(_matching(records, self._sql)))
+
+        def bad(number: int, reason: str) -> None:
+            self._loss(_describe(store, records, number, reason))
+
+        yield from self._maker.batches(records, bad, self._item_filter(records, limits))
+
+    def _item_filter(
+        self,
+        records: Records,
+        limits: Mapping[tuple[str, int], tuple[int, int]] | None,
+    ) -> Callable[[int, int, BatchItem], bool] | None:
+        """Whether a message inside an inner batch is wanted: what holds for records, by item."""
+        tags = frozenset(tag.encode() for tag in self._settings.tags)
+        sql = self._sql
+        if limits is None and not tags and sql is None:
+            return None
+
+        def keep(number: int, index: int, item: BatchItem) -> bool:
+            if limits is not None:
+                topic = records.topics[int(records.columns["topic_id"][number])]
+                queue = int(records.columns["queue_id"][number])
+                start, end = limits.get((topic.decode("utf-8", "replace"), queue), (0, 0))
+                if not start <= records.base_offset(number) + index < end:
+                    return False
+            if tags and find_property(item.properties, b"TAGS") not in tags:
+                return False
+            return sql is None or sql(decode_properties(item.properties))
+
+        return keep
+
+    def _drop_damaged(self, store: StoreFiles, records: Records) -> Records:
+        if not self._settings.verify_crc or records.count == 0:
+            return records
+        bad = records.columns["crc_ok"] == 0
+        for number in self._with_record_crc(records):
+            at = int(records.columns["commit_log_offset"][number])
+            size = int(records.columns["record_size"][number])
+            start = int(records.columns["body_at"][number]) - _body_position(records, number)
+            if at >= 0 and record_crc_ok(records.data[start : start + size]) is False:
+                bad[number] = True
+        if not bad.any():
+            return records
+        for number in np.flatnonzero(bad).tolist():
+            self._loss(_describe(store, records, number, "it fails its CRC"))
+        return records.take(np.flatnonzero(~bad))
+
+    def _with_record_crc(self, records: Records) -> Iterator[int]:
+        """Records that end in a whole-record CRC.
+
+        A broker writes them for all messages or for none, so a look at three records is enough to
+        know whether the others have to be looked at.
+        """
+        ends = records.columns["properties_at"] + records.columns["properties_size"]
+        if records.count == 0:
+            return
+        data = records.data
+        candidates = [0, records.count // 2, records.count - 1]
+        if not any(_has_crc_tail(data, int(ends[n])) for n in candidates):
+            return
+        for number, end in enumerate(ends.tolist()):
+            if _has_crc_tail(data, end):
+                yield number
+
+    def _wanted(
+        self,
+        records: Records,
+        limits: Mapping[tuple[str, int], tuple[int, int]] | None,
+    ) -> Any:
+        """A mask of the records that a range of the log is read for; None for all."""
+        settings, predicate = self._settings, self._settings.predicate
+        columns = records.columns
+        masks = []
+        ids = columns["topic_id"]
+        allowed = np.array([self._allows(name) for name in records.topics] or [True], dtype=bool)
+        if not allowed.all():
+            masks.append(allowed[ids])
+        sys_flags = columns["sys_flag"]
+        if not settings.include_undelivered:
+            kind = sys_flags & flags.TRANSACTION_MASK
+            delivered = (kind == flags.TRANSACTION_NOT) | (kind == flags.TRANSACTION_COMMIT)
+            if not delivered.all():
+                masks.append(delivered)
+        if limits is not None:
+            masks.append(_within(records, limits))
+        masks += _interval_mask(columns["queue_id"], predicate.partitions)
+        if not predicate.times.is_everything:
+            masks += _interval_mask(columns["store_timestamp"], predicate.times)
+        masks += _interval_mask(columns["stored_offset"], predicate.log)
+        plain = (sys_flags & flags.INNER_BATCH) == 0
+        for mask in (
+            *_interval_mask(columns["queue_offset"], predicate.offsets),
+            *self._tag_masks(records),
+        ):
+            # The messages of an inner batch have offsets and tags of their own.
+            masks.append(mask | ~plain)
+        if not masks:
+            return None
+        merged = masks[0]
+        for mask in masks[1:]:
+            merged = merged & mask
+        return merged
+
+    def _allows(self, raw: bytes) -> bool:
+        topic = raw.decode("utf-8", "replace")
+        wanted = self._settings.predicate.topics
+        return self._settings.topics.allows(topic) and (wanted is None or topic in wanted)
+
+    def _tag_masks(self, records: Records) -> list[Any]:
+        masks = []
+        tags = self._settings.tags
+        if tags:
+            masks.append(_has_tag(records, frozenset(tag.encode() for tag in tags)))
+        if self._settings.predicate.tags is not None:
+            wanted = frozenset(tag.encode() for tag in self._settings.predicate.tags)
+            masks.append(_has_tag(records, wanted))
+        return masks
+
+    # Queues.
+
+    def _queue(self, piece: QueueRange) -> Iterator[pa.RecordBatch]:
+        store = self._stores[piece.store]
+        try:
+            queue = store.queue(piece.topic, piece.queue)
+        except NotFoundError:
+            self._lost_offsets(store, piece, piece.start, piece.end, "the topic is gone")
+            return
+        first, last = queue.numbers_of(piece.start, piece.end)
+        step = max(1024, min(200_000, self._settings.batch_bytes // 20))
+        number = first
+        while number < last:
+            units = queue.read_units(number, min(last, number + step))
+            if len(units) == 0:
+                self._lost_offsets(store, piece, number, last, "no file holds them")
+                return
+            low = max(number, -(-queue.segments[0].start // queue.unit_size))
+            if low > number:
+                self._lost_offsets(store, piece, number, low, "the file was deleted")
+            yield from self._units(store, piece, units, low, queue.is_batch)
+            number = low + len(units)
+
+    def _lost_offsets(
+        self, store: StoreFiles, piece: QueueRange, first: int, last: int, why: str
+    ) -> None:
+        self._loss(f"{_queue_text(store, piece)}: offsets {first} to {last} are gone, {why}")
+
+    def _units(
+        self, store: StoreFiles, piece: QueueRange, units: Any, first: int, is_batch: bool
+    ) -> Iterator[pa.RecordBatch]:
+        positions = units["offset"].astype(np.int64)
+        sizes = units["size"].astype(np.int64)
+        if is_batch:
+            offsets = units["base"].astype(np.int64)
+        else:
+            offsets = np.arange(first, first + len(units), dtype=np.int64)
+        usable = (
+            (positions >= 0) & (sizes >= FIXED_SIZE_V1) & (sizes != simple.PRE_BLANK_SIZE)
+            & (sizes <= RECORD_SIZE_MAX)
+        )  # fmt: skip
+        if not usable.all():
+            for number in np.flatnonzero(~usable).tolist():
+                self._loss(
+                    f"{_queue_text(store, piece)}, offset {offsets[number]}: its unit names "
+                    f"{sizes[number]} bytes at {positions[number]}"
+                )
+        wanted = usable
+        if not is_batch and not is_lmq(piece.topic):
+            wanted = wanted & self._units_with_tags(units["tags"].astype(np.int64), piece.topic)
+        log = self._settings.predicate.log
+        for mask in _interval_mask(positions, log):
+            wanted = wanted & mask
+        if not wanted.all():
+            positions, sizes, offsets = positions[wanted], sizes[wanted], offsets[wanted]
+        yield from self._promised(store, piece, positions, sizes, offsets, is_batch)
+
+    def _units_with_tags(self, codes: Any, topic: str) -> Any:
+        """Units whose tags code does not rule them out."""
+        every = np.ones(len(codes), bool)
+        if topic == SCHEDULE_TOPIC:  # its codes are due times
+            return every
+        for wanted in (
+            self._tag_codes,
+            frozenset(tags_hash(t.encode()) for t in self._settings.tags) or None,
+        ):
+            if wanted is not None:
+                every &= np.isin(codes, np.array(sorted(wanted), np.int64)) | (
+                    codes <= EXT_ADDRESS_MAX
+                )
+        return every
+
+    def _promised(
+        self,
+        store: StoreFiles,
+        piece: QueueRange,
+        positions: Any,
+        sizes: Any,
+        offsets: Any,
+        is_batch: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the records that units name, in the units' order."""
+        at = 0
+        limit = self._settings.batch_bytes
+        while at < len(positions):
+            count = _group(positions, sizes, at, limit)
+            part = slice(at, at + count)
+            records, missing = self._fetch(store, positions[part], sizes[part])
+            for number in missing:
+                self._loss(
+                    f"{_queue_text(store, piece)}, offset {offsets[at + number]}: no whole record "
+                    f"of {sizes[at + number]} bytes at CommitLog {positions[at + number]}"
+                )
+            found = offsets[part] if not missing else np.delete(offsets[part], missing)
+            if records.count:
+                yield from self._promised_rows(store, piece, records, found, is_batch)
+            at += count
+
+    def _promised_rows(
+        self,
+        store: StoreFiles,
+        piece: QueueRange,
+        records: Records,
+        offsets: Any,
+        is_batch: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        self.report.records += records.count
+        columns = records.columns
+        topic = piece.topic.encode()
+        right = np.array([name == topic for name in records.topics], bool)[columns["topic_id"]]
+        light = is_lmq(piece.topic)
+        if not light:
+            right &= columns["queue_id"] == piece.queue
+            if not is_batch:
+                right &= columns["queue_offset"] == offsets
+        if light or not right.all():
+            # What several queues name has the topic and offset of the first.
+            elsewhere = ~right
+            light_rows = _names_queue(records, topic) & elsewhere
+            wrong = elsewhere & ~light_rows
+            for number in np.flatnonzero(wrong).tolist():
+                reason = f"queue {piece.topic}/{piece.queue} has it as offset {offsets[number]}"
+                self._loss(_describe(store, records, number, reason))
+            if light_rows.any():
+                rows = np.flatnonzero(light_rows)
+                shared = records.take(rows)
+                shared.topic, shared.queue, shared.offsets = piece.topic, piece.queue, offsets[rows]
+                yield from self._filtered_rows(store, shared)
+            records = records.take(np.flatnonzero(right))
+        if records.count:
+            limits = {(piece.topic, piece.queue): (piece.start, piece.end)} if is_batch else None
+            yield from self._filtered_rows(store, records, limits)
+
+    def _filtered_rows(
+        self,
+        store: StoreFiles,
+        records: Records,
+        limits: Mapping[tuple[str, int], tuple[int, int]] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        masks = self._tag_masks(records)
+        predicate = self._settings.predicate
+        if not predicate.times.is_everything:
+            masks += _interval_mask(records.columns["store_timestamp"], predicate.times)
+        if masks:
+            keep = np.logical_and.reduce(masks)
+            keep |= (records.columns["sys_flag"] & flags.INNER_BATCH) != 0
+            if not keep.all():
+                records = records.take(np.flatnonzero(keep))
+        if records.count:
+            yield from self._rows(store, records, limits)
+
+    def _fetch(self, store: StoreFiles, positions: Any, sizes: Any) -> tuple[Records, list[int]]:
+        """The records at positions, and the numbers of those that are not there as promised."""
+        start = int(positions[0])
+        end = int((positions + sizes).max())
+        span = end - start
+        wanted = int(sizes.sum())
+        segment = store.segment_of(start)
+        dense = (
+            segment is not None
+            and end <= segment.end
+            and span <= wanted * _SPARSE
+            and span <= 4 * self._settings.batch_bytes + RECORD_SIZE_MAX
+            and bool((positions[1:] > positions[:-1]).all())
+        )
+        if dense:
+            assert segment is not None
+            return self._fetch_stretch(store, segment.path, segment.start, positions, sizes, span)
+        return self._fetch_each(store, positions, sizes)
+
+    def _fetch_stretch(
+        self, store: StoreFiles, path: str, base: int, positions: Any, sizes: Any, span: int
+    ) -> tuple[Records, list[int]]:
+        start = int(positions[0])
+        try:
+            data = self._fill(store, path, start - base, span)
+        except NotFoundError:
+            return self._fetch_each(store, positions, sizes)
+        kept: list[dict[str, Any]] = []
+        missing: list[int] = []
+        done = 0  # units that are answered
+        at = 0
+        while done < len(positions):
+            self._columns.clear()
+            ended = scan(data, self._columns, self._topics, base=start, start=at, crc=self._crc)
+            columns = {name: self._columns.array(name) for name in self._names}
+            reached = start + ended.position
+            answered = int(np.searchsorted(positions, reached))
+            rows = np.searchsorted(columns["commit_log_offset"], positions[done:answered])
+            rows = np.minimum(rows, max(self._columns.count - 1, 0))
+            if self._columns.count:
+                same = (columns["commit_log_offset"][rows] == positions[done:answered]) & (
+                    columns["record_size"][rows] == sizes[done:answered]
+                )
+                kept.append({name: column[rows[same]] for name, column in columns.items()})
+                missing += (np.flatnonzero(~same) + done).tolist()
+            else:
+                missing += range(done, answered)
+            done = answered
+            at = ended.position
+            if done < len(positions) and ended.end is not ScanEnd.FULL:
+                # Damage: go on at the next record that is asked for.
+                if int(positions[done]) == reached:
+                    missing.append(done)
+                    done += 1
+                if done < len(positions):
+                    at = int(positions[done]) - start
+        merged = _merge(kept, self._names, self._columns)
+        count = len(merged[self._names[0]])
+        return Records(data, merged, count, self._topics.names, store.broker), missing
+
+    def _fetch_each(
+        self, store: StoreFiles, positions: Any, sizes: Any
+    ) -> tuple[Records, list[int]]:
+        """Records one by one, put behind each other."""
+        total = int(sizes.sum())
+        if len(self._buffer) < total:
+            self._buffer = bytearray(total)
+        target = memoryview(self._buffer)
+        missing: list[int] = []
+        places: list[tuple[int, int, int]] = []  # number, place in the buffer, size
+        at = 0
+        for number, (position, size) in enumerate(
+            zip(positions.tolist(), sizes.tolist(), strict=True)
+        ):
+            segment = store.segment_of(position)
+            got = -1
+            if segment is not None and position + size <= segment.end:
+                try:
+                    got = store.storage.read_into(
+                        segment.path, position - segment.start, target[at : at + size]
+                    )
+                except NotFoundError:
+                    got = -1
+            if got != size:
+                missing.append(number)
+                continue
+            places.append((number, at, size))
+            at += size
+        data = target[:at]
+        kept: list[dict[str, Any]] = []
+        done = 0
+        while done < len(places):
+            self._columns.clear()
+            scan(
+                data, self._columns, self._topics, start=places[done][1], crc=self._crc,
+                own_position=False,
+            )  # fmt: skip
+            columns = {name: self._columns.array(name) for name in self._names}
+            found = self._columns.count
+            took = 0
+            good = []
+            for row in range(found):
+                number, _, size = places[done + row]
+                took += 1
+                if int(columns["record_size"][row]) != size or int(
+                    columns["stored_offset"][row]
+                ) != int(positions[number]):
+                    missing.append(number)
+                    if int(columns["record_size"][row]) != size:
+                        break  # what follows was read at wrong places
+                    continue
+                good.append(row)
+            kept.append({name: column[good] for name, column in columns.items()})
+            if took == 0:
+                missing.append(places[done][0])
+                took = 1
+            done += took
+        merged = _merge(kept, self._names, self._columns)
+        count = len(merged[self._names[0]])
+        merged["commit_log_offset"] = merged["stored_offset"]
+        missing.sort()
+        return Records(data, merged, count, self._topics.names, store.broker), missing
+
+    # Known places.
+
+    def _lookup(self, piece: Lookup) -> Iterator[pa.RecordBatch]:
+        store = self._stores[piece.store]
+        limits = None if piece.limits is None else _limits_by_queue(piece.limits)
+        positions, sizes = [], []
+        for position in piece.positions:
+            try:
+                head = store.read_log(position, 4)
+            except NotFoundError:
+                continue  # the Index may know what the log has lost
+            size = int.from_bytes(head, "big", signed=True)
+            if FIXED_SIZE_V1 <= size <= RECORD_SIZE_MAX:
+                positions.append(position)
+                sizes.append(size)
+        at = 0
+        where, what = np.array(positions, np.int64), np.array(sizes, np.int64)
+        while at < len(where):
+            count = _group(where, what, at, self._settings.batch_bytes)
+            records, _ = self._fetch_each(store, where[at : at + count], what[at : at + count])
+            if records.count:
+                yield from self._emit(store, records, limits)
+            at += count
+
+
+def _merge(parts: list[dict[str, Any]], names: Sequence[str], columns: Columns) -> dict[str, Any]:
+    if not parts:
+        return {name: columns.array(name)[:0].copy() for name in names}
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+
+def _group(positions: Any, sizes: Any, at: int, limit: int) -> int:
+    """How many of the records from ``at`` on are fetched together."""
+    most = min(len(positions), at + BATCH_ROWS_MAX)
+    total = np.cumsum(sizes[at:most])
+    count = int(np.searchsorted(total, limit, side="right"))
+    count = max(count, 1)
+    gaps = positions[at + 1 : at + count] - positions[at : at + count - 1]
+    far = np.flatnonzero((gaps > _GAP_MAX) | (gaps < 0))
+    return int(far[0]) + 1 if len(far) else count
+
+
+def _limits_by_queue(
+    limits: Sequence[tuple[str, int, int, int]],
+) -> dict[tuple[str, int], tuple[int, int]]:
+    return {(topic, queue): (start, end) for topic, queue, start, end in limits}
+
+
+def _within(records: Records, limits: Mapping[tuple[str, int], tuple[int, int]]) -> Any:
+    """Records whose queue offset is within the limits of their queue."""
+    columns = records.columns
+    queue_ids = columns["queue_id"].astype(np.int64)
+    codes = (columns["topic_id"].astype(np.int64) << 32) | (queue_ids & 0xFFFFFFFF)
+    keep = np.zeros(records.count, bool)
+    offsets = columns["queue_offset"]
+    inner = (columns["sys_flag"] & flags.INNER_BATCH) != 0
+    for code in np.unique(codes).tolist():
+        topic = records.topics[code >> 32].decode("utf-8", "replace")
+        limit = limits.get((topic, code & 0xFFFFFFFF))
+        if limit is not None:
+            # Of an inner batch this is the first offset; its messages are looked at one by one.
+            reaches = (offsets >= limit[0]) | inner
+            keep |= (codes == code) & reaches & (offsets < limit[1])
+    return keep
+
+
+def _interval_mask(values: Any, interval: Any) -> list[Any]:
+    masks = []
+    if interval.low is not None:
+        masks.append(values >= interval.low)
+    if interval.high is not None:
+        masks.append(values <= interval.high)
+    return masks
+
+
+def _has_tag(records: Records, wanted: frozenset[bytes]) -> Any:
+    data = records.data
+    found = [
+        size > 0 and bytes(data[at : at + size]) in wanted
+        for at, size in zip(
+            records.columns["tags_at"].tolist(), records.columns["tags_size"].tolist(), strict=True
+        )
+    ]
+    return np.array(found, bool)
+
+
+def _matching(records: Records, sql: Callable[[Mapping[str, str]], bool]) -> Any:
+    """Records whose properties satisfy an expression; inner batches are looked at by item."""
+    inner = ((records.columns["sys_flag"] & flags.INNER_BATCH) != 0).tolist()
+    found = [
+        inner[number] or sql(decode_properties(records.bytes_of(number, "properties")))
+        for number in range(records.count)
+    ]
+    return np.array(found, bool)
+
+
+def _names_queue(records: Records, topic: bytes) -> Any:
+    """Records whose multi-dispatch property names a queue."""
+    found = []
+    for number in range(records.count):
+        value = find_property(records.bytes_of(number, "properties"), b"INNER_MULTI_DISPATCH")
+        found.append(value is not None and topic in value.split(b","))
+    return np.array(found, bool)
+
+
+def _has_crc_tail(data: Any, end: int) -> bool:
+    return bytes(data[max(end - 20, 0) : end - 11]) == _CRC_MARK
+
+
+def _body_position(records: Records, number: int) -> int:
+    sys_flag = int(records.columns["sys_flag"][number])
+    return 88 + 12 * bool(sys_flag & flags.BORN_HOST_V6) + 12 * bool(sys_flag & flags.STORE_HOST_V6)
+
+
+_BLANK = BLANK_MAGIC.to_bytes(4, "big", signed=True)
+
+
+def _queue_text(store: StoreFiles, piece: QueueRange) -> str:
+    return f"topic {piece.topic}, broker {store.broker}, queue {piece.queue}"
+
+
+def _describe(store: StoreFiles, records: Records, number: int, reason: str) -> str:
+    columns = records.columns
+    topic = records.topics[int(columns["topic_id"][number])].decode("utf-8", "replace")
+    return (
+        f"{store.root}: the record at CommitLog {int(columns['commit_log_offset'][number])} "
+        f"({int(columns['record_size'][number])} bytes, topic {topic}, "
+        f"queue {int(columns['queue_id'][number])}, "
+        f"offset {int(columns['queue_offset'][number])}): {reason}"
+    )

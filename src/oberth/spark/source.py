@@ -1,0 +1,423 @@
+"""``format("rocketmq")``: a store as a table, for batch and streaming queries.
+
+Spark makes a `RocketMQDataSource` wherever it needs one and pickles readers to tasks, so nothing
+here holds an open file. Planning happens on the driver: which stores, queues and offsets; what
+filters and options rule out by ConsumeQueue, Index and times; how that is cut into partitions.
+Tasks only read (`oberth.spark.reading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from oberth.errors import NotFoundError, OptionError
+from oberth.formats.names import is_lmq
+from oberth.spark import plan as p
+from oberth.spark.index_lookup import IndexFiles
+from oberth.spark.options import (
+    BoundKind,
+    ReadMode,
+    ReadOptions,
+    ReadOrder,
+    parse_read_options,
+)
+from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
+from oberth.spark.schemas import Field, arrow_schema, parse_columns, resolve_schema, struct_type
+from oberth.spark.store_files import StoreFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from oberth.spark.reading import PieceReader, ReadSettings
+
+NAME = "rocketmq"
+#: The Index is used when it leaves no more of the log than this share to be read.
+INDEX_UNCOVERED_MAX = 0.5
+
+
+class RocketMQDataSource(DataSource):
+    """The data source that Spark finds under the name ``rocketmq``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format()`` is given."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The columns without a user's schema: the option ``columns``, or the default set.
+
+        Raises:
+            OptionError: an unknown option or column.
+        """
+        options = parse_read_options(self.options, streaming=_streams(self.options))
+        return struct_type(
+            parse_columns(options.columns, with_properties=options.include_properties)
+        )
+
+    def reader(self, schema: StructType) -> RocketMQReader:
+        """A batch reader.
+
+        Raises:
+            OptionError: an unknown option, a wrong value, or one that batch queries refuse.
+        """
+        return RocketMQReader(parse_read_options(self.options, streaming=False), schema)
+
+
+def _streams(options: Mapping[str, str]) -> bool:
+    """Whether options can only be a stream's: the schema is asked for before that is known."""
+    try:
+        parse_read_options(options, streaming=False)
+    except OptionError:
+        return True
+    return False
+
+
+def require_path(options: ReadOptions) -> None:
+    """Raises unless the options name stores.
+
+    Raises:
+        OptionError: they name brokers.
+    """
+    if not options.paths:
+        raise OptionError(
+            f"reading from live brokers ({options.name_servers}) is not supported by this version; "
+            "name their store with `path`"
+        )
+
+
+class RocketMQPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: tuple[p.Piece, ...]) -> None:
+        super().__init__(pieces)
+        self.pieces = pieces
+
+
+class _FilterPushdown:
+    """``pushFilters`` as Spark wants it whether its configuration allows push-down or not.
+
+    With spark.sql.python.filterPushdown.enabled=false Spark refuses every reader whose class
+    overrides pushFilters; it looks at ``reader.pushFilters.__func__``. This says "not overridden"
+    there and still receives the filters where they are sent.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: RocketMQReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Any]) -> Iterable[Any]:
+        return self._reader.accept_filters(filters)
+
+
+class RocketMQReader(DataSourceReader):
+    """Plans a batch query and reads its partitions."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        require_path(options)
+        self.options = options
+        self.schema = schema
+        self.fields: tuple[Field, ...] = resolve_schema(schema)
+        self.predicate: Predicate = EVERYTHING
+        self.stores: list[StoreFiles] = []
+        if options.filter_sql:
+            from oberth.spark.sql_filter import compile_sql
+
+            compile_sql(options.filter_sql)
+        if options.pushdown:
+            self.pushFilters = _FilterPushdown(self)  # type: ignore[method-assign]
+
+    def accept_filters(self, filters: list[Any]) -> Iterable[Any]:
+        """Notes where rows can be. Spark goes on filtering: a predicate is weaker than filters."""
+        self.predicate = predicate_of(filters, self.fields)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        """The work, cut into partitions; an empty query gives one partition without work.
+
+        Raises:
+            OptionError: paths, topics, queues or offsets that do not exist.
+            DataLossError: with failOnDataLoss, what is asked for is gone.
+        """
+        stores = p.open_stores(self.options)
+        self.stores = stores.files
+        plans = plan_batch(stores, self.options, self.predicate)
+        made: list[InputPartition] = [RocketMQPartition(plan.pieces) for plan in plans]
+        return made or [RocketMQPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition as Arrow batches."""
+        assert isinstance(partition, RocketMQPartition)
+        yield from self.piece_reader().read(partition.pieces)
+
+    def piece_reader(self) -> PieceReader:
+        """What reads pieces; its stores count the bytes."""
+        return make_piece_reader(
+            self.stores, self.options, self.fields, self.schema, self.predicate
+        )
+
+
+def read_settings(
+    options: ReadOptions, fields: tuple[Field, ...], predicate: Predicate = EVERYTHING
+) -> ReadSettings:
+    """What a task needs to know of the options."""
+    from oberth.spark.reading import ReadSettings
+
+    return ReadSettings(
+        fields=fields,
+        topics=p.TopicFilter(options.selection),
+        predicate=predicate,
+        tags=options.filter_tags,
+        sql=options.filter_sql,
+        batch_bytes=options.batch_bytes,
+        fail_on_data_loss=options.fail_on_data_loss,
+        verify_crc=options.verify_crc,
+        include_undelivered=options.include_undelivered,
+    )
+
+
+def make_piece_reader(
+    stores: list[StoreFiles],
+    options: ReadOptions,
+    fields: tuple[Field, ...],
+    schema: StructType,
+    predicate: Predicate = EVERYTHING,
+) -> PieceReader:
+    """A reader of pieces with these options."""
+    from oberth.spark.reading import PieceReader
+
+    return PieceReader(stores, read_settings(options, fields, predicate), arrow_schema(schema))
+
+
+# Batch planning.
+
+
+def plan_batch(
+    stores: p.Stores, options: ReadOptions, predicate: Predicate = EVERYTHING
+) -> list[p.PartitionPlan]:
+    """The partitions of a batch query.
+
+    Raises:
+        OptionError: topics, queues or offsets that do not exist.
+        DataLossError: with failOnDataLoss, what is asked for is gone.
+    """
+    if predicate.is_empty:
+        return []
+    order = read_order(stores, options)
+    keys = p.select_queues(options, stores, must_exist=True)
+    explicit = (
+        options.starting.kind is not BoundKind.EARLIEST
+        or options.ending.kind is not BoundKind.LATEST
+        or bool(options.selection.queues)
+    )
+    ranges: dict[p.QueueKey, tuple[int, int]] = {}
+    if explicit or order is ReadOrder.QUEUE or predicate.wants_index:
+        bounds = p.queue_bounds(stores, keys)
+        start = p.bound_offsets(options.starting, "starting", options, stores, bounds)
+        end = p.bound_offsets(options.ending, "ending", options, stores, bounds)
+        ranges = p.check_range(stores, options, start, end, bounds)
+    narrowed = _narrow(stores, ranges, predicate)
+    cuts: list[p.Cut] = []
+    for number, store in enumerate(stores.files):
+        if predicate.brokers is not None and store.broker not in predicate.brokers:
+            continue
+        own = {key: r for key, r in narrowed.items() if key.broker == store.broker}
+        by_index = _by_index(number, store, own, predicate, order, explicit)
+        if by_index is not None:
+            cuts += by_index
+        elif order is ReadOrder.QUEUE:
+            cuts += queue_cuts(number, stores, own)
+        else:
+            limits = _limits(own) if explicit else None
+            cuts += _log_cuts(number, store, predicate, limits)
+    return p.pack(cuts, options)
+
+
+def read_order(stores: p.Stores, options: ReadOptions) -> ReadOrder:
+    """The order that is meant; without one, queues where every store has them.
+
+    Raises:
+        OptionError: queues are asked for and a store has none, though it has a CommitLog.
+    """
+    if options.read_order is ReadOrder.COMMIT_LOG:
+        return ReadOrder.COMMIT_LOG
+    without = [s for s in stores.files if not s.has_queues() and s.segments()]
+    if options.read_order is ReadOrder.QUEUE and without:
+        raise OptionError(
+            f"readOrder=queue: {without[0].root} has no ConsumeQueue; rebuild it "
+            "(`oberth store rebuild`) or read with readOrder=commitlog"
+        )
+    return ReadOrder.COMMIT_LOG if without else ReadOrder.QUEUE
+
+
+def _narrow(
+    stores: p.Stores, ranges: Mapping[p.QueueKey, tuple[int, int]], predicate: Predicate
+) -> dict[p.QueueKey, tuple[int, int]]:
+    """The offsets of each queue that can satisfy a predicate."""
+    narrowed: dict[p.QueueKey, tuple[int, int]] = {}
+    for key, (start, end) in ranges.items():
+        if predicate.topics is not None and key.topic not in predicate.topics:
+            continue
+        if predicate.brokers is not None and key.broker not in predicate.brokers:
+            continue
+        if predicate.partitions.clip(key.queue, key.queue + 1) == (key.queue, key.queue):
+            continue
+        low, high = predicate.offsets.clip(start, end)
+        if low < high and not predicate.times.is_everything:
+            times = predicate.times
+            low, high = stores.queue(key).narrow_by_time(low, high, times.low, times.high)
+        if low < high:
+            narrowed[key] = (low, high)
+    return narrowed
+
+
+def queue_cuts(
+    number: int, stores: p.Stores, ranges: Mapping[p.QueueKey, tuple[int, int]]
+) -> list[p.Cut]:
+    """Pieces of queues of one store with their sizes."""
+    cuts = []
+    for key in sorted(ranges):
+        start, end = ranges[key]
+        if start >= end:
+            continue
+        try:
+            size = stores.queue(key).record_bytes(start, end)
+        except NotFoundError:
+            size = 0
+        piece = p.QueueRange(number, key.topic, key.queue, start, end)
+        cuts.append(p.Cut(piece, end - start, max(size, end - start)))
+    return cuts
+
+
+def _limits(
+    ranges: Mapping[p.QueueKey, tuple[int, int]],
+) -> tuple[tuple[str, int, int, int], ...]:
+    return tuple((key.topic, key.queue, *ranges[key]) for key in sorted(ranges))
+
+
+def _log_cuts(
+    number: int,
+    store: StoreFiles,
+    predicate: Predicate,
+    limits: tuple[tuple[str, int, int, int], ...] | None,
+) -> list[p.Cut]:
+    start, end = predicate.log.clip(store.log_start(), store.log_end())
+    if not predicate.times.is_everything:
+        start, end = _log_by_time(store, predicate, start, end)
+    if start >= end:
+        return []
+    return [p.Cut(p.LogRange(number, start, end, limits), 0, end - start)]
+
+
+def _log_by_time(store: StoreFiles, predicate: Predicate, start: int, end: int) -> tuple[int, int]:
+    """The part of the log that can hold store times, told by the first record of each file."""
+    from oberth.spark.store_files import TIME_SLACK_MS
+
+    firsts: list[tuple[int, int]] = []
+    for segment in store.segments():
+        if segment.start >= end:
+            break
+        try:
+            firsts.append((segment.start, store.store_timestamp(segment.start)))
+        except NotFoundError:
+            return start, end
+    times = [time for _, time in firsts]
+    if times != sorted(times):
+        return start, end
+    low, high = predicate.times.low, predicate.times.high
+    if low is not None:
+        # Everything before the last file that begins before the time is older.
+        before = [offset for offset, time in firsts if time < low - TIME_SLACK_MS]
+        start = max([start, *before[-1:]])
+    if high is not None:
+        after = [offset for offset, time in firsts if time > high + TIME_SLACK_MS]
+        end = min([end, *after[:1]])
+    return start, max(start, end)
+
+
+def _by_index(
+    number: int,
+    store: StoreFiles,
+    ranges: Mapping[p.QueueKey, tuple[int, int]],
+    predicate: Predicate,
+    order: ReadOrder,
+    explicit: bool,
+) -> list[p.Cut] | None:
+    """What is left to read when the Index is asked, or None where it cannot help."""
+    offset_ids = _positions_of_ids(predicate.offset_ids)
+    if offset_ids is None and not predicate.wants_index:
+        return None
+    topics = sorted({key.topic for key in ranges})
+    if order is ReadOrder.COMMIT_LOG and not store.has_queues():
+        return None
+    # Light queues show other topics' records, inner batches have keys of their own inside.
+    kinds = store.topics()
+    if any(is_lmq(topic) or "batch" in kinds.get(topic, "") for topic in topics):
+        return None
+    start, end = store.log_start(), store.log_end()
+    # Ranges of the log also show what has not been dispatched yet.
+    limits = _limits(ranges) if explicit or order is ReadOrder.QUEUE else None
+    if offset_ids is not None:
+        positions = tuple(sorted(at for at in offset_ids if start <= at < end))
+        return [p.Cut(p.Lookup(number, positions, limits), len(positions), 0)] if positions else []
+    keys: set[tuple[str, str]] = set()
+    extra: set[int] = set()
+    chosen = _keys_to_find(predicate)
+    if chosen is None:
+        return None
+    for topic in topics:
+        keys.update((topic, key) for key in chosen)
+    if predicate.message_ids is not None:
+        extra |= _positions_of_ids(predicate.message_ids) or set()
+    answer = IndexFiles(store).find(keys, start, end)
+    uncovered = sum(last - first for first, last in answer.uncovered)
+    if uncovered > INDEX_UNCOVERED_MAX * (end - start):
+        return None
+    positions = tuple(sorted({*answer.positions, *(at for at in extra if start <= at < end)}))
+    outside = tuple(
+        at for at in positions if not any(first <= at < last for first, last in answer.uncovered)
+    )
+    cuts = [
+        p.Cut(p.LogRange(number, first, last, limits), 0, last - first)
+        for first, last in answer.uncovered
+    ]
+    if outside:
+        cuts.append(p.Cut(p.Lookup(number, outside, limits), len(outside), 0))
+    return cuts
+
+
+def _keys_to_find(predicate: Predicate) -> frozenset[str] | None:
+    """Keys of which every row of interest has at least one in the Index; None where not known."""
+    if predicate.unique_keys is not None:
+        return predicate.unique_keys
+    if predicate.keys is not None:
+        # KEYS is indexed word by word; the first word of each value is enough to find it.
+        words = [next(iter(key.split(" ")), "") or _first_word(key) for key in predicate.keys]
+        return None if "" in words else frozenset(words)
+    return predicate.message_ids
+
+
+def _first_word(key: str) -> str:
+    return next((word for word in key.split(" ") if word), "")
+
+
+def _positions_of_ids(ids: frozenset[str] | None) -> set[int] | None:
+    """The CommitLog offsets that offset ids name."""
+    if ids is None:
+        return None
+    from oberth.formats.message_id import OFFSET_ID_LENGTHS
+
+    return {
+        int(text[-16:], 16)
+        for text in ids
+        if len(text) in OFFSET_ID_LENGTHS and all(c in "0123456789ABCDEF" for c in text)
+    }
+
+
+def read_mode(options: ReadOptions) -> ReadMode:
+    """Where a streaming query reads."""
+    return options.read_mode
