@@ -8,6 +8,8 @@ it was compiled on this machine) when the first function has enough to do, see `
     scan                 records into columns; the next record after damage
     queues               ConsumeQueue and BatchConsumeQueue units from columns
     index                Index entries from columns, Index files from entries
+    gather               values in the memory layout of Arrow
+    check                units and index entries against what the log says
     runtime              where machine code comes from and lies
 """
 

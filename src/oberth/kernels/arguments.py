@@ -310,3 +310,64 @@ KEYS_ARGUMENTS = 20
 PUT_ARGUMENTS = 8
 # Places in the arguments of `index_relink`.
 (RELINK_FILE, RELINK_SLOTS, RELINK_ENTRIES, RELINK_COUNT) = range(4)
+
+# Places in the arguments of `gather`.
+(
+    GATHER_DATA,
+    GATHER_ROWS,
+    GATHER_AT,  # address of int32
+    GATHER_SIZE,  # address of int32; negative for no value
+    GATHER_TEXT,  # whether broken UTF-8 is mended
+    GATHER_OUT,
+    GATHER_OUT_MAX,
+    GATHER_OFFSETS,  # out: address of int32, one more than rows
+    GATHER_VALIDITY,  # out: address of bytes (a bit for each row), or 0
+    GATHER_NULLS,  # out: how many rows have no value
+) = range(10)
+GATHER_ARGUMENTS = 10
+
+# Places in the arguments of `total_size`.
+(TOTAL_SIZES, TOTAL_ROWS) = range(2)
+
+# Places in the arguments of `property_maps`.
+(
+    MAP_DATA,
+    MAP_ROWS,
+    MAP_AT,
+    MAP_SIZE,
+    MAP_OFFSETS,  # out: address of int32, one more than rows
+    MAP_KEY_OFFSETS,  # out: address of int32
+    MAP_VALUE_OFFSETS,
+    MAP_ENTRIES_MAX,
+    MAP_KEYS,  # out: address of bytes
+    MAP_VALUES,
+    MAP_KEYS_MAX,
+    MAP_VALUES_MAX,
+    MAP_SCRATCH,  # work: MAP_SCRATCH_SIZE bytes
+    MAP_PLACES,  # work: address of int64, MAP_PLACE_FIELDS for each property of a row
+    MAP_SLOTS,  # work: address of int32, MAP_SLOT_COUNT zeroed ones
+) = range(15)
+MAP_ARGUMENTS = 15
+# The length of properties is 16 bits, and every byte of them may be broken and become three.
+PROPERTIES_SIZE_MAX = 65535
+MAP_SCRATCH_SIZE = 3 * PROPERTIES_SIZE_MAX
+# The shortest property has four bytes: a name, a value and two separators.
+MAP_PLACES_MAX = (PROPERTIES_SIZE_MAX + 1) // 4
+MAP_PLACE_FIELDS = 5
+MAP_SLOT_COUNT = 2 * MAP_PLACES_MAX
+assert MAP_SLOT_COUNT & (MAP_SLOT_COUNT - 1) == 0
+
+# Places in the arguments of `hosts` and `message_ids`.
+(
+    HOSTS_DATA,
+    HOSTS_ROWS,
+    HOSTS_AT,  # address of int32
+    HOSTS_SYS_FLAG,  # address of int32
+    HOSTS_V6_BIT,
+    HOSTS_COMMIT_LOG_OFFSET,  # address of int64 (`message_ids` only)
+    HOSTS_OUT,  # HOST_TEXT_SIZE_MAX for each row
+    HOSTS_OFFSETS,  # out: address of int32, one more than rows
+) = range(8)
+HOSTS_ARGUMENTS = 8
+# "ffff:" eight times and a port with its sign; a message id is 56 characters.
+HOST_TEXT_SIZE_MAX = 56

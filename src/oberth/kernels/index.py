@@ -8,7 +8,8 @@ one file ends in the stream follows from counting alone, so several files can be
 
 A file's bytes are any writable buffer of its full size: a map of the file, or an anonymous map (a
 bytearray would be zeroed, all 420,000,040 bytes of a default file). Only the pages that hold
-something are touched: slots in use, and 20 bytes an entry. RocketMQ: IndexService.buildIndex, IndexFile.putKey.
+something are touched: slots in use, and 20 bytes an entry.
+RocketMQ: IndexService.buildIndex, IndexFile.putKey.
 """
 
 from __future__ import annotations

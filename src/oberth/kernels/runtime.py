@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "oberth.kernels.compiled"
-_MODULES = ("abi", "checks", "records", "queues", "index")
+_MODULES = ("abi", "checks", "records", "queues", "index", "gather")
 _SOURCE_FILES = (
     ("oberth.kernels", "arguments.py"),
     ("oberth.formats", "message.py"),
@@ -51,6 +51,11 @@ _KERNELS = {
     "find": "checks",
     "scan": "records",
     "queues": "queues",
+    "total_size": "gather",
+    "gather": "gather",
+    "property_maps": "gather",
+    "hosts": "gather",
+    "message_ids": "gather",
     "index_keys": "index",
     "index_put": "index",
     "index_relink": "index",

@@ -88,7 +88,9 @@ def _store(width: int) -> Any:
             target, at, number = arguments
             if width < 64:
                 number = builder.trunc(number, kind)
-            builder.store(builder.bswap(number), _byte_pointer(builder, target, at, kind), align=1)
+            if width > 8:
+                number = builder.bswap(number)
+            builder.store(number, _byte_pointer(builder, target, at, kind), align=1)
             return context.get_dummy_value()
 
         return types.void(_BYTES, types.int64, types.int64), code
@@ -96,6 +98,7 @@ def _store(width: int) -> Any:
     return intrinsic(typed)
 
 
+store_u8 = _store(8)
 store_be16 = _store(16)
 store_be32 = _store(32)
 store_be64 = _store(64)
