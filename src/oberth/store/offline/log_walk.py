@@ -29,6 +29,8 @@ from oberth.formats.message import (
 from oberth.kernels.scan import find_record
 from oberth.store.offline.segments import SegmentMap, SegmentStream
 
+BODY_FAILS = "its body fails the checksum"
+
 
 class DamagedRecord(NamedTuple):
     """A record whose body fails its checksum."""
@@ -89,7 +91,7 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
         opened = log.map(index)
         base = opened.segment.start
         limit = len(opened)
-        item, position_after = _item_at(opened, position)
+        item, position_after = item_at(opened, position)
         if isinstance(item, MessageExt):
             if pending is not None:
                 yield pending
@@ -109,7 +111,7 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
         else:
             after = next_valid(log, index, position, newest)
             # A writer may have finished this record since it was looked at.
-            if not isinstance(_item_at(opened, position)[0], str):
+            if not isinstance(item_at(opened, position)[0], str):
                 continue
             if after is None:
                 return
@@ -160,7 +162,7 @@ def _describe_end(log: SegmentStream, end: int) -> LogEnd:
         return LogEnd(end, "the last segment is full", None)
     opened = log.map(index)
     position = end - opened.segment.start
-    item, _ = _item_at(opened, position)
+    item, _ = item_at(opened, position)
     if item is None:
         # A blank: the log goes on at the next segment's start, if that exists already.
         if index + 1 < len(log.segments):
@@ -172,7 +174,7 @@ def _describe_end(log: SegmentStream, end: int) -> LogEnd:
         last = opened.last_nonzero(position if behind == index else 0, len(opened))
         if last is not None:
             garbage = opened.segment.start + last + 1
-    reason = item if isinstance(item, str) else "a record that fails its checksum"
+    reason = item if isinstance(item, str) else BODY_FAILS
     return LogEnd(end, reason if garbage is not None else "zeros", garbage)
 
 
@@ -204,7 +206,7 @@ def next_valid(
     return None
 
 
-def _item_at(
+def item_at(
     opened: SegmentMap, position: int
 ) -> tuple[MessageExt | DamagedRecord | str | None, int]:
     """What is at a position: a record and the position after it, None for a blank, or why not."""

@@ -22,6 +22,7 @@ from oberth.formats.message_id import OFFSET_ID_LENGTHS, decode_offset_message_i
 from oberth.store.offline.index_view import LATEST_MS, IndexView, candidates
 from oberth.store.offline.layout import IndexShape, QueueKey, StoreLayout, discover
 from oberth.store.offline.log_walk import (
+    BODY_FAILS,
     Damage,
     DamagedRecord,
     LogEnd,
@@ -436,7 +437,7 @@ def damaged(items: Iterator[LogItem]) -> Iterator[Damage]:
             yield item
         elif isinstance(item, DamagedRecord):
             start = item.message.commit_log_offset
-            yield Damage(start, start + item.message.record_size, "body fails its checksum")
+            yield Damage(start, start + item.message.record_size, BODY_FAILS)
 
 
 def require_messages(reader: StoreReader) -> None:

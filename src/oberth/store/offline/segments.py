@@ -96,6 +96,13 @@ class SegmentMap:
             yield position, stop
             position = stop
 
+    def last_data(self, start: int, end: int) -> int:
+        """The end of the last part of [start, end) that may hold data; ``start`` if all is hole."""
+        last = start
+        for _, stop in self.data_extents(start, end):
+            last = stop
+        return last
+
     def first_nonzero(self, start: int, end: int) -> int | None:
         """The first byte in [start, end) that is not zero; holes are not touched."""
         for begin, stop in self.data_extents(start, end):
@@ -128,6 +135,16 @@ class SegmentMap:
 
 
 _ZERO_CHUNK = 1 << 20
+
+
+def same_bytes(one: memoryview, other: memoryview) -> bool:
+    """Whether two views hold the same; memoryview's own comparison goes item by item."""
+    if len(one) != len(other):
+        return False
+    return all(
+        bytes(one[at : at + _ZERO_CHUNK]) == bytes(other[at : at + _ZERO_CHUNK])
+        for at in range(0, len(one), _ZERO_CHUNK)
+    )
 
 
 class SegmentStream:

@@ -1,0 +1,80 @@
+"""Writes Index files from a stream of entries, as RocketMQ would have.
+
+A file's name is a time; RocketMQ takes the moment it makes the file, which is not known any more.
+Here it is the store time of the file's first entry, in local time as there, moved on by
+milliseconds where two files would have the same name. Everything else in the files is RocketMQ's.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+
+from oberth.formats.index_file import HEADER, IndexHeader
+from oberth.kernels.index import IndexEntries, put_entries, start_file
+from oberth.store.offline.layout import IndexShape
+
+
+class IndexTreeWriter:
+    """All index files in one directory, one after the other."""
+
+    def __init__(self, directory: str, shape: IndexShape) -> None:
+        self.directory = directory
+        self.shape = shape
+        self.paths: list[str] = []
+        self.entries = 0
+        self._names: set[str] = set()
+        self._file: int = -1
+        self._map: mmap.mmap | None = None
+        self._previous: IndexHeader | None = None
+
+    def add(self, entries: IndexEntries) -> None:
+        """Puts all entries of a stream; full files are closed and the next are begun."""
+        start = 0
+        while start < entries.count:
+            if self._map is None:
+                self._open(entries.entry(start)[2])
+            assert self._map is not None
+            taken = put_entries(
+                memoryview(self._map), self.shape.slots, self.shape.entries, entries, start
+            )
+            self.entries += taken - start
+            start = taken
+            if start < entries.count:
+                self._close()
+
+    def _open(self, first_timestamp_ms: int) -> None:
+        os.makedirs(self.directory, exist_ok=True)
+        timestamp = first_timestamp_ms
+        while (name := file_name(timestamp)) in self._names:
+            timestamp += 1
+        self._names.add(name)
+        path = os.path.join(self.directory, name)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        os.ftruncate(self._file, self.shape.file_size)
+        self._map = mmap.mmap(self._file, self.shape.file_size)
+        start_file(memoryview(self._map), self._previous)
+        self.paths.append(path)
+
+    def _close(self) -> None:
+        if self._map is None:
+            return
+        self._previous = IndexHeader(*HEADER.unpack_from(self._map))
+        self._map.close()
+        self._map = None
+        os.close(self._file)
+
+    def finish(self) -> None:
+        """Closes the last file."""
+        self._close()
+
+
+def file_name(timestamp_ms: int) -> str:
+    """The name for a file that begins at this store time: yyyyMMddHHmmssSSS, local time."""
+    seconds, milliseconds = divmod(max(timestamp_ms, 0), 1000)
+    try:
+        moment = time.localtime(seconds)
+    except (OverflowError, OSError, ValueError):
+        moment = time.localtime(0)
+    return f"{time.strftime('%Y%m%d%H%M%S', moment)}{milliseconds:03d}"

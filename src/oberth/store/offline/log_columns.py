@@ -1,0 +1,384 @@
+"""The CommitLog as columns, read by all cores, in the order of the log.
+
+Segments are cut into pieces of a few MiB. Threads scan the pieces ahead (the kernels do not hold
+the GIL) and the caller gets their columns one after another, with the damage between them. A piece
+begins at the first record behind its cut; that this is a real record's start is known once the
+piece before ends exactly there, else it is read again from where that one ended. Everything that
+is out of the ordinary (damage, the log's end) is settled by the caller's thread alone, by the rules
+of `log_walk`: the same log gives the same records whatever the number of threads.
+
+Without numba the same pieces go through plain Python, on one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from oberth.formats.message import BLANK
+from oberth.kernels.arguments import CrcMode, ScanEnd
+from oberth.kernels.columns import Columns, TopicTable
+from oberth.kernels.scan import find_record, scan
+from oberth.store.offline.log_walk import BODY_FAILS, Damage, LogEnd, item_at, next_valid
+from oberth.store.offline.segments import SegmentMap, SegmentStream
+
+PIECE_SIZE = 4 << 20
+COLUMN_ROWS = 16_384
+# Pieces that are scanned ahead of the caller, for each thread.
+_AHEAD = 3
+Report = Callable[[int], None]
+
+
+class Rows(NamedTuple):
+    """Records that lie one behind the other in one segment.
+
+    ``columns`` are the caller's until it asks for the next item. Rows whose ``crc_ok`` is 0 are
+    records with a wrong body checksum.
+    """
+
+    segment: SegmentMap
+    columns: Columns
+    all_ok: bool
+
+
+class BlankMet(NamedTuple):
+    """The blank that ends a segment: where it is and what its size field says."""
+
+    segment: SegmentMap
+    position: int
+    remaining: int
+
+
+LogPart = Rows | BlankMet | Damage | LogEnd
+
+
+@dataclass(slots=True)
+class _Scanned:
+    """A piece's clean records from its start up to the first oddity."""
+
+    start: int
+    position: int
+    end: ScanEnd
+    chunks: list[Columns]
+    topics: TopicTable
+    topic_count: int
+
+
+class _Worker(threading.local):
+    """What each thread keeps: a table of topics that agrees with the caller's so far."""
+
+    topics: TopicTable | None = None
+    generation: int = -1
+
+
+@dataclass(slots=True)
+class _Shared:
+    """The caller's table, and which tables of workers have gone astray."""
+
+    topics: TopicTable
+    generation: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)  # guards names while they grow
+
+
+class ColumnReader:
+    """Reads a log once, from a segment's start to its end.
+
+    ``topics`` numbers the topics of the columns; it may be shared with other kernels' tables.
+    Lifecycle: make it, iterate it once. One thread iterates.
+    """
+
+    def __init__(
+        self,
+        log: SegmentStream,
+        names: Iterable[str],
+        *,
+        topics: TopicTable | None = None,
+        check_crc: bool = True,
+        delays_ms: tuple[int, ...] = (0,),
+        threads: int | None = None,
+        progress: Report | None = None,
+        stop: int | None = None,
+    ) -> None:
+        """Prepares to read.
+
+        Args:
+            log: the CommitLog.
+            names: columns that are wanted.
+            topics: numbers the topics.
+            check_crc: compute the bodies' checksums.
+            delays_ms: for the due times of the schedule topic.
+            threads: how many scan; None for one per core.
+            progress: called with the bytes that are behind.
+            stop: CommitLog offset at which reading ends without an end of the log.
+        """
+        wanted = {*names, "store_timestamp", "record_size", "commit_log_offset"}
+        if check_crc:
+            wanted.add("crc_ok")
+        self.names = tuple(sorted(wanted))
+        self.log = log
+        self.topics = TopicTable() if topics is None else topics
+        self.check_crc = check_crc
+        self.delays_ms = delays_ms
+        self.threads = max(1, len(os.sched_getaffinity(0)) if threads is None else threads)
+        self.progress = progress
+        self.stop = stop
+        self._crc = CrcMode.MARK if check_crc else CrcMode.NONE
+        self._free: list[Columns] = []
+        self._worker = _Worker()
+        self._shared = _Shared(self.topics)
+        self._ones = (1).to_bytes(4, "little") * COLUMN_ROWS
+        self._newest = 0
+        # How many names of a worker's table have the same numbers here.
+        self._agreed: dict[int, int] = {}
+
+    @property
+    def newest_store_time(self) -> int | None:
+        """Store time of the newest record so far, ms."""
+        return self._newest or None
+
+    def __iter__(self) -> Iterator[LogPart]:
+        with ThreadPoolExecutor(self.threads, "oberth-scan") as pool:
+            try:
+                yield from self._read(pool)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, pool: ThreadPoolExecutor) -> Iterator[LogPart]:
+        log = self.log
+        behind = 0
+        index = 0
+        position = 0
+        while index < len(log.segments):
+            opened = log.map(index)
+            outcome = yield from self._segment(pool, index, position)
+            behind += len(opened)
+            if self.progress is not None:
+                self.progress(behind)
+            if outcome is None:
+                index, position = index + 1, 0
+                if (
+                    self.stop is not None
+                    and index < len(log.segments)
+                    and (log.segments[index].start >= self.stop)
+                ):
+                    return
+                continue
+            bad, reason = outcome
+            after = next_valid(log, index, min(bad + 1, len(opened)), self._newest)
+            if after is None:
+                yield self._end(index, bad, reason)
+                return
+            yield from self._between(index, bad, after, reason)
+            index, position = after
+        yield LogEnd(log.end, "the last segment is full", None)
+
+    def _between(
+        self, index: int, bad: int, after: tuple[int, int], reason: str
+    ) -> Iterator[Damage]:
+        opened = self.log.map(index)
+        base = opened.segment.start
+        next_index, next_position = after
+        if next_index == index:
+            yield Damage(base + bad, base + next_position, reason)
+            return
+        if bad < len(opened):
+            yield Damage(base + bad, base + len(opened), reason)
+        for skipped in range(index + 1, next_index):
+            whole = self.log.segments[skipped]
+            yield Damage(whole.start, whole.end, "no record in this segment")
+        if next_position:
+            front = self.log.segments[next_index].start
+            yield Damage(front, front + next_position, "no record at the segment's start")
+
+    def _end(self, index: int, position: int, reason: str) -> LogEnd:
+        garbage = None
+        for behind in range(index, len(self.log.segments)):
+            opened = self.log.map(behind)
+            last = opened.last_nonzero(position if behind == index else 0, len(opened))
+            if last is not None:
+                garbage = opened.segment.start + last + 1
+        return LogEnd(
+            self.log.segments[index].start + position,
+            reason if garbage is not None else "zeros",
+            garbage,
+        )
+
+    def _segment(
+        self, pool: ThreadPoolExecutor, index: int, start: int
+    ) -> Generator[LogPart, None, tuple[int, str] | None]:
+        """One segment from a record's start on.
+
+        Returns:
+            None at its regular end, else where it stopped and why.
+        """
+        opened = self.log.map(index)
+        limit = len(opened)
+        stop = limit
+        if self.stop is not None:
+            stop = min(limit, max(start, self.stop - opened.segment.start))
+        cuts = self._cuts(opened, start, stop)
+        waiting: deque[Future[_Scanned | None]] = deque()
+        submitted = 0
+        position = start
+        for number, (cut, next_cut) in enumerate(cuts):
+            while submitted < len(cuts) and submitted < number + _AHEAD * self.threads:
+                first, last = cuts[submitted]
+                waiting.append(pool.submit(self._scan_piece, opened, first, last, submitted == 0))
+                submitted += 1
+            scanned = waiting.popleft().result()
+            if position >= next_cut:
+                self._give_back(scanned)
+                continue
+            if scanned is None or scanned.start != position:
+                self._give_back(scanned)
+                scanned = self._scan(opened, position, next_cut)
+            while True:
+                cut_off = yield from self._rows(index, opened, scanned)
+                if cut_off is not None:
+                    return cut_off
+                position = scanned.position
+                if scanned.end is ScanEnd.STOP:
+                    break
+                if scanned.end is ScanEnd.BLANK:
+                    remaining, _ = BLANK.unpack_from(opened.view, position)
+                    yield BlankMet(opened, position, remaining)
+                    return None
+                # A writer may have finished this record since it was looked at.
+                scanned = self._scan(opened, position, next_cut)
+                if not scanned.chunks and scanned.end is not ScanEnd.BLANK:
+                    return position, _reason(opened, position)
+            if self.progress is not None:
+                self.progress(opened.segment.start - self.log.start + position)
+            del cut
+        return None if stop == limit or self.stop is not None else (position, "zeros")
+
+    def _cuts(self, opened: SegmentMap, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where the pieces begin and end; the holes behind the last data are one piece."""
+        last = opened.last_data(start, stop)
+        cuts = [start]
+        cut = (start // PIECE_SIZE + 1) * PIECE_SIZE
+        while cut < last:
+            cuts.append(cut)
+            cut += PIECE_SIZE
+        return list(pairwise([*cuts, stop]))
+
+    def _rows(
+        self, index: int, opened: SegmentMap, scanned: _Scanned
+    ) -> Generator[LogPart, None, tuple[int, str] | None]:
+        for number, columns in enumerate(scanned.chunks):
+            count = columns.count
+            all_ok = not self.check_crc or bytes(columns.crc_ok[:count]) == self._ones[: 4 * count]
+            cut_off = None
+            if not all_ok and not columns.crc_ok[count - 1]:
+                cut_off = self._trailing(index, opened, columns)
+            self._newest = max(self._newest, columns.store_timestamp[max(columns.count - 1, 0)])
+            self._renumber(columns, scanned)
+            if columns.count:
+                yield Rows(opened, columns, all_ok)
+            self._recycle(columns)
+            if cut_off is not None:
+                for rest in scanned.chunks[number + 1 :]:
+                    self._recycle(rest)
+                return cut_off
+        return None
+
+    def _trailing(self, index: int, opened: SegmentMap, columns: Columns) -> tuple[int, str] | None:
+        """Takes off rows with a wrong checksum at the log's end; they are no part of it."""
+        base = opened.segment.start
+        row = columns.count - 1
+        end = columns.commit_log_offset[row] - base + columns.record_size[row]
+        newest = max(self._newest, columns.store_timestamp[0])
+        if next_valid(self.log, index, end, newest) is not None:
+            return None
+        while row > 0 and not columns.crc_ok[row - 1]:
+            row -= 1
+        columns.count = row
+        return columns.commit_log_offset[row] - base, BODY_FAILS
+
+    def _scan_piece(
+        self, opened: SegmentMap, start: int, stop: int, is_record: bool
+    ) -> _Scanned | None:
+        """In a thread: the clean records of a piece, None if none begins in it."""
+        if not is_record:
+            data = opened.next_data(start)
+            if data is None or data >= stop:
+                return None
+            found = find_record(
+                opened.view, base=opened.segment.start, start=max(start, data), stop=stop
+            )
+            if found is None:
+                return None
+            start = found
+        return self._scan(opened, start, stop)
+
+    def _scan(self, opened: SegmentMap, start: int, stop: int) -> _Scanned:
+        worker = self._worker
+        with self._shared.lock:
+            if worker.topics is None or worker.generation != self._shared.generation:
+                worker.topics = TopicTable(self.topics.names)
+                worker.generation = self._shared.generation
+        topics = worker.topics
+        chunks: list[Columns] = []
+        position = start
+        while True:
+            columns = self._take()
+            result = scan(
+                opened.view,
+                columns,
+                topics,
+                base=opened.segment.start,
+                start=position,
+                stop=stop,
+                crc=self._crc,
+                delays_ms=self.delays_ms,
+            )
+            position = result.position
+            if columns.count:
+                chunks.append(columns)
+            else:
+                self._recycle(columns)
+            if result.end is not ScanEnd.FULL:
+                return _Scanned(start, position, result.end, chunks, topics, len(topics.names))
+
+    def _renumber(self, columns: Columns, scanned: _Scanned) -> None:
+        """Gives the rows' topics the numbers of the caller's table."""
+        if "topic_id" not in columns:
+            return
+        names = scanned.topics.names
+        known = self._agreed.get(id(scanned.topics), 0)
+        if known >= scanned.topic_count:
+            return
+        with self._shared.lock:
+            numbers = [self.topics.intern(name) for name in names[: scanned.topic_count]]
+            if numbers == list(range(len(numbers))):
+                self._agreed[id(scanned.topics)] = scanned.topic_count
+                return
+            self._shared.generation += 1
+        ids = columns.topic_id
+        for row in range(columns.count):
+            ids[row] = numbers[ids[row]]
+
+    def _take(self) -> Columns:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Columns(COLUMN_ROWS, self.names)
+
+    def _recycle(self, columns: Columns) -> None:
+        columns.clear()
+        self._free.append(columns)
+
+    def _give_back(self, scanned: _Scanned | None) -> None:
+        for columns in scanned.chunks if scanned is not None else ():
+            self._recycle(columns)
+
+
+def _reason(opened: SegmentMap, position: int) -> str:
+    item, _ = item_at(opened, position)
+    return item if isinstance(item, str) else BODY_FAILS

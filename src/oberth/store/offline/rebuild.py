@@ -1,0 +1,428 @@
+"""Builds ConsumeQueues (with ext, batch and light queues) and Index from the CommitLog.
+
+What comes out has the bytes that RocketMQ's own dispatch makes of the same log. It differs where
+the log does not tell:
+
+* the names of index files, see `index_files`;
+* units of records that are not in the log any more: the front of a queue is filled with pre-blank
+  units, as RocketMQ does when it rebuilds. A queue none of whose records are left is copied as it
+  was, because its numbers must go on;
+* bitmaps in ConsumeQueueExt units come from the consumers' filters at the time; those of the units
+  that are there are kept, others stay empty, which means that the filter is evaluated when reading;
+* lost messages in the middle of a queue, see `queue_files`.
+
+Into the store itself it is built beside what is there and then exchanged by renaming, directory by
+directory; stopped at any moment, each is whole, old or new, or missing, which a start of the store
+repairs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from oberth.errors import FormatError, StoreError
+from oberth.formats import paths
+from oberth.formats.broker_conf import Line
+from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
+from oberth.formats.topic_config import TopicConfigs
+from oberth.kernels import runtime
+from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
+from oberth.kernels.index import IndexEntries, index_keys
+from oberth.kernels.queues import Anomaly, QueueTable, build_units
+from oberth.store.offline.index_files import IndexTreeWriter
+from oberth.store.offline.layout import QueueKey, StoreLayout
+from oberth.store.offline.log_columns import ColumnReader, Rows
+from oberth.store.offline.log_walk import Damage, LogEnd
+from oberth.store.offline.queue_files import QueueTreeWriter
+from oberth.store.offline.queue_view import QueueView
+from oberth.store.offline.reader import StoreReader
+from oberth.store.store_lock import StoreLock
+
+RECORD_SIZE_MIN = 91
+BESIDE_SUFFIX = ".oberth-rebuild"
+OLD_SUFFIX = ".oberth-old"
+_DIRECTORIES = (
+    paths.CONSUME_QUEUE,
+    paths.CONSUME_QUEUE_EXT,
+    paths.BATCH_CONSUME_QUEUE,
+    paths.INDEX,
+)
+
+
+@dataclass(slots=True)
+class RebuildReport:
+    """What a rebuild did.
+
+    Attributes:
+        records: valid records in the log.
+        units: units written, without fillers.
+        queues: queues written.
+        index_entries: entries written.
+        index_files: index files written.
+        log_start: CommitLog offset of the first byte.
+        log_end: CommitLog offset behind the last record.
+        damages: ranges of the log that hold no record.
+        stand_ins: by queue, places whose message the log lacks.
+        anomalies: records with an odd queue offset, the first thousand.
+        kept_queues: queues that were copied because none of their records are left.
+        illegal_topics: topics that no directory can be named after; their records have no queue.
+        seconds: how long it took.
+    """
+
+    records: int = 0
+    units: int = 0
+    queues: int = 0
+    index_entries: int = 0
+    index_files: int = 0
+    log_start: int = 0
+    log_end: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    stand_ins: dict[QueueKey, int] = field(default_factory=dict)
+    anomalies: list[Anomaly] = field(default_factory=list)
+    kept_queues: list[QueueKey] = field(default_factory=list)
+    illegal_topics: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report under JSON names."""
+        return {
+            "records": self.records,
+            "units": self.units,
+            "queues": self.queues,
+            "indexEntries": self.index_entries,
+            "indexFiles": self.index_files,
+            "minOffset": self.log_start,
+            "maxOffset": self.log_end,
+            "damages": [
+                {"start": each.start, "end": each.end, "reason": each.reason}
+                for each in self.damages
+            ],
+            "standIns": [
+                {"topic": key.topic, "queueId": key.queue_id, "count": count}
+                for key, count in self.stand_ins.items()
+            ],
+            "anomalies": [
+                {"commitLogOffset": each.commit_log_offset, "what": each.what.name}
+                for each in self.anomalies
+            ],
+            "keptQueues": [str(key) for key in self.kept_queues],
+            "illegalTopics": self.illegal_topics,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def rebuild(
+    reader: StoreReader,
+    into: str | None = None,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> RebuildReport:
+    """Builds the queues and the index.
+
+    Args:
+        reader: the store whose CommitLog is read.
+        into: a directory that gets them; None for the store itself, which must not be in use.
+        threads: how many scan; None for one per core.
+        progress: called with the bytes of the log that are done.
+
+    Raises:
+        StoreLockedError: another process has the store open (only without ``into``).
+        StoreError: ``into`` has queues or an index already, or the log has no segment.
+        OSError: something cannot be read or written.
+    """
+    if not reader.log.segments:
+        raise StoreError(f"{reader.layout.root}: the CommitLog has no segment")
+    if into is not None:
+        _require_empty(into)
+        os.makedirs(into, exist_ok=True)
+        return _build(reader, into, "", threads, progress)
+    root = reader.layout.root
+    with _locked(root):
+        _remove_leftovers(root)
+        report = _build(reader, root, BESIDE_SUFFIX, threads, progress)
+        _exchange(root)
+    return report
+
+
+def _require_empty(into: str) -> None:
+    for name in _DIRECTORIES:
+        path = os.path.join(into, name)
+        if os.path.isdir(path) and os.listdir(path):
+            raise StoreError(f"{path}: exists and is not empty; choose another directory")
+
+
+@contextmanager
+def _locked(root: str) -> Iterator[None]:
+    lock = StoreLock(root)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _build(
+    reader: StoreReader,
+    target: str,
+    suffix: str,
+    threads: int | None,
+    progress: Callable[[int], None] | None,
+) -> RebuildReport:
+    started = time.perf_counter()
+    layout = reader.layout
+    config = layout.config
+    # Compiling costs some seconds once per machine; a small log is quicker without.
+    runtime.native("scan", sum(segment.size for segment in layout.commit_log) >> 1)
+    topics = TopicTable()
+    table = QueueTable(topics, batch_topics(layout))
+    names = (
+        paths.CONSUME_QUEUE + suffix,
+        paths.CONSUME_QUEUE_EXT + suffix,
+        paths.BATCH_CONSUME_QUEUE + suffix,
+    )
+    ext = _ExtUnits(reader) if config.enable_consume_queue_ext else None
+    tree = QueueTreeWriter(
+        target,
+        file_size=config.consume_queue_file_size,
+        batch_file_size=config.batch_consume_queue_file_size,
+        ext_file_size=config.mapped_file_size_consume_queue_ext,
+        names=names,
+        ext_of=None if ext is None else ext.unit,
+    )
+    index = IndexTreeWriter(os.path.join(target, paths.INDEX + suffix), layout.index_shape)
+    entries = IndexEntries()
+    tags_too = indexes_tags(reader)
+    report = RebuildReport(log_start=reader.min_offset)
+    log = ColumnReader(
+        reader.log,
+        DISPATCH_COLUMNS,
+        topics=topics,
+        delays_ms=reader.delays_ms,
+        threads=threads,
+        progress=progress,
+    )
+
+    def index_rows(part: Rows) -> None:
+        entries.clear()
+        index_keys(part.columns, topics, part.segment.view, entries, index_tags=tags_too)
+        index.add(entries)
+
+    with ThreadPoolExecutor(1, "oberth-index") as beside:
+        for part in log:
+            if isinstance(part, Damage):
+                report.damages.append(part)
+            elif isinstance(part, LogEnd):
+                report.log_end = part.offset
+            elif isinstance(part, Rows):
+                view, columns = part.segment.view, part.columns
+                report.records += columns.count
+                indexed = None
+                if config.message_index_enable:
+                    indexed = beside.submit(index_rows, part)
+                if ext is not None:
+                    ext.note(part, topics)
+                built = build_units(
+                    columns,
+                    table,
+                    view,
+                    multi_dispatch=config.enable_multi_dispatch,
+                    restart=True,
+                    gap_units_max=gap_max(part, reader.min_offset),
+                )
+                for run in built.runs:
+                    tree.add(run)
+                report.anomalies += built.anomalies[: 1000 - len(report.anomalies)]
+                if indexed is not None:
+                    indexed.result()
+    tree.finish()
+    index.finish()
+    for name in names[:1]:
+        os.makedirs(os.path.join(target, name), exist_ok=True)
+    report.kept_queues = _keep_expired(reader, tree, target, names)
+    report.units, report.queues = tree.units, len(tree.queues) + len(report.kept_queues)
+    report.stand_ins = tree.stand_ins
+    report.illegal_topics = sorted(repr(topic)[2:-1] for topic in tree.illegal_topics)
+    report.index_entries, report.index_files = index.entries, len(index.paths)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def gap_max(part: Rows, log_start: int) -> int:
+    """The most messages that can be missing before these records: as many as had room."""
+    last = part.columns.commit_log_offset[part.columns.count - 1]
+    return int((last - log_start) // RECORD_SIZE_MIN + 1)
+
+
+def batch_topics(layout: StoreLayout) -> frozenset[bytes]:
+    """Topics whose queues are BatchConsumeQueues: by their files, and by topics.json."""
+    found = {key.topic for key in layout.batch_queues}
+    try:
+        with open(os.path.join(layout.root, paths.CONFIG, "topics.json"), "rb") as file:
+            raw = file.read()
+        table = TopicConfigs.decode(raw, name="topics.json").topic_config_table
+        found |= {name for name, topic in table.items() if topic.is_batch_queue}
+    except (OSError, FormatError):
+        pass
+    return frozenset(name.encode() for name in found)
+
+
+def indexes_tags(reader: StoreReader) -> bool:
+    """Whether tags are indexed (RocketMQ from 5.5.0 on): as the files show, else by line.
+
+    Looks at the first records in the oldest index file that have tags.
+    """
+    from oberth.formats.index_file import key_hash
+    from oberth.store.offline.index_view import index_key
+
+    for view in reader.index_files():
+        hashes: dict[int, set[int]] = {}
+        for number, entry in enumerate(view.entries()):
+            hashes.setdefault(entry.commit_log_offset, set()).add(entry.key_hash)
+            if number > _ENTRIES_LOOKED_AT:
+                break
+        for offset in list(hashes)[:-1]:
+            try:
+                message = reader.record_at(offset)
+            except StoreError:
+                continue
+            tags = message.tags
+            if tags:
+                return key_hash(message.topic, index_key(tags, "T")) in hashes[offset]
+    return reader.line is not Line.V4_9
+
+
+_ENTRIES_LOOKED_AT = 1000
+
+
+class _ExtUnits:
+    """Gives each record's ext unit, with the bitmap of the one that is there now."""
+
+    def __init__(self, reader: StoreReader) -> None:
+        self._reader = reader
+        self._rows: dict[int, tuple[bytes, int]] = {}
+
+    def note(self, part: Rows, topics: TopicTable) -> None:
+        """Remembers topic and store time of the records that come next."""
+        columns = part.columns
+        self._rows = {
+            columns.commit_log_offset[row]: (
+                topics.names[columns.topic_id[row]],
+                columns.store_timestamp[row],
+            )
+            for row in range(columns.count)
+        }
+
+    def unit(
+        self, key: QueueKey, queue_offset: int, offset: int
+    ) -> tuple[ConsumeQueueExtUnit | None, bool]:
+        """See `queue_files.ExtSource`."""
+        topic, stored = self._rows[offset]
+        if topic != key.topic.encode():
+            return None, False
+        bit_map = b""
+        if key in self._reader.layout.queues:
+            view: QueueView = self._reader.queue(key.topic, key.queue_id)
+            old = view.unit(queue_offset)
+            if old is not None and old.commit_log_offset == offset:
+                ext = view.ext_unit(old)
+                if ext is None:
+                    # It has its tags code itself: its ext unit could not be written then.
+                    return None, False
+                bit_map = ext.bit_map
+        return ConsumeQueueExtUnit(0, stored, bit_map), True
+
+
+def _keep_expired(
+    reader: StoreReader, tree: QueueTreeWriter, target: str, names: tuple[str, str, str]
+) -> list[QueueKey]:
+    """Copies queues that have numbers but no record any more."""
+    kept = []
+    by_kind: tuple[tuple[Mapping[QueueKey, Any], str], ...] = (
+        (reader.layout.queues, names[0]),
+        (reader.layout.batch_queues, names[2]),
+    )
+    for queues, name in by_kind:
+        for key, files in sorted(queues.items()):
+            if (key.topic.encode(), key.queue_id) in tree.queues or not files.segments:
+                continue
+            if not _all_expired(reader, key, queues is reader.layout.batch_queues):
+                continue
+            directory = os.path.join(target, name, key.topic, str(key.queue_id))
+            os.makedirs(directory, exist_ok=True)
+            for segment in files.segments:
+                shutil.copy2(segment.path, os.path.join(directory, os.path.basename(segment.path)))
+            kept.append(key)
+    return kept
+
+
+def _all_expired(reader: StoreReader, key: QueueKey, is_batch: bool) -> bool:
+    if is_batch:
+        view = reader.batch_queue(key.topic, key.queue_id)
+        last = None
+        for last in view.units():  # noqa: B007 - the last one is wanted
+            pass
+        view.close()
+        return last is not None and last.commit_log_offset < reader.min_offset
+    queue = reader.queue(key.topic, key.queue_id)
+    end = queue.end_offset()
+    unit = queue.unit(end - 1) if end > queue.first_offset else None
+    return unit is not None and unit.is_message and unit.commit_log_offset < reader.min_offset
+
+
+def _remove_leftovers(root: str) -> None:
+    for name in _DIRECTORIES:
+        for suffix in (BESIDE_SUFFIX, OLD_SUFFIX):
+            path = os.path.join(root, name + suffix)
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+
+
+def _exchange(root: str) -> None:
+    """Makes what was built beside a store its own."""
+    for name in _DIRECTORIES:
+        fresh = os.path.join(root, name + BESIDE_SUFFIX)
+        current = os.path.join(root, name)
+        if os.path.isdir(fresh):
+            sync_tree(fresh)
+    for name in _DIRECTORIES:
+        fresh = os.path.join(root, name + BESIDE_SUFFIX)
+        current = os.path.join(root, name)
+        old = os.path.join(root, name + OLD_SUFFIX)
+        if os.path.isdir(current):
+            os.rename(current, old)
+        if os.path.isdir(fresh):
+            os.rename(fresh, current)
+        sync_directory(root)
+    _remove_leftovers(root)
+
+
+def sync_tree(root: str) -> None:
+    """Waits until all files below a directory, and their names, are on the disk."""
+    for directory, _, files in os.walk(root):
+        for name in files:
+            fd = os.open(os.path.join(directory, name), os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        sync_directory(directory)
+
+
+def sync_directory(path: str) -> None:
+    """Waits until a directory's names are on the disk, where the system can do that."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return  # Windows cannot open a directory; there a rename is durable by itself
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,514 @@
+"""Compares index files with the entries that the CommitLog asks for.
+
+The fast way: the entries of the log are put into a scratch file as RocketMQ would have put them,
+and once it holds as many as the real file the two are compared byte by byte. Only where they differ
+is the file walked entry by entry, to say which entries, slots or header fields are wrong.
+
+What the log cannot tell is not judged: entries of records that have expired, and entries of the
+same record twice, which RocketMQ makes after a crash.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from oberth.formats import index_file as fmt
+from oberth.formats import paths
+from oberth.formats.index_file import IndexEntry, IndexHeader
+from oberth.kernels.columns import TopicTable
+from oberth.kernels.index import IndexEntries, index_keys, put_entries, relink, start_file
+from oberth.store.offline.findings import Finding, FindingKind, Severity
+from oberth.store.offline.index_view import IndexView
+from oberth.store.offline.log_columns import Rows
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.rebuild import indexes_tags
+from oberth.store.offline.segments import same_bytes
+
+FINDINGS_PER_FILE = 200
+
+
+class _Wanted(NamedTuple):
+    """An entry that the log asks for."""
+
+    key_hash: int
+    offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class _Current:
+    """The file that is being compared."""
+
+    view: IndexView
+    count: int
+    seeded: int
+    scratch: mmap.mmap | None
+    wanted: list[_Wanted] = field(default_factory=list)
+    slow: bool = False
+
+
+class IndexCheck:
+    """Takes the log's rows in order and compares; `finish` says what is left over."""
+
+    def __init__(self, reader: StoreReader, found: Callable[[Finding], None]) -> None:
+        self.reader = reader
+        self.found = found
+        self.enabled = reader.layout.config.message_index_enable
+        self.files = list(reader.index_files())
+        self.tags_too = indexes_tags(reader)
+        self.shape = reader.layout.index_shape
+        self.compared = 0
+        self.in_damage: Callable[[int], bool] = lambda offset: False
+        self._entries = IndexEntries()
+        self._number = 0
+        self._current: _Current | None = None
+        self._previous: IndexHeader | None = None
+        self._missing = 0
+        self._first_missing: int | None = None
+        self._last_missing = 0
+        self._wanted_any = False
+
+    def rows(self, part: Rows, topics: TopicTable) -> None:
+        """Compares the entries of some records."""
+        if not self.enabled:
+            return
+        entries = self._entries
+        entries.clear()
+        index_keys(part.columns, topics, part.segment.view, entries, index_tags=self.tags_too)
+        self._wanted_any |= entries.count > 0
+        at = 0
+        while at < entries.count:
+            current = self._current
+            if current is None:
+                at = self._open(entries, at)
+                if self._current is None:
+                    return
+                continue
+            if current.slow:
+                at = self._collect(current, entries, at)
+                continue
+            assert current.scratch is not None
+            room = current.count - (self._written(current) - 1)
+            stop = min(entries.count, at + room)
+            with memoryview(current.scratch) as scratch:
+                put_entries(scratch, self.shape.slots, self.shape.entries, entries, at, stop)
+            at = stop
+            if self._written(current) - 1 >= current.count:
+                self._compare(current)
+
+    def _written(self, current: _Current) -> int:
+        assert current.scratch is not None
+        return IndexHeader(*fmt.HEADER.unpack_from(current.scratch)).next_entry
+
+    def _open(self, entries: IndexEntries, at: int) -> int:
+        """Begins with the next file that has entries at or behind the wanted one.
+
+        Returns:
+            The first wanted entry that this file can hold; those before are missing.
+        """
+        while self._number < len(self.files):
+            view = self.files[self._number]
+            self._number += 1
+            count = real_count(view)
+            wanted = entries.entry(at)[1]
+            seeded = 0
+            while seeded < count and view.entry(seeded + 1).commit_log_offset < wanted:
+                seeded += 1
+            for number in range(1, seeded + 1):
+                self._extra(view, number)
+            if seeded == count:
+                # All of it is of expired records.
+                self._previous = view.header
+                continue
+            first = view.entry(seeded + 1).commit_log_offset
+            while at < entries.count and entries.entry(at)[1] < first:
+                self._lacks(entries.entry(at)[1])
+                at += 1
+            if at == entries.count:
+                self._number -= 1
+                return at
+            scratch = mmap.mmap(-1, self.shape.file_size)
+            with memoryview(scratch) as room:
+                if seeded:
+                    seed(room, view, seeded, self.shape.slots)
+                else:
+                    start_file(room, self._previous)
+            self._current = _Current(view, count, seeded, scratch)
+            return at
+        for number in range(at, entries.count):
+            self._lacks(entries.entry(number)[1])
+        return entries.count
+
+    def _compare(self, current: _Current) -> None:
+        scratch, view = current.scratch, current.view
+        assert scratch is not None
+        end = fmt.entry_position(current.count + 1, self.shape.slots)
+        with memoryview(scratch) as wanted:
+            same = same_bytes(wanted[:end], view.map.view[:end])
+            if not same:
+                for number in range(current.seeded + 1, self._written(current)):
+                    entry = _entry(wanted, number, self.shape.slots)
+                    current.wanted.append(_Wanted(entry.key_hash, entry.commit_log_offset, -1))
+        scratch.close()
+        current.scratch = None
+        if same:
+            self.compared += current.count
+            self._previous = view.header
+            self._current = None
+        else:
+            current.slow = True
+
+    def _collect(self, current: _Current, entries: IndexEntries, at: int) -> int:
+        """Goes on collecting wanted entries of a file that differs, up to its last record."""
+        last = self._last_offset(current)
+        while at < entries.count:
+            wanted = _Wanted(*entries.entry(at))
+            if wanted.offset > last or (
+                wanted.offset == last and len(current.wanted) >= current.count - current.seeded
+            ):
+                self._walk(current)
+                return at
+            current.wanted.append(wanted)
+            at += 1
+        return at
+
+    def _last_offset(self, current: _Current) -> int:
+        """The last record that the file speaks of: the greatest offset before the next file's."""
+        bound = self.reader.log.end
+        if self._number < len(self.files):
+            bound = self.files[self._number].entry(1).commit_log_offset
+        last = 0
+        for number in range(current.count, max(current.count - 8, 0), -1):
+            offset = current.view.entry(number).commit_log_offset
+            if last < offset <= bound:
+                last = offset
+        return last
+
+    def _walk(self, current: _Current) -> None:
+        """Says where a file differs from what is wanted."""
+        view, slots = current.view, self.shape.slots
+        self._current = None
+        budget = _Budget(self.found)
+        wanted = current.wanted
+        here, there = current.seeded + 1, 0
+        good = bytearray(view.map.view[: fmt.entry_position(current.count + 1, slots)])
+        good += bytes(self.shape.file_size - len(good))
+        while here <= current.count:
+            entry = view.entry(here)
+            want = wanted[there] if there < len(wanted) else None
+            if want is not None and _same(entry, want):
+                self._time(budget, view, here, entry, want)
+                here, there = here + 1, there + 1
+                continue
+            if self.in_damage(entry.commit_log_offset):
+                here += 1
+                continue
+            following = view.entry(here + 1) if here < current.count else None
+            if want is None:
+                self._extra(view, here, budget)
+                here += 1
+            elif (
+                following is not None
+                and there + 1 < len(wanted)
+                and _same(following, wanted[there + 1])
+            ):
+                self._wrong(budget, view, here, entry, want)
+                fmt.ENTRY.pack_into(
+                    good, fmt.entry_position(here, slots), want.key_hash, want.offset,
+                    entry.time_diff, entry.previous,
+                )  # fmt: skip
+                here, there = here + 1, there + 1
+            elif following is not None and _same(following, want):
+                self._extra(view, here, budget)
+                here += 1
+            elif want.offset < entry.commit_log_offset:
+                self._lacks(want.offset)
+                there += 1
+            elif want.offset > entry.commit_log_offset:
+                self._extra(view, here, budget)
+                here += 1
+            else:
+                self._wrong(budget, view, here, entry, want)
+                fmt.ENTRY.pack_into(
+                    good, fmt.entry_position(here, slots), want.key_hash, want.offset,
+                    entry.time_diff, entry.previous,
+                )  # fmt: skip
+                here, there = here + 1, there + 1
+        for want in wanted[there:]:
+            self._lacks(want.offset)
+        self._chains(budget, view, good, current.count)
+        self._header(budget, view, current)
+        self.compared += current.count
+        self._previous = view.header
+
+    def _chains(self, budget: _Budget, view: IndexView, good: bytearray, count: int) -> None:
+        slots = self.shape.slots
+        header = view.header
+        fmt.HEADER.pack_into(good, 0, *header[:5], count + 1)
+        relink(good, slots, self.shape.entries)
+        first, end = fmt.slot_position(0), fmt.slot_position(slots)
+        actual = view.map.view
+        if actual[first:end] != memoryview(good)[first:end]:
+            for slot in range(slots):
+                (should,) = fmt.SLOT.unpack_from(good, fmt.slot_position(slot))
+                if view.slot(slot) != should:
+                    budget(
+                        FindingKind.INDEX_SLOT, self._file(view), fmt.slot_position(slot),
+                        f"slot {slot}: entry {view.slot(slot)}", f"entry {should}",
+                    )  # fmt: skip
+        for number in range(1, count + 1):
+            should_be = _entry(good, number, slots)
+            entry = view.entry(number)
+            if entry.previous != should_be.previous:
+                budget(
+                    FindingKind.INDEX_ENTRY,
+                    self._file(view),
+                    fmt.entry_position(number, slots) + 16,
+                    f"entry {number}: previous {entry.previous}",
+                    f"{should_be.previous}",
+                    offset=entry.commit_log_offset,
+                )
+
+    def _header(self, budget: _Budget, view: IndexView, current: _Current) -> None:
+        header = view.header
+        slots_used = sum(1 for slot in range(self.shape.slots) if view.slot(slot))
+        expected: dict[str, tuple[int, int, int]] = {
+            "indexCount": (36, header.index_count, current.count + 1),
+        }
+        if header.hash_slot_count != slots_used:
+            expected["hashSlotCount"] = (32, header.hash_slot_count, slots_used)
+        if current.seeded == 0 and current.wanted:
+            expected["beginPhyOffset"] = (16, header.begin_offset, current.wanted[0].offset)
+            expected["beginTimestamp"] = (
+                0, header.begin_timestamp, self._stored(current.wanted[0].offset),
+            )  # fmt: skip
+        if current.wanted:
+            last = view.entry(current.count).commit_log_offset
+            expected["endPhyOffset"] = (24, header.end_offset, last)
+            expected["endTimestamp"] = (8, header.end_timestamp, self._stored(last))
+        for name, (position, found, should) in expected.items():
+            if found != should and should >= 0:
+                budget(
+                    FindingKind.INDEX_HEADER, self._file(view), position,
+                    f"{name} {found}", str(should),
+                )  # fmt: skip
+
+    def _stored(self, offset: int) -> int:
+        return self.reader.store_timestamp(offset, 64)
+
+    def _time(
+        self, budget: _Budget, view: IndexView, number: int, entry: IndexEntry, want: _Wanted
+    ) -> None:
+        stored = want.timestamp if want.timestamp >= 0 else self._stored(want.offset)
+        header = view.header
+        begin = header.begin_timestamp
+        if number == 1:
+            begin = self._previous.end_timestamp if self._previous is not None else 0
+        should = fmt.time_diff_seconds(stored, begin)
+        if entry.time_diff == should or (number == 1 and self._previous is None):
+            return
+        # A header whose begin is damaged is reported as such, not for each of its entries.
+        real_begin = self._stored(view.entry(1).commit_log_offset)
+        if number > 1 and real_begin >= 0 and real_begin != begin:
+            should = fmt.time_diff_seconds(stored, real_begin)
+            if entry.time_diff == should:
+                return
+        budget(
+            FindingKind.INDEX_ENTRY,
+            self._file(view),
+            fmt.entry_position(number, self.shape.slots) + 12,
+            f"entry {number}: time {entry.time_diff} s",
+            f"{should} s after the file's first",
+            offset=want.offset,
+        )
+
+    def _wrong(
+        self, budget: _Budget, view: IndexView, number: int, entry: IndexEntry, want: _Wanted
+    ) -> None:
+        budget(
+            FindingKind.INDEX_ENTRY,
+            self._file(view),
+            fmt.entry_position(number, self.shape.slots),
+            f"entry {number}: hash {entry.key_hash}, offset {entry.commit_log_offset}",
+            f"hash {want.key_hash}, offset {want.offset}",
+            offset=want.offset,
+        )
+
+    def _extra(self, view: IndexView, number: int, budget: _Budget | None = None) -> None:
+        """An entry that the log does not ask for."""
+        entry = view.entry(number)
+        offset = entry.commit_log_offset
+        if offset < self.reader.min_offset or self.in_damage(offset):
+            return
+        severity = Severity.DAMAGE
+        expected = "no entry: the CommitLog has no such record or key"
+        if offset >= self.reader.max_offset:
+            severity = Severity.NOTE
+            expected = "no entry behind the log's end; a reader finds no record there"
+        elif number > 1 and _is_repeated(view, number):
+            severity = Severity.NOTE
+            expected = "one entry a key; RocketMQ indexes a record twice after a crash"
+        (budget or _Budget(self.found))(
+            FindingKind.INDEX_ENTRY if severity is Severity.DAMAGE else FindingKind.INDEX_TAIL,
+            self._file(view),
+            fmt.entry_position(number, self.shape.slots),
+            f"entry {number}: hash {entry.key_hash}, offset {offset}",
+            expected,
+            severity=severity,
+            offset=offset,
+        )
+
+    def _lacks(self, offset: int) -> None:
+        self._missing += 1
+        if self._first_missing is None:
+            self._first_missing = offset
+        self._last_missing = offset
+
+    def _file(self, view: IndexView) -> str:
+        return self.reader.layout.relative(view.path)
+
+    def finish(self) -> None:
+        """Compares the last file and reports what was wanted and is nowhere."""
+        if not self.enabled:
+            return
+        if not self.files:
+            if self._wanted_any:
+                self.found(
+                    Finding(
+                        FindingKind.INDEX_MISSING, paths.INDEX, 0, "no index file",
+                        "the keys of the CommitLog's records; `oberth store rebuild` makes them",
+                    )
+                )  # fmt: skip
+            return
+        current = self._current
+        if current is not None:
+            if not current.slow:
+                # The log ended before the file did.
+                self._compare_short(current)
+            if self._current is not None:
+                self._walk(current)
+        while self._number < len(self.files):
+            view = self.files[self._number]
+            self._number += 1
+            for number in range(1, real_count(view) + 1):
+                self._extra(view, number)
+        if self._missing:
+            behind = (
+                self.reader.layout.abort
+                and self._first_missing is not None
+                and (
+                    self._first_missing
+                    >= max((view.header.end_offset for view in self.files), default=0)
+                )
+            )
+            self.found(
+                Finding(
+                    FindingKind.INDEX_ENTRY_MISSING,
+                    paths.INDEX,
+                    0,
+                    f"no entry for {self._missing} keys of records from CommitLog offset "
+                    f"{self._first_missing} to {self._last_missing}",
+                    "an entry for each; `oberth store rebuild` makes them",
+                    Severity.NOTE if behind else Severity.DAMAGE,
+                    commit_log_offset=self._first_missing,
+                )
+            )
+
+    def _compare_short(self, current: _Current) -> None:
+        scratch = current.scratch
+        assert scratch is not None
+        with memoryview(scratch) as wanted:
+            for number in range(current.seeded + 1, self._written(current)):
+                entry = _entry(wanted, number, self.shape.slots)
+                current.wanted.append(_Wanted(entry.key_hash, entry.commit_log_offset, -1))
+        scratch.close()
+        current.scratch = None
+        current.slow = True
+
+
+class _Budget:
+    """Passes findings on, up to a number for each file."""
+
+    def __init__(self, found: Callable[[Finding], None]) -> None:
+        self._found = found
+        self._left = FINDINGS_PER_FILE
+
+    def __call__(
+        self,
+        kind: FindingKind,
+        file: str,
+        position: int,
+        found: str,
+        expected: str,
+        *,
+        severity: Severity = Severity.DAMAGE,
+        offset: int | None = None,
+    ) -> None:
+        if self._left == 0:
+            return
+        self._left -= 1
+        if self._left == 0:
+            kind, position = FindingKind.LIMIT, 0
+            found, expected, offset = "more findings in this file", "none", None
+        self._found(
+            Finding(kind, file, position, found, expected, severity, commit_log_offset=offset)
+        )
+
+
+def _same(entry: IndexEntry, want: _Wanted) -> bool:
+    return entry.key_hash == want.key_hash and entry.commit_log_offset == want.offset
+
+
+def _is_repeated(view: IndexView, number: int) -> bool:
+    entry = view.entry(number)
+    for before in range(number - 1, max(number - 64, 0), -1):
+        other = view.entry(before)
+        if other.commit_log_offset < entry.commit_log_offset:
+            return False
+        if other.key_hash == entry.key_hash and other.commit_log_offset == entry.commit_log_offset:
+            return True
+    return False
+
+
+def _entry(file: bytearray | memoryview, number: int, slots: int) -> IndexEntry:
+    return IndexEntry(*fmt.ENTRY.unpack_from(file, fmt.entry_position(number, slots)))
+
+
+def real_count(view: IndexView) -> int:
+    """How many entries a file holds, judged by its bytes rather than by its header alone."""
+    header = view.header
+    slots, most = view.shape.slots, view.shape.entries - 1
+    count = min(max(header.next_entry - 1, 0), most)
+    start = fmt.entry_position(1, slots)
+    end = fmt.entry_position(most + 1, slots)
+    said = fmt.entry_position(count + 1, slots)
+    if said < end and not any(view.map.view[said : said + fmt.ENTRY_SIZE]):
+        # Usual: nothing behind what the header says. If there is nothing there either, it lies.
+        if count == 0 or any(view.map.view[said - fmt.ENTRY_SIZE : said]):
+            return count
+        end = said
+    last = view.map.last_nonzero(start, end)
+    if last is None:
+        return 0
+    found = (last - start) // fmt.ENTRY_SIZE + 1
+    return found
+
+
+def seed(room: memoryview, view: IndexView, count: int, slots: int) -> None:
+    """Begins an index file with the first entries of another, which are taken as they are."""
+    start, end = fmt.entry_position(1, slots), fmt.entry_position(count + 1, slots)
+    room[start:end] = view.map.view[start:end]
+    header = view.header
+    last = view.entry(count)
+    fmt.HEADER.pack_into(
+        room, 0, header.begin_timestamp, header.begin_timestamp + last.time_diff * 1000,
+        header.begin_offset, last.commit_log_offset, 0, count + 1,
+    )  # fmt: skip
+    used = relink(room, slots, view.shape.entries)
+    fmt.HEADER.pack_into(
+        room, 0, header.begin_timestamp, header.begin_timestamp + last.time_diff * 1000,
+        header.begin_offset, last.commit_log_offset, used, count + 1,
+    )  # fmt: skip
