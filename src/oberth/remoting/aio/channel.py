@@ -30,7 +30,7 @@ from oberth.errors import (
     RemotingTooMuchRequestError,
 )
 from oberth.remoting.aio.address import Address, peer_address
-from oberth.remoting.aio.tls import ServerTls, TlsMode
+from oberth.remoting.aio.tls import ContextSource, ServerTls, TlsMode
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import (
     FRAME_SIZE_MAX,
@@ -132,7 +132,7 @@ class Channel(asyncio.Protocol):
         options: ChannelOptions,
         *,
         server_side: bool,
-        tls_context: ssl.SSLContext | None = None,
+        tls_context: ContextSource | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
     ) -> None:
         self._owner = owner
@@ -284,9 +284,12 @@ class Channel(asyncio.Protocol):
             return b""
         self._first_bytes = None
         if protocol is FirstProtocol.TLS:
-            if self._tls_mode is TlsMode.DISABLED or self._tls_context is None:
+            context = self._tls_context if self._tls_mode is not TlsMode.DISABLED else None
+            if callable(context):
+                context = context()
+            if context is None:
                 raise RemoteProtocolError("a TLS handshake, allowed plain text (no certificate)")
-            self._tls = ServerTls(self._tls_context)
+            self._tls = ServerTls(context)
             self.is_tls = True
         elif self._tls_mode is TlsMode.ENFORCING:
             raise RemoteProtocolError("plain text, allowed TLS only")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -18,7 +17,7 @@ from typing import Final, Self
 from oberth.remoting.aio.address import Address, peer_address
 from oberth.remoting.aio.channel import Channel, ChannelOptions
 from oberth.remoting.aio.processors import ProcessorTable
-from oberth.remoting.aio.tls import TlsMode
+from oberth.remoting.aio.tls import ContextSource, TlsMode
 from oberth.remoting.command import RemotingCommand
 
 _LOG: Final = logging.getLogger("oberth.remoting")
@@ -36,7 +35,7 @@ class ServerOptions:
         port: 0 takes a free one.
         channel: limits of each connection.
         channel_max: connections at a time; more are closed at once.
-        tls_context: certificate and key; None: TLS is not offered.
+        tls_context: certificate and key (see ``tls.server_context``); None: TLS is not offered.
         tls_mode: with a context: whether plain text is still accepted.
         grace_s: seconds that requests at work get when the server closes.
     """
@@ -45,7 +44,7 @@ class ServerOptions:
     port: int = 0
     channel: ChannelOptions = field(default_factory=ChannelOptions)
     channel_max: int = 65535
-    tls_context: ssl.SSLContext | None = None
+    tls_context: ContextSource | None = None
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     grace_s: float = 5.0
 

@@ -7,8 +7,22 @@ first byte decides. So the handshake runs over memory buffers, on asyncio and uv
 from __future__ import annotations
 
 import contextlib
+import functools
 import ssl
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from enum import Enum
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from oberth.errors import OptionError
+
+TEST_CERTIFICATE_DAYS: Final = 365
+"""How long a certificate is valid that was made because none was given."""
+
+ContextSource: TypeAlias = ssl.SSLContext | Callable[[], ssl.SSLContext | None]
+"""A context, or what makes one when the first TLS handshake comes."""
 
 
 class TlsMode(Enum):
@@ -17,6 +31,82 @@ class TlsMode(Enum):
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
     ENFORCING = "enforcing"
+
+
+def load_server_context(
+    cert_path: str, key_path: str = "", trust_cert_path: str = ""
+) -> ssl.SSLContext:
+    """A server's context from PEM files; with ``trust_cert_path`` clients must show a certificate.
+
+    Raises:
+        OptionError: a file cannot be read or is not what it should be.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert_path, key_path or None)
+        if trust_cert_path:
+            context.load_verify_locations(trust_cert_path)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(
+            f"TLS certificate {cert_path}, key {key_path or cert_path}: {error}"
+        ) from None
+    return context
+
+
+@functools.cache
+def self_signed_context() -> ssl.SSLContext | None:
+    """A context with a certificate made on the spot, one for the process.
+
+    RocketMQ's test mode, its default: encrypted, but nobody is authenticated. None without the
+    ``cryptography`` package. Takes some 50 ms, so it is for the first handshake, not for the start.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        return None
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "oberth")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=TEST_CERTIFICATE_DAYS))
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ) + certificate.public_bytes(serialization.Encoding.PEM)
+    # load_cert_chain reads files only. The folder is for this user alone and gone right after.
+    with tempfile.TemporaryDirectory(prefix="oberth-tls-") as folder:
+        path = Path(folder) / "server.pem"
+        path.write_bytes(pem)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path)
+    return context
+
+
+def server_context(
+    mode: TlsMode, cert_path: str = "", key_path: str = "", trust_cert_path: str = ""
+) -> ContextSource | None:
+    """What ``ServerOptions.tls_context`` should be: files if they are given, else the test mode's.
+
+    Raises:
+        OptionError: see ``load_server_context``.
+    """
+    if mode is TlsMode.DISABLED:
+        return None
+    if cert_path:
+        return load_server_context(cert_path, key_path, trust_cert_path)
+    return self_signed_context
 
 
 class ServerTls:

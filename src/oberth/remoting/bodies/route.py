@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from oberth.formats.json_writer import format_config
 from oberth.remoting.bodies.base import Body
 
 MASTER_ID: Final = 0
 """The broker id that stands for the master."""
+
+
+def _with_bare_ids(data: bytes) -> Any:
+    """The document in ``data``, broker ids as integers: the writer puts no quotes around those."""
+    document = msgspec.json.decode(data)
+    brokers = document.get("brokerDatas") or document.get("brokerAddrTable", {}).values()
+    for broker in brokers:
+        addresses = broker["brokerAddrs"]
+        broker["brokerAddrs"] = {int(broker_id): addr for broker_id, addr in addresses.items()}
+    return document
 
 
 class QueueData(Body):
@@ -44,6 +55,11 @@ class TopicRouteData(Body):
     filter_server_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
     order_topic_conf: str | None = None
     queue_datas: list[QueueData] = msgspec.field(default_factory=list)
+    topic_queue_mapping_by_broker: dict[str, Any] | None = None
+
+    def encode_old(self) -> bytes:
+        """As fastjson writes it: broker ids bare. For clients before V4_9_4."""
+        return format_config(_with_bare_ids(self.encode()), pretty=False).encode()
 
 
 class ClusterInfo(Body):
@@ -51,6 +67,10 @@ class ClusterInfo(Body):
 
     broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
+
+    def encode_old(self) -> bytes:
+        """As fastjson writes it: broker ids bare."""
+        return format_config(_with_bare_ids(self.encode()), pretty=False).encode()
 
 
 class TopicList(Body):
