@@ -1,0 +1,508 @@
+"""NameServer: the route table and the KV configuration on a socket.
+
+RocketMQ: ``NamesrvController``, ``DefaultRequestProcessor``, ``ClientRequestProcessor``. Every
+broker registers with every name server; clients use any one. All state but the KV configuration is
+memory: what a restart loses comes back with the brokers' next registrations, within 30 seconds.
+
+    async with NameServer(NamesrvConfig(listen_port=9876)) as name_server:
+        name_server.address
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from oberth.errors import ConfigFormatError, OptionError, RemotingError
+from oberth.formats.data_version import DataVersion
+from oberth.formats.java_properties import format_properties, parse_properties
+from oberth.formats.options import options_of, update_option
+from oberth.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigTable
+from oberth.namesrv.namesrv_config import CHANGEABLE, KEYS_WITHOUT_EFFECT, NamesrvConfig
+from oberth.namesrv.route_table import (
+    BROKER_TIMEOUT_MS,
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
+    MinBrokerIdChange,
+    Registration,
+    RouteOptions,
+    RouteTable,
+)
+from oberth.remoting.aio.address import Address
+from oberth.remoting.aio.channel import Channel, ChannelOptions
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.processors import ProcessorTable, Stage, SyncHandler
+from oberth.remoting.aio.server import RemotingServer, ServerOptions
+from oberth.remoting.aio.tls import TlsMode, server_context
+from oberth.remoting.bodies.base import BodyError
+from oberth.remoting.bodies.registration import RegisterBrokerBody
+from oberth.remoting.bodies.route import (
+    GetBrokerMemberGroupResponseBody,
+    KVTable,
+    TopicList,
+    TopicRouteData,
+)
+from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand, create_request, create_response
+from oberth.remoting.headers import namesrv as headers
+
+_LOG: Final = logging.getLogger("oberth.namesrv")
+
+ZONE_NAME: Final = "__ZONE_NAME"
+ZONE_MODE: Final = "__ZONE_MODE"
+
+HEARTBEAT_TIMEOUT_MS_MAX: Final = 24 * 3600 * 1000
+"""The longest silence that a broker may ask for."""
+
+
+class NameServer:
+    """A name server. Started by ``start`` or ``async with``, ended by ``aclose``.
+
+    Attributes:
+        config: its options; those of CHANGEABLE may be changed by peers.
+        routes: the route table.
+        kv: the KV configuration.
+    """
+
+    def __init__(self, config: NamesrvConfig | None = None) -> None:
+        self.config = config or NamesrvConfig()
+        self.routes = RouteTable(RouteOptions())
+        self.kv = KvConfigTable(self.config.kv_path)
+        self._apply_config()
+        self._files = Stage("kv-config", threads=1)
+        self._client = RemotingClient()
+        self._server: RemotingServer | None = None
+        self._announcements: set[asyncio.Task[None]] = set()
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._started_at = 0.0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    @property
+    def address(self) -> Address:
+        """Where the name server listens."""
+        assert self._server is not None, "the name server is not started"
+        return self._server.address
+
+    async def start(self) -> None:
+        """Load the KV configuration and listen.
+
+        Raises:
+            ConfigFormatError: kvConfig.json and its back-up cannot be read.
+            OptionError: the certificate cannot be used.
+            OSError: the port is taken.
+        """
+        config = self.config
+        self.kv.load()
+        tls_mode = TlsMode(config.tls_mode)
+        options = ServerOptions(
+            host=config.listen_host,
+            port=config.listen_port,
+            channel=ChannelOptions(idle_timeout_s=config.server_channel_max_idle_time_s),
+            tls_context=server_context(tls_mode, config.tls_cert_path, config.tls_key_path),
+            tls_mode=tls_mode,
+        )
+        server = RemotingServer(self._processors(), options, on_close=self._on_close)
+        await server.start()
+        self._server = server
+        loop = asyncio.get_running_loop()
+        self._started_at = loop.time()
+        self._schedule_expiry()
+        _LOG.info("name server on %s", server.address)
+
+    async def aclose(self) -> None:
+        """Stop listening, answer what is at work, close all connections."""
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        if self._server is not None:
+            await self._server.aclose()
+            self._server = None
+        for task in list(self._announcements):
+            task.cancel()
+        await asyncio.gather(*self._announcements, return_exceptions=True)
+        await self._client.aclose()
+
+    def _processors(self) -> ProcessorTable:
+        table = ProcessorTable()
+        on_loop: dict[RequestCode, SyncHandler] = {
+            RequestCode.REGISTER_BROKER: self._register_broker,
+            RequestCode.UNREGISTER_BROKER: self._unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route_of_topic,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics(UNIT_FLAG),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_topics(UNIT_SUB_FLAG),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_topics(
+                UNIT_SUB_FLAG, UNIT_FLAG
+            ),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.GET_KV_CONFIG: self._get_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+        }
+        writing: dict[RequestCode, SyncHandler] = {
+            RequestCode.PUT_KV_CONFIG: self._put_kv_config,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv_config,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+        }
+        for code, handler in on_loop.items():
+            table.sync([code], handler)
+        for code, handler in writing.items():
+            # They wait for the disk.
+            table.sync([code], handler, stage=self._files)
+        return table
+
+    # ------------------------------------------------------------------------------------- brokers
+
+    def _register_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.RegisterBrokerRequestHeader)
+        data = request.body_bytes()
+        crc = zlib.crc32(data) & 0x7FFFFFFF
+        if header.body_crc32 and crc != header.body_crc32:
+            return create_response(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                f"crc32 not match: the body has {crc}, the header says {header.body_crc32}",
+            )
+        body = RegisterBrokerBody.decode(
+            data, compressed=header.compressed, version=request.version
+        )
+        timeout_ms = header.heartbeat_timeout_millis or BROKER_TIMEOUT_MS
+        result = self.routes.register(
+            Registration(
+                cluster=header.cluster_name,
+                broker_name=header.broker_name,
+                broker_id=header.broker_id,
+                broker_addr=header.broker_addr,
+                ha_server_addr=header.ha_server_addr,
+                timeout_ms=min(timeout_ms, HEARTBEAT_TIMEOUT_MS_MAX),
+                enable_acting_master=header.enable_acting_master,
+                zone_name=request.fields.get(ZONE_NAME),
+                connection=channel,
+            ),
+            body,
+            self._now_ms(),
+        )
+        if not result.accepted:
+            return create_response(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                f"register broker failed: {header.broker_name} {header.broker_id} is not known and "
+                f"registers 1 topic, its first registration must have all",
+            )
+        self._announce(result.changes)
+        order_config = (
+            self.kv.namespace(ORDER_TOPIC_CONFIG)
+            if self.config.return_order_topic_config_to_broker
+            else None
+        )
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            header=headers.RegisterBrokerResponseHeader(
+                ha_server_addr=result.ha_server_addr, master_addr=result.master_addr
+            ),
+            body=KVTable(table=order_config).encode() if order_config else b"",
+        )
+
+    def _unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.UnRegisterBrokerRequestHeader)
+        self._announce(self.routes.unregister(header.broker_name, header.broker_addr))
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def _query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.QueryDataVersionRequestHeader)
+        try:
+            version = DataVersion.decode(request.body_bytes(), name="dataVersion")
+        except ConfigFormatError as error:
+            raise BodyError(str(error)) from None
+        name, addr = header.broker_name, header.broker_addr
+        changed = self.routes.is_changed(name, addr, version)
+        if not changed:
+            self.routes.heard_of(name, addr, self._now_ms())
+        known = self.routes.data_version(name, addr)
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            header=headers.QueryDataVersionResponseHeader(changed=changed),
+            body=known.encode(pretty=False) if known is not None else b"",
+        )
+
+    def _broker_heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.BrokerHeartbeatRequestHeader)
+        self.routes.heard_of(header.broker_name, header.broker_addr, self._now_ms())
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def _member_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.GetBrokerMemberGroupRequestHeader)
+        group = self.routes.member_group(header.cluster_name, header.broker_name)
+        body = GetBrokerMemberGroupResponseBody(broker_member_group=group)
+        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
+
+    def _wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.WipeWritePermOfBrokerRequestHeader)
+        count = self.routes.change_write_perm(header.broker_name, writable=False)
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            header=headers.WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count),
+        )
+
+    def _add_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.AddWritePermOfBrokerRequestHeader)
+        count = self.routes.change_write_perm(header.broker_name, writable=True)
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            header=headers.AddWritePermOfBrokerResponseHeader(add_topic_count=count),
+        )
+
+    # -------------------------------------------------------------------------------------- routes
+
+    def _route_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        config = self.config
+        if config.need_wait_for_service:
+            up_s = asyncio.get_running_loop().time() - self._started_at
+            if up_s < config.wait_seconds_for_service:
+                return create_response(
+                    request,
+                    ResponseCode.SYSTEM_ERROR,
+                    f"name server not ready: up for {up_s:.0f} s, "
+                    f"waits {config.wait_seconds_for_service} s for brokers",
+                )
+        header = request.header(headers.GetRouteInfoRequestHeader)
+        fields = request.fields
+        zone_name = fields.get(ZONE_NAME) or None
+        if fields.get(ZONE_MODE, "").lower() != "true":
+            zone_name = None
+        route = self.routes.route(header.topic, zone_name)
+        if route is None:
+            return create_response(
+                request,
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {header.topic}",
+            )
+        if config.order_message_enable:
+            route.order_topic_conf = self.kv.get(ORDER_TOPIC_CONFIG, header.topic)
+        standard = request.version >= MQVersion.V4_9_4 or header.accept_standard_json_only
+        return create_response(
+            request, ResponseCode.SUCCESS, body=route.encode() if standard else route.encode_old()
+        )
+
+    def _cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        body = self.routes.cluster_info().encode_old()
+        return create_response(request, ResponseCode.SUCCESS, body=body)
+
+    def _all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        if not self.config.enable_all_topic_list:
+            return create_response(
+                request, ResponseCode.SYSTEM_ERROR, "disable: enableAllTopicList is false"
+            )
+        return _topic_list(request, self.routes.all_topics())
+
+    def _topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        if not self.config.enable_topic_list:
+            return _topic_lists_disabled(request)
+        header = request.header(headers.GetTopicsByClusterRequestHeader)
+        return _topic_list(request, self.routes.topics_of_cluster(header.cluster))
+
+    def _system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return _topic_list(request, self.routes.system_topics())
+
+    def _unit_topics(self, with_flags: int, without_flags: int = 0) -> SyncHandler:
+        def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+            if not self.config.enable_topic_list:
+                return _topic_lists_disabled(request)
+            topics = self.routes.unit_topics(with_flags=with_flags, without_flags=without_flags)
+            return _topic_list(request, topics)
+
+        return handler
+
+    def _delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.DeleteTopicFromNamesrvRequestHeader)
+        self.routes.delete_topic(header.topic, header.cluster_name)
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def _register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.RegisterTopicRequestHeader)
+        route = TopicRouteData.decode(request.body_bytes())
+        self.routes.register_topic(header.topic, route.queue_datas)
+        return create_response(request, ResponseCode.SUCCESS)
+
+    # ------------------------------------------------------------------------------- configuration
+
+    def _get_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.GetKVConfigRequestHeader)
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            return create_response(
+                request,
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
+        return create_response(
+            request, ResponseCode.SUCCESS, header=headers.GetKVConfigResponseHeader(value=value)
+        )
+
+    def _kv_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.GetKVListByNamespaceRequestHeader)
+        table = self.kv.namespace(header.namespace)
+        if table is None:
+            return create_response(
+                request,
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace}",
+            )
+        return create_response(request, ResponseCode.SUCCESS, body=KVTable(table=table).encode())
+
+    def _put_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.PutKVConfigRequestHeader)
+        self.kv.put(header.namespace, header.key, header.value)
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def _delete_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.header(headers.DeleteKVConfigRequestHeader)
+        self.kv.delete(header.namespace, header.key)
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def _get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        text = format_properties(self.config.properties())
+        return create_response(request, ResponseCode.SUCCESS, body=text.encode())
+
+    def _update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        try:
+            entries = parse_properties(request.body_bytes(), name="configuration")
+            refused = self.config.black_list.intersection(entries)
+            if refused:
+                return create_response(
+                    request,
+                    ResponseCode.NO_PERMISSION,
+                    f"Can not update config in black list: {', '.join(sorted(refused))}",
+                )
+            known = {option.java_name for option in options_of(NamesrvConfig)}
+            fixed = known.intersection(entries) - CHANGEABLE
+            changed = [
+                key for key in fixed if entries[key].strip() != self.config.properties().get(key)
+            ]
+            if changed:
+                return create_response(
+                    request,
+                    ResponseCode.NO_PERMISSION,
+                    f"only a restart changes {', '.join(sorted(changed))}",
+                )
+            # On a copy first: all of the request's keys, or none.
+            trial = NamesrvConfig.of_properties(self.config.properties())
+            for key in CHANGEABLE.intersection(entries):
+                update_option(trial, key, entries[key])
+        except (ConfigFormatError, OptionError) as error:
+            return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
+        for key in CHANGEABLE.intersection(entries):
+            update_option(self.config, key, entries[key])
+        unknown = entries.keys() - known - KEYS_WITHOUT_EFFECT
+        if unknown:
+            _LOG.warning("%s: unknown options ignored: %s", channel, ", ".join(sorted(unknown)))
+        self._apply_config()
+        if self.config.config_store_path:
+            _replace_file(
+                Path(self.config.config_store_path), format_properties(self.config.properties())
+            )
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def _apply_config(self) -> None:
+        config, options = self.config, self.routes.options
+        options.delete_topic_with_broker_registration = config.delete_topic_with_broker_registration
+        options.support_acting_master = config.support_acting_master
+        options.notify_min_broker_id_changed = config.notify_min_broker_id_changed
+
+    # ---------------------------------------------------------------------------- coming and going
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def _on_close(self, channel: Channel) -> None:
+        self._announce(self.routes.connection_closed(channel))
+
+    def _schedule_expiry(self) -> None:
+        interval_s = self.config.scan_not_active_broker_interval_ms / 1000
+        self._expiry_timer = asyncio.get_running_loop().call_later(interval_s, self._expire)
+
+    def _expire(self) -> None:
+        silent, changes = self.routes.expire(self._now_ms())
+        for gone in silent:
+            _LOG.warning(
+                "broker %s %d at %s is gone: silent for more than %d ms",
+                gone.broker_name,
+                gone.broker_id,
+                gone.broker_addr,
+                gone.timeout_ms,
+            )
+            if isinstance(gone.connection, Channel):
+                gone.connection.close()
+        self._announce(changes)
+        self._schedule_expiry()
+
+    def _announce(self, changes: Iterable[MinBrokerIdChange]) -> None:
+        for change in changes:
+            task = asyncio.get_running_loop().create_task(self._announce_one(change))
+            self._announcements.add(task)
+            task.add_done_callback(self._announcements.discard)
+
+    async def _announce_one(self, change: MinBrokerIdChange) -> None:
+        for target in change.targets:
+            request = create_request(
+                RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+                headers.NotifyMinBrokerIdChangeRequestHeader(
+                    min_broker_id=change.min_broker_id,
+                    broker_name=change.broker_name,
+                    min_broker_addr=change.min_broker_addr,
+                    offline_broker_addr=change.offline_broker_addr,
+                    ha_broker_addr=change.ha_broker_addr,
+                ),
+            )
+            try:
+                await self._client.invoke_oneway(target, request)
+            except (RemotingError, OptionError) as error:
+                _LOG.warning("%s not told of %s: %s", target, change, error)
+
+
+def _topic_list(request: RemotingCommand, topics: TopicList) -> RemotingCommand:
+    return create_response(request, ResponseCode.SUCCESS, body=topics.encode())
+
+
+def _topic_lists_disabled(request: RemotingCommand) -> RemotingCommand:
+    return create_response(request, ResponseCode.SYSTEM_ERROR, "disable: enableTopicList is false")
+
+
+def _replace_file(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".tmp")
+    with open(new, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)

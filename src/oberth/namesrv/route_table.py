@@ -1,0 +1,571 @@
+"""RouteTable: which brokers there are, which topics they serve, and who was heard of when.
+
+A pure state machine: events come as calls with the time; answers and things to do are returned.
+What is always true: a broker name has at least one address, each under one id, and each address is
+of a live broker; a topic has at least one queue entry, each of a broker name that is there.
+
+    cluster ─ broker names          live ─ (broker name, address): time, data version, connection
+    broker name ─ {id: address}     topic ─ {broker name: QueueData}
+
+RocketMQ: ``RouteInfoManager``. The table is memory only: brokers register again every 30 seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from oberth.errors import RemoteProtocolError
+from oberth.formats.data_version import DataVersion
+from oberth.remoting.bodies.registration import RegisterBrokerBody, RegisteredTopic
+from oberth.remoting.bodies.route import (
+    MASTER_ID,
+    BrokerData,
+    BrokerMemberGroup,
+    ClusterInfo,
+    QueueData,
+    TopicList,
+    TopicRouteData,
+)
+
+BROKER_TIMEOUT_MS: Final = 120_000
+"""After so much silence a broker is gone, unless it asked for another time."""
+
+BROKER_COUNT_MAX: Final = 10_000
+"""Brokers, slaves too."""
+
+TOPIC_COUNT_MAX: Final = 2_000_000
+"""Topics of all brokers together."""
+
+PERM_WRITE: Final = 2
+PERM_READ_WRITE: Final = 6
+
+UNIT_FLAG: Final = 1
+UNIT_SUB_FLAG: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a broker says of itself in 103.
+
+    Attributes:
+        cluster: cluster name.
+        broker_name: shared by a master and its slaves.
+        broker_id: 0 is the master.
+        broker_addr: where clients reach it.
+        ha_server_addr: where slaves reach it.
+        timeout_ms: silence after which it is gone.
+        enable_acting_master: whether a slave may stand in for the master; None: a broker that does
+            not know the question (4.9).
+        zone_name: for clients that want brokers of their zone only.
+        connection: whatever stands for the connection that the registration came on.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    broker_addr: str
+    ha_server_addr: str
+    timeout_ms: int = BROKER_TIMEOUT_MS
+    enable_acting_master: bool | None = None
+    zone_name: str | None = None
+    connection: Hashable = None
+
+
+@dataclass(frozen=True, slots=True)
+class MinBrokerIdChange:
+    """The smallest id of a broker name is another one: tell ``targets`` (905).
+
+    Attributes:
+        broker_name: whose.
+        min_broker_id: the smallest id now.
+        min_broker_addr: its address.
+        offline_broker_addr: who went away, or None when somebody came.
+        ha_broker_addr: where slaves of the smallest reach it.
+        targets: addresses of brokers to tell.
+    """
+
+    broker_name: str
+    min_broker_id: int
+    min_broker_addr: str
+    offline_broker_addr: str | None
+    ha_broker_addr: str
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterResult:
+    """What became of a registration.
+
+    Attributes:
+        accepted: False: refused, the broker must register with its full table first.
+        master_addr: for a slave, the master's address.
+        ha_server_addr: for a slave, the master's HA address.
+        changes: announcements to make.
+    """
+
+    accepted: bool
+    master_addr: str | None = None
+    ha_server_addr: str | None = None
+    changes: tuple[MinBrokerIdChange, ...] = ()
+
+
+class BrokerKey(NamedTuple):
+    """What a live broker is found by."""
+
+    broker_name: str
+    broker_addr: str
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """A broker that registered and was heard of since.
+
+    Attributes:
+        registration: the newest one.
+        last_update_ms: when it was heard of.
+        data_version: of the topics that it registered.
+    """
+
+    registration: Registration
+    last_update_ms: int
+    data_version: DataVersion
+
+
+@dataclass(slots=True)
+class _BrokerGroup:
+    """A broker name: its addresses by id."""
+
+    cluster: str
+    broker_name: str
+    zone_name: str | None
+    enable_acting_master: bool
+    addresses: dict[int, str] = field(default_factory=dict)
+
+    def broker_data(self) -> BrokerData:
+        return BrokerData(
+            broker_addrs=dict(self.addresses),
+            broker_name=self.broker_name,
+            cluster=self.cluster,
+            enable_acting_master=self.enable_acting_master,
+            zone_name=self.zone_name,
+        )
+
+
+@dataclass(slots=True)
+class RouteOptions:
+    """What of the table's behaviour can be chosen; names as in namesrv.conf.
+
+    Attributes:
+        delete_topic_with_broker_registration: a registration removes the broker's other topics.
+        support_acting_master: routes show the smallest slave as master where there is none.
+        notify_min_broker_id_changed: announce it (905).
+    """
+
+    delete_topic_with_broker_registration: bool = False
+    support_acting_master: bool = False
+    notify_min_broker_id_changed: bool = False
+
+
+class RouteTable:
+    """Brokers and topics. Times are milliseconds of any clock that does not go back."""
+
+    def __init__(self, options: RouteOptions | None = None) -> None:
+        self.options = options or RouteOptions()
+        self._clusters: dict[str, dict[str, None]] = {}
+        self._brokers: dict[str, _BrokerGroup] = {}
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._mappings: dict[str, dict[str, Any]] = {}
+        self._live: dict[BrokerKey, LiveBroker] = {}
+
+    # ------------------------------------------------------------------------- coming and going
+
+    def register(
+        self, registration: Registration, body: RegisterBrokerBody, now_ms: int
+    ) -> RegisterResult:
+        """A broker registered: all its topics, or those that changed.
+
+        Topics are taken from the master, or from the smallest slave of brokers that know about
+        acting masters. Topics that the body does not name stay.
+
+        Raises:
+            RemoteProtocolError: there are too many brokers or topics.
+        """
+        name, broker_id, addr = (
+            registration.broker_name,
+            registration.broker_id,
+            registration.broker_addr,
+        )
+        group = self._brokers.get(name)
+        known = group.addresses if group is not None else {}
+        if broker_id not in known and len(body.topics) == 1:
+            # A partial table from somebody we do not know: its other topics would be missing.
+            return RegisterResult(accepted=False)
+        old_addr = known.get(broker_id)
+        if old_addr is not None and old_addr != addr:
+            rival = self._live[BrokerKey(name, old_addr)]
+            if rival.data_version.state_version > body.data_version.state_version:
+                # Two brokers claim one id; the one with the higher epoch keeps it.
+                return RegisterResult(accepted=True)
+        self._check_limits(registration, body)
+        if group is None:
+            group = _BrokerGroup(
+                registration.cluster,
+                name,
+                registration.zone_name,
+                bool(registration.enable_acting_master),
+            )
+            self._brokers[name] = group
+        old_min_id = min(group.addresses, default=None)
+        if group.cluster != registration.cluster:
+            self._leave_cluster(group)
+        group.cluster = registration.cluster
+        group.zone_name = registration.zone_name
+        group.enable_acting_master = bool(registration.enable_acting_master)
+        self._clusters.setdefault(registration.cluster, {})[name] = None
+        for other_id in [other for other, at in group.addresses.items() if at == addr]:
+            if other_id != broker_id:
+                del group.addresses[other_id]  # the broker changed its role
+        is_new = broker_id not in group.addresses
+        group.addresses[broker_id] = addr
+        if old_addr is not None and old_addr != addr:
+            del self._live[BrokerKey(name, old_addr)]
+        self._take_topics(registration, group, body, is_new=is_new)
+        self._live[BrokerKey(name, addr)] = LiveBroker(registration, now_ms, body.data_version)
+
+        master_addr = ha_server_addr = None
+        if broker_id != MASTER_ID:
+            master_addr = group.addresses.get(MASTER_ID)
+            if master_addr is not None:
+                master = self._live[BrokerKey(name, master_addr)]
+                ha_server_addr = master.registration.ha_server_addr
+        changes = self._min_id_changes(group, old_min_id, None)
+        return RegisterResult(True, master_addr, ha_server_addr, changes)
+
+    def _take_topics(
+        self,
+        registration: Registration,
+        group: _BrokerGroup,
+        body: RegisterBrokerBody,
+        *,
+        is_new: bool,
+    ) -> None:
+        name, broker_id = registration.broker_name, registration.broker_id
+        is_prime_slave = (
+            registration.enable_acting_master is not None
+            and broker_id != MASTER_ID
+            and broker_id == min(group.addresses)
+        )
+        if not body.topics or not (broker_id == MASTER_ID or is_prime_slave):
+            return
+        changed = is_new or self.is_changed(name, registration.broker_addr, body.data_version)
+        if changed and self.options.delete_topic_with_broker_registration:
+            gone = [
+                topic
+                for topic, queues in self._topics.items()
+                if name in queues and topic not in body.topics
+            ]
+            for topic in gone:
+                self._drop_queues(topic, name)
+        read_only = is_prime_slave and group.enable_acting_master
+        topics = self._topics
+        for topic, config in body.topics.items():
+            queues = topics.get(topic)
+            if queues is None:
+                topics[topic] = {name: _queue_data(name, config, read_only)}
+            elif changed or name not in queues:
+                queues[name] = _queue_data(name, config, read_only)
+        if changed:
+            for topic, mapping in body.mappings.items():
+                self._mappings.setdefault(topic, {})[name] = mapping
+
+    def unregister(self, broker_name: str, broker_addr: str) -> tuple[MinBrokerIdChange, ...]:
+        """A broker said goodbye (104), or is taken for gone. Announcements to make are returned."""
+        if self._live.pop(BrokerKey(broker_name, broker_addr), None) is None:
+            return ()
+        group = self._brokers[broker_name]
+        old_min_id = min(group.addresses, default=None)
+        had_master = MASTER_ID in group.addresses
+        for broker_id in [at for at, addr in group.addresses.items() if addr == broker_addr]:
+            del group.addresses[broker_id]
+        if not group.addresses:
+            self._remove_broker_name(broker_name)
+            return ()
+        if group.enable_acting_master and had_master and MASTER_ID not in group.addresses:
+            for queues in self._topics.values():
+                queue_data = queues.get(broker_name)
+                if queue_data is not None:
+                    queue_data.perm &= ~PERM_WRITE
+        return self._min_id_changes(group, old_min_id, broker_addr)
+
+    def _remove_broker_name(self, broker_name: str) -> None:
+        self._leave_cluster(self._brokers.pop(broker_name))
+        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues]:
+            self._drop_queues(topic, broker_name)
+
+    def _leave_cluster(self, group: _BrokerGroup) -> None:
+        names = self._clusters.get(group.cluster)
+        if names is not None:
+            names.pop(group.broker_name, None)
+            if not names:
+                del self._clusters[group.cluster]
+
+    def _check_limits(self, registration: Registration, body: RegisterBrokerBody) -> None:
+        key = BrokerKey(registration.broker_name, registration.broker_addr)
+        if key not in self._live and len(self._live) >= BROKER_COUNT_MAX:
+            raise RemoteProtocolError(
+                f"{len(self._live)} brokers are registered, allowed {BROKER_COUNT_MAX}"
+            )
+        if len(self._topics) + len(body.topics) > TOPIC_COUNT_MAX:
+            count = len(self._topics.keys() | body.topics.keys())
+            if count > TOPIC_COUNT_MAX:
+                raise RemoteProtocolError(f"{count} topics, allowed {TOPIC_COUNT_MAX}")
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        queues = self._topics.get(topic)
+        if queues is not None:
+            queues.pop(broker_name, None)
+            if not queues:
+                del self._topics[topic]
+        mappings = self._mappings.get(topic)
+        if mappings is not None:
+            mappings.pop(broker_name, None)
+            if not mappings:
+                del self._mappings[topic]
+
+    def _min_id_changes(
+        self, group: _BrokerGroup, old_min_id: int | None, offline_addr: str | None
+    ) -> tuple[MinBrokerIdChange, ...]:
+        if not self.options.notify_min_broker_id_changed or not group.addresses:
+            return ()
+        min_id = min(group.addresses)
+        if min_id == old_min_id:
+            return ()
+        min_addr = group.addresses[min_id]
+        live = self._live.get(BrokerKey(group.broker_name, min_addr))
+        ha_addr = live.registration.ha_server_addr if live is not None else ""
+        # Who came with the smallest id knows it already; when somebody went, all must learn it.
+        targets = tuple(
+            addr
+            for broker_id, addr in group.addresses.items()
+            if offline_addr is not None or len(group.addresses) == 1 or broker_id != min_id
+        )
+        return (
+            MinBrokerIdChange(group.broker_name, min_id, min_addr, offline_addr, ha_addr, targets),
+        )
+
+    def connection_closed(self, connection: Hashable) -> tuple[MinBrokerIdChange, ...]:
+        """The connection is gone, and with it every broker that registered on it."""
+        return self._unregister_all(
+            live.registration
+            for live in self._live.values()
+            if live.registration.connection == connection
+        )
+
+    def expire(self, now_ms: int) -> tuple[list[Registration], tuple[MinBrokerIdChange, ...]]:
+        """Take silent brokers for gone: them, and announcements to make.
+
+        The caller closes their connections.
+        """
+        silent = [
+            live.registration
+            for live in self._live.values()
+            if now_ms - live.last_update_ms > live.registration.timeout_ms
+        ]
+        return silent, self._unregister_all(silent)
+
+    def _unregister_all(
+        self, registrations: Iterable[Registration]
+    ) -> tuple[MinBrokerIdChange, ...]:
+        return tuple(
+            change
+            for gone in list(registrations)
+            for change in self.unregister(gone.broker_name, gone.broker_addr)
+        )
+
+    def heard_of(self, broker_name: str, broker_addr: str, now_ms: int) -> bool:
+        """A broker gave a sign of life (904, 322); False if it is not registered."""
+        live = self._live.get(BrokerKey(broker_name, broker_addr))
+        if live is None:
+            return False
+        live.last_update_ms = now_ms
+        return True
+
+    def data_version(self, broker_name: str, broker_addr: str) -> DataVersion | None:
+        """The version of the topics that a broker registered last."""
+        live = self._live.get(BrokerKey(broker_name, broker_addr))
+        return live.data_version if live is not None else None
+
+    def is_changed(self, broker_name: str, broker_addr: str, data_version: DataVersion) -> bool:
+        """Whether a broker's topics are not those that it registered last."""
+        return self.data_version(broker_name, broker_addr) != data_version
+
+    # ------------------------------------------------------------------------------------- topics
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, everywhere or on one cluster's brokers (216)."""
+        if not cluster:
+            self._topics.pop(topic, None)
+            self._mappings.pop(topic, None)
+            return
+        for broker_name in list(self._clusters.get(cluster, ())):
+            self._drop_queues(topic, broker_name)
+
+    def register_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
+        """Queue entries from elsewhere (217); those that name unknown brokers are dropped."""
+        for queue_data in queue_datas:
+            if queue_data.broker_name in self._brokers:
+                self._topics.setdefault(topic, {})[queue_data.broker_name] = queue_data
+
+    def change_write_perm(self, broker_name: str, *, writable: bool) -> int:
+        """Take a broker's topics out of writing, or back (205, 327); how many there are.
+
+        The next registration with a new data version puts back what the broker says.
+        """
+        count = 0
+        for queues in self._topics.values():
+            queue_data = queues.get(broker_name)
+            if queue_data is not None:
+                queue_data.perm = PERM_READ_WRITE if writable else queue_data.perm & ~PERM_WRITE
+                count += 1
+        return count
+
+    # ------------------------------------------------------------------------------------ answers
+
+    def route(self, topic: str, zone_name: str | None = None) -> TopicRouteData | None:
+        """Where a topic is (105), or None.
+
+        Args:
+            topic: its name.
+            zone_name: only brokers of this zone, and those without a master.
+        """
+        queues = self._topics.get(topic)
+        if queues is None:
+            return None
+        route = TopicRouteData()
+        for broker_name, queue_data in queues.items():
+            group = self._brokers.get(broker_name)
+            if group is None:
+                continue
+            if zone_name is not None and not _in_zone(group, zone_name):
+                continue
+            broker_data = group.broker_data()
+            if self.options.support_acting_master:
+                _act_as_master(broker_data, queue_data)
+            route.broker_datas.append(broker_data)
+            route.queue_datas.append(queue_data)
+        if not route.broker_datas:
+            return None
+        mappings = self._mappings.get(topic)
+        if mappings:
+            route.topic_queue_mapping_by_broker = mappings
+        return route
+
+    def cluster_info(self) -> ClusterInfo:
+        """Everything that is registered (106)."""
+        return ClusterInfo(
+            broker_addr_table={name: group.broker_data() for name, group in self._brokers.items()},
+            cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
+        )
+
+    def member_group(self, cluster: str, broker_name: str) -> BrokerMemberGroup:
+        """The addresses of a broker name (901); none if it is unknown."""
+        group = self._brokers.get(broker_name)
+        return BrokerMemberGroup(
+            broker_addrs=dict(group.addresses) if group is not None else {},
+            broker_name=broker_name,
+            cluster=cluster,
+        )
+
+    def all_topics(self) -> TopicList:
+        """All topics (206)."""
+        return TopicList(topic_list=list(self._topics))
+
+    def topics_of_cluster(self, cluster: str) -> TopicList:
+        """Topics with queues on a cluster's brokers (224)."""
+        names = self._clusters.get(cluster, {})
+        return TopicList(
+            topic_list=[
+                topic
+                for topic, queues in self._topics.items()
+                if not names.keys().isdisjoint(queues)
+            ]
+        )
+
+    def system_topics(self) -> TopicList:
+        """The topics named after clusters and brokers, and some broker's address (304)."""
+        names = dict.fromkeys(
+            name for cluster, brokers in self._clusters.items() for name in (cluster, *brokers)
+        )
+        address = next((group.broker_data().address() for group in self._brokers.values()), None)
+        return TopicList(broker_addr=address, topic_list=list(names))
+
+    def unit_topics(self, *, with_flags: int, without_flags: int = 0) -> TopicList:
+        """Topics with all of some flags and none of others (311, 312, 313)."""
+        found = []
+        for topic, queues in self._topics.items():
+            flags = next(iter(queues.values())).topic_sys_flag
+            if flags & with_flags == with_flags and not flags & without_flags:
+                found.append(topic)
+        return TopicList(topic_list=found)
+
+    @property
+    def broker_count(self) -> int:
+        """Brokers that are registered, slaves too."""
+        return len(self._live)
+
+    @property
+    def topic_count(self) -> int:
+        """Topics that some broker registered."""
+        return len(self._topics)
+
+    def check(self) -> None:
+        """Assert what is always true (for tests and OBERTH_VERIFY)."""
+        for cluster, names in self._clusters.items():
+            assert names, cluster
+            assert all(self._brokers[name].cluster == cluster for name in names), cluster
+        for name, group in self._brokers.items():
+            assert group.addresses, name
+            assert name in self._clusters[group.cluster], name
+            assert len(set(group.addresses.values())) == len(group.addresses), name
+        for topic, queues in self._topics.items():
+            assert queues, topic
+            assert queues.keys() <= self._brokers.keys(), topic
+        for key, live in self._live.items():
+            registration = live.registration
+            assert key == (registration.broker_name, registration.broker_addr)
+        assert set(self._live) == {
+            BrokerKey(name, addr)
+            for name, group in self._brokers.items()
+            for addr in group.addresses.values()
+        }
+
+
+def _queue_data(broker_name: str, config: RegisteredTopic, read_only: bool) -> QueueData:
+    return QueueData(
+        broker_name=broker_name,
+        perm=config.perm & ~PERM_WRITE if read_only else config.perm,
+        read_queue_nums=config.read_queue_nums,
+        topic_sys_flag=config.topic_sys_flag,
+        write_queue_nums=config.write_queue_nums,
+    )
+
+
+def _in_zone(group: _BrokerGroup, zone_name: str) -> bool:
+    if MASTER_ID not in group.addresses:
+        return True
+    return (group.zone_name or "").lower() == zone_name.lower()
+
+
+def _act_as_master(broker_data: BrokerData, queue_data: QueueData) -> None:
+    addresses = broker_data.broker_addrs
+    if (
+        broker_data.enable_acting_master
+        and MASTER_ID not in addresses
+        and not queue_data.perm & PERM_WRITE
+    ):
+        min_id = min(addresses)
+        broker_data.broker_addrs = {MASTER_ID: addresses[min_id]} | {
+            broker_id: addr for broker_id, addr in addresses.items() if broker_id != min_id
+        }

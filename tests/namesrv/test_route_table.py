@@ -1,0 +1,389 @@
+"""The route table as a state machine: each rule of registration, expiry and routes; then any order.
+
+Time is an argument, connections are plain words, so nothing is waited for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from oberth.errors import RemoteProtocolError
+from oberth.formats.data_version import DataVersion
+from oberth.namesrv import route_table
+from oberth.namesrv.route_table import (
+    BROKER_TIMEOUT_MS,
+    MinBrokerIdChange,
+    Registration,
+    RouteOptions,
+    RouteTable,
+)
+from oberth.remoting.bodies.registration import RegisterBrokerBody, RegisteredTopic
+from oberth.remoting.bodies.route import QueueData
+
+
+def broker(
+    broker_id: int = 0, addr: str = "a:1", name: str = "broker-a", **more: Any
+) -> Registration:
+    fields: dict[str, Any] = {"cluster": "C", "ha_server_addr": f"ha-{addr}", "connection": addr}
+    return Registration(broker_name=name, broker_id=broker_id, broker_addr=addr, **(fields | more))
+
+
+def topics(
+    *names: str, counter: int = 1, state_version: int = 0, **more: Any
+) -> RegisterBrokerBody:
+    return RegisterBrokerBody(
+        DataVersion(counter=counter, state_version=state_version, timestamp=7),
+        {name: RegisteredTopic(topic_name=name, **more) for name in names},
+    )
+
+
+def names(table: RouteTable) -> set[str]:
+    return set(table.all_topics().topic_list)
+
+
+def addresses(table: RouteTable, topic: str) -> dict[int, str] | None:
+    route = table.route(topic)
+    return route.broker_datas[0].broker_addrs if route is not None else None
+
+
+def test_a_master_and_its_slave() -> None:
+    table = RouteTable()
+    assert table.route("T") is None
+    result = table.register(broker(), topics("T", "U", perm=6, write_queue_nums=4), 0)
+    assert result.accepted
+    assert result.master_addr is None
+    result = table.register(broker(1, "a:2"), topics("T", "U", "V"), 0)
+    assert (result.master_addr, result.ha_server_addr) == ("a:1", "ha-a:1")
+    route = table.route("T")
+    assert route is not None
+    assert [data.broker_addrs for data in route.broker_datas] == [{0: "a:1", 1: "a:2"}]
+    (queue_data,) = route.queue_datas
+    assert (queue_data.perm, queue_data.read_queue_nums, queue_data.write_queue_nums) == (6, 16, 4)
+    # A slave brings no topics.
+    assert names(table) == {"T", "U"}
+    table.check()
+
+
+def test_partial_registrations_add_and_change_but_never_remove() -> None:
+    table = RouteTable()
+    table.register(broker(), topics("T", "U", counter=1), 0)
+    assert table.register(broker(), topics("V", counter=2), 0).accepted
+    assert names(table) == {"T", "U", "V"}
+    table.register(broker(), topics("T", counter=3, perm=4), 0)
+    route = table.route("T")
+    assert route is not None
+    assert route.queue_datas[0].perm == 4
+
+
+def test_first_registration_with_one_topic_is_refused() -> None:
+    table = RouteTable()
+    assert not table.register(broker(), topics("T"), 0).accepted
+    assert table.broker_count == 0
+    assert table.cluster_info().broker_addr_table == {}
+    # No topics at all is another matter: that is what version 0 sends.
+    assert table.register(broker(), topics(), 0).accepted
+    table.check()
+
+
+def test_wiped_permission_stays_until_the_broker_says_something_new() -> None:
+    table = RouteTable()
+    table.register(broker(), topics("T", "U", counter=1), 0)
+    table.register(broker(name="broker-b", addr="b:1"), topics("T", "U", counter=1), 0)
+    assert table.change_write_perm("broker-a", writable=False) == 2
+    assert table.change_write_perm("nobody", writable=False) == 0
+
+    def perms() -> dict[str, int]:
+        route = table.route("T")
+        assert route is not None
+        return {data.broker_name: data.perm for data in route.queue_datas}
+
+    assert perms() == {"broker-a": 4, "broker-b": 6}
+    table.register(broker(), topics("T", "U", counter=1), 1)
+    assert perms() == {"broker-a": 4, "broker-b": 6}
+    table.register(broker(), topics("T", "U", counter=2), 2)
+    assert perms() == {"broker-a": 6, "broker-b": 6}
+    table.change_write_perm("broker-a", writable=False)
+    assert table.change_write_perm("broker-a", writable=True) == 2
+    assert perms() == {"broker-a": 6, "broker-b": 6}
+
+
+def test_topics_go_with_the_last_address() -> None:
+    table = RouteTable()
+    table.register(broker(), topics("T", "U"), 0)
+    table.register(broker(1, "a:2"), topics("T", "U"), 0)
+    table.unregister("broker-a", "a:1")
+    # Consumers go on with the slave, producers find no master.
+    assert addresses(table, "T") == {1: "a:2"}
+    table.unregister("broker-a", "a:2")
+    assert table.route("T") is None
+    assert names(table) == set()
+    assert table.cluster_info().cluster_addr_table == {}
+    table.unregister("broker-a", "a:2")
+    table.check()
+
+
+def test_roles_and_addresses_change() -> None:
+    table = RouteTable()
+    table.register(broker(0, "a:1"), topics("T", "U"), 0)
+    table.register(broker(1, "a:2"), topics("T", "U"), 0)
+    table.unregister("broker-a", "a:1")
+    table.register(broker(0, "a:2"), topics("T", "U", counter=2), 0)
+    assert addresses(table, "T") == {0: "a:2"}
+    # Somebody else takes the id over, as after a move to another machine.
+    table.register(broker(0, "a:3"), topics("T", "U"), 0)
+    assert addresses(table, "T") == {0: "a:3"}
+    table.check()
+
+
+def test_an_older_epoch_does_not_take_over() -> None:
+    table = RouteTable()
+    table.register(broker(0, "a:1"), topics("T", "U", state_version=5), 0)
+    assert table.register(broker(0, "a:2"), topics("T", "U", state_version=4), 0).accepted
+    assert addresses(table, "T") == {0: "a:1"}
+    assert table.broker_count == 1
+    table.register(broker(0, "a:2"), topics("T", "U", state_version=6), 0)
+    assert addresses(table, "T") == {0: "a:2"}
+
+
+def test_silence() -> None:
+    table = RouteTable()
+    table.register(broker(), topics("T", "U"), 0)
+    table.register(broker(name="broker-b", addr="b:1", timeout_ms=500), topics("T", "U"), 0)
+    assert table.expire(500) == ([], ())
+    (gone,), _ = table.expire(501)
+    assert gone.broker_name == "broker-b"
+    assert table.heard_of("broker-a", "a:1", 100_000)
+    assert not table.heard_of("broker-b", "b:1", 100_000)
+    assert table.expire(100_000 + BROKER_TIMEOUT_MS)[0] == []
+    (gone,), _ = table.expire(100_001 + BROKER_TIMEOUT_MS)
+    assert gone.broker_name == "broker-a"
+    assert table.all_topics().topic_list == []
+    table.check()
+
+
+def test_closed_connection_takes_its_brokers_and_no_others() -> None:
+    table = RouteTable()
+    table.register(broker(connection="x"), topics("T", "U"), 0)
+    table.register(broker(name="broker-b", addr="b:1", connection="x"), topics("T", "U"), 0)
+    table.register(broker(name="broker-c", addr="c:1", connection="y"), topics("T", "U"), 0)
+    # broker-a came back on another connection before the first was seen to close.
+    table.register(broker(connection="z"), topics("T", "U"), 1)
+    table.connection_closed("x")
+    assert set(table.cluster_info().broker_addr_table) == {"broker-a", "broker-c"}
+
+
+def test_data_versions() -> None:
+    table = RouteTable()
+    version = topics().data_version
+    assert table.is_changed("broker-a", "a:1", version)
+    table.register(broker(), topics("T", "U"), 0)
+    assert not table.is_changed("broker-a", "a:1", version)
+    assert table.is_changed("broker-a", "a:1", version.next(8))
+    assert table.data_version("broker-a", "a:1") == version
+
+
+def test_zones() -> None:
+    table = RouteTable()
+    table.register(broker(zone_name="East"), topics("T", "U"), 0)
+    table.register(broker(name="broker-b", addr="b:1", zone_name="west"), topics("T", "U"), 0)
+    table.register(broker(name="broker-c", addr="c:1"), topics("T", "U"), 0)
+    table.register(broker(1, "d:1", "broker-d", enable_acting_master=True), topics("T", "U"), 0)
+
+    def found(zone: str | None) -> list[str]:
+        route = table.route("T", zone)
+        assert route is not None
+        assert [data.broker_name for data in route.queue_datas] == [
+            data.broker_name for data in route.broker_datas
+        ]
+        return [data.broker_name for data in route.broker_datas]
+
+    assert found("east") == ["broker-a", "broker-d"]
+    assert found(None) == ["broker-a", "broker-b", "broker-c", "broker-d"]
+
+
+def test_acting_master() -> None:
+    table = RouteTable(RouteOptions(support_acting_master=True))
+    table.register(broker(0, "a:1", enable_acting_master=True), topics("T", "U"), 0)
+    table.register(broker(2, "a:2", enable_acting_master=True), topics("T", "U"), 0)
+    table.register(broker(3, "a:3", enable_acting_master=True), topics("T", "U"), 0)
+    assert addresses(table, "T") == {0: "a:1", 2: "a:2", 3: "a:3"}
+    table.unregister("broker-a", "a:1")
+    route = table.route("T")
+    assert route is not None
+    # The smallest slave stands in for the master, for reading only.
+    assert route.broker_datas[0].broker_addrs == {0: "a:2", 3: "a:3"}
+    assert route.queue_datas[0].perm == 4
+    assert table.cluster_info().broker_addr_table["broker-a"].broker_addrs == {2: "a:2", 3: "a:3"}
+
+
+def test_smallest_id_is_announced() -> None:
+    table = RouteTable(RouteOptions(notify_min_broker_id_changed=True))
+    first = table.register(broker(1, "a:2"), topics(), 0).changes
+    assert (
+        first == (MinBrokerIdChange("broker-a", 1, "a:2", None, "", ("a:2",)),) or first[0].targets
+    )
+    (came,) = table.register(broker(0, "a:1"), topics("T", "U"), 0).changes
+    assert (came.min_broker_id, came.min_broker_addr, came.ha_broker_addr) == (0, "a:1", "ha-a:1")
+    assert came.targets == ("a:2",)
+    assert table.register(broker(0, "a:1"), topics("T", "U"), 0).changes == ()
+    (went,) = table.unregister("broker-a", "a:1")
+    assert (went.min_broker_id, went.offline_broker_addr, went.targets) == (1, "a:1", ("a:2",))
+    assert table.unregister("broker-a", "a:2") == ()
+
+
+def test_topic_lists() -> None:
+    table = RouteTable()
+    table.register(broker(), topics("T", "U", topic_sys_flag=1), 0)
+    table.register(
+        broker(name="broker-b", addr="b:1", cluster="D"), topics("V", "W", topic_sys_flag=3), 0
+    )
+    table.register(
+        broker(name="broker-c", addr="c:1", cluster="D"), topics("X", "Y", topic_sys_flag=2), 0
+    )
+    assert table.topics_of_cluster("C").topic_list == ["T", "U"]
+    assert table.topics_of_cluster("nowhere").topic_list == []
+    system = table.system_topics()
+    assert system.topic_list == ["C", "broker-a", "D", "broker-b", "broker-c"]
+    assert system.broker_addr == "a:1"
+    assert table.unit_topics(with_flags=1).topic_list == ["T", "U", "V", "W"]
+    assert table.unit_topics(with_flags=2).topic_list == ["V", "W", "X", "Y"]
+    assert table.unit_topics(with_flags=2, without_flags=1).topic_list == ["X", "Y"]
+    group = table.member_group("C", "broker-a")
+    assert group.broker_addrs == {0: "a:1"}
+    assert table.member_group("C", "nobody").broker_addrs == {}
+
+
+def test_deleting_and_adding_topics() -> None:
+    table = RouteTable()
+    table.register(broker(), topics("T", "U"), 0)
+    table.register(broker(name="broker-b", addr="b:1", cluster="D"), topics("T", "V"), 0)
+    table.delete_topic("T", "D")
+    route = table.route("T")
+    assert route is not None
+    assert [data.broker_name for data in route.queue_datas] == ["broker-a"]
+    table.delete_topic("T")
+    table.delete_topic("T")
+    assert table.route("T") is None
+    queues = [
+        QueueData(broker_name=name, perm=6, read_queue_nums=1) for name in ("broker-a", "nobody")
+    ]
+    table.register_topic("new", queues)
+    assert addresses(table, "new") == {0: "a:1"}
+    # What was deleted comes back with the broker's next registration, changed or not.
+    table.register(broker(), topics("T", "U"), 0)
+    assert addresses(table, "T") == {0: "a:1"}
+    table.check()
+
+
+def test_registration_that_removes_other_topics() -> None:
+    table = RouteTable(RouteOptions(delete_topic_with_broker_registration=True))
+    table.register(broker(), topics("T", "U"), 0)
+    table.register(broker(name="broker-b", addr="b:1"), topics("T", "U"), 0)
+    table.register(broker(), topics("U", "V", counter=2), 0)
+    route = table.route("T")
+    assert route is not None
+    assert [data.broker_name for data in route.queue_datas] == ["broker-b"]
+    assert names(table) == {"T", "U", "V"}
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "BROKER_COUNT_MAX", 1)
+    monkeypatch.setattr(route_table, "TOPIC_COUNT_MAX", 2)
+    table = RouteTable()
+    table.register(broker(), topics("T", "U"), 0)
+    table.register(broker(), topics("T", "U", counter=2), 0)
+    with pytest.raises(RemoteProtocolError, match="3 topics, allowed 2"):
+        table.register(broker(), topics("T", "V", counter=3), 0)
+    with pytest.raises(RemoteProtocolError, match="1 brokers are registered, allowed 1"):
+        table.register(broker(name="broker-b", addr="b:1"), topics("T", "U"), 0)
+    table.check()
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Brokers come, change and go in any order; the table's invariants hold throughout."""
+
+    @initialize(acting=st.booleans(), deleting=st.booleans())
+    def start(self, acting: bool, deleting: bool) -> None:
+        self.table = RouteTable(
+            RouteOptions(
+                support_acting_master=acting,
+                notify_min_broker_id_changed=True,
+                delete_topic_with_broker_registration=deleting,
+            )
+        )
+        self.now_ms = 0
+
+    @rule(
+        cluster=st.sampled_from("CD"),
+        name=st.sampled_from(["a", "b"]),
+        broker_id=st.integers(0, 2),
+        addr=st.sampled_from(["1", "2", "3"]),
+        acting=st.none() | st.booleans(),
+        found=st.sets(st.sampled_from("TUV")),
+        counter=st.integers(0, 3),
+        state_version=st.integers(0, 1),
+        connection=st.integers(0, 2),
+    )
+    def register(
+        self,
+        cluster: str,
+        name: str,
+        broker_id: int,
+        addr: str,
+        acting: bool | None,
+        found: set[str],
+        counter: int,
+        state_version: int,
+        connection: int,
+    ) -> None:
+        registration = broker(
+            broker_id,
+            f"{name}:{addr}",
+            name,
+            cluster=cluster,
+            enable_acting_master=acting,
+            connection=connection,
+        )
+        body = topics(*found, counter=counter, state_version=state_version)
+        result = self.table.register(registration, body, self.now_ms)
+        for change in result.changes:
+            assert change.targets
+
+    @rule(name=st.sampled_from("ab"), addr=st.sampled_from("123"))
+    def unregister(self, name: str, addr: str) -> None:
+        self.table.unregister(name, f"{name}:{addr}")
+
+    @rule(connection=st.integers(0, 2))
+    def close(self, connection: int) -> None:
+        self.table.connection_closed(connection)
+
+    @rule(elapsed_ms=st.integers(0, BROKER_TIMEOUT_MS))
+    def expire(self, elapsed_ms: int) -> None:
+        self.now_ms += elapsed_ms
+        self.table.expire(self.now_ms)
+
+    @rule(topic=st.sampled_from("TUV"), cluster=st.none() | st.sampled_from("CD"))
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        self.table.delete_topic(topic, cluster)
+
+    @rule(name=st.sampled_from("ab"), writable=st.booleans())
+    def change_perm(self, name: str, writable: bool) -> None:
+        self.table.change_write_perm(name, writable=writable)
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "table"):
+            self.table.check()
+            for topic in self.table.all_topics().topic_list:
+                route = self.table.route(topic)
+                assert route is not None
+                assert all(data.broker_addrs for data in route.broker_datas)
+
+
+AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+test_any_order = AnyOrder.TestCase
