@@ -41,6 +41,7 @@ _CLOSED = tuple(name for name in _STORES if not _NOT_CLOSED.match(name))
 
 # A kernel's first call compiles and a shared machine stalls: time is no evidence here.
 settings.register_profile("oberth", deadline=None, print_blob=True)
+settings.register_profile("thorough", parent=settings.get_profile("oberth"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "oberth"))
 
 
