@@ -10,6 +10,7 @@ it was compiled on this machine) when the first function has enough to do, see `
     index                Index entries from columns, Index files from entries
     gather               values in the memory layout of Arrow
     check                units and index entries against what the log says
+    hashing              CRC-32 and Java hashes
     runtime              where machine code comes from and lies
 """
 

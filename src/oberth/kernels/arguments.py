@@ -371,3 +371,57 @@ assert MAP_SLOT_COUNT & (MAP_SLOT_COUNT - 1) == 0
 HOSTS_ARGUMENTS = 8
 # "ffff:" eight times and a port with its sign; a message id is 56 characters.
 HOST_TEXT_SIZE_MAX = 56
+
+
+class UnitKind(IntEnum):
+    """What a unit of a ConsumeQueue is, judged by itself."""
+
+    RECORD = 0  # it points into the log
+    PRE_BLANK = 1  # it fills the front of a queue, or a hole
+    EMPTY = 2  # never written: zeros
+    EXPIRED = 3  # it points before the log's start
+    BEYOND = 4  # it points behind the log's end
+    INVALID = 5  # a negative offset, or a size of 0 or less
+
+
+class EntryFinding(IntEnum):
+    """What is wrong with an index entry."""
+
+    OK = 0
+    REPEATED = 1  # the same key of the same record is there already: harmless
+    EXPIRED = 2  # its record lies before the log's start: harmless
+    NO_RECORD = 3  # no record starts where it points
+    WRONG_KEY = 4  # the record has no key with this hash
+    WRONG_TIME = 5  # its time is not the record's
+    WRONG_CHAIN = 6  # its link is not to the slot's entry before it
+
+
+# Places in the arguments of `unit_kinds`.
+(KINDS_UNITS, KINDS_COUNT, KINDS_UNIT_SIZE, KINDS_LOG_START, KINDS_LOG_END, KINDS_OUT) = range(6)
+# Places in the arguments of `compare_units`.
+(
+    COMPARE_ACTUAL,
+    COMPARE_EXPECTED,
+    COMPARE_COUNT,
+    COMPARE_UNIT_SIZE,
+    COMPARE_EXT,  # whether an address of a ConsumeQueueExt unit passes for any tags code
+    COMPARE_OUT,  # address of int32
+    COMPARE_OUT_MAX,
+) = range(7)
+# Places in the arguments of `check_index`.
+(
+    CHECK_FILE,
+    CHECK_SLOTS,
+    CHECK_COUNT,  # entries are 1 … count - 1
+    CHECK_LOG_START,
+    CHECK_HASHES,  # what the log says, in order of the offsets
+    CHECK_OFFSETS,
+    CHECK_TIMESTAMPS,
+    CHECK_EXPECTED,
+    CHECK_SEEN,  # out: a byte for each expected entry
+    CHECK_NEWEST,  # work: int32 for each slot, zeroed
+    CHECK_FINDINGS,  # out: a byte for each entry number
+    CHECK_SLOT_FINDINGS,  # out: address of int32, slots that do not name their newest entry
+    CHECK_SLOT_FINDINGS_MAX,
+) = range(13)
+CHECK_ARGUMENTS = 13

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "oberth.kernels.compiled"
-_MODULES = ("abi", "checks", "records", "queues", "index", "gather")
+_MODULES = ("abi", "checks", "records", "queues", "index", "gather", "check")
 _SOURCE_FILES = (
     ("oberth.kernels", "arguments.py"),
     ("oberth.formats", "message.py"),
@@ -51,6 +51,9 @@ _KERNELS = {
     "find": "checks",
     "scan": "records",
     "queues": "queues",
+    "unit_kinds": "check",
+    "compare_units": "check",
+    "check_index": "check",
     "total_size": "gather",
     "gather": "gather",
     "property_maps": "gather",
