@@ -75,6 +75,10 @@ LOCAL_DEFAULTS: Mapping[str, str] = {
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+#: What readers run in every worker.
+KERNELS = ("scan", "find")
+
+
 @dataclass(frozen=True, slots=True)
 class Java:
     """A Java that Spark can run on.
@@ -338,4 +342,4 @@ def warm_up_kernels() -> bool:
     """
     from oberth.kernels import runtime
 
-    return runtime.prepare()
+    return runtime.prepare(*KERNELS)

@@ -8,7 +8,7 @@ Tasks only read (`oberth.spark.reading`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -19,7 +19,6 @@ from oberth.spark import plan as p
 from oberth.spark.index_lookup import IndexFiles
 from oberth.spark.options import (
     BoundKind,
-    ReadMode,
     ReadOptions,
     ReadOrder,
     parse_read_options,
@@ -90,11 +89,15 @@ def require_path(options: ReadOptions) -> None:
 
 
 class RocketMQPartition(InputPartition):
-    """What one task reads."""
+    """What one task reads, and from where: Spark pickles readers before it asks for partitions."""
 
-    def __init__(self, pieces: tuple[p.Piece, ...]) -> None:
+    def __init__(
+        self, pieces: tuple[p.Piece, ...], stores: Sequence[StoreFiles], predicate: Predicate
+    ) -> None:
         super().__init__(pieces)
         self.pieces = pieces
+        self.stores = [store.bare() for store in stores]
+        self.predicate = predicate
 
 
 class _FilterPushdown:
@@ -123,7 +126,6 @@ class RocketMQReader(DataSourceReader):
         self.schema = schema
         self.fields: tuple[Field, ...] = resolve_schema(schema)
         self.predicate: Predicate = EVERYTHING
-        self.stores: list[StoreFiles] = []
         if options.filter_sql:
             from oberth.spark.sql_filter import compile_sql
 
@@ -136,7 +138,7 @@ class RocketMQReader(DataSourceReader):
         self.predicate = predicate_of(filters, self.fields)
         return filters
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> Sequence[InputPartition]:
         """The work, cut into partitions; an empty query gives one partition without work.
 
         Raises:
@@ -144,20 +146,20 @@ class RocketMQReader(DataSourceReader):
             DataLossError: with failOnDataLoss, what is asked for is gone.
         """
         stores = p.open_stores(self.options)
-        self.stores = stores.files
         plans = plan_batch(stores, self.options, self.predicate)
-        made: list[InputPartition] = [RocketMQPartition(plan.pieces) for plan in plans]
-        return made or [RocketMQPartition(())]
+        if not plans:
+            plans = [p.PartitionPlan(())]
+        return [RocketMQPartition(plan.pieces, stores.files, self.predicate) for plan in plans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow batches."""
         assert isinstance(partition, RocketMQPartition)
-        yield from self.piece_reader().read(partition.pieces)
+        yield from self.piece_reader(partition).read(partition.pieces)
 
-    def piece_reader(self) -> PieceReader:
-        """What reads pieces; its stores count the bytes."""
+    def piece_reader(self, partition: RocketMQPartition) -> PieceReader:
+        """What reads a partition; the storages of ``partition.stores`` count the bytes."""
         return make_piece_reader(
-            self.stores, self.options, self.fields, self.schema, self.predicate
+            partition.stores, self.options, self.fields, self.schema, partition.predicate
         )
 
 
@@ -181,7 +183,7 @@ def read_settings(
 
 
 def make_piece_reader(
-    stores: list[StoreFiles],
+    stores: Sequence[StoreFiles],
     options: ReadOptions,
     fields: tuple[Field, ...],
     schema: StructType,
@@ -416,8 +418,3 @@ def _positions_of_ids(ids: frozenset[str] | None) -> set[int] | None:
         for text in ids
         if len(text) in OFFSET_ID_LENGTHS and all(c in "0123456789ABCDEF" for c in text)
     }
-
-
-def read_mode(options: ReadOptions) -> ReadMode:
-    """Where a streaming query reads."""
-    return options.read_mode

@@ -133,6 +133,10 @@ class StoreFiles:
     _segments: list[Segment] | None = field(default=None, repr=False)
     _topics: dict[str, str] | None = field(default=None, repr=False)
 
+    def bare(self) -> StoreFiles:
+        """The same store without what was listed, to be sent elsewhere."""
+        return StoreFiles(self.storage, self.root, self.broker)
+
     def refresh(self) -> None:
         """Forgets what was listed."""
         self._segments = None
