@@ -1,0 +1,350 @@
+"""BrokerConfig: the options of a broker beside those of its store.
+
+Keys, spelling and defaults are Apache's 5.5.0 unless a line says otherwise; `KEYS` of the class are
+the ones that mean something here, and `formats.broker_conf.BROKER_KEYS` are those that a
+``broker.conf`` may hold without a warning. RocketMQ: BrokerConfig, NettyServerConfig.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from oberth.errors import OptionError
+from oberth.formats.broker_conf import BROKER_KEYS, KEYS_WITHOUT_EFFECT, MessageStoreConfig
+from oberth.formats.java_properties import parse_properties
+from oberth.formats.options import (
+    format_options,
+    option,
+    options_of,
+    read_options,
+    unknown_key_message,
+)
+
+ENVIRONMENT_PREFIX: Final = "OBERTH_"
+"""``OBERTH_brokerName=a`` sets brokerName: behind it the key as broker.conf has it."""
+
+NAMESRV_ENVIRONMENT: Final = "NAMESRV_ADDR"
+"""The variable that Apache's broker and clients read for namesrvAddr."""
+
+DEFAULT_PORT: Final = 10911
+FAST_PORT_DISTANCE: Final = 2
+"""The fast (VIP) port lies this much below the port: clients compute it."""
+
+PORT_MAX: Final = 65535
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+PERM_PRIORITY: Final = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerConfig:
+    """What a broker is and does. Mutable: some keys may be changed while it runs.
+
+    ``listen_host`` and ``namesrv_addr`` decide who can reach the broker and where it is announced.
+    """
+
+    # Identity
+    broker_cluster_name: str = option(
+        "brokerClusterName", "DefaultCluster", "cluster it is part of"
+    )
+    broker_name: str = option("brokerName", "", "name of master and slaves; empty: the host's name")
+    broker_id: int = option("brokerId", 0, "0 is the master")
+    region_id: str = option("regionId", "DefaultRegion", "told to producers in MSG_REGION")
+    broker_permission: int = option("brokerPermission", 6, "4 read + 2 write", high=15)
+
+    # Addresses
+    listen_host: str = option(
+        "bindAddress", "127.0.0.1", "address to listen on; Apache's default is every address"
+    )
+    listen_port: int = option("listenPort", DEFAULT_PORT, "0: any free one", high=PORT_MAX)
+    fast_listen_port: int = option(
+        "fastListenPort", -1, "-1: listenPort - 2, or any free one; 0: none (Oberth's own key)",
+        low=-1, high=PORT_MAX,
+    )  # fmt: skip
+    broker_ip1: str = option(
+        "brokerIP1", "", "address that clients are told; empty: the one it listens on"
+    )
+    broker_ip2: str = option("brokerIP2", "", "address for slaves; empty: brokerIP1")
+    namesrv_addr: str | None = option("namesrvAddr", None, "host:port;host:port of name servers")
+    server_channel_max_idle_time_s: int = option(
+        "serverChannelMaxIdleTimeSeconds", 120, "seconds of silence after which a peer is dropped"
+    )
+    server_socket_backlog: int = option("serverSocketBacklog", 1024, "connections not accepted yet")
+    tls_mode: str = option(
+        "tlsServerMode", "permissive", "disabled, permissive or enforcing (tls.server.mode)"
+    )
+    tls_cert_path: str = option("tlsServerCertPath", "", "PEM certificate chain of the server")
+    tls_key_path: str = option("tlsServerKeyPath", "", "PEM key of the certificate")
+
+    # Registration
+    register_name_server_period_ms: int = option(
+        "registerNameServerPeriod", 30_000, "ms between registrations, kept within 10 to 60 s"
+    )
+    register_broker_timeout_ms: int = option(
+        "registerBrokerTimeoutMills", 24_000, "ms that one registration may take"
+    )
+    force_register: bool = option("forceRegister", True, "send the full table every period")
+    compressed_register: bool = option("compressedRegister", False, "zlib body")
+    enable_single_topic_register: bool = option(
+        "enableSingleTopicRegister", True, "a new topic is announced alone"
+    )
+    broker_not_active_timeout_ms: int = option(
+        "brokerNotActiveTimeoutMillis", 10_000, "ms after which a name server drops the broker"
+    )
+    broker_heartbeat_interval_ms: int = option(
+        "brokerHeartbeatInterval",
+        1000,
+        "ms between heartbeats to name servers in slave-acting mode",
+    )
+
+    # Topics and groups
+    default_topic_queue_nums: int = option(
+        "defaultTopicQueueNums", 8, "queues of TBW102", high=65536
+    )
+    auto_create_topic_enable: bool = option(
+        "autoCreateTopicEnable", True, "first send makes a topic"
+    )
+    auto_create_subscription_group: bool = option(
+        "autoCreateSubscriptionGroup", True, "first use makes a group"
+    )
+    cluster_topic_enable: bool = option(
+        "clusterTopicEnable", True, "perm 7 for the cluster's topic"
+    )
+    broker_topic_enable: bool = option("brokerTopicEnable", True, "perm 7 for the broker's topic")
+    trace_topic_enable: bool = option("traceTopicEnable", False, "make the trace topic at start")
+    msg_trace_topic_name: str = option("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "its name")
+    trace_on: bool = option("traceOn", True, "told to producers in TRACE_ON")
+    enable_mixed_message_type: bool = option(
+        "enableMixedMessageType", False, "allow message.type=MIXED"
+    )
+    validate_system_topic_when_update_topic: bool = option(
+        "validateSystemTopicWhenUpdateTopic", True, "refuse to create system topics"
+    )
+    enable_create_sys_group: bool = option("enableCreateSysGroup", True, "allow system groups")
+    notify_consumer_ids_changed_enable: bool = option(
+        "notifyConsumerIdsChangedEnable", True, "tell a group when its members change"
+    )
+    reject_pull_consumer_enable: bool = option(
+        "rejectPullConsumerEnable", False, "refuse consumers that pull actively"
+    )
+    clear_retry_topic_when_delete_topic: bool = option(
+        "clearRetryTopicWhenDeleteTopic", True, "also delete POP retry topics"
+    )
+
+    # Sending
+    reject_transaction_message: bool = option(
+        "rejectTransactionMessage", False, "refuse half messages"
+    )
+    start_accept_send_request_timestamp: int = option(
+        "startAcceptSendRequestTimeStamp", 0, "ms since the epoch before which sends are refused",
+        high=2**63 - 1,
+    )  # fmt: skip
+    store_reply_message_enable: bool = option(
+        "storeReplyMessageEnable", True, "keep the replies of request-reply"
+    )
+    recall_message_enable: bool = option(
+        "recallMessageEnable", False, "delayed sends can be recalled"
+    )
+
+    # Pulling
+    long_polling_enable: bool = option("longPollingEnable", True, "hold a pull that found nothing")
+    short_polling_time_ms: int = option("shortPollingTimeMills", 1000, "ms of a hold otherwise")
+    transfer_msg_by_heap: bool = option("transferMsgByHeap", True, "no effect: slices are written")
+    lite_pull_message_enable: bool = option(
+        "litePullMessageEnable", True, "answer LITE_PULL_MESSAGE"
+    )
+    slave_read_enable: bool = option("slaveReadEnable", False, "send slow consumers to a slave")
+    enable_property_filter: bool = option(
+        "enablePropertyFilter", False, "allow SQL92 subscriptions"
+    )
+    enable_calc_filter_bit_map: bool = option(
+        "enableCalcFilterBitMap", False, "filter at dispatch and keep the result"
+    )
+    filter_support_retry: bool = option("filterSupportRetry", False, "filter retries by SQL92 too")
+    expect_consumer_num_use_filter: int = option(
+        "expectConsumerNumUseFilter", 32, "consumers for which the Bloom filter is made", low=1
+    )
+    max_error_rate_of_bloom_filter: int = option(
+        "maxErrorRateOfBloomFilter", 20, "per cent", low=1, high=99
+    )
+    filter_data_clean_time_span_ms: int = option(
+        "filterDataCleanTimeSpan", 86_400_000, "ms that a dead filter is kept"
+    )
+
+    # Offsets
+    flush_consumer_offset_interval_ms: int = option(
+        "flushConsumerOffsetInterval", 5000, "ms between writes of consumerOffset.json", low=1
+    )
+    consumer_offset_update_version_step: int = option(
+        "consumerOffsetUpdateVersionStep", 500, "commits that make a new data version", low=1
+    )
+    delay_offset_update_version_step: int = option(
+        "delayOffsetUpdateVersionStep", 200, "deliveries that make a new data version", low=1
+    )
+    use_server_side_reset_offset: bool = option(
+        "useServerSideResetOffset", True, "222 answers the next pull instead of calling clients"
+    )
+
+    # Clients
+    channel_expired_timeout_ms: int = option(
+        "channelExpiredTimeout", 120_000, "ms without a heartbeat after which a client is dropped"
+    )
+    subscription_expired_timeout_ms: int = option(
+        "subscriptionExpiredTimeout", 600_000, "ms after which an unused subscription is dropped"
+    )
+    rebalance_lock_max_live_time_ms: int = option(
+        "rebalanceLockMaxLiveTime", 60_000,
+        "ms that a queue stays locked (rocketmq.broker.rebalance.lockMaxLiveTime)",
+    )  # fmt: skip
+
+    # Transactions
+    transaction_timeout_ms: int = option("transactionTimeOut", 6000, "ms before the first check")
+    transaction_check_max: int = option(
+        "transactionCheckMax", 15, "checks before a half is dropped"
+    )
+    transaction_check_interval_ms: int = option("transactionCheckInterval", 30_000, "ms", low=1)
+    transaction_op_msg_max_size: int = option(
+        "transactionOpMsgMaxSize", 4096, "bytes that close a batch of op offsets", low=32
+    )
+    transaction_op_batch_interval_ms: int = option(
+        "transactionOpBatchInterval", 3000, "ms that an op offset waits for others"
+    )
+    transaction_metric_flush_interval_ms: int = option(
+        "transactionMetricFlushInterval", 10_000, "ms between writes of transactionMetrics"
+    )
+
+    # Flow control
+    broker_fast_failure_enable: bool = option(
+        "brokerFastFailureEnable", True, "answer requests that waited too long with code 2"
+    )
+    wait_time_ms_in_send_queue: int = option("waitTimeMillsInSendQueue", 200, "ms")
+    wait_time_ms_in_pull_queue: int = option("waitTimeMillsInPullQueue", 5000, "ms")
+    wait_time_ms_in_lite_pull_queue: int = option("waitTimeMillsInLitePullQueue", 5000, "ms")
+    wait_time_ms_in_heartbeat_queue: int = option("waitTimeMillsInHeartbeatQueue", 31_000, "ms")
+    wait_time_ms_in_transaction_queue: int = option("waitTimeMillsInTransactionQueue", 3000, "ms")
+    wait_time_ms_in_ack_queue: int = option("waitTimeMillsInAckQueue", 3000, "ms")
+    wait_time_ms_in_admin_queue: int = option("waitTimeMillsInAdminBrokerQueue", 5000, "ms")
+    send_thread_pool_queue_capacity: int = option("sendThreadPoolQueueCapacity", 10_000, "requests")
+    pull_thread_pool_queue_capacity: int = option(
+        "pullThreadPoolQueueCapacity", 100_000, "requests"
+    )
+    disable_consume_if_consumer_read_slowly: bool = option(
+        "disableConsumeIfConsumerReadSlowly", False, "stop groups that fall behind"
+    )
+    consumer_fallbehind_threshold: int = option(
+        "consumerFallbehindThreshold", 17_179_869_184, "bytes behind", high=2**63 - 1
+    )
+
+    config_black_list: str = option("configBlackList", "", "keys that 25 refuses, joined by ;")
+    broker_config_path: str = option("brokerConfigPath", "", "the file that was read")
+
+    def __post_init__(self) -> None:
+        if not self.broker_name:
+            self.broker_name = default_broker_name()
+        if self.broker_id > 0:
+            raise OptionError(
+                f"brokerId: {self.broker_id}, allowed is 0: a slave's replication is not offered"
+            )
+        if self.tls_mode not in TLS_MODES:
+            raise OptionError(
+                f"tlsServerMode: {self.tls_mode!r} is not one of {', '.join(TLS_MODES)}"
+            )
+
+    @property
+    def namesrv_addresses(self) -> list[str]:
+        """The name servers, in the order they are given."""
+        return [each for part in (self.namesrv_addr or "").split(";") if (each := part.strip())]
+
+    @property
+    def writable(self) -> bool:
+        """Whether the broker's own permission has the write bit."""
+        return self.broker_permission & PERM_WRITE != 0
+
+    @property
+    def readable(self) -> bool:
+        """Whether the broker's own permission has the read bit."""
+        return self.broker_permission & PERM_READ != 0
+
+
+TLS_MODES: Final = ("disabled", "permissive", "enforcing")
+
+
+def default_broker_name() -> str:
+    """The host's name, as Apache names a broker that nobody named.
+
+    The broker makes a topic of this name, so what a topic may not have becomes ``-``.
+    """
+    name = "".join(
+        c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in socket.gethostname()
+    )
+    return name or "DEFAULT_BROKER"
+
+
+def read_entries(
+    path: str | os.PathLike[str] | None,
+    *,
+    overrides: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Every setting as text: the file's, over them the environment's, over them ``overrides``.
+
+    Raises:
+        ConfigFormatError: the file is no properties text.
+        OSError: it cannot be read.
+    """
+    entries: dict[str, str] = {}
+    if path is not None:
+        entries |= parse_properties(Path(path).read_bytes(), name=str(path))
+        entries["brokerConfigPath"] = str(Path(path).resolve())
+    environment = os.environ if environment is None else environment
+    if NAMESRV_ENVIRONMENT in environment:
+        entries.setdefault("namesrvAddr", environment[NAMESRV_ENVIRONMENT])
+    entries |= {
+        name.removeprefix(ENVIRONMENT_PREFIX): value
+        for name, value in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+        and name.removeprefix(ENVIRONMENT_PREFIX) in _our_keys()
+    }
+    entries |= overrides or {}
+    return entries
+
+
+def _our_keys() -> frozenset[str]:
+    return frozenset(
+        each.java_name for kind in (BrokerConfig, MessageStoreConfig) for each in options_of(kind)
+    )
+
+
+def read_configs(entries: Mapping[str, str]) -> tuple[BrokerConfig, MessageStoreConfig, list[str]]:
+    """The broker's and the store's options, and a warning for every key that neither knows.
+
+    A key that Apache knows and that has no effect here is no warning; a value that does not parse
+    is an error all the same.
+
+    Raises:
+        OptionError: a value that does not parse or is out of range.
+    """
+    known = _our_keys() | BROKER_KEYS | set(KEYS_WITHOUT_EFFECT)
+    for each in options_of(MessageStoreConfig):
+        known |= set(each.aliases)
+    warnings = [unknown_key_message(key, known) for key in entries if key not in known]
+    broker = read_options(BrokerConfig, entries)
+    mine = {each.java_name for each in options_of(BrokerConfig)}
+    store = MessageStoreConfig.from_properties(
+        {key: value for key, value in entries.items() if key not in mine},
+        also_known=BROKER_KEYS,
+        strict=False,
+    )
+    return broker, store, warnings
+
+
+def format_config(broker: BrokerConfig, store: MessageStoreConfig) -> dict[str, str]:
+    """Every option with its value, as GET_BROKER_CONFIG shows them."""
+    return {**format_options(broker), **format_options(store)}

@@ -1,0 +1,39 @@
+"""ClientInfo: one client of a group, as consumers and producers register it.
+
+A channel stands for a connection; the tables only compare and hash it. What is always true: a
+client that the tables know has sent a heartbeat on its channel, and the channel was open then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+CLIENT_COUNT_MAX: Final = 100_000
+"""Clients of one group. More are not registered; a group of that size has lost its way."""
+
+
+class ClientInfo:
+    """One client on one channel. RocketMQ: ClientChannelInfo.
+
+    Attributes:
+        channel: the connection.
+        client_id: what the client calls itself; the same on all its connections.
+        language: name of a LanguageCode.
+        version: ordinal of the client's release.
+        last_update_ms: when its last heartbeat came.
+    """
+
+    __slots__ = ("channel", "client_id", "language", "last_update_ms", "version")
+
+    def __init__(
+        self, channel: Hashable, client_id: str, language: str, version: int, now_ms: int
+    ) -> None:
+        self.channel = channel
+        self.client_id = client_id
+        self.language = language
+        self.version = version
+        self.last_update_ms = now_ms
+
+    def __repr__(self) -> str:
+        return f"ClientInfo({self.client_id!r}, {self.language}, version {self.version})"

@@ -1,0 +1,231 @@
+"""ConsumerOffsets: how far each group has come in each queue. RocketMQ: ConsumerOffsetManager.
+
+The value is the next offset to consume. What is always true: a commit is taken as it comes, also a
+lower one (resets and clones work by it); while a server-side reset of a queue is pending, commits
+of that queue have no effect, and the next pull hands the reset out. Commits live in memory until
+the next `persist`; a crash takes groups back to the last one, never forward.
+
+Names are checked by who commits: no key holds a second ``@``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from oberth.broker.config_file import document_bytes, entry_text
+from oberth.errors import ConfigFormatError
+from oberth.formats.config_files import GROUP_SEPARATOR as SEPARATOR
+from oberth.formats.config_files import ConsumerOffsets as OffsetsFile
+from oberth.formats.config_files import split_offset_key
+from oberth.formats.data_version import DataVersion
+
+_OFFSETS: Final = "offsetTable"
+_PULL_OFFSETS: Final = "pullOffsetTable"
+
+
+class ConsumerOffsets:
+    """Offsets of all groups.
+
+    Args:
+        update_version_step: commits that make a new data version.
+    """
+
+    __slots__ = (
+        "_commits",
+        "_dirty",
+        "_dirty_pulls",
+        "_entries",
+        "_offsets",
+        "_pull_entries",
+        "_pull_offsets",
+        "_resets",
+        "data_version",
+        "is_dirty",
+        "update_version_step",
+    )
+
+    def __init__(self, update_version_step: int = 500) -> None:
+        self.update_version_step = update_version_step
+        self.data_version = DataVersion()
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._pull_offsets: dict[str, dict[int, int]] = {}
+        self._resets: dict[str, dict[int, int]] = {}
+        self._commits = 0
+        # Entries as text, made again only for keys that changed: see document_bytes.
+        self._entries: dict[str, str] = {}
+        self._pull_entries: dict[str, str] = {}
+        self._dirty: set[str] = set()
+        self._dirty_pulls: set[str] = set()
+        self.is_dirty = False
+
+    # ------------------------------------------------------------------ commits and queries
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> bool:
+        """Note an offset; False if a pending reset made it void."""
+        key = f"{topic}@{group}"
+        if self._resets and queue_id in self._resets.get(key, ()):
+            return False
+        queues = self._offsets.get(key)
+        if queues is None:
+            queues = self._offsets[key] = {}
+        if queues.get(queue_id) == offset:
+            return True
+        queues[queue_id] = offset
+        self._dirty.add(key)
+        self.is_dirty = True
+        self._commits += 1
+        if self._commits % self.update_version_step == 0:
+            self.data_version = self.data_version.next(now_ms)
+        return True
+
+    def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note how far a group has pulled, which is further than it has consumed."""
+        key = f"{topic}@{group}"
+        queues = self._pull_offsets.get(key)
+        if queues is None:
+            queues = self._pull_offsets[key] = {}
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._dirty_pulls.add(key)
+            self.is_dirty = True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The next offset to consume: a pending reset before a commit; -1 if neither is known."""
+        key = f"{topic}@{group}"
+        if self._resets:
+            reset = self._resets.get(key, {}).get(queue_id)
+            if reset is not None:
+                return reset
+        queues = self._offsets.get(key)
+        return -1 if queues is None else queues.get(queue_id, -1)
+
+    def query_pull(self, group: str, topic: str, queue_id: int) -> int:
+        """How far a group has pulled; -1 if unknown."""
+        return self._pull_offsets.get(f"{topic}@{group}", {}).get(queue_id, -1)
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """Committed offsets by queue; a copy."""
+        return dict(self._offsets.get(f"{topic}@{group}", ()))
+
+    # ------------------------------------------------------------------------------ resets
+
+    def assign_reset(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        """Take a queue to an offset; the next pull of it is told so."""
+        key = f"{topic}@{group}"
+        self._resets.get(key, {}).pop(queue_id, None)  # or the commit would be void
+        self.commit(group, topic, queue_id, offset, now_ms)
+        self._resets.setdefault(key, {})[queue_id] = offset
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset of the queue is pending."""
+        return bool(self._resets) and queue_id in self._resets.get(f"{topic}@{group}", ())
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The pending reset of a queue, which is pending no more; None without one."""
+        if not self._resets:
+            return None
+        key = f"{topic}@{group}"
+        queues = self._resets.get(key)
+        if queues is None:
+            return None
+        offset = queues.pop(queue_id, None)
+        if not queues:
+            del self._resets[key]
+        return offset
+
+    # ------------------------------------------------------------------- topics and groups
+
+    def topics_of_group(self, group: str) -> list[str]:
+        """Topics for which the group has offsets."""
+        end = SEPARATOR + group
+        return [key[: -len(end)] for key in self._offsets if key.endswith(end)]
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Groups that have offsets in the topic."""
+        start = topic + SEPARATOR
+        return [key[len(start) :] for key in self._offsets if key.startswith(start)]
+
+    def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """(topic, group, offsets by queue) of everything known."""
+        for key, queues in list(self._offsets.items()):
+            topic, _, group = key.rpartition(SEPARATOR)
+            yield topic, group, dict(queues)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget what every group has in a topic."""
+        start = topic + SEPARATOR
+        self._delete([key for key in self._all_keys() if key.startswith(start)])
+
+    def delete_group(self, group: str) -> None:
+        """Forget what a group has in every topic."""
+        end = SEPARATOR + group
+        self._delete([key for key in self._all_keys() if key.endswith(end)])
+
+    def delete(self, group: str, topic: str) -> None:
+        """Forget what a group has in a topic."""
+        self._delete([f"{topic}@{group}"])
+
+    def clone(self, source: str, target: str, topic: str, now_ms: int) -> None:
+        """Give one group the offsets of another."""
+        for queue_id, offset in self.queues(source, topic).items():
+            self.commit(target, topic, queue_id, offset, now_ms)
+
+    def _all_keys(self) -> set[str]:
+        return {*self._offsets, *self._pull_offsets, *self._resets}
+
+    def _delete(self, keys: list[str]) -> None:
+        for key in keys:
+            for table in (self._offsets, self._pull_offsets, self._resets):
+                table.pop(key, None)
+            self._entries.pop(key, None)
+            self._pull_entries.pop(key, None)
+            self._dirty.discard(key)
+            self._dirty_pulls.discard(key)
+            self.is_dirty = True
+
+    # ------------------------------------------------------------------------- consumerOffset.json
+
+    def to_body(self) -> dict[str, Any]:
+        """Everything, as 43 gives it to slaves. RocketMQ: ConsumerOffsetSerializeWrapper."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            _OFFSETS: {key: dict(queues) for key, queues in self._offsets.items()},
+            _PULL_OFFSETS: {key: dict(queues) for key, queues in self._pull_offsets.items()},
+        }
+
+    def encode(self) -> bytes:
+        """The file's bytes. What changed since the last call is made text anew."""
+        for dirty, table, entries, name in (
+            (self._dirty, self._offsets, self._entries, _OFFSETS),
+            (self._dirty_pulls, self._pull_offsets, self._pull_entries, _PULL_OFFSETS),
+        ):
+            for key in dirty:
+                entries[key] = entry_text(name, key, table[key])
+            dirty.clear()
+        self.is_dirty = False
+        return document_bytes(
+            {"dataVersion": self.data_version.to_json()},
+            ((_OFFSETS, self._entries.values()), (_PULL_OFFSETS, self._pull_entries.values())),
+        )
+
+    def read(self, document: Any) -> None:
+        """Take over a file of either line.
+
+        Raises:
+            ConfigFormatError: an offset that is no number, or a key without its two parts.
+        """
+        file = OffsetsFile.from_json(document, "consumerOffset.json")
+        for table in (file.offset_table, file.pull_offset_table):
+            for key in table:
+                if split_offset_key(key) is None:
+                    raise ConfigFormatError(
+                        f"consumerOffset.json: {key[:100]!r} is not topic{SEPARATOR}group"
+                    )
+        self.data_version = file.data_version
+        self._offsets = file.offset_table
+        self._pull_offsets = file.pull_offset_table
+        self._entries.clear()
+        self._pull_entries.clear()
+        self._dirty = set(self._offsets)
+        self._dirty_pulls = set(self._pull_offsets)

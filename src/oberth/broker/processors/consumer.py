@@ -1,0 +1,226 @@
+"""ConsumerManageProcessor: 38, 14, 15, 41, 42, and the queue offsets 29 to 32.
+
+RocketMQ: ConsumerManageProcessor, and the parts of AdminBrokerProcessor that clients call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from oberth.broker.processors.client import read_body
+from oberth.formats.config_json import encode_config
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.headers.base import HeaderError
+from oberth.remoting.headers.group import GetConsumerListByGroupRequestHeader
+from oberth.remoting.headers.pull import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+    from oberth.remoting.aio.channel import Channel
+
+MQ_SET_SIZE_MAX: Final = 1_000_000
+
+_NOT_FOUND_REMARK: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+
+
+class ConsumerManageProcessor:
+    """What consumers ask beside messages."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def list_consumers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """38: the client ids of a group."""
+        header = request.header(GetConsumerListByGroupRequestHeader)
+        group = self._broker.consumers.get(header.consumer_group)
+        client_ids = group.client_ids() if group is not None else []
+        if not client_ids:
+            return create_response(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                f"no consumer for this group, {header.consumer_group}",
+                ext_fields={},
+            )
+        del channel
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            ext_fields={},
+            body=encode_config({"consumerIdList": client_ids}, pretty=False),
+        )
+
+    # ------------------------------------------------------------------------------------ offsets
+
+    def query_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """14: where a group goes on in a queue."""
+        del channel
+        header = request.header(QueryConsumerOffsetRequestHeader)
+        broker = self._broker
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offset = broker.offsets.query(group, topic, queue_id)
+        if offset < 0:
+            if header.set_zero_if_not_found is False or not self._starts_at_zero(topic, queue_id):
+                remark = (
+                    "Not found, do not set to zero, maybe this group boot first"
+                    if header.set_zero_if_not_found is False
+                    else _NOT_FOUND_REMARK
+                )
+                return create_response(request, ResponseCode.QUERY_NOT_FOUND, remark, ext_fields={})
+            offset = 0
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            header=QueryConsumerOffsetResponseHeader(offset=offset),
+        )
+
+    def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
+        """Whether a new group starts at the beginning whatever it says it wants.
+
+        So it is while nothing of the queue has been deleted and its first message is still among
+        the newest 40 per cent of the memory's size, as Apache's store judges "in memory". A queue
+        that does not exist yet has no beginning.
+        """
+        store = self._broker.store
+        if store.min_offset_in_queue(topic, queue_id) > 0:
+            return False
+        unit = store.consume_queue_unit(topic, queue_id, 0)
+        if unit is None:
+            return False
+        return store.max_phy_offset - unit.commit_log_offset <= self._broker.in_memory_bytes
+
+    def update_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """15: how far a group has come."""
+        del channel
+        header = request.header(UpdateConsumerOffsetRequestHeader)
+        broker = self._broker
+        group, topic = header.consumer_group, header.topic
+        if topic not in broker.topics:
+            return create_response(
+                request, ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", ext_fields={}
+            )
+        if broker.groups.find(group) is None:
+            return create_response(
+                request,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"Group {group} not exist!",
+                ext_fields={},
+            )
+        if broker.offsets.has_reset(group, topic, header.queue_id):
+            return create_response(
+                request,
+                ResponseCode.SUCCESS,
+                "Offset has been previously reset",
+                ext_fields={},
+            )
+        broker.offsets.commit(group, topic, header.queue_id, header.commit_offset, broker.now_ms())
+        return create_response(request, ResponseCode.SUCCESS, ext_fields={})
+
+    def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """30: the offset of the next message."""
+        del channel
+        header = request.header(GetMaxOffsetRequestHeader)
+        offset = self._broker.store.max_offset_in_queue(header.topic, header.queue_id)
+        return create_response(
+            request, ResponseCode.SUCCESS, header=GetMaxOffsetResponseHeader(offset=offset)
+        )
+
+    def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """31: the first offset that can be read."""
+        del channel
+        header = request.header(GetMinOffsetRequestHeader)
+        offset = self._broker.store.min_offset_in_queue(header.topic, header.queue_id)
+        return create_response(
+            request, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=max(offset, 0))
+        )
+
+    def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """32: when the first readable message was stored."""
+        del channel
+        header = request.header(GetEarliestMsgStoretimeRequestHeader)
+        timestamp = self._broker.store.earliest_message_time(header.topic, header.queue_id)
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp),
+        )
+
+    def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """29: the offset that belongs to a time."""
+        del channel
+        header = request.header(SearchOffsetRequestHeader)
+        boundary = (header.boundary_type or "LOWER").upper()
+        offset = self._broker.store.offset_in_queue_by_time(
+            header.topic,
+            header.queue_id,
+            header.timestamp,
+            "UPPER" if boundary == "UPPER" else "LOWER",
+        )
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            header=SearchOffsetResponseHeader(offset=max(offset, 0)),
+        )
+
+    # -------------------------------------------------------------------------------------- locks
+
+    def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """41: lock queues for consumption in order."""
+        del channel
+        group, client_id, queues = self._lock_body(request)
+        mine = self._broker.locks.lock(group, client_id, queues, self._broker.now_ms())
+        locked = [
+            {"brokerName": broker_name, "queueId": queue_id, "topic": topic}
+            for topic, broker_name, queue_id in mine
+        ]
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            body=encode_config({"lockOKMQSet": locked}, pretty=False),
+        )
+
+    def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """42: give locks back."""
+        del channel
+        group, client_id, queues = self._lock_body(request)
+        self._broker.locks.unlock(group, client_id, queues)
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def _lock_body(self, request: RemotingCommand) -> tuple[str, str, list[tuple[str, str, int]]]:
+        body = read_body(request, "LockBatchRequestBody")
+        group, client_id = body.get("consumerGroup"), body.get("clientId")
+        if not isinstance(group, str) or not isinstance(client_id, str):
+            raise HeaderError("LockBatchRequestBody: consumerGroup or clientId is missing")
+        return group, client_id, read_queues(body.get("mqSet"))
+
+
+def read_queues(value: object) -> list[tuple[str, str, int]]:
+    """(topic, broker name, queue id) of each MessageQueue in a body.
+
+    Raises:
+        HeaderError: one of them is none.
+    """
+    queues: list[tuple[str, str, int]] = []
+    entries: list[Any] = value if isinstance(value, list) else []
+    if len(entries) > MQ_SET_SIZE_MAX:
+        raise HeaderError(f"{len(entries)} queues, at most {MQ_SET_SIZE_MAX} are allowed")
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise HeaderError(f"{str(entry)[:100]!r} is no MessageQueue")
+        topic, name, queue_id = entry.get("topic"), entry.get("brokerName"), entry.get("queueId")
+        if not (isinstance(topic, str) and isinstance(name, str) and isinstance(queue_id, int)):
+            raise HeaderError(f"{str(entry)[:100]!r} is no MessageQueue")
+        queues.append((topic, name, queue_id))
+    return queues

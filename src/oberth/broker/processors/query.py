@@ -1,0 +1,76 @@
+"""QueryMessageProcessor: 12 and 33, in a worker thread. RocketMQ: QueryMessageProcessor.
+
+Index and log are read with blocking I/O, so a query never runs on the loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.headers.admin import (
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    ViewMessageRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+    from oberth.remoting.aio.channel import Channel
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+
+
+class QueryMessageProcessor:
+    """Finds messages by key and by offset."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """12: messages by key or unique key."""
+        del channel
+        header = request.header(QueryMessageRequestHeader)
+        broker = self._broker
+        max_num = header.max_num
+        if request.fields.get(UNIQUE_KEY_QUERY) == "true":
+            max_num = broker.store_config.default_query_max_num
+        result = broker.store.query_message(
+            header.topic,
+            header.key,
+            max(max_num, 0),
+            header.begin_timestamp,
+            header.end_timestamp,
+            header.index_type,
+        )
+        found = QueryMessageResponseHeader(
+            index_last_update_timestamp=result.index_last_update_timestamp,
+            index_last_update_phyoffset=result.index_last_update_offset,
+        )
+        if not result.records:
+            return create_response(
+                request,
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+                header=found,
+            )
+        return create_response(
+            request, ResponseCode.SUCCESS, header=found, body=list(result.records)
+        )
+
+    def view(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """33: the message at a CommitLog offset."""
+        del channel
+        header = request.header(ViewMessageRequestHeader)
+        store = self._broker.store
+        # Decoded first: an offset that a client made up may point into the middle of a record.
+        message = store.look_message_by_offset(header.offset)
+        record = store.select_record(header.offset) if message is not None else None
+        if record is None:
+            return create_response(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                f"can not find message by the offset, {header.offset}",
+            )
+        return create_response(request, ResponseCode.SUCCESS, body=record)

@@ -1,0 +1,86 @@
+"""Producer groups: who of a group is connected. RocketMQ: ProducerManager.
+
+A state machine: heartbeats, closed channels and the time go in. A group without clients is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from oberth.broker.clients import CLIENT_COUNT_MAX, ClientInfo
+
+
+class ProducerTable:
+    """Producer groups and their clients."""
+
+    __slots__ = ("_groups", "_next")
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Hashable, ClientInfo]] = {}
+        self._next: dict[str, int] = {}
+
+    def register(self, group: str, client: ClientInfo) -> bool:
+        """Note a heartbeat; True if the client is new in the group."""
+        clients = self._groups.setdefault(group, {})
+        known = clients.get(client.channel)
+        if known is not None and known.client_id == client.client_id:
+            known.last_update_ms = client.last_update_ms
+            return False
+        if len(clients) < CLIENT_COUNT_MAX:
+            clients[client.channel] = client
+        return known is None
+
+    def unregister(self, group: str, channel: Hashable) -> bool:
+        """Take a client out; True if it was there."""
+        clients = self._groups.get(group)
+        if clients is None or clients.pop(channel, None) is None:
+            return False
+        if not clients:
+            del self._groups[group]
+            self._next.pop(group, None)
+        return True
+
+    def connection_closed(self, channel: Hashable) -> list[str]:
+        """Take a channel out of all groups; the groups it was in."""
+        return [group for group in list(self._groups) if self.unregister(group, channel)]
+
+    def scan_expired(self, now_ms: int, timeout_ms: int) -> list[ClientInfo]:
+        """Drop clients without a heartbeat for longer than the timeout; who they were."""
+        expired = []
+        for group, clients in list(self._groups.items()):
+            for client in list(clients.values()):
+                if now_ms - client.last_update_ms > timeout_ms:
+                    self.unregister(group, client.channel)
+                    expired.append(client)
+        return expired
+
+    def groups(self) -> list[str]:
+        """Names of all groups."""
+        return list(self._groups)
+
+    def clients(self, group: str) -> list[ClientInfo]:
+        """The clients of a group, the oldest first; none if there is no such group."""
+        return list(self._groups.get(group, {}).values())
+
+    def __iter__(self) -> Iterator[tuple[str, list[ClientInfo]]]:
+        return ((group, list(clients.values())) for group, clients in self._groups.items())
+
+    def next_client(self, group: str) -> ClientInfo | None:
+        """One client of the group, each in its turn; who answers transaction checks."""
+        clients = self._groups.get(group)
+        if not clients:
+            return None
+        turn = self._next.get(group, 0)
+        self._next[group] = turn + 1
+        return list(clients.values())[turn % len(clients)]
+
+    def find(self, client_id: str) -> ClientInfo | None:
+        """The client of that name in any group, the newest heartbeat first."""
+        found: ClientInfo | None = None
+        for clients in self._groups.values():
+            for client in clients.values():
+                if client.client_id == client_id and (
+                    found is None or client.last_update_ms > found.last_update_ms
+                ):
+                    found = client
+        return found

@@ -1,0 +1,210 @@
+"""PullRequestHold: pulls that found nothing and wait for a message.
+
+RocketMQ: PullRequestHoldService.
+
+A state machine: held pulls, arrivals, closed channels and the time go in; the pulls to run again
+come out. It runs nothing itself. What is always true: a pull is held at most once, and it comes out
+exactly once: by an arrival that its filter accepts, by its deadline, or with its channel.
+
+An arrival is looked at as it is dispatched, so a waiting consumer learns of a message within the
+same turn of the event loop that stored it. Deadlines are kept in buckets of `BUCKET_MS`; a pull may
+come out that much late, never early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, Final, Protocol
+
+BUCKET_MS: Final = 100
+"""Width of a deadline bucket."""
+
+HELD_COUNT_MAX: Final = 1_000_000
+"""Pulls held at once. A broker that holds more answers 19 at once, and clients ask again."""
+
+
+class ArrivalFilter(Protocol):
+    """What a held pull wants to see; ``store.messages.MessageFilter`` is one."""
+
+    def matches_consume_queue(self, tags_code: int, ext_unit: Any, /) -> bool:
+        """Whether a message with this tags code can be wanted."""
+        ...
+
+
+class PropertiesFilter(Protocol):
+    """A filter that also looks at the properties of what arrives (SQL92)."""
+
+    def matches_properties(self, properties_raw: bytes, /) -> bool:
+        """Whether a message with these properties is wanted."""
+        ...
+
+
+class HeldPull:
+    """One waiting pull.
+
+    Attributes:
+        channel: its connection.
+        request: whatever the pull processor needs to run it again.
+        queue_offset: the first offset wanted; an arrival that makes the queue end higher wakes it.
+        arrival_filter: None accepts everything.
+        properties_filter: asked after ``arrival_filter``; None accepts everything.
+        deadline_ms: when it is to be answered at the latest.
+    """
+
+    __slots__ = (
+        "arrival_filter",
+        "channel",
+        "deadline_ms",
+        "key",
+        "properties_filter",
+        "queue_offset",
+        "request",
+    )
+
+    def __init__(
+        self,
+        channel: Hashable,
+        request: Any,
+        queue_offset: int,
+        deadline_ms: int,
+        arrival_filter: ArrivalFilter | None = None,
+        properties_filter: PropertiesFilter | None = None,
+    ) -> None:
+        self.channel = channel
+        self.request = request
+        self.queue_offset = queue_offset
+        self.deadline_ms = deadline_ms
+        self.arrival_filter = arrival_filter
+        self.properties_filter = properties_filter
+        self.key: tuple[str, int] | None = None
+
+
+class PullRequestHold:
+    """All held pulls of a broker."""
+
+    __slots__ = ("_buckets", "_count", "_queues", "count_max")
+
+    def __init__(self, count_max: int = HELD_COUNT_MAX) -> None:
+        self.count_max = count_max
+        self._count = 0
+        self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}
+        self._buckets: dict[int, dict[HeldPull, None]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[HeldPull]:
+        return (held for queue in self._queues.values() for held in queue)
+
+    def hold(self, topic: str, queue_id: int, held: HeldPull) -> bool:
+        """Keep a pull; False if the table is full and it must be answered now."""
+        if self._count >= self.count_max:
+            return False
+        assert held.key is None, "held twice"
+        key = (topic, queue_id)
+        held.key = key
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = {}
+        queue[held] = None
+        # Rounded up, so that a bucket that has passed holds only pulls that are due.
+        number = -(-held.deadline_ms // BUCKET_MS)
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            bucket = self._buckets[number] = {}
+        bucket[held] = None
+        self._count += 1
+        return True
+
+    def on_message_arriving(
+        self,
+        topic: str,
+        queue_id: int,
+        max_offset: int,
+        tags_code: int,
+        properties_raw: bytes = b"",
+        ext_unit: Any = None,
+    ) -> list[HeldPull]:
+        """A message was dispatched and the queue now ends at ``max_offset``; who wants it."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return []
+        woken = [
+            held
+            for held in queue
+            if max_offset > held.queue_offset
+            and (
+                held.arrival_filter is None
+                or held.arrival_filter.matches_consume_queue(tags_code, ext_unit)
+            )
+            and (
+                held.properties_filter is None
+                or held.properties_filter.matches_properties(properties_raw)
+            )
+        ]
+        for held in woken:
+            self._remove(held)
+        return woken
+
+    def wake_queue(self, topic: str, queue_id: int) -> list[HeldPull]:
+        """Everybody who waits at a queue: its offsets were reset, or its topic is gone."""
+        woken = list(self._queues.get((topic, queue_id), ()))
+        for held in woken:
+            self._remove(held)
+        return woken
+
+    def wake_topic(self, topic: str) -> list[HeldPull]:
+        """Everybody who waits at any queue of a topic."""
+        return [
+            held
+            for key in [key for key in self._queues if key[0] == topic]
+            for held in self.wake_queue(*key)
+        ]
+
+    def on_time(self, now_ms: int) -> list[HeldPull]:
+        """Those whose time is over."""
+        if not self._buckets:
+            return []
+        due: list[HeldPull] = []
+        for number in [number for number in self._buckets if number * BUCKET_MS <= now_ms]:
+            due += self._buckets[number]
+        for held in due:
+            self._remove(held)
+        return due
+
+    def next_deadline_ms(self) -> int | None:
+        """When on_time() has something to do; None while nothing is held."""
+        return min(self._buckets) * BUCKET_MS if self._buckets else None
+
+    def connection_closed(self, channel: Hashable) -> int:
+        """Forget what a channel waits for; how many that were."""
+        # Closing is rare and a hold is frequent, so there is no index by channel.
+        gone = [held for held in self if held.channel == channel]
+        for held in gone:
+            self._remove(held)
+        return len(gone)
+
+    def clear(self) -> list[HeldPull]:
+        """Everybody: the broker is closing."""
+        everybody = list(self)
+        self._queues.clear()
+        self._buckets.clear()
+        self._count = 0
+        for held in everybody:
+            held.key = None
+        return everybody
+
+    def _remove(self, held: HeldPull) -> None:
+        key = held.key
+        assert key is not None, "not held"
+        held.key = None
+        queue = self._queues[key]
+        del queue[held]
+        if not queue:
+            del self._queues[key]
+        number = -(-held.deadline_ms // BUCKET_MS)
+        bucket = self._buckets[number]
+        del bucket[held]
+        if not bucket:
+            del self._buckets[number]
+        self._count -= 1

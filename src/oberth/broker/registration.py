@@ -1,0 +1,214 @@
+"""Registration: keeps the name servers informed about the broker and its topics.
+
+Every name server gets the full table at the start, every period, and when an incremental
+registration was refused; in between the topics that changed. What is always true: a change of a
+topic is sent after it was written to disk, and a name server that cannot be reached delays nobody.
+RocketMQ: BrokerOuterAPI, BrokerController.registerBrokerAll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from oberth.errors import OberthError, RemotingError
+from oberth.formats.message import CRC_MASK
+from oberth.remoting.bodies.base import BodyError
+from oberth.remoting.bodies.registration import RegisterBrokerBody
+from oberth.remoting.bodies.route import KVTable
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import create_request
+from oberth.remoting.headers.namesrv import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+    from oberth.remoting.aio.client import RemotingClient
+
+_LOG: Final = logging.getLogger("oberth.broker")
+
+PERIOD_MS_MIN: Final = 10_000
+PERIOD_MS_MAX: Final = 60_000
+RETRY_S: Final = 1.0
+"""Seconds until the next attempt while no name server has ever answered."""
+
+
+class Registration:
+    """The registrations of one broker.
+
+    Lifecycle: ``start`` makes the first registrations and one task; ``aclose`` unregisters and ends
+    it. Everything runs on the loop.
+    """
+
+    def __init__(self, broker: Broker, client: RemotingClient) -> None:
+        self._broker = broker
+        self._client = client
+        self._changed: set[str] = set()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._registered: set[str] = set()
+        self._complained: set[str] = set()
+
+    async def start(self) -> None:
+        """Register everywhere, and go on doing so."""
+        if not self._broker.config.namesrv_addresses:
+            return
+        await self.register_all()
+        self._task = asyncio.create_task(self._run(), name="oberth-registration")
+
+    async def aclose(self) -> None:
+        """Stop, and tell the name servers that the broker is gone."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+        config = self._broker.config
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=str(self._broker.address),
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+
+        async def unregister(address: str) -> None:
+            with contextlib.suppress(RemotingError):
+                await self._client.invoke(
+                    address, create_request(RequestCode.UNREGISTER_BROKER, header), 1.0
+                )
+
+        await asyncio.gather(*(unregister(address) for address in self._registered))
+
+    def topics_changed(self, topics: Iterable[str]) -> None:
+        """Announce topics soon; several changes of one turn go together."""
+        if self._task is not None:
+            self._changed.update(topics)
+            self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_full = loop.time() + self._period_s()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(next_full):
+                    await self._wake.wait()
+            self._wake.clear()
+            changed, self._changed = self._changed, set()
+            try:
+                if loop.time() >= next_full:
+                    await self.register_all()
+                    next_full = loop.time() + self._period_s()
+                elif changed:
+                    await self.register_topics(changed)
+            except OberthError as error:
+                _LOG.error("registration failed: %s", error)
+
+    def _period_s(self) -> float:
+        if not self._registered:
+            return RETRY_S
+        period_ms = self._broker.config.register_name_server_period_ms
+        return min(max(period_ms, PERIOD_MS_MIN), PERIOD_MS_MAX) / 1000
+
+    async def register_all(self) -> None:
+        """The full table to every name server."""
+        broker = self._broker
+        body = RegisterBrokerBody.of_configs(broker.topics.data_version, broker.registered_topics())
+        await self._register_everywhere(body, full=True)
+
+    async def register_topics(self, topics: set[str]) -> None:
+        """Some topics to every name server."""
+        broker = self._broker
+        known = [found for topic in topics if (found := broker.registered_topic(topic)) is not None]
+        if known:
+            body = RegisterBrokerBody.of_configs(broker.topics.data_version, known)
+            await self._register_everywhere(body, full=False)
+
+    async def _register_everywhere(self, body: RegisterBrokerBody, *, full: bool) -> None:
+        config = self._broker.config
+        data = body.encode_compressed() if config.compressed_register else body.encode()
+        address = str(self._broker.address)
+        header = RegisterBrokerRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=address,
+            cluster_name=config.broker_cluster_name,
+            ha_server_addr=self._broker.ha_address,
+            broker_id=config.broker_id,
+            enable_acting_master=False,
+            compressed=config.compressed_register,
+            body_crc32=zlib.crc32(data) & CRC_MASK,
+        )
+        await asyncio.gather(
+            *(
+                self._register(name_server, header, data, full=full)
+                for name_server in config.namesrv_addresses
+            )
+        )
+
+    async def _register(
+        self, name_server: str, header: RegisterBrokerRequestHeader, data: bytes, *, full: bool
+    ) -> None:
+        config = self._broker.config
+        timeout_s = config.register_broker_timeout_ms / 1000
+        try:
+            if full and not config.force_register and not await self._is_outdated(name_server):
+                return
+            response = await self._client.invoke(
+                name_server, create_request(RequestCode.REGISTER_BROKER, header, data), timeout_s
+            )
+        except RemotingError as error:
+            self._complain(name_server, str(error))
+            return
+        if response.code != ResponseCode.SUCCESS:
+            if not full:
+                # It does not know the broker any more, and takes it only with its whole table.
+                await self.register_all()
+                return
+            self._complain(name_server, f"code {response.code}: {response.remark}")
+            return
+        self._registered.add(name_server)
+        self._complained.discard(name_server)
+        if full and response.body:
+            try:
+                order_topics = KVTable.decode(response.body_bytes()).table
+            except BodyError as error:
+                _LOG.warning("%s: order topics: %s", name_server, error)
+                return
+            self._broker.topics.set_order_topics(set(order_topics))
+
+    async def _is_outdated(self, name_server: str) -> bool:
+        """Whether a name server has another version of the table than the broker."""
+        config = self._broker.config
+        header = QueryDataVersionRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=str(self._broker.address),
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+        response = await self._client.invoke(
+            name_server,
+            create_request(
+                RequestCode.QUERY_DATA_VERSION,
+                header,
+                self._broker.topics.data_version.encode(pretty=False),
+            ),
+            self._broker.config.register_broker_timeout_ms / 1000,
+        )
+        return (
+            response.code != ResponseCode.SUCCESS
+            or response.header(QueryDataVersionResponseHeader).changed
+        )
+
+    def _complain(self, name_server: str, why: str) -> None:
+        """Once for each outage: a name server that is down would fill the log."""
+        if name_server not in self._complained:
+            self._complained.add(name_server)
+            _LOG.warning("not registered at name server %s: %s", name_server, why)

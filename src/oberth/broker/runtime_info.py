@@ -1,0 +1,163 @@
+"""RuntimeInfo: what GET_BROKER_RUNTIME_INFO (28) shows, with figures behind every key.
+
+Keys and their spelling are RocketMQ's; ``clusterList`` parses some of them as numbers. A key whose
+figure does not exist here (a thread pool's queue that requests never wait in) is 0. RocketMQ:
+AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from oberth.remoting.code import ANNOUNCED_VERSION
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+
+SAMPLES_MAX: Final = 601
+"""One sample a second, for rates over ten minutes."""
+
+_WINDOWS_S: Final = (10, 60, 600)
+
+
+class StoreRates:
+    """Messages put and got, by the second. A state machine: totals and the time go in."""
+
+    __slots__ = ("_samples", "get_found", "get_miss", "get_times", "puts")
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int, int, int]] = deque(maxlen=SAMPLES_MAX)
+        self.puts = 0
+        self.get_times = 0
+        self.get_found = 0
+        self.get_miss = 0
+
+    def sample(self, now_ms: int, puts: int, gets: int, misses: int) -> None:
+        """Totals at a time; to be called once a second."""
+        self._samples.append((now_ms, puts, gets, misses))
+
+    def rates(self, which: int) -> str:
+        """Per second over 10 s, 1 min and 10 min: ``1.0 0.5 0.1``; shorter while it is young."""
+        if len(self._samples) < 2:
+            return "0.0 0.0 0.0"
+        last = self._samples[-1]
+        texts = []
+        for window_s in _WINDOWS_S:
+            first = self._samples[max(0, len(self._samples) - 1 - window_s)]
+            span_ms = last[0] - first[0]
+            rate = (last[which] - first[which]) * 1000 / span_ms if span_ms > 0 else 0.0
+            texts.append(str(rate))
+        return " ".join(texts)
+
+
+def runtime_info(broker: Broker) -> dict[str, str]:
+    """The table of 28."""
+    store = broker.store
+    stats = broker.stats
+    rates = broker.rates
+    now_ms = broker.now_ms()
+    log_path = store.config.commit_log_paths[0] if store.config.commit_log_paths else store.root
+    log_path = os.path.expanduser(log_path.replace("{root}", store.root))
+    disk = _disk(log_path)
+    queue_disk = _disk(store.root)
+    puts, put_bytes = stats.broker_put.value, broker.put_bytes_total()
+    info = {
+        "bootTimestamp": str(broker.started_at_ms),
+        "brokerActive": "true",
+        "brokerVersion": str(int(ANNOUNCED_VERSION)),
+        "brokerVersionDesc": ANNOUNCED_VERSION.name,
+        "commitLogDirCapacity": f"Total : {_size(disk.total)}, Free : {_size(disk.free)}.",
+        "commitLogDiskRatio": str(_ratio(disk)),
+        f"commitLogDiskRatio_{log_path}": str(_ratio(disk)),
+        "commitLogMaxOffset": str(store.max_phy_offset),
+        "commitLogMinOffset": str(store.min_phy_offset),
+        "consumeQueueDiskRatio": str(_ratio(queue_disk)),
+        "dispatchBehindBytes": str(store.dispatch_behind_bytes),
+        "dispatchMaxBuffer": "0",
+        "earliestMessageTimeStamp": str(store.earliest_message_time_in_store),
+        "getFoundTps": rates.rates(2),
+        "getMessageEntireTimeMax": "0",
+        "getMissTps": rates.rates(3),
+        "getTotalTps": rates.rates(2),
+        "getTransferedTps": rates.rates(2),
+        "getTransferredTps": rates.rates(2),
+        "msgGetTotalTodayMorning": str(stats.get_today_morning),
+        "msgGetTotalTodayNow": str(stats.broker_get.value),
+        "msgGetTotalYesterdayMorning": str(stats.get_yesterday_morning),
+        "msgPutTotalTodayMorning": str(stats.put_today_morning),
+        "msgPutTotalTodayNow": str(puts),
+        "msgPutTotalYesterdayMorning": str(stats.put_yesterday_morning),
+        "pageCacheLockTimeMills": str(int(store.commit_log.lock_time_ms())),
+        "putMessageAverageSize": str(put_bytes / puts if puts else 0.0),
+        "putMessageDistributeTime": "null",
+        "putMessageEntireTimeMax": "0",
+        "putMessageFailedTimes": str(broker.put_failures),
+        "putMessageSizeTotal": str(put_bytes),
+        "putMessageTimesTotal": str(puts),
+        "putTps": rates.rates(1),
+        "remainHowManyDataToFlush": _size(store.max_phy_offset - store.flushed_offset),
+        "remainTransientStoreBufferNumbs": str(2**31 - 1),
+        "runtime": _duration(now_ms - broker.started_at_ms),
+        "startAcceptSendRequestTimeStamp": str(broker.config.start_accept_send_request_timestamp),
+        "timerCongestNum": "0",
+        "timerDequeueTps": "0.0",
+        "timerEnqueueTps": "0.0",
+        "timerOffsetBehind": "0",
+        "timerReadBehind": "0",
+    }
+    for level in range(1, broker.schedule.level_max + 1):
+        offset, end = broker.schedule.behind(level)
+        if end:
+            info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+    for stage in ("send", "pull", "litePull", "query", "ack"):
+        found = broker.stage(stage)
+        info[f"{stage}ThreadPoolQueueSize"] = str(found.queue_size if found else 0)
+        info[f"{stage}ThreadPoolQueueHeadWaitTimeMills"] = str(
+            int(found.head_wait_ms()) if found else 0
+        )
+        info[f"{stage}ThreadPoolQueueCapacity"] = str(found.queue_max if found else 0)
+    info["EndTransactionQueueSize"] = "0"
+    info["EndTransactionThreadPoolQueueCapacity"] = "0"
+    info.update(broker.more_runtime_info())
+    return info
+
+
+class _Disk:
+    __slots__ = ("free", "total", "used")
+
+    def __init__(self, total: int, used: int, free: int) -> None:
+        self.total = total
+        self.used = used
+        self.free = free
+
+
+def _disk(path: str) -> _Disk:
+    try:
+        usage = shutil.disk_usage(path.split(",")[0])
+    except OSError:
+        return _Disk(0, 0, 0)
+    return _Disk(usage.total, usage.used, usage.free)
+
+
+def _ratio(disk: _Disk) -> float:
+    return disk.used / disk.total if disk.total else 0.0
+
+
+def _size(count: int) -> str:
+    value = float(max(count, 0))
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{int(value)} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def _duration(span_ms: int) -> str:
+    seconds = max(span_ms, 0) // 1000
+    return (
+        f"[ {seconds // 86_400} days, {seconds // 3600 % 24} hours, "
+        f"{seconds // 60 % 60} minutes, {seconds % 60} seconds ]"
+    )

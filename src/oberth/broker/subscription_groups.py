@@ -1,0 +1,260 @@
+"""SubscriptionGroups: the consumer groups a broker knows, in subscriptionGroup.json.
+
+What is always true: every name has passed ``formats.names``; every change has a new data version
+and is written before it is answered. RocketMQ: SubscriptionGroupManager, SubscriptionGroupConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from oberth.broker.attributes import GROUP_ATTRIBUTES, alter_attributes
+from oberth.broker.broker_config import BrokerConfig
+from oberth.broker.config_file import document_bytes, entry_text
+from oberth.errors import ConfigFormatError, IllegalNameError, OptionError
+from oberth.formats import names
+from oberth.formats.data_version import DataVersion
+from oberth.formats.subscription_group import SubscriptionGroupConfig
+from oberth.formats.subscription_group import SubscriptionGroups as GroupsFile
+
+GROUP_COUNT_MAX: Final = 1_000_000
+RETRY_QUEUE_NUMS_MAX: Final = 1024
+
+_TABLE: Final = "subscriptionGroupTable"
+_FORBIDDEN: Final = "forbiddenTable"
+
+READ_FORBIDDEN: Final = 1
+"""The bit of ``forbiddenTable`` that stops a group from reading a topic."""
+
+
+def check_group_config(group: SubscriptionGroupConfig) -> None:
+    """Compare numbers with their limits.
+
+    Raises:
+        OptionError: one is outside.
+    """
+    if not 0 <= group.retry_queue_nums <= RETRY_QUEUE_NUMS_MAX:
+        raise OptionError(
+            f"group {group.group_name}: retryQueueNums is {group.retry_queue_nums}, "
+            f"allowed 0…{RETRY_QUEUE_NUMS_MAX}"
+        )
+
+
+class SubscriptionGroups:
+    """All groups of a broker.
+
+    Args:
+        config: whether groups are made at their first use.
+        on_change: called after every change with the names that were made, changed or deleted.
+        clock_ms: the time of data versions.
+    """
+
+    __slots__ = (
+        "_clock_ms",
+        "_config",
+        "_dirty",
+        "_entries",
+        "_forbidden",
+        "_on_change",
+        "_table",
+        "data_version",
+    )
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        on_change: Callable[[list[str]], None],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._on_change = on_change
+        self._clock_ms = clock_ms
+        self._table: dict[str, SubscriptionGroupConfig] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self._entries: dict[str, str] = {}
+        self._dirty: set[str] = set()
+        self.data_version = DataVersion()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
+        return iter(list(self._table.values()))
+
+    def __contains__(self, group: object) -> bool:
+        return group in self._table
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group, or None."""
+        return self._table.get(group)
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group, made if it is missing and may be; None if it may not.
+
+        RocketMQ: findSubscriptionGroupConfig.
+        """
+        found = self._table.get(group)
+        if found is not None:
+            return found
+        if not (self._config.auto_create_subscription_group or names.is_system_group(group)):
+            return None
+        try:
+            names.check_group(group)
+            self._check_room()
+        except IllegalNameError:
+            return None
+        made = SubscriptionGroupConfig(group_name=group)
+        self._put(made)
+        self._changed([group])
+        return made
+
+    def add_system_groups(self) -> None:
+        """Make the groups that every broker has, where they are missing."""
+        made = []
+        for name in (
+            names.TOOLS_CONSUMER_GROUP,
+            names.FILTERSRV_CONSUMER_GROUP,
+            names.SELF_TEST_CONSUMER_GROUP,
+            names.ONS_HTTP_PROXY_GROUP,
+            names.ONSAPI_PULL_GROUP,
+            names.ONSAPI_PERMISSION_GROUP,
+            names.ONSAPI_OWNER_GROUP,
+            names.TRANS_GROUP,
+        ):
+            if name not in self._table:
+                self._put(SubscriptionGroupConfig(group_name=name))
+                made.append(name)
+        if made:
+            self._changed(made)
+
+    def update(self, wanted: SubscriptionGroupConfig) -> bool:
+        """Make or replace a group; False if it is there and the same.
+
+        Its attributes are signed changes, as 200 brings them.
+
+        Raises:
+            IllegalNameError: a name that no group may have.
+            OptionError: a number outside its limits.
+            AttributeChangeError: a change of the attributes that is not allowed.
+        """
+        name = names.check_group(wanted.group_name or "")
+        check_group_config(wanted)
+        old = self._table.get(name)
+        wanted.attributes = alter_attributes(
+            GROUP_ATTRIBUTES,
+            {} if old is None else old.attributes,
+            wanted.attributes,
+            create=old is None,
+        )
+        if old == wanted:
+            return False
+        if old is None:
+            self._check_room()
+        self._put(wanted)
+        self._changed([name])
+        return True
+
+    def disable_consume(self, group: str) -> None:
+        """Stop a group that reads too slowly. RocketMQ: disableConsume."""
+        found = self._table.get(group)
+        if found is not None and found.consume_enable:
+            found.consume_enable = False
+            self._dirty.add(group)
+            self._changed([group])
+
+    def delete(self, group: str) -> bool:
+        """Forget a group; False if there is none."""
+        known = self._table.pop(group, None) is not None
+        self._entries.pop(group, None)
+        self._dirty.discard(group)
+        if self._forbidden.pop(group, None) is None and not known:
+            return False
+        self._changed([group])
+        return True
+
+    # ------------------------------------------------------------------------------- forbidden
+
+    def is_readable(self, group: str, topic: str) -> bool:
+        """Whether the group may read the topic."""
+        return not self._forbidden or not (
+            self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN
+        )
+
+    def set_readable(self, group: str, topic: str, readable: bool) -> None:
+        """Allow or forbid a group to read a topic."""
+        topics = self._forbidden.setdefault(group, {})
+        bits = topics.get(topic, 0)
+        wanted = bits & ~READ_FORBIDDEN if readable else bits | READ_FORBIDDEN
+        if wanted:
+            topics[topic] = wanted
+        else:
+            topics.pop(topic, None)
+        if not topics:
+            del self._forbidden[group]
+        if wanted != bits:
+            self._changed([group])
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: what was forbidden about it is gone with it."""
+        gone = [group for group, topics in self._forbidden.items() if topic in topics]
+        for group in gone:
+            self.set_readable(group, topic, True)
+
+    # --------------------------------------------------------------------- subscriptionGroup.json
+
+    def _check_room(self) -> None:
+        if len(self._table) >= GROUP_COUNT_MAX:
+            raise IllegalNameError(
+                f"{len(self._table)} groups, at most {GROUP_COUNT_MAX} are allowed"
+            )
+
+    def _put(self, group: SubscriptionGroupConfig) -> None:
+        name = str(group.group_name)
+        self._table[name] = group
+        self._dirty.add(name)
+
+    def _changed(self, groups: list[str]) -> None:
+        self.data_version = self.data_version.next(self._clock_ms())
+        self._on_change(groups)
+
+    def to_body(self) -> dict[str, Any]:
+        """All groups as 201 shows them. RocketMQ: SubscriptionGroupWrapper."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            _FORBIDDEN: self._forbidden,
+            _TABLE: {name: group.to_json() for name, group in self._table.items()},
+        }
+
+    def encode(self) -> bytes:
+        """The file's bytes. What changed since the last call is made text anew."""
+        for group in self._dirty:
+            self._entries[group] = entry_text(_TABLE, group, self._table[group].to_json())
+        self._dirty.clear()
+        return document_bytes(
+            {"dataVersion": self.data_version.to_json(), _FORBIDDEN: self._forbidden},
+            ((_TABLE, self._entries.values()),),
+        )
+
+    def read(self, document: Any) -> None:
+        """Take over a file of either line.
+
+        Raises:
+            ConfigFormatError: something that is no group, or a name that no group may have.
+        """
+        file = GroupsFile.from_json(document, "subscriptionGroup.json")
+        table: dict[str, SubscriptionGroupConfig] = {}
+        for key, group in file.subscription_group_table.items():
+            try:
+                name = names.check_group(
+                    group.group_name or "", length_max=names.GROUP_LENGTH_MAX_4_9
+                )
+                check_group_config(group)
+            except (IllegalNameError, OptionError) as error:
+                raise ConfigFormatError(f"subscriptionGroup.json: {key[:100]!r}: {error}") from None
+            table[name] = group
+        self._table = table
+        self._forbidden = file.forbidden_table
+        self._entries.clear()
+        self._dirty = set(table)
+        self.data_version = file.data_version

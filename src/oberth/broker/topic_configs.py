@@ -1,0 +1,370 @@
+"""TopicConfigs: the topics of a broker, in memory and in topics.json. RocketMQ: TopicConfigManager.
+
+What is always true: every name in the table has passed ``formats.names``; every change has a new
+data version, is written before it is answered, and is announced to the name servers by the owner
+through ``on_change``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from oberth.broker.attributes import TOPIC_ATTRIBUTES, alter_attributes
+from oberth.broker.broker_config import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerConfig,
+)
+from oberth.broker.config_file import document_bytes, entry_text
+from oberth.errors import ConfigFormatError, IllegalNameError, OptionError
+from oberth.formats import names
+from oberth.formats.data_version import DataVersion
+from oberth.formats.topic_config import TopicConfig
+from oberth.formats.topic_config import TopicConfigs as TopicsFile
+
+QUEUE_NUMS_MAX: Final = 65_536
+"""Queues of one topic."""
+
+TOPIC_COUNT_MAX: Final = 1_000_000
+PERM_MAX: Final = 15
+
+FLAG_UNIT: Final = 1
+FLAG_UNIT_SUB: Final = 2
+
+RMQ_PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+SCHEDULE_QUEUE_NUMS: Final = 18
+BENCHMARK_QUEUE_NUMS: Final = 1024
+CLUSTER_QUEUE_NUMS: Final = 16
+REVIVE_QUEUE_NUMS: Final = 8
+
+_TABLE: Final = "topicConfigTable"
+
+
+def perm_text(perm: int) -> str:
+    """A permission as Java prints it: ``RW-``, ``RWX``."""
+    return (
+        ("R" if perm & PERM_READ else "-")
+        + ("W" if perm & PERM_WRITE else "-")
+        + ("X" if perm & PERM_INHERIT else "-")
+    )
+
+
+def java_text(topic_config: TopicConfig) -> str:
+    """A topic as Java prints it; remarks quote it."""
+    attributes = ", ".join(f"{name}={value}" for name, value in topic_config.attributes.items())
+    return (
+        f"TopicConfig [topicName={topic_config.topic_name}, "
+        f"readQueueNums={topic_config.read_queue_nums}, "
+        f"writeQueueNums={topic_config.write_queue_nums}, perm={perm_text(topic_config.perm)}, "
+        f"topicFilterType={topic_config.topic_filter_type}, "
+        f"topicSysFlag={topic_config.topic_sys_flag}, "
+        f"order={'true' if topic_config.order else 'false'}, attributes={{{attributes}}}]"
+    )
+
+
+def queue_nums_max(topic_config: TopicConfig) -> int:
+    """Queues that exist: the larger of both numbers."""
+    return max(topic_config.read_queue_nums, topic_config.write_queue_nums)
+
+
+def check_topic_config(topic_config: TopicConfig) -> None:
+    """Compare numbers with their limits.
+
+    Raises:
+        OptionError: one is outside.
+    """
+    for name, value, high in (
+        ("readQueueNums", topic_config.read_queue_nums, QUEUE_NUMS_MAX),
+        ("writeQueueNums", topic_config.write_queue_nums, QUEUE_NUMS_MAX),
+        ("perm", topic_config.perm, PERM_MAX),
+        ("topicSysFlag", topic_config.topic_sys_flag, 2**31 - 1),
+    ):
+        if not 0 <= value <= high:
+            raise OptionError(
+                f"topic {topic_config.topic_name}: {name} is {value}, allowed 0…{high}"
+            )
+
+
+def _topic(
+    name: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE, topic_sys_flag: int = 0
+) -> TopicConfig:
+    return TopicConfig(
+        topic_name=name,
+        read_queue_nums=queue_nums,
+        write_queue_nums=queue_nums,
+        perm=perm,
+        topic_sys_flag=topic_sys_flag,
+    )
+
+
+class TopicConfigs:
+    """All topics of a broker.
+
+    Args:
+        config: for the topics that a broker makes at start, and for automatic creation.
+        on_change: called after every change with the names that were made, changed or deleted.
+        clock_ms: the time of data versions.
+    """
+
+    __slots__ = (
+        "_clock_ms",
+        "_config",
+        "_dirty",
+        "_entries",
+        "_on_change",
+        "_table",
+        "data_version",
+        "system_topics",
+    )
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        on_change: Callable[[list[str]], None],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._on_change = on_change
+        self._clock_ms = clock_ms
+        self._table: dict[str, TopicConfig] = {}
+        self._entries: dict[str, str] = {}
+        self._dirty: set[str] = set()
+        self.data_version = DataVersion()
+        self.system_topics: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(list(self._table.values()))
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in self._table
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """The topic, or None."""
+        return self._table.get(topic)
+
+    def attributes(self, topic: str) -> Mapping[str, str]:
+        """A topic's attributes; none for an unknown one."""
+        found = self._table.get(topic)
+        return {} if found is None else found.attributes
+
+    def is_order_topic(self, topic: str) -> bool:
+        """Whether the topic is known and ordered."""
+        found = self._table.get(topic)
+        return found is not None and found.order
+
+    def is_system_topic(self, topic: str) -> bool:
+        """Whether the topic is the broker's own: by its name, or made at start."""
+        return names.is_system_topic(topic) or topic in self.system_topics
+
+    # ---------------------------------------------------------------------------- changes
+
+    def add_system_topics(self, schedule_queue_nums: int = SCHEDULE_QUEUE_NUMS) -> None:
+        """Make the topics that every broker has, where they are missing."""
+        config = self._config
+        cluster, name = config.broker_cluster_name, config.broker_name
+        wanted = [
+            _topic(names.SELF_TEST_TOPIC, 1),
+            _topic(names.BENCHMARK_TOPIC, BENCHMARK_QUEUE_NUMS),
+            _topic(
+                cluster,
+                CLUSTER_QUEUE_NUMS,
+                RMQ_PERM_ALL if config.cluster_topic_enable else PERM_INHERIT,
+            ),
+            _topic(name, 1, RMQ_PERM_ALL if config.broker_topic_enable else PERM_INHERIT),
+            _topic(names.OFFSET_MOVED_EVENT, 1),
+            _topic(names.SCHEDULE_TOPIC, schedule_queue_nums),
+            _topic(names.reply_topic(cluster), 1),
+            _topic(names.TRANS_HALF_TOPIC, 1),
+            _topic(names.TRANS_OP_HALF_TOPIC, 1),
+            _topic(names.TIMER_TOPIC, 1),
+            _topic(names.revive_topic(cluster), REVIVE_QUEUE_NUMS),
+            _topic(names.SYNC_BROKER_MEMBER_GROUP_PREFIX + name, 1, PERM_INHERIT),
+        ]
+        if config.auto_create_topic_enable:
+            nums = config.default_topic_queue_nums
+            wanted.append(_topic(names.AUTO_CREATE_TOPIC_KEY, nums, RMQ_PERM_ALL))
+        if config.trace_topic_enable:
+            wanted.append(_topic(config.msg_trace_topic_name, 1))
+        self.system_topics |= {str(each.topic_name) for each in wanted}
+        if not config.auto_create_topic_enable and names.AUTO_CREATE_TOPIC_KEY in self._table:
+            # A template left by an earlier start would go on making topics.
+            self._remove(names.AUTO_CREATE_TOPIC_KEY)
+        made = [each for each in wanted if each.topic_name not in self._table]
+        for each in made:
+            self._put(each)
+        if made:
+            self._changed([str(each.topic_name) for each in made])
+
+    def update(self, topic_config: TopicConfig, changes: Mapping[str, str] | None = None) -> bool:
+        """Make or replace a topic; False if it is there and the same.
+
+        Args:
+            topic_config: as it is to be, its attributes aside.
+            changes: signed changes of the attributes, see ``attributes``.
+
+        Raises:
+            IllegalNameError: a name that no topic may have.
+            OptionError: a number outside its limits.
+            AttributeChangeError: a change of the attributes that is not allowed.
+        """
+        name = names.check_topic(topic_config.topic_name or "")
+        check_topic_config(topic_config)
+        old = self._table.get(name)
+        wanted = replace(
+            topic_config,
+            attributes=alter_attributes(
+                TOPIC_ATTRIBUTES,
+                {} if old is None else old.attributes,
+                changes or {},
+                create=old is None,
+            ),
+        )
+        if old == wanted:
+            return False
+        self._check_room(old is None)
+        self._put(wanted)
+        self._changed([name])
+        return True
+
+    def create_by_send(
+        self, topic: str, default_topic: str, queue_nums: int, *, unit_mode: bool = False
+    ) -> TopicConfig | None:
+        """Make a topic because somebody sends to it; None if no template allows it.
+
+        RocketMQ: createTopicInSendMessageMethod.
+
+        Raises:
+            IllegalNameError: a name that no topic may have.
+        """
+        found = self._table.get(topic)
+        if found is not None:
+            return found
+        names.check_topic(topic)
+        template = self._table.get(default_topic)
+        if template is None or not template.is_inherited:
+            return None
+        if (
+            default_topic == names.AUTO_CREATE_TOPIC_KEY
+            and not self._config.auto_create_topic_enable
+        ):
+            return None
+        nums = max(0, min(queue_nums, template.write_queue_nums))
+        self._check_room(True)
+        made = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=nums,
+            write_queue_nums=nums,
+            perm=template.perm & ~PERM_INHERIT,
+            topic_filter_type=template.topic_filter_type,
+            topic_sys_flag=FLAG_UNIT if unit_mode else 0,
+        )
+        self._put(made)
+        self._changed([topic])
+        return made
+
+    def create_internal(
+        self,
+        topic: str,
+        queue_nums: int,
+        perm: int = PERM_READ | PERM_WRITE,
+        *,
+        topic_sys_flag: int = 0,
+    ) -> TopicConfig:
+        """A retry, dead-letter or other topic that the broker needs, made if it is missing.
+
+        RocketMQ: createTopicInSendMessageBackMethod.
+
+        Raises:
+            IllegalNameError: a name that no topic may have.
+        """
+        found = self._table.get(topic)
+        if found is not None:
+            return found
+        names.check_stored_topic(topic)
+        self._check_room(True)
+        made = _topic(topic, queue_nums, perm, topic_sys_flag)
+        self._put(made)
+        self._changed([topic])
+        return made
+
+    def set_order_topics(self, topics: set[str]) -> None:
+        """Mark the topics that a name server's ORDER_TOPIC_CONFIG names."""
+        changed = []
+        for name, topic_config in self._table.items():
+            if name in topics and not topic_config.order:
+                topic_config.order = True
+                self._dirty.add(name)
+                changed.append(name)
+        if changed:
+            self._changed(changed)
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; False if there is none."""
+        if topic not in self._table:
+            return False
+        self._remove(topic)
+        self._changed([topic])
+        return True
+
+    def _check_room(self, creates: bool) -> None:
+        if creates and len(self._table) >= TOPIC_COUNT_MAX:
+            raise IllegalNameError(
+                f"{len(self._table)} topics, at most {TOPIC_COUNT_MAX} are allowed"
+            )
+
+    def _put(self, topic_config: TopicConfig) -> None:
+        name = str(topic_config.topic_name)
+        self._table[name] = topic_config
+        self._dirty.add(name)
+
+    def _remove(self, topic: str) -> None:
+        del self._table[topic]
+        self._entries.pop(topic, None)
+        self._dirty.discard(topic)
+
+    def _changed(self, topics: list[str]) -> None:
+        self.data_version = self.data_version.next(self._clock_ms())
+        self._on_change(topics)
+
+    # -------------------------------------------------------------------------- topics.json
+
+    def to_body(self) -> dict[str, Any]:
+        """All topics as 21 shows them. RocketMQ: TopicConfigSerializeWrapper."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            _TABLE: {name: each.to_json() for name, each in self._table.items()},
+        }
+
+    def encode(self) -> bytes:
+        """The file's bytes. What changed since the last call is made text anew."""
+        for topic in self._dirty:
+            self._entries[topic] = entry_text(_TABLE, topic, self._table[topic].to_json())
+        self._dirty.clear()
+        return document_bytes(
+            {"dataVersion": self.data_version.to_json()}, ((_TABLE, self._entries.values()),)
+        )
+
+    def read(self, document: Any) -> None:
+        """Take over a file of either line.
+
+        Raises:
+            ConfigFormatError: something that is no topic, or a name that no directory may have.
+        """
+        file = TopicsFile.from_json(document, "topics.json")
+        table: dict[str, TopicConfig] = {}
+        for key, topic_config in file.topic_config_table.items():
+            try:
+                table[names.check_stored_topic(topic_config.topic_name or "")] = topic_config
+                check_topic_config(topic_config)
+            except (IllegalNameError, OptionError) as error:
+                raise ConfigFormatError(f"topics.json: {key[:100]!r}: {error}") from None
+        self._table = table
+        self._entries.clear()
+        self._dirty = set(table)
+        self.data_version = file.data_version

@@ -1,0 +1,555 @@
+"""Transactions: half messages, how they end, and asking producers that forgot to say.
+
+    half topic   what producers prepared, out of sight of consumers; queue 0
+    op topic     which half messages have ended: bodies of half-queue offsets, each with a comma
+    discard      TRANS_CHECK_MAX_TIME_TOPIC: halves that were checked too often or are too old
+
+A half message is put back to the end of the half topic each time its producer is asked, so the
+half topic is a queue that is worked off from its front: offset `H` of CID_RMQ_SYS_TRANS is the
+first half that has not ended, offset `O` the first op message that still names such a half.
+
+What survives a crash: everything that was acknowledged. An ended transaction whose op record was
+not yet written is asked about again, and its commit would be stored a second time only if the
+producer says so again; so the committed message is written first and the op record follows in the
+same turn of the loop. RocketMQ: TransactionalMessageServiceImpl, TransactionalMessageBridge.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from oberth.formats import names
+from oberth.formats import properties as p
+from oberth.formats.message import MessageExt, decode_record
+from oberth.formats.sys_flag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NOT,
+    with_transaction_type,
+)
+from oberth.store.messages import MessageExtBrokerInner, PutMessageResult
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.store.message_store import MessageStore
+
+_LOG: Final = logging.getLogger("oberth.transactions")
+
+REMOVE_TAG: Final = "d"
+HALF_QUEUE_ID: Final = 0
+OP_PULL_NUMS: Final = 32
+HALVES_PER_STEP_MAX: Final = 500
+"""Half messages that one step reads; the rest waits for the next, so that sends go on."""
+
+ENDED_PER_STEP_MAX: Final = 20_000
+"""Ended half messages that one step passes; they are not read."""
+
+ROOTS_MAX: Final = 100_000
+"""Ended transactions that are remembered against a second end."""
+
+
+class Verdict(enum.Enum):
+    """What is to be done about a half message that has not ended."""
+
+    WAIT = "too young: come back later, for this one and all behind it"
+    PUT_BACK = "immune: put it back without asking"
+    CHECK = "put it back and ask its producer"
+    DISCARD = "give it up"
+
+
+class Notifier(Protocol):
+    """Sends a check to a producer."""
+
+    def __call__(self, half: MessageExt, group: str, /) -> None:
+        """Ask one producer of the group about a half message as it lies in the half topic."""
+
+
+def to_half(
+    topic: str, queue_id: int, sys_flag: int, properties: dict[str, str]
+) -> tuple[str, int, int]:
+    """Topic, queue and sysFlag of a half message; its properties say what it is to become."""
+    unique_key = properties.get(p.UNIQ_KEY)
+    if unique_key:
+        properties[p.TRANSACTION_ID] = unique_key
+    properties[p.REAL_TOPIC] = topic
+    properties[p.REAL_QUEUE_ID] = str(queue_id)
+    return (
+        names.TRANS_HALF_TOPIC,
+        HALF_QUEUE_ID,
+        with_transaction_type(sys_flag, TRANSACTION_NOT),
+    )
+
+
+def from_half(half: MessageExt, store_host: bytes) -> MessageExtBrokerInner | None:
+    """The message that a commit stores; None if the half does not say where it goes."""
+    properties = half.properties
+    topic = properties.pop(p.REAL_TOPIC, None)
+    queue_text = properties.pop(p.REAL_QUEUE_ID, None)
+    if topic is None or not names.is_stored_topic(topic):
+        return None
+    if queue_text is None or not queue_text.isdigit():
+        return None
+    return MessageExtBrokerInner(
+        topic,
+        half.body,
+        p.encode_properties(properties),
+        int(queue_text),
+        half.flag,
+        with_transaction_type(half.sys_flag, TRANSACTION_COMMIT),
+        half.born_timestamp,
+        half.born_host,
+        store_host,
+        half.reconsume_times,
+        half.commit_log_offset,
+        # Not waited for: until the disk has it, its half is still there to be asked about.
+        wait_store_ok=False,
+    )
+
+
+class OpBatch:
+    """Ended half offsets that are not in the op topic yet. A state machine; time is an argument.
+
+    Args:
+        size_max: bytes of a body that make it full.
+        interval_ms: how long the first offset waits for others.
+    """
+
+    __slots__ = ("_offsets", "_since_ms", "_size", "interval_ms", "size_max")
+
+    def __init__(self, size_max: int, interval_ms: int) -> None:
+        self.size_max = size_max
+        self.interval_ms = interval_ms
+        self._offsets: list[int] = []
+        self._size = 0
+        self._since_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __contains__(self, offset: object) -> bool:
+        return offset in self._offsets
+
+    def add(self, offset: int, now_ms: int) -> bytes | None:
+        """Note an ended half; the body to write if that filled it."""
+        if not self._offsets:
+            self._since_ms = now_ms
+        self._offsets.append(offset)
+        self._size += len(str(offset)) + 1
+        return self.take() if self._size >= self.size_max else None
+
+    def on_time(self, now_ms: int) -> bytes | None:
+        """The body to write if its time has come."""
+        if self._offsets and now_ms - self._since_ms >= self.interval_ms:
+            return self.take()
+        return None
+
+    def take(self) -> bytes | None:
+        """The body to write, whatever it holds; None if it is empty."""
+        if not self._offsets:
+            return None
+        body = "".join(f"{offset}," for offset in self._offsets).encode()
+        self._offsets.clear()
+        self._size = 0
+        return body
+
+
+def parse_op_body(body: bytes) -> list[int]:
+    """Half offsets in the body of an op message, of either line; what is no number is skipped."""
+    return [
+        int(part) for part in body.decode("ascii", "replace").split(",") if part.strip().isdigit()
+    ]
+
+
+class Lineage:
+    """Which half messages are copies of which, and which transactions have ended.
+
+    A half that is checked or immune is put back as a copy with a new offset, while its producer may
+    still end the transaction by the old one. All copies share a root, the first offset; a root that
+    has ended ends its newest copy, and ends only once. Roots are remembered in memory, the newest
+    ROOTS_MAX of them: what a restart forgets is asked about again.
+    """
+
+    __slots__ = ("_ended", "_latest", "_root")
+
+    def __init__(self) -> None:
+        self._root: dict[int, int] = {}
+        self._latest: dict[int, int] = {}
+        self._ended: dict[int, None] = {}
+
+    def root(self, offset: int) -> int:
+        """The first offset of a half message's line."""
+        return self._root.get(offset, offset)
+
+    def copied(self, offset: int, copy: int) -> None:
+        """A half was put back with a new offset."""
+        root = self._root.pop(offset, offset)
+        self._root[copy] = root
+        self._latest[root] = copy
+
+    def has_ended(self, offset: int) -> bool:
+        """Whether the transaction of a half, by any of its offsets, has ended."""
+        return self.root(offset) in self._ended
+
+    def ended(self, offset: int) -> set[int]:
+        """A transaction ends; the offsets that need an op record: this one and its newest copy."""
+        root = self.root(offset)
+        self._ended[root] = None
+        if len(self._ended) > ROOTS_MAX:
+            del self._ended[next(iter(self._ended))]
+        return {offset, self._latest.get(root, offset)}
+
+    def passed(self, offset: int) -> None:
+        """A half will not be looked at again."""
+        root = self._root.pop(offset, offset)
+        if self._latest.get(root) == offset:
+            del self._latest[root]
+
+
+class Transactions:
+    """Half messages of a broker.
+
+    Args:
+        store: where halves and op messages lie.
+        offsets: of CID_RMQ_SYS_TRANS.
+        config: times and limits.
+        store_host: of messages that the broker writes itself.
+        clock_ms: the wall clock.
+        notify: asks a producer.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        config: BrokerConfig,
+        store_host: Callable[[], bytes],
+        clock_ms: Callable[[], int],
+        notify: Notifier,
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._config = config
+        self._store_host = store_host
+        self._clock_ms = clock_ms
+        self._notify = notify
+        self._batch = OpBatch(
+            config.transaction_op_msg_max_size, config.transaction_op_batch_interval_ms
+        )
+        self._lineage = Lineage()
+        # Halves that ended and whose op record has not been read back yet.
+        self._ended: dict[int, None] = {}
+        # Half offset -> op offset: what op messages say about halves not passed yet.
+        self._removed: dict[int, int] = {}
+        # Op offset -> halves it names that are not passed yet.
+        self._open_ops: dict[int, set[int]] = {}
+        self._op_read = -1
+        self.to_half = to_half
+
+    # ------------------------------------------------------------------------------------ the end
+
+    def find_half(self, commit_log_offset: int) -> MessageExt | None:
+        """The half message at an offset; None if there is none."""
+        found = self._store.look_message_by_offset(commit_log_offset)
+        if found is None or found.topic != names.TRANS_HALF_TOPIC:
+            return None
+        return found
+
+    def commit_message(self, half: MessageExt) -> MessageExtBrokerInner | None:
+        """What a commit stores; None if the half does not say where it goes."""
+        return from_half(half, self._store_host())
+
+    def has_ended(self, half_offset: int) -> bool:
+        """Whether the transaction was ended before, perhaps by another offset of its half."""
+        return self._lineage.has_ended(half_offset)
+
+    def immunity_ms(self, half: MessageExt) -> int | None:
+        """For how long after its birth a half is not checked; None: it says nothing itself."""
+        seconds = _integer(half.properties.get(p.CHECK_IMMUNITY_TIME_IN_SECONDS))
+        if seconds is None:
+            return None
+        return self._config.transaction_timeout_ms if seconds < 0 else seconds * 1000
+
+    def end(self, half_offset: int) -> None:
+        """A half message has ended, by commit or rollback: it is not to be asked about again."""
+        for offset in self._lineage.ended(half_offset):
+            self._ended[offset] = None
+            body = self._batch.add(offset, self._clock_ms())
+            if body is not None:
+                self._write_op(body)
+
+    def on_time(self, now_ms: int) -> None:
+        """Write op offsets that have waited long enough; to be called every 100 ms or so."""
+        body = self._batch.on_time(now_ms)
+        if body is not None:
+            self._write_op(body)
+
+    def flush(self) -> None:
+        """Write what waits: the broker is closing."""
+        body = self._batch.take()
+        if body is not None:
+            self._write_op(body)
+
+    def _write_op(self, body: bytes) -> None:
+        now_ms = self._clock_ms()
+        host = self._store_host()
+        message = MessageExtBrokerInner(
+            names.TRANS_OP_HALF_TOPIC,
+            body,
+            p.encode_properties({p.TAGS: REMOVE_TAG}),
+            HALF_QUEUE_ID,
+            born_timestamp=now_ms,
+            born_host=host,
+            store_host=host,
+            wait_store_ok=False,
+        )
+        (result,) = self._store.append_messages([message])
+        if not result.ok:
+            _LOG.error("op message of %d bytes not written: %s", len(body), result.status.name)
+            for offset in parse_op_body(body):
+                self._batch.add(offset, now_ms)
+
+    # ---------------------------------------------------------------------------------- the check
+
+    def check(self) -> tuple[int, bool]:
+        """One step of a round over the half topic: how many producers were asked, and if more wait.
+
+        RocketMQ: TransactionalMessageServiceImpl.check. Runs on the loop for some milliseconds.
+        """
+        store = self._store
+        half_end = store.max_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID)
+        half_min = max(store.min_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID), 0)
+        half_offset = max(self._committed(names.TRANS_HALF_TOPIC), half_min)
+        self._read_ops(half_offset)
+        started_ms = self._clock_ms()
+        put_back: list[tuple[MessageExt, bool]] = []
+        at = half_offset
+        stop = min(half_end, half_offset + ENDED_PER_STEP_MAX)
+        left = HALVES_PER_STEP_MAX
+        more = stop < half_end
+        while at < stop:
+            half = None
+            if not self._has_ended(at):
+                if not left:
+                    more = True
+                    break
+                left -= 1
+                half = self._half_at(at)
+            if half is None:
+                # It has ended; or its record has left the log and nothing can end it any more.
+                self._pass(at)
+                at += 1
+                continue
+            verdict = self._judge(half, started_ms)
+            if verdict is Verdict.WAIT:
+                more = False
+                break
+            if verdict is Verdict.DISCARD:
+                if not self._discard(half):
+                    more = False
+                    break
+                self._pass(at)
+            else:
+                put_back.append((half, verdict is Verdict.CHECK))
+            at += 1
+        if put_back and not self._put_back(put_back):
+            # What has no successor must not be passed: the same halves are looked at again.
+            return 0, False
+        self._commit(names.TRANS_HALF_TOPIC, at)
+        self._advance_ops()
+        return sum(checked for _, checked in put_back), more
+
+    def _committed(self, topic: str) -> int:
+        return self._offsets.query(names.TRANS_GROUP, topic, HALF_QUEUE_ID)
+
+    def _commit(self, topic: str, offset: int) -> None:
+        if offset != self._committed(topic):
+            self._offsets.commit(names.TRANS_GROUP, topic, HALF_QUEUE_ID, offset, self._clock_ms())
+
+    def _read_ops(self, half_offset: int) -> None:
+        """Take in every op message that was written since the last round."""
+        store = self._store
+        topic = names.TRANS_OP_HALF_TOPIC
+        end = store.max_offset_in_queue(topic, HALF_QUEUE_ID)
+        low = max(store.min_offset_in_queue(topic, HALF_QUEUE_ID), 0)
+        if self._op_read < 0:
+            self._op_read = max(self._committed(topic), low)
+        at = max(self._op_read, low)
+        while at < end:
+            result = store.get_message(names.TRANS_GROUP, topic, HALF_QUEUE_ID, at, OP_PULL_NUMS)
+            if result.next_begin_offset <= at:
+                break
+            for op in _records(result.records):
+                if op.tags != REMOVE_TAG:
+                    continue
+                open_halves = set()
+                for offset in parse_op_body(op.body):
+                    self._ended.pop(offset, None)
+                    if offset >= half_offset:
+                        self._removed[offset] = op.queue_offset
+                        open_halves.add(offset)
+                self._open_ops[op.queue_offset] = open_halves
+            at = result.next_begin_offset
+        self._op_read = at
+
+    def _has_ended(self, half_offset: int) -> bool:
+        return (
+            half_offset in self._removed
+            or half_offset in self._ended
+            or self._lineage.has_ended(half_offset)
+        )
+
+    def _pass(self, half_offset: int) -> None:
+        self._lineage.passed(half_offset)
+        self._close(half_offset)
+
+    def _close(self, half_offset: int) -> None:
+        """What the op topic says about a half is not needed any more."""
+        op_offset = self._removed.pop(half_offset, None)
+        if op_offset is not None:
+            self._open_ops[op_offset].discard(half_offset)
+
+    def _advance_ops(self) -> None:
+        """The op topic is done up to the first message that names a half not passed yet."""
+        done = self._op_read
+        for op_offset in sorted(self._open_ops):
+            if self._open_ops[op_offset]:
+                done = op_offset
+                break
+            del self._open_ops[op_offset]
+        if done >= 0:
+            self._commit(names.TRANS_OP_HALF_TOPIC, done)
+
+    def _half_at(self, half_offset: int) -> MessageExt | None:
+        unit = self._store.consume_queue_unit(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID, half_offset)
+        if unit is None or not unit.is_message:
+            return None
+        return self._store.look_message_by_offset(unit.commit_log_offset)
+
+    def _judge(self, half: MessageExt, now_ms: int) -> Verdict:
+        config = self._config
+        times = _integer(half.properties.get(p.TRANSACTION_CHECK_TIMES)) or 0
+        if times >= config.transaction_check_max:
+            return Verdict.DISCARD
+        age_ms = now_ms - half.born_timestamp
+        if age_ms > self._store.config.file_reserved_time_hours * 3_600_000:
+            return Verdict.DISCARD
+        immunity_ms = self.immunity_ms(half)
+        if immunity_ms is not None:
+            # Those behind it may be due earlier, so it must not stand in their way.
+            return Verdict.PUT_BACK if 0 <= age_ms < immunity_ms else Verdict.CHECK
+        return Verdict.WAIT if 0 <= age_ms < config.transaction_timeout_ms else Verdict.CHECK
+
+    def _discard(self, half: MessageExt) -> bool:
+        """Move a half to where nobody asks about it any more."""
+        host = self._store_host()
+        message = MessageExtBrokerInner(
+            names.TRANS_CHECK_MAX_TIME_TOPIC,
+            half.body,
+            half.properties_raw,
+            HALF_QUEUE_ID,
+            half.flag,
+            with_transaction_type(half.sys_flag, TRANSACTION_NOT),
+            half.born_timestamp,
+            half.born_host,
+            host,
+            half.reconsume_times,
+            wait_store_ok=False,
+            convert=False,
+        )
+        (result,) = self._store.append_messages([message])
+        if result.ok:
+            _LOG.warning("half message %d given up: %s", half.queue_offset, half.uniq_key)
+        return result.ok
+
+    def _put_back(self, halves: list[tuple[MessageExt, bool]]) -> bool:
+        """Append halves to the end of the half topic, and ask about those that are marked."""
+        host = self._store_host()
+        results = self._store.append_messages(
+            [self._again(half, host, checked=checked) for half, checked in halves]
+        )
+        done = all(result.ok for result in results)
+        for (half, checked), result in zip(halves, results, strict=True):
+            if not result.ok:
+                continue
+            self._lineage.copied(half.queue_offset, result.queue_offset)
+            self._close(half.queue_offset)
+            if checked:
+                self._ask(half, result)
+        return done
+
+    @staticmethod
+    def _again(half: MessageExt, host: bytes, *, checked: bool) -> MessageExtBrokerInner:
+        properties = half.properties
+        if checked:
+            times = _integer(properties.get(p.TRANSACTION_CHECK_TIMES)) or 0
+            properties[p.TRANSACTION_CHECK_TIMES] = str(times + 1)
+        else:
+            # Immune halves move without being asked about; who ends them names the first one.
+            properties.setdefault(p.TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset))
+        return MessageExtBrokerInner(
+            names.TRANS_HALF_TOPIC,
+            half.body,
+            p.encode_properties(properties),
+            HALF_QUEUE_ID,
+            half.flag,
+            half.sys_flag,
+            half.born_timestamp,
+            half.born_host,
+            host,
+            half.reconsume_times,
+            wait_store_ok=False,
+            convert=False,
+        )
+
+    def _ask(self, half: MessageExt, result: PutMessageResult) -> None:
+        record = self._store.look_message_by_offset(result.commit_log_offset)
+        if record is None:
+            _LOG.error("half message %d was put back and cannot be read", half.queue_offset)
+            return
+        self._notify(record, half.properties.get(p.PRODUCER_GROUP, ""))
+
+    def resume_check(self, half: MessageExt) -> bool:
+        """323: put a half, or one that was given up, back with its checks starting anew."""
+        host = self._store_host()
+        properties = half.properties
+        properties[p.TRANSACTION_CHECK_TIMES] = "0"
+        message = MessageExtBrokerInner(
+            names.TRANS_HALF_TOPIC,
+            half.body,
+            p.encode_properties(properties),
+            HALF_QUEUE_ID,
+            half.flag,
+            half.sys_flag,
+            half.born_timestamp,
+            half.born_host,
+            host,
+            half.reconsume_times,
+            wait_store_ok=False,
+            convert=False,
+        )
+        (result,) = self._store.append_messages([message])
+        return result.ok
+
+
+def _integer(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _records(slices: list[memoryview]) -> list[MessageExt]:
+    """The messages in slices of the log, each of which may hold several records."""
+    messages = []
+    for piece in slices:
+        at = 0
+        while at < len(piece):
+            message = decode_record(piece, at)
+            messages.append(message)
+            at += message.record_size
+    return messages
