@@ -15,6 +15,9 @@ from oberth.cli.output import fail
 from oberth.errors import OberthError
 
 COMMANDS = {
+    "up": ("oberth.cli.up:up", "Start a name server and a broker in one process."),
+    "broker": ("oberth.cli.broker:broker", "Start a broker for name servers elsewhere."),
+    "namesrv": ("oberth.cli.namesrv:namesrv", "Start a name server alone."),
     "store": ("oberth.cli.store:store", "Read, check and repair the files of a store."),
 }
 
