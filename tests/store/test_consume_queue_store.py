@@ -1,4 +1,4 @@
-"""All golden queues read as RocketMQ read them after its own recovery, and the files stay as its."""
+"""Golden queues read as RocketMQ read them after its recovery, and the files stay as its own."""
 
 from __future__ import annotations
 

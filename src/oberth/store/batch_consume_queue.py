@@ -166,6 +166,19 @@ class BatchConsumeQueue:
             )
         )
 
+    def put_light(self, request: DispatchRequest, queue_offset: int) -> bool:
+        """Adds the unit of a record of another topic that names this queue too."""
+        return self.put_unit(
+            BatchConsumeQueueUnit(
+                request.commit_log_offset,
+                request.record_size,
+                request.tags_code,
+                request.store_timestamp,
+                queue_offset,
+                1,
+            )
+        )
+
     # Reading
 
     def _at(self, place: int) -> BatchConsumeQueueUnit | None:

@@ -179,6 +179,12 @@ class ConsumeQueue:
             request.commit_log_offset, request.record_size, tags_code, request.queue_offset
         )
 
+    def put_light(self, request: DispatchRequest, queue_offset: int) -> bool:
+        """Adds the unit of a record of another topic that names this queue too."""
+        return self.put(
+            request.commit_log_offset, request.record_size, request.tags_code, queue_offset
+        )
+
     def put_many(self, units: bytes | bytearray | memoryview, first_queue_offset: int) -> int:
         """Adds units of consecutive queue offsets; those that are there are left out.
 

@@ -151,12 +151,15 @@ class ConsumeQueueStore:
         extents: Mapping[QueueKey, QueueExtent] | None = None,
         *,
         extents_log_min: int = -1,
+        redispatch_from: int | None = None,
     ) -> int:
         """Finds where every queue ends; returns max_physic_offset.
 
         Args:
             extents: the `snapshot` of a clean shutdown; a queue whose files fit is not read.
             extents_log_min: the CommitLog's min offset that those extents are corrected for.
+            redispatch_from: after a crash, from where on records are dispatched again. What the
+                queues hold of them is cut off, so that no hole of a power cut stays in between.
         """
         known = extents or {}
         missing = False
@@ -166,6 +169,8 @@ class ConsumeQueueStore:
                 missing = missing or extent is None
                 queue.recover(extent)
         self._corrected_for = -1 if missing else extents_log_min
+        if redispatch_from is not None:
+            self.truncate(redispatch_from)
         return self.max_physic_offset
 
     def close(self) -> None:
@@ -279,8 +284,10 @@ class ConsumeQueueStore:
 
         RocketMQ: truncateDirtyLogicFiles.
         """
-        self._stale = [queue for queue in self.all_queues() if queue.truncate(limit)]
-        self._stale_log_end = limit if log_end_offset is None else log_end_offset
+        stale = [queue for queue in self.all_queues() if queue.truncate(limit)]
+        self._stale = list(dict.fromkeys((*self._stale, *stale)))
+        end = limit if log_end_offset is None else log_end_offset
+        self._stale_log_end = max(self._stale_log_end, end)
         self._corrected_for = -1
 
     def correct_min_offsets(self, log_min_offset: int) -> None:

@@ -1,0 +1,424 @@
+"""One index file: a hash table on disk from key hashes to CommitLog offsets.
+
+Written through a mapping. Blocks are reserved before they are written: the slots when the file is
+made, entries a chunk ahead; so a full disk is an exception and never a signal. Entries go into the
+file at once, the header when `publish` is called: between two calls readers in other processes see
+fewer entries, and after a crash `repair` finds the others.
+
+Entries are in the order of the CommitLog: their offsets never decrease.
+
+RocketMQ: IndexFile. It writes the header with every entry, and deletes the file after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from oberth.errors import StoreCorruptError
+from oberth.formats.index_file import (
+    ENTRY,
+    ENTRY_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    SLOT,
+    SLOT_SIZE,
+    TIME_DIFF_MAX,
+    IndexEntry,
+    IndexHeader,
+    entry_position,
+    file_size,
+)
+from oberth.store.files import FileSystem, Mapping, allocate_ahead
+
+_CHUNK_ENTRIES: Final = 4096
+_pack_entry = ENTRY.pack_into
+_unpack_slot = SLOT.unpack_from
+_pack_slot = SLOT.pack_into
+
+
+class IndexFile:
+    """One file. One thread puts; any may query; whoever deletes it sees that nobody puts."""
+
+    __slots__ = (
+        "_allocated",
+        "_entries_start",
+        "_mapping",
+        "_published",
+        "begin_offset",
+        "begin_timestamp",
+        "end_offset",
+        "end_timestamp",
+        "entries_max",
+        "files",
+        "hash_slot_count",
+        "index_count",
+        "name",
+        "path",
+        "slots",
+        "view",
+        "writable",
+    )
+
+    begin_timestamp: int
+    end_timestamp: int
+    begin_offset: int
+    end_offset: int
+    hash_slot_count: int
+    index_count: int
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        name: str,
+        slots: int,
+        entries_max: int,
+        *,
+        create: bool = False,
+        writable: bool = True,
+        begin_offset: int = 0,
+        begin_timestamp: int = 0,
+    ) -> None:
+        """Opens a file, or makes one that begins where the one before it ended.
+
+        Raises:
+            StoreFullError: the disk has no room for the slots of a new file; it is not made.
+            StoreCorruptError: an existing file of another size.
+        """
+        self.files = files
+        self.name = name
+        self.path = f"{directory}/{name}"
+        self.slots = slots
+        self.entries_max = entries_max
+        self.writable = writable
+        size = file_size(slots, entries_max)
+        if not create and files.size(self.path) != size:
+            raise StoreCorruptError(
+                f"{self.path}: found {files.size(self.path)} bytes, {size} are what "
+                f"{slots} slots and {entries_max} entries take"
+            )
+        self._mapping: Mapping = files.map(self.path, size, create=create, writable=writable)
+        self.view = self._mapping.view
+        self._entries_start = entry_position(0, slots)
+        self._allocated = 0
+        if create:
+            try:
+                self._reserve(self._entries_start)
+            except BaseException:
+                self._mapping.close()
+                files.remove(self.path)
+                raise
+            HEADER.pack_into(
+                self.view, 0, begin_timestamp, begin_timestamp, begin_offset, begin_offset, 0, 0
+            )
+        self.refresh()
+
+    def __repr__(self) -> str:
+        return (
+            f"IndexFile({self.path}, {self.entry_count} entries, "
+            f"{self.begin_offset} to {self.end_offset})"
+        )
+
+    def refresh(self) -> None:
+        """Takes the header from the file."""
+        (
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.hash_slot_count,
+            count,
+        ) = HEADER.unpack_from(self.view, 0)
+        self.index_count = self._published = max(count, 1)
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header as it stands in memory."""
+        return IndexHeader(
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.hash_slot_count,
+            self.index_count,
+        )
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries it holds."""
+        return self.index_count - 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits any more. RocketMQ: isWriteFull."""
+        return self.index_count >= self.entries_max
+
+    # Writing
+
+    def _reserve(self, end: int) -> None:
+        if self._allocated < self._entries_start:
+            # All slots: a key may fall into any of them. A file of RocketMQ's has holes here.
+            self._mapping.allocate(0, self._entries_start)
+            self._allocated = self._entries_start
+        if end > self._allocated:
+            start = max(self._allocated, self._entries_start + self.index_count * ENTRY_SIZE)
+            self._allocated = allocate_ahead(self._mapping, start, end)
+
+    def put(
+        self, hashes: Sequence[int], commit_log_offset: int, store_timestamp: int, first: int = 0
+    ) -> int:
+        """Adds an entry for each key hash from ``first`` on, while there is room.
+
+        Returns the number of the first hash that did not fit, len(hashes) if all did.
+        RocketMQ: putKey.
+
+        Raises:
+            StoreFullError: the disk has no room; entries before are there, see index_count.
+        """
+        view = self.view
+        count = self.index_count
+        slots = self.slots
+        entries_start = self._entries_start
+        room = self.entries_max
+        for number in range(first, len(hashes)):
+            if count >= room:
+                return number
+            at = entries_start + count * ENTRY_SIZE
+            if at + ENTRY_SIZE > self._allocated:
+                self._reserve(at + ENTRY_SIZE)
+            key_hash = hashes[number]
+            slot_at = HEADER_SIZE + key_hash % slots * SLOT_SIZE
+            previous = _unpack_slot(view, slot_at)[0]
+            if previous <= 0 or previous > count:
+                previous = 0
+                self.hash_slot_count += 1
+            begin = self.begin_timestamp
+            # Against the begin that a rolled file inherited, for its first entry: as RocketMQ.
+            time_diff = (store_timestamp - begin) // 1000 if 0 < begin < store_timestamp else 0
+            if time_diff > TIME_DIFF_MAX:
+                time_diff = TIME_DIFF_MAX
+            _pack_entry(view, at, key_hash, commit_log_offset, time_diff, previous)
+            _pack_slot(view, slot_at, count)
+            if count == 1:
+                self.begin_offset = commit_log_offset
+                self.begin_timestamp = store_timestamp
+            count += 1
+            self.index_count = count
+            self.end_offset = commit_log_offset
+            self.end_timestamp = store_timestamp
+        return len(hashes)
+
+    def publish(self) -> None:
+        """Writes the header, if there are entries that it does not tell of."""
+        if self._published != self.index_count:
+            self._write_header()
+
+    def _write_header(self) -> None:
+        HEADER.pack_into(self.view, 0, *self.header)
+        self._published = self.index_count
+
+    def flush(self) -> int:
+        """Publishes and syncs; returns the index_count that is on the disk."""
+        self.publish()
+        count = self.index_count
+        self._mapping.sync()
+        return count
+
+    # Reading
+
+    def entry(self, number: int) -> IndexEntry:
+        """Entry ``number``, from 1 to entry_count."""
+        return IndexEntry(*ENTRY.unpack_from(self.view, self._entries_start + number * ENTRY_SIZE))
+
+    def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether a time interval has something in common with the file's."""
+        first, last = self.begin_timestamp, self.end_timestamp
+        return (
+            (begin_ms < first and end_ms > last)
+            or first <= begin_ms <= last
+            or (first <= end_ms <= last)
+        )
+
+    def select(self, key_hash: int, max_num: int, begin_ms: int, end_ms: int) -> list[int]:
+        """CommitLog offsets of the entries with a key hash, newest first.
+
+        RocketMQ: selectPhyOffset. Times are whole seconds behind the file's begin, so an entry may
+        seem up to 999 ms older than it is.
+        """
+        found: list[int] = []
+        count = self.index_count
+        (number,) = _unpack_slot(self.view, HEADER_SIZE + key_hash % self.slots * SLOT_SIZE)
+        if count <= 1:
+            return found
+        unpack, start = ENTRY.unpack_from, self._entries_start
+        while 0 < number < count and len(found) < max_num:
+            entry_hash, offset, time_diff, previous = unpack(self.view, start + number * ENTRY_SIZE)
+            if time_diff < 0:
+                break
+            time = self.begin_timestamp + time_diff * 1000
+            if entry_hash == key_hash and begin_ms <= time <= end_ms:
+                found.append(offset)
+            # A chain only leads to older entries; one that does not is damaged.
+            if previous >= number or time < begin_ms:
+                break
+            number = previous
+        return found
+
+    def count_at_end(self, commit_log_offset: int) -> int:
+        """How many of the newest entries belong to the record at an offset."""
+        number = self.entry_count
+        while number > 0 and self.entry(number).commit_log_offset == commit_log_offset:
+            number -= 1
+        return self.entry_count - number
+
+    # Checking and repairing
+
+    def trouble(self) -> str | None:
+        """Why the header cannot be right, or None. Reads the header and two entries."""
+        header = self.header
+        if not 0 <= header.hash_slot_count <= header.index_count:
+            return f"{header.hash_slot_count} slots in use by {header.index_count - 1} entries"
+        if header.index_count > self.entries_max:
+            return f"index count {header.index_count}, at most {self.entries_max}"
+        if header.begin_offset > header.end_offset:
+            return f"begins at offset {header.begin_offset}, ends at {header.end_offset}"
+        if header.index_count > 1:
+            first = self.entry(1).commit_log_offset
+            last = self.entry(header.index_count - 1).commit_log_offset
+            if (first, last) != (header.begin_offset, header.end_offset):
+                return (
+                    f"entries from offset {first} to {last}, the header says "
+                    f"{header.begin_offset} to {header.end_offset}"
+                )
+        return None
+
+    def valid_entries(self, safe_count: int, log_end_offset: int) -> int:
+        """The number of the first entry that is not valid, looking at all from safe_count on.
+
+        Valid is an entry that a put can have written behind the one before it, of a record before
+        ``log_end_offset``. Entries below ``safe_count`` are known to be on the disk.
+        """
+        number = min(max(safe_count, 1), self.entries_max)
+        number = self._first_at_or_behind(log_end_offset, number)
+        if number < min(max(safe_count, 1), self.entries_max):
+            return number
+        last = self.entry(number - 1).commit_log_offset if number > 1 else 0
+        while number < self.entries_max:
+            stop = min(number + _CHUNK_ENTRIES, self.entries_max)
+            data = self.view[
+                self._entries_start + number * ENTRY_SIZE : self._entries_start + stop * ENTRY_SIZE
+            ]
+            for key_hash, offset, time_diff, previous in ENTRY.iter_unpack(data):
+                if (
+                    not last <= offset < log_end_offset
+                    or key_hash < 0
+                    or time_diff < 0
+                    or not 0 <= previous < number
+                    or not (key_hash or offset or time_diff or previous)
+                ):
+                    return number
+                last = offset
+                number += 1
+        return number
+
+    def _first_at_or_behind(self, commit_log_offset: int, stop: int) -> int:
+        start = 1
+        while start < stop:
+            middle = (start + stop) // 2
+            if self.entry(middle).commit_log_offset >= commit_log_offset:
+                stop = middle
+            else:
+                start = middle + 1
+        return start
+
+    def cut(self, index_count: int, end_timestamp: int | None = None) -> None:
+        """Keeps the entries below a number, makes the slots anew from them, and the header.
+
+        Args:
+            index_count: the number that the next entry gets.
+            end_timestamp: store time of the last entry kept; by default what its seconds say.
+        """
+        self._reserve(self._entries_start + index_count * ENTRY_SIZE)
+        self.index_count = index_count
+        self.hash_slot_count = self._build_slots()
+        if index_count > 1:
+            first, last = self.entry(1), self.entry(index_count - 1)
+            self.begin_offset = first.commit_log_offset
+            self.end_offset = last.commit_log_offset
+            if end_timestamp is None:
+                end_timestamp = self._end_timestamp(last)
+            self.end_timestamp = max(end_timestamp, self.begin_timestamp)
+        else:
+            self.end_offset, self.end_timestamp = self.begin_offset, self.begin_timestamp
+        self._write_header()
+
+    def _build_slots(self) -> int:
+        """Fills the slot table from the entries; returns how many slots are in use."""
+        count = self.index_count
+        if count > _CHUNK_ENTRIES:
+            try:
+                import numpy
+            except ImportError:
+                pass
+            else:
+                table = numpy.ndarray((self.slots,), ">i4", self.view, HEADER_SIZE)
+                hashes = numpy.ndarray(
+                    (count - 1,), ">i4", self.view, self._entries_start + ENTRY_SIZE, (ENTRY_SIZE,)
+                )
+                table[:] = 0
+                # Of equal slots the last assignment stays: the newest entry.
+                table[hashes % self.slots] = numpy.arange(1, count, dtype=">i4")
+                return int(numpy.count_nonzero(table))
+        self._zero_slots()
+        used = 0
+        for number in range(1, count):
+            (key_hash,) = SLOT.unpack_from(self.view, self._entries_start + number * ENTRY_SIZE)
+            at = HEADER_SIZE + key_hash % self.slots * SLOT_SIZE
+            used += _unpack_slot(self.view, at)[0] == 0
+            _pack_slot(self.view, at, number)
+        return used
+
+    def _zero_slots(self) -> None:
+        zeros = bytes(1 << 16)
+        for at in range(HEADER_SIZE, self._entries_start, len(zeros)):
+            size = min(len(zeros), self._entries_start - at)
+            self.view[at : at + size] = zeros[:size]
+
+    def take_in(self, index_count: int) -> None:
+        """Takes entries in that are behind those of the header, whose slots may not be set."""
+        self._reserve(self._entries_start + index_count * ENTRY_SIZE)
+        for number in range(self.index_count, index_count):
+            (key_hash,) = SLOT.unpack_from(self.view, self._entries_start + number * ENTRY_SIZE)
+            at = HEADER_SIZE + key_hash % self.slots * SLOT_SIZE
+            if self.entry(number).previous == 0:
+                self.hash_slot_count += 1
+            _pack_slot(self.view, at, number)
+        if index_count > self.index_count:
+            last = self.entry(index_count - 1)
+            self.index_count = index_count
+            self.end_offset = last.commit_log_offset
+            self.end_timestamp = max(self.end_timestamp, self._end_timestamp(last))
+            self._write_header()
+
+    def _end_timestamp(self, last: IndexEntry) -> int:
+        """The store time of an entry; the header's if they agree on the second."""
+        second = self.begin_timestamp + last.time_diff * 1000
+        return min(self.end_timestamp, second + 999) if self.end_timestamp >= second else second
+
+    # Closing
+
+    def close(self) -> None:
+        """Unmaps the file."""
+        if self.writable and len(self.view):
+            self.publish()
+        self.view = memoryview(b"")
+        self._mapping.close()
+
+    def destroy(self) -> None:
+        """Unmaps and deletes the file."""
+        self.view = memoryview(b"")
+        self._mapping.close()
+        self.files.remove(self.path)
+        self.files.sync_directory(os.path.dirname(self.path))

@@ -1,0 +1,592 @@
+"""The index of a store: which records have a key, by unique key, user key and (5.x) tags.
+
+Files follow each other; only the newest is written. A record's keys are put in this order:
+UNIQ_KEY, each of KEYS, and in the 5.x line its TAGS as ``topic#T#tags``. Half messages are indexed
+under their own topic, rollbacks are not.
+
+Kinder than RocketMQ: after a crash an unfinished file is repaired and only what was not on the
+disk is indexed again (there: the file is deleted and older messages can not be found any more); a
+record that is dispatched twice is indexed once (there: the last one twice).
+
+RocketMQ: IndexService.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from oberth.errors import StoreCorruptError
+from oberth.formats.index_file import TAG_INDEX_TYPE, key_hash, key_hash_prefix
+from oberth.formats.java_string import hash_units, utf16_units
+from oberth.formats.message import DispatchRequest
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.options import Line
+from oberth.formats.paths import INDEX, is_index_name
+from oberth.formats.properties import find_property
+from oberth.formats.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from oberth.store.files import FileSystem
+from oberth.store.index_file import IndexFile
+
+log = logging.getLogger(__name__)
+
+INT64_MAX: Final = (1 << 63) - 1
+# Of a long key all but so many characters is looked up: unique keys of a client begin alike.
+_TAIL_LENGTH: Final = 12
+_HEADS_MAX: Final = 4096
+_TOPICS_MAX: Final = 65_536
+_POWER_OF_TAIL: Final = pow(31, _TAIL_LENGTH, 1 << 32)
+
+
+class IndexQueryResult(NamedTuple):
+    """CommitLog offsets of entries whose key hash matches, newest first; keys are not compared."""
+
+    offsets: list[int]
+    last_update_timestamp: int
+    last_update_offset: int
+
+
+class DamagedIndexFile(NamedTuple):
+    """A file in the middle that must be built again from the records of a range of the log."""
+
+    name: str
+    reason: str
+    start: int
+    stop: int
+    """Records that start at or before `stop` belong to it; the last of them maybe in part."""
+
+
+_NO_RECORD: Final = (-1, 0)
+
+
+class _Hashes:
+    """Key hashes of a record's properties, with what is the same from record to record kept."""
+
+    __slots__ = ("_heads", "_prefixes", "_tags", "with_tags")
+
+    def __init__(self, *, with_tags: bool) -> None:
+        self.with_tags = with_tags
+        self._prefixes: dict[str, tuple[int, int]] = {}
+        self._heads: dict[bytes, int] = {}
+        self._tags: dict[tuple[str, bytes], int] = {}
+
+    def of(self, topic: str, properties: bytes) -> list[int]:
+        """The key hashes of a record in the order in which they are put."""
+        hashes: list[int] = []
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            if len(self._prefixes) >= _TOPICS_MAX:
+                self._prefixes.clear()
+            prefix = (key_hash_prefix(topic), key_hash_prefix(f"{topic}#{TAG_INDEX_TYPE}"))
+            self._prefixes[topic] = prefix
+        uniq_key = find_property(properties, b"UNIQ_KEY")
+        if uniq_key is not None:
+            hashes.append(self._hash(prefix[0], uniq_key))
+        keys = find_property(properties, b"KEYS")
+        if keys is not None:
+            if b" " in keys:
+                hashes += [self._hash(prefix[0], key) for key in keys.split(b" ") if key]
+            else:
+                hashes.append(self._hash(prefix[0], keys))
+        if self.with_tags:
+            tags = find_property(properties, b"TAGS")
+            if tags is not None:
+                found = self._tags.get((topic, tags))
+                if found is None:
+                    if len(self._tags) >= _HEADS_MAX:
+                        self._tags.clear()
+                    found = self._tags[topic, tags] = self._hash(prefix[1], tags)
+                hashes.append(found)
+        return hashes
+
+    def _hash(self, prefix: int, key: bytes) -> int:
+        if not key.isascii():
+            return self._signed(hash_units(utf16_units(str(key, "utf-8", "replace")), prefix))
+        length = len(key)
+        if length > _TAIL_LENGTH:
+            head = key[:-_TAIL_LENGTH]
+            value = self._heads.get(head)
+            if value is None:
+                if len(self._heads) >= _HEADS_MAX:
+                    self._heads.clear()
+                value = self._heads[head] = hash_units(head)
+            # hash(a + b) = hash(a) * 31**len(b) + hash(b)
+            prefix = prefix * pow(31, length - _TAIL_LENGTH, 1 << 32) + value
+            key = key[-_TAIL_LENGTH:]
+        return self._signed(hash_units(key, prefix))
+
+    @staticmethod
+    def _signed(value: int) -> int:
+        if value < 0x80000000:
+            return value
+        # abs(-2**31) stays negative in Java, and RocketMQ then takes 0.
+        return 0x100000000 - value if value != 0x80000000 else 0
+
+
+class IndexService:
+    """The index files of a store. One thread puts; any may query, flush or delete."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        config: MessageStoreConfig,
+        *,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        writable: bool = True,
+        on_full: Callable[[int], None] = lambda _end_timestamp: None,
+    ) -> None:
+        """Makes the service; `load` opens the files.
+
+        Args:
+            files: where they are.
+            config: storePathRootDir, maxHashSlotNum, maxIndexNum, maxMsgsNumBatch, the line.
+            clock_ms: names new files.
+            writable: False for a store that another process writes.
+            on_full: called from a thread of its own with the end timestamp of a full file when
+                that file is on the disk: the checkpoint's index timestamp.
+        """
+        self.files = files
+        self.directory = f"{config.store_path_root_dir}/{INDEX}"
+        self.config = config
+        self.index_files: list[IndexFile] = []
+        self.damaged: list[DamagedIndexFile] = []
+        self.indexed_offset = -1
+        self._clock_ms = clock_ms
+        self._writable = writable
+        self._on_full = on_full
+        self._hashes = _Hashes(with_tags=config.line is Line.V5)
+        self._last: IndexFile | None = None
+        # The record that may be indexed in part, and how many of its keys are.
+        self._partial = _NO_RECORD
+        self._safe_counts: dict[str, int] = {}
+        self._flush_lock = threading.Lock()  # guards _safe_counts; one flush at a time
+        self._flushers: list[threading.Thread] = []
+
+    # Opening and closing
+
+    def load(
+        self,
+        *,
+        clean: bool = True,
+        log_end_offset: int = INT64_MAX,
+        safe_counts: Mapping[str, int] | None = None,
+        safe_offset: int = -1,
+        flushed_timestamp: int = 0,
+        same_boot: bool = False,
+    ) -> int:
+        """Opens the files and, after a crash, repairs them.
+
+        Args:
+            clean: the last user of the store stopped properly.
+            log_end_offset: where the CommitLog ends after its recovery; entries behind are cut.
+            safe_counts: what `safe_counts` said after a flush.
+            safe_offset: records before it were indexed then.
+            flushed_timestamp: full files that end at or before it are on the disk; the
+                checkpoint's index timestamp.
+            same_boot: the machine has not been started again since: what the killed process wrote
+                is all there.
+
+        Returns:
+            The CommitLog offset from which on records are to be dispatched again to make the index
+            complete: 0 without files. `damaged` lists files to be built again besides.
+
+        Raises:
+            StoreCorruptError: a file of a size other than configured.
+        """
+        self.close()
+        self.damaged = []
+        for name in self.files.list(self.directory):
+            path = f"{self.directory}/{name}"
+            if not is_index_name(name) or self.files.is_dir(path):
+                continue
+            if self.files.size(path) == 0:
+                if self._writable:
+                    self.files.remove(path)
+                continue
+            self.index_files.append(self._open(name))
+        counts = dict(safe_counts or {})
+        here = {file.name: file for file in self.index_files}
+        complete = self._drop_damaged(clean=clean)
+        if self._writable and not clean:
+            self._repair(log_end_offset, counts, flushed_timestamp, same_boot=same_boot)
+        self._find_end()
+        if self._writable:
+            self.truncate(log_end_offset)
+        self._safe_counts = {
+            name: count
+            for name, count in counts.items()
+            if name in here and here[name].index_count == count
+        }
+        if clean and complete and self._partial[0] >= 0:
+            # All keys of the last record are there, whatever the order they were put in.
+            self.indexed_offset, self._partial = self._partial[0], _NO_RECORD
+        start = max(self.indexed_offset + 1, 0)
+        if safe_counts is not None and all(
+            name in here and here[name].index_count >= count for name, count in counts.items()
+        ):
+            start = max(start, min(safe_offset, log_end_offset))
+        return start
+
+    def _open(self, name: str) -> IndexFile:
+        return IndexFile(
+            self.files,
+            self.directory,
+            name,
+            self.config.max_hash_slot_num,
+            self.config.max_index_num,
+            writable=self._writable,
+        )
+
+    def _drop_damaged(self, *, clean: bool) -> bool:
+        """Takes out files that contradict themselves; those in the middle go into `damaged`.
+
+        Returns whether the newest file stayed.
+        """
+        complete = True
+        for number in range(len(self.index_files) - 1, -1, -1):
+            file = self.index_files[number]
+            last = number == len(self.index_files) - 1
+            # The header of the last file lags behind its entries after a crash.
+            reason = None if last and not clean else file.trouble()
+            if reason is None:
+                continue
+            log.warning("%s: %s; it is built again", file.path, reason)
+            if last and self._writable:
+                file.destroy()
+                del self.index_files[number]
+                complete = False
+            elif not last:
+                before = self.index_files[number - 1].end_offset if number else 0
+                after = self.index_files[number + 1].begin_offset
+                self.damaged.append(DamagedIndexFile(file.name, reason, before, after))
+        return complete
+
+    def _repair(
+        self, log_end: int, counts: Mapping[str, int], flushed_timestamp: int, *, same_boot: bool
+    ) -> None:
+        """Finds which entries of files that were not synced survived, and makes their slots anew.
+
+        Where entries are missing in one file those in later files are given up: entries are in the
+        order of the CommitLog, and all from the first missing one on are put again.
+        """
+        damaged = {damage.name for damage in self.damaged}
+        for number, file in enumerate(self.index_files):
+            last = number == len(self.index_files) - 1
+            if file.name in damaged or (
+                not last
+                and (
+                    same_boot
+                    or counts.get(file.name, 0) >= file.index_count
+                    or 0 < file.end_timestamp <= flushed_timestamp
+                )
+            ):
+                continue
+            published = file.index_count
+            if published <= 1 or published > file.entries_max:
+                # Its begin, which all its times count from, cannot be trusted.
+                file.cut(1)
+                published = 1
+            else:
+                safe_count = published if same_boot else counts.get(file.name, 1)
+                count = file.valid_entries(safe_count, log_end)
+                if same_boot and count >= published:
+                    file.take_in(count)
+                else:
+                    file.cut(count)
+            if file.index_count < published or (not last and not file.is_full):
+                for later in self.index_files[number + 1 :]:
+                    later.destroy()
+                self.damaged = [d for d in self.damaged if d.name <= file.name]
+                del self.index_files[number + 1 :]
+                break
+
+    def _find_end(self) -> None:
+        """Finds where indexing goes on: in the middle of the last record's keys, perhaps."""
+        while self._writable and len(self.index_files) > 1 and not self.index_files[-1].entry_count:
+            self.index_files.pop().destroy()
+        self._last = self.index_files[-1] if self.index_files else None
+        if self._last is None or not self._last.entry_count:
+            self.indexed_offset, self._partial = -1, _NO_RECORD
+            return
+        offset = self._last.end_offset
+        present = 0
+        for file in reversed(self.index_files):
+            count = file.count_at_end(offset)
+            present += count
+            if count < file.entry_count:
+                break
+        self.indexed_offset, self._partial = offset - 1, (offset, present)
+
+    def close(self) -> None:
+        """Publishes and unmaps; waits for flushes of full files."""
+        self._join_flushers()
+        for file in self.index_files:
+            file.close()
+        self.index_files = []
+        self._last = None
+
+    def destroy(self) -> None:
+        """Deletes all files. RocketMQ: destroy."""
+        self._join_flushers()
+        for file in self.index_files:
+            file.destroy()
+        self.index_files = []
+        self._last = None
+        self.indexed_offset = -1
+        self._partial = _NO_RECORD
+
+    def refresh(self) -> None:
+        """Takes in what another process has added. For a store opened read-only."""
+        known = {file.name: file for file in self.index_files}
+        for name in self.files.list(self.directory):
+            if name in known or not is_index_name(name):
+                continue
+            try:
+                file = self._open(name)
+            except (FileNotFoundError, StoreCorruptError):
+                continue  # it is being made, or was just deleted
+            known[name] = file
+        for file in known.values():
+            file.refresh()
+        self.index_files = [known[name] for name in sorted(known)]
+
+    # Putting
+
+    def hashes_of(self, request: DispatchRequest) -> list[int]:
+        """The key hashes of a record, in the order in which they are put."""
+        if request.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return []
+        return self._hashes.of(request.topic, request.properties_raw)
+
+    def put(self, request: DispatchRequest) -> None:
+        """Indexes a record's keys; does nothing for one that is indexed. RocketMQ: buildIndex.
+
+        Raises:
+            StoreFullError: the disk has no room. What was put is remembered; call again later.
+        """
+        offset = request.commit_log_offset
+        if offset <= self.indexed_offset:
+            return
+        hashes = self.hashes_of(request)
+        if hashes:
+            self.put_hashes(hashes, offset, request.store_timestamp)
+        self.indexed_offset = offset
+
+    def put_hashes(self, hashes: list[int], commit_log_offset: int, store_timestamp: int) -> None:
+        """Indexes one record under these hashes, which are all it has."""
+        partial, done = self._partial
+        if partial != commit_log_offset:
+            done = 0
+        file = self._last
+        try:
+            while done < len(hashes):
+                if file is None or file.is_full:
+                    file = self._roll()
+                before = file.index_count
+                try:
+                    done = file.put(hashes, commit_log_offset, store_timestamp, done)
+                except BaseException:
+                    done += file.index_count - before
+                    raise
+        except BaseException:
+            self._partial = (commit_log_offset, done)
+            raise
+        self.indexed_offset = commit_log_offset
+
+    def publish(self) -> None:
+        """Lets other processes see the newest entries. To be called after each burst."""
+        if self._last is not None:
+            self._last.publish()
+
+    def _roll(self) -> IndexFile:
+        """Makes the next file; a full one is flushed behind the caller's back."""
+        full = self._last
+        if not self.files.exists(self.directory):
+            self.files.make_dirs(self.directory)
+        file = IndexFile(
+            self.files,
+            self.directory,
+            self._new_name(),
+            self.config.max_hash_slot_num,
+            self.config.max_index_num,
+            create=True,
+            begin_offset=full.end_offset if full else 0,
+            begin_timestamp=full.end_timestamp if full else 0,
+        )
+        self.files.sync_directory(self.directory)
+        self.index_files = [*self.index_files, file]
+        self._last = file
+        if full is not None:
+            full.publish()
+            thread = threading.Thread(
+                target=self._flush_full, args=(full,), name="index-flush", daemon=True
+            )
+            self._flushers = [t for t in self._flushers if t.is_alive()] + [thread]
+            thread.start()
+        return file
+
+    def _flush_full(self, file: IndexFile) -> None:
+        try:
+            with self._flush_lock:
+                self._safe_counts[file.name] = file.flush()
+            if file.end_timestamp > 0:
+                self._on_full(file.end_timestamp)
+        except (OSError, ValueError):
+            # The next flush() syncs it again; until then it does not count as safe.
+            log.exception("%s: flush of a full index file", file.path)
+
+    def _join_flushers(self) -> None:
+        for thread in self._flushers:
+            thread.join()
+        self._flushers = []
+
+    def _new_name(self) -> str:
+        """Local time, and later than every name that is there: names are the order of the files."""
+        last = self.index_files[-1].name if self.index_files else ""
+        now_ms = self._clock_ms()
+        name = _time_name(now_ms)
+        if name > last or len(last) != len(name):
+            return name
+        # Two within a millisecond, or the clock was set back.
+        return f"{int(last) + 1:017d}"
+
+    # Flush
+
+    def flush(self) -> None:
+        """Publishes and syncs what is not on the disk yet. Raises OSError."""
+        with self._flush_lock:
+            for file in self.index_files:
+                if self._safe_counts.get(file.name) != file.index_count:
+                    self._safe_counts[file.name] = file.flush()
+            names = {file.name for file in self.index_files}
+            self._safe_counts = {n: c for n, c in self._safe_counts.items() if n in names}
+
+    def safe_counts(self) -> dict[str, int]:
+        """By file name the index_count that is on the disk."""
+        with self._flush_lock:
+            return dict(self._safe_counts)
+
+    # Query
+
+    def query_offsets(
+        self,
+        topic: str,
+        key: str,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int,
+        index_type: str | None = None,
+    ) -> IndexQueryResult:
+        """CommitLog offsets of records that may have a key, newest first. RocketMQ: queryOffset.
+
+        Args:
+            topic: the records' topic.
+            key: unique key, user key, or tags.
+            max_num: at most so many, and at most maxMsgsNumBatch.
+            begin_ms: earliest store time.
+            end_ms: latest store time.
+            index_type: "T" for tags; None, "U" and "K" are all the same table of keys.
+        """
+        max_num = min(max_num, self.config.max_msgs_num_batch)
+        if index_type == TAG_INDEX_TYPE:
+            key = f"{TAG_INDEX_TYPE}#{key}"
+        wanted = key_hash(topic, key)
+        offsets: list[int] = []
+        timestamp = last_offset = 0
+        index_files = self.index_files
+        for number, file in enumerate(reversed(index_files)):
+            if number == 0:
+                timestamp, last_offset = file.end_timestamp, file.end_offset
+            if file.is_time_matched(begin_ms, end_ms) and len(file.view):
+                offsets += file.select(wanted, max_num - len(offsets), begin_ms, end_ms)
+            if file.begin_timestamp < begin_ms or len(offsets) >= max_num:
+                break
+        return IndexQueryResult(offsets, timestamp, last_offset)
+
+    @property
+    def total_entries(self) -> int:
+        """Entries of all files."""
+        return sum(file.entry_count for file in self.index_files)
+
+    # Shrinking
+
+    def delete_expired(self, log_min_offset: int) -> int:
+        """Deletes files, never the last, whose records are all gone; returns how many.
+
+        RocketMQ: deleteExpiredFile.
+        """
+        deleted = 0
+        while len(self.index_files) > 1 and self.index_files[0].end_offset < log_min_offset:
+            self._join_flushers()
+            file, self.index_files = self.index_files[0], self.index_files[1:]
+            file.destroy()
+            deleted += 1
+        return deleted
+
+    def truncate(self, log_end_offset: int) -> None:
+        """Cuts the entries of records at or behind an offset."""
+        changed = False
+        while self.index_files and self.index_files[-1].end_offset >= log_end_offset:
+            file = self.index_files[-1]
+            count = file.valid_entries(file.index_count, log_end_offset) if file.entry_count else 1
+            if len(self.index_files) > 1 and count <= 1:
+                self.index_files = self.index_files[:-1]
+                file.destroy()
+            elif file.entry_count:
+                file.cut(count)
+            changed = True
+            if count > 1 or len(self.index_files) <= 1:
+                break
+        if changed:
+            self._find_end()
+
+    def rebuild(self, damage: DamagedIndexFile, requests: Iterable[DispatchRequest]) -> None:
+        """Builds a damaged file anew from the records of its range and puts it in its place.
+
+        Args:
+            damage: one of `damaged`.
+            requests: the records that start within [damage.start, damage.stop], in order.
+        """
+        number = next(n for n, file in enumerate(self.index_files) if file.name == damage.name)
+        old = self.index_files[number]
+        before = self.index_files[number - 1] if number else None
+        after = self.index_files[number + 1]
+        scratch = f"{damage.name}.rebuilt"
+        path = f"{self.directory}/{scratch}"
+        self.files.remove(path)
+        file = IndexFile(
+            self.files,
+            self.directory,
+            scratch,
+            old.slots,
+            old.entries_max,
+            create=True,
+            begin_offset=before.end_offset if before else 0,
+            begin_timestamp=before.end_timestamp if before else 0,
+        )
+        for request in requests:
+            hashes = self.hashes_of(request)
+            offset = request.commit_log_offset
+            first = before.count_at_end(offset) if before and offset == before.end_offset else 0
+            if offset == after.begin_offset:
+                here = sum(
+                    after.entry(n).commit_log_offset == offset
+                    for n in range(1, min(after.index_count, len(hashes) + 1))
+                )
+                hashes = hashes[: len(hashes) - here]
+            file.put(hashes, offset, request.store_timestamp, first)
+        file.flush()
+        file.close()
+        old.destroy()
+        self.files.rename(path, f"{self.directory}/{damage.name}")
+        fresh = self._open(damage.name)
+        self.index_files = [*self.index_files[:number], fresh, *self.index_files[number + 1 :]]
+        self.damaged.remove(damage)
+
+
+def _time_name(now_ms: int) -> str:
+    """The name of a file made now: local time yyyyMMddHHmmssSSS."""
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}"
