@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing.interop import SCENARIOS, Outcome, client_scenarios
+from oberth.testing.interop import SCENARIOS, Outcome, client_scenarios, scenarios_of
 
 pytestmark = pytest.mark.interop
 
@@ -26,7 +26,6 @@ OBSERVED = Path(__file__).parent / "observed"
 MEANT: dict[tuple[str, str], str] = {}
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario(outcome_of: Outcomes, broker: str, suite: str, scenario: str) -> None:
     outcome = outcome_of(broker, suite, scenario)
     if outcome.ok is None:
@@ -34,14 +33,15 @@ def test_scenario(outcome_of: Outcomes, broker: str, suite: str, scenario: str) 
     assert outcome.ok, outcome.detail
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_observed_as_apache(outcome_of: Outcomes, suite: str, scenario: str) -> None:
     """Ours against the record, not against a run of today."""
-    record = OBSERVED / f"apache-5.5.0_{suite}.json"
+    record = OBSERVED / f"apache-5.5.0_{suite.partition('+')[0]}.json"
     if not record.is_file():
         pytest.skip(f"no record of Apache with {suite}")
     expected = json.loads(record.read_text()).get(scenario, {})
     outcome = outcome_of("oberth", suite, scenario)
+    if not outcome.ok:
+        pytest.skip("it did not get that far")
     different = {
         what: (value, outcome.observed.get(what))
         for what, value in expected.items()
@@ -56,3 +56,4 @@ def test_scenarios_are_those_of_the_program() -> None:
     except PeerUnavailableError as why:
         pytest.skip(str(why))
     assert found == list(SCENARIOS)
+    assert client_scenarios("4.9.8") == scenarios_of("4.9.8")
