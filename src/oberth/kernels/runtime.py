@@ -27,6 +27,7 @@ import threading
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,7 +64,10 @@ _KERNELS = {
     "index_put": "index",
     "index_relink": "index",
 }
-# The reference gets through some 30 MB of log a second; loading takes 0.05 s, compiling some 3 s.
+# The reference gets through some 30 MB of log a second, and loading takes 0.05 s: worth it after a
+# MiB in all. Compiling takes some 3 s and the GIL, so a server that reads a little at a time must
+# never slide into it: only one call with this much work, or `prepare`, starts it. From then on
+# (`_in_bulk`) every kernel that is asked for is compiled.
 WORK_BEFORE_LOAD = 1 << 20
 WORK_BEFORE_COMPILE = 64 << 20
 _DIGEST_SIZE = 32
@@ -74,17 +78,24 @@ _ALLOWED_SYMBOLS = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
 
 Kernel = Callable[["array[int]"], int]
 
-_lock = threading.Lock()  # guards the five names below
+_lock = threading.Lock()  # guards the names below
 _kernels: dict[str, Kernel] = {}
+_failures: dict[str, str] = {}
 _engines: list[Any] = []  # own the machine code; never dropped
 _work_done = 0
+_in_bulk = False
 _cache_directory: Path | None = None
 _disabled = False
 
 
 def available() -> bool:
     """Whether kernels can be compiled here: numba and numpy are installed. Imports neither."""
-    return not _disabled and find_spec("numba") is not None and find_spec("numpy") is not None
+    return not _disabled and _is_installed()
+
+
+@cache
+def _is_installed() -> bool:
+    return find_spec("numba") is not None and find_spec("numpy") is not None
 
 
 def use_cache_directory(directory: Path | None) -> None:
@@ -102,15 +113,21 @@ def use_reference_only(reference_only: bool) -> None:
 
 
 def prepare(*names: str) -> bool:
-    """Loads, or compiles, the named kernels (all without names) now; False without numba.
+    """Loads, or compiles, the named kernels (all without names) now.
 
     For callers that know that much work is coming: a Spark worker, a rebuild, a benchmark.
+
+    Returns:
+        Whether all of them are compiled: False without numba, or where it fails (`failures`).
     """
-    if not available():
-        return False
-    for name in names or _KERNELS:
-        _require(name)
-    return True
+    global _in_bulk
+    _in_bulk = True
+    return available() and None not in [_require(name) for name in names or _KERNELS]
+
+
+def failures() -> dict[str, str]:
+    """Why kernels could not be compiled or loaded here, by name; their references run instead."""
+    return dict(_failures)
 
 
 def native(name: str, work: int) -> Kernel | None:
@@ -121,18 +138,18 @@ def native(name: str, work: int) -> Kernel | None:
         work: about how many bytes the caller is going to read. Small work is done by the
             reference as long as nothing is loaded, so that it does not pay for the loading.
     """
-    global _work_done
+    global _work_done, _in_bulk
     kernel = _kernels.get(name)
     if kernel is not None:
         return None if _disabled else kernel
-    if not available():
+    if name in _failures or not available():
         return None
     with _lock:
         _work_done += work
         done = _work_done
-    if done < WORK_BEFORE_LOAD:
-        return None
-    if done < WORK_BEFORE_COMPILE and not _is_cached(name):
+    if work >= WORK_BEFORE_COMPILE:
+        _in_bulk = True
+    if done < WORK_BEFORE_LOAD or not (_in_bulk or _is_cached(name)):
         return None
     return _require(name)
 
@@ -142,12 +159,14 @@ def loaded() -> tuple[str, ...]:
     return tuple(_kernels)
 
 
-def _require(name: str) -> Kernel:
+def _require(name: str) -> Kernel | None:
     with _lock:
-        kernel = _kernels.get(name)
-        if kernel is None:
-            kernel = _kernels[name] = _load(name)
-        return kernel
+        if name not in _kernels and name not in _failures:
+            try:
+                _kernels[name] = _load(name)
+            except Exception as error:  # noqa: BLE001 - what LLVM cannot do, the reference can
+                _failures[name] = f"{type(error).__name__}: {error}"
+        return _kernels.get(name)
 
 
 def _directories() -> list[Path]:
