@@ -95,3 +95,71 @@ def read_store() -> Callable[..., Read]:
     """Reads a store as a batch query would, without a JVM."""
     pytest.importorskip("pyspark")
     return _read_store
+
+
+class GrowingStore:
+    """A store that a test writes to while it is read: records and ConsumeQueue units, no Index."""
+
+    def __init__(
+        self, root: Path, *, segment_size: int = 1 << 20, queue_size: int = 20_000
+    ) -> None:
+        self.root = root
+        self._segment_size = segment_size
+        self._queue_size = queue_size
+        self._log_end = 0
+        self._ends: dict[tuple[str, int], int] = {}
+        (root / "commitlog").mkdir(parents=True, exist_ok=True)
+
+    def append(
+        self,
+        topic: str,
+        queue: int,
+        body: bytes,
+        *,
+        tags: str = "",
+        keys: str = "",
+        time: int = 1_700_000_000_000,
+        dispatch: bool = True,
+    ) -> int:
+        """Adds one message; gives its queue offset."""
+        from oberth.formats import message as m
+        from oberth.formats.consume_queue import UNIT
+        from oberth.formats.java_string import java_hash
+        from oberth.formats.properties import encode_properties
+
+        offset = self._ends.get((topic, queue), 0)
+        properties = encode_properties({"TAGS": tags or None, "KEYS": keys or None})
+        size = m.record_size(len(body), len(topic.encode()), len(properties), 0, m.MAGIC_V1)
+        rest = self._segment_size - self._log_end % self._segment_size
+        if size + m.BLANK_SIZE_MIN > rest:
+            self._write("commitlog", self._log_end, m.encode_blank(rest), self._segment_size)
+            self._log_end += rest
+        host = m.encode_host("127.0.0.1", 10911)
+        record = m.MessageExt(
+            topic, queue, offset, self._log_end, size, m.MAGIC_V1, m.body_crc(body), 0, 0, time,
+            host, time, host, 0, 0, body, properties,
+        ).encode()  # fmt: skip
+        self._write("commitlog", self._log_end, record, self._segment_size)
+        unit = UNIT.pack(self._log_end, size, java_hash(tags) if tags else 0)
+        self._log_end += size
+        self._ends[topic, queue] = offset + 1
+        if dispatch:
+            self._write(f"consumequeue/{topic}/{queue}", offset * 20, unit, self._queue_size)
+        return offset
+
+    def _write(self, directory: str, at: int, data: bytes, file_size: int) -> None:
+        start = at // file_size * file_size
+        path = self.root / directory / f"{start:020d}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.touch()
+            os.truncate(path, file_size)
+        with path.open("r+b") as file:
+            file.seek(at - start)
+            file.write(data)
+
+
+@pytest.fixture
+def growing_store(tmp_path: Path) -> GrowingStore:
+    """An empty store to write to."""
+    return GrowingStore(tmp_path / "broker-g")

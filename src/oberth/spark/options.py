@@ -382,6 +382,18 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     )
 
 
+def schema_options(given: Mapping[str, str]) -> tuple[str, bool]:
+    """The option ``columns`` and whether properties are included: what a schema depends on.
+
+    Spark asks for the schema before it says whether a query is a stream.
+
+    Raises:
+        OptionError: an unknown option, or a value that is neither true nor false.
+    """
+    options = Given(given, _READ)
+    return options.text("columns"), options.flag("includeProperties", False)
+
+
 def parse_paths(text: str) -> tuple[str, ...]:
     """The store directories of the option ``path``: one, several with commas, or a JSON list.
 

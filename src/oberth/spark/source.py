@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.errors import PySparkNotImplementedError
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
 
 from oberth.errors import NotFoundError, OptionError
 from oberth.formats.names import is_lmq
@@ -19,12 +26,15 @@ from oberth.spark import plan as p
 from oberth.spark.index_lookup import IndexFiles
 from oberth.spark.options import (
     BoundKind,
+    ReadMode,
     ReadOptions,
     ReadOrder,
     parse_read_options,
+    schema_options,
 )
 from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
 from oberth.spark.schemas import Field, arrow_schema, parse_columns, resolve_schema, struct_type
+from oberth.spark.sql_filter import compile_sql
 from oberth.spark.store_files import StoreFiles
 
 if TYPE_CHECKING:
@@ -52,10 +62,8 @@ class RocketMQDataSource(DataSource):
         Raises:
             OptionError: an unknown option or column.
         """
-        options = parse_read_options(self.options, streaming=_streams(self.options))
-        return struct_type(
-            parse_columns(options.columns, with_properties=options.include_properties)
-        )
+        columns, with_properties = schema_options(self.options)
+        return struct_type(parse_columns(columns, with_properties=with_properties))
 
     def reader(self, schema: StructType) -> RocketMQReader:
         """A batch reader.
@@ -65,14 +73,35 @@ class RocketMQDataSource(DataSource):
         """
         return RocketMQReader(parse_read_options(self.options, streaming=False), schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream reader with tasks.
 
-def _streams(options: Mapping[str, str]) -> bool:
-    """Whether options can only be a stream's: the schema is asked for before that is known."""
-    try:
-        parse_read_options(options, streaming=False)
-    except OptionError:
-        return True
-    return False
+        Raises:
+            OptionError: an unknown option, a wrong value, or one that streams refuse.
+            PySparkNotImplementedError: readMode=driver; Spark then asks for a simple reader.
+        """
+        options = self._stream_options()
+        if options.read_mode is ReadMode.DRIVER:
+            raise PySparkNotImplementedError(
+                errorClass="NOT_IMPLEMENTED",
+                messageParameters={"feature": "streamReader with readMode=driver"},
+            )
+        from oberth.spark.stream import RocketMQStreamReader
+
+        return RocketMQStreamReader(options, schema)
+
+    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
+        """A stream reader on the driver (readMode=driver)."""
+        from oberth.spark.stream import RocketMQDriverStreamReader
+
+        return RocketMQDriverStreamReader(self._stream_options(), schema)
+
+    def _stream_options(self) -> ReadOptions:
+        options = parse_read_options(self.options, streaming=True)
+        require_path(options)
+        if options.filter_sql:
+            compile_sql(options.filter_sql)
+        return options
 
 
 def require_path(options: ReadOptions) -> None:
@@ -127,8 +156,6 @@ class RocketMQReader(DataSourceReader):
         self.fields: tuple[Field, ...] = resolve_schema(schema)
         self.predicate: Predicate = EVERYTHING
         if options.filter_sql:
-            from oberth.spark.sql_filter import compile_sql
-
             compile_sql(options.filter_sql)
         if options.pushdown:
             self.pushFilters = _FilterPushdown(self)  # type: ignore[method-assign]

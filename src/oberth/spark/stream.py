@@ -1,0 +1,363 @@
+"""Structured Streaming over stores: offsets, how much a trigger takes, and the two readers.
+
+A stream's offset is the next queue offset of every queue, as canonical JSON with sorted keys:
+``{"TopicA": {"broker-a": {"0": 12, "1": 7}}}``; Spark compares offsets as text. What a batch reads
+follows from its two offsets alone, so a restart repeats exactly the batch that was cut short.
+
+A queue or topic that appears later starts at its beginning: at 0, or, if its first messages were
+gone before it was ever seen, at its first offset, which is then entered into the offset before
+anything is read. A queue that disappears stays in the offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from oberth.errors import NotFoundError
+from oberth.spark import plan as p
+from oberth.spark.options import ReadOptions
+from oberth.spark.predicates import EVERYTHING
+from oberth.spark.schemas import Field, resolve_schema
+from oberth.spark.source import RocketMQPartition, make_piece_reader, queue_cuts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+#: How long a look for new messages waits before it says that there are none, and how often it
+#: looks. Without waiting Spark asks a hundred times a second.
+IDLE_WAIT_S = 0.1
+IDLE_LOOK_S = 0.004
+_UNITS_AT_ONCE = 65_536
+
+
+def rate_limit(available: Mapping[p.QueueKey, int], most: int) -> dict[p.QueueKey, int]:
+    """How many messages of each queue a trigger takes: in proportion, together exactly ``most``.
+
+    Args:
+        available: messages that each queue has.
+        most: messages of all queues together.
+    """
+    total = sum(available.values())
+    if total <= most:
+        return dict(available)
+    taken = {key: count * most // total for key, count in available.items()}
+    rest = most - sum(taken.values())
+    for key in sorted(available):
+        if rest <= 0:
+            break
+        if taken[key] < available[key]:
+            taken[key] += 1
+            rest -= 1
+    return taken
+
+
+class TriggerPlanner:
+    """Offsets of a stream: where it starts, how far the next trigger goes, what that reads.
+
+    Lives in the process that Spark keeps for a query, so it may remember things between calls; a
+    restarted query begins with a new one.
+    """
+
+    def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._stores: p.Stores | None = None
+        self._initial: p.Offsets | None = None
+        self._target: p.Offsets | None = None  # of AvailableNow
+        self._last_trigger: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"])  # type: ignore[misc]
+
+    def stores(self) -> p.Stores:
+        """The stores with listings as they are now."""
+        if self._stores is None or any("*" in path for path in self._options.paths):
+            self._stores = p.open_stores(self._options)
+        else:
+            self._stores.refresh()
+        return self._stores
+
+    def initial(self) -> p.Offsets:
+        """Where a new query starts. Spark asks twice, and must hear the same."""
+        if self._initial is None:
+            stores = self.stores()
+            keys = p.select_queues(self._options, stores, must_exist=False)
+            bounds = p.queue_bounds(stores, keys)
+            found = p.bound_offsets(
+                self._options.starting, "starting", self._options, stores, bounds
+            )
+            self._initial = {key: min(found[key], bounds[key][1]) for key in found}
+        return self._initial
+
+    def latest(self) -> dict[p.QueueKey, tuple[int, int]]:
+        """First and next offset of every queue, as of now."""
+        stores = self.stores()
+        keys = p.select_queues(self._options, stores, must_exist=False)
+        return p.queue_bounds(stores, keys)
+
+    def freeze(self) -> None:
+        """Takes what is there now for all that this run will read (AvailableNow)."""
+        self._target = {key: high for key, (_, high) in self.latest().items()}
+
+    def next_end(self, start: p.Offsets, limit: ReadLimit) -> p.Offsets:
+        """How far the next trigger goes; the start itself where it has nothing to do.
+
+        Raises:
+            DataLossError: with failOnDataLoss, a queue ends before the offset it was read to.
+        """
+        if self._target is not None:
+            return self._admit(start, self._clip_target(start, self.latest()), limit)
+        deadline = self._clock() + IDLE_WAIT_S
+        while True:
+            end = self._admit(start, self._ends(start, self.latest()), limit)
+            if end != start or self._clock() >= deadline:
+                break
+            time.sleep(IDLE_LOOK_S)
+        least = self._options.min_offsets_per_trigger
+        now = self._clock()
+        if least is not None and end != start:
+            waited = float("inf") if self._last_trigger is None else now - self._last_trigger
+            count = sum(end[key] - start.get(key, 0) for key in end)
+            if count < least and waited * 1000 < self._options.max_trigger_delay_ms:
+                return start
+        if end != start or self._last_trigger is None:
+            self._last_trigger = now
+        return end
+
+    def _clip_target(
+        self, start: p.Offsets, bounds: Mapping[p.QueueKey, tuple[int, int]]
+    ) -> p.Offsets:
+        assert self._target is not None
+        ends = self._ends(start, bounds)
+        known = {key: end for key, end in ends.items() if key in start or key in self._target}
+        return {
+            key: max(min(end, self._target.get(key, end)), start.get(key, 0))
+            for key, end in known.items()
+        }
+
+    def _ends(self, start: p.Offsets, bounds: Mapping[p.QueueKey, tuple[int, int]]) -> p.Offsets:
+        """The end of every queue, for queues of the start as well as new ones."""
+        ends: p.Offsets = {}
+        lost: list[str] = []
+        for key in sorted(start.keys() | bounds.keys()):
+            low, high = bounds.get(key, (0, 0))
+            if key not in start:
+                # Its first messages were gone before it was seen: it starts where it does.
+                ends[key] = low if low > 0 else high
+            elif high < start[key]:
+                lost.append(f"{key}: it was read to {start[key]} and ends at {high}")
+                ends[key] = high
+            else:
+                ends[key] = high
+        if lost:
+            p.report_loss(self.stores(), self._options, lost)
+        return ends
+
+    def _admit(self, start: p.Offsets, ends: p.Offsets, limit: ReadLimit) -> p.Offsets:
+        """Ends within a limit."""
+        new = {key: end for key, end in ends.items() if key not in start and self._begins(key, end)}
+        available = {
+            key: max(end - start.get(key, 0), 0) for key, end in ends.items() if key not in new
+        }
+        if isinstance(limit, ReadMaxRows):
+            taken = rate_limit(available, limit.max_rows)
+        elif isinstance(limit, ReadMaxBytes):
+            taken = self._within_bytes(start, available, limit.max_bytes)
+        else:
+            return ends
+        admitted = {
+            key: start.get(key, 0) + taken[key] if available[key] else ends[key]
+            for key in available
+        }
+        return dict(sorted({**admitted, **new}.items()))
+
+    def _begins(self, key: p.QueueKey, end: int) -> bool:
+        """Whether a new queue's end only says where it begins."""
+        try:
+            low = self._queue_low(key)
+        except NotFoundError:
+            return False
+        return low > 0 and end == low
+
+    def _queue_low(self, key: p.QueueKey) -> int:
+        assert self._stores is not None
+        return self._stores.queue(key).bounds()[0]
+
+    def _within_bytes(
+        self, start: p.Offsets, available: Mapping[p.QueueKey, int], most: int
+    ) -> dict[p.QueueKey, int]:
+        """How many messages of each queue have about ``most`` bytes together; one at least."""
+        assert self._stores is not None
+        sizes: dict[p.QueueKey, int] = {}
+        for key, count in available.items():
+            first = start.get(key, 0)
+            sizes[key] = self._stores.queue(key).record_bytes(first, first + count) if count else 0
+        total = sum(sizes.values())
+        if total <= most:
+            return dict(available)
+        taken = {
+            key: self._count_within(key, start.get(key, 0), count, sizes[key] * most // total)
+            if count
+            else 0
+            for key, count in available.items()
+        }
+        if not any(taken.values()):
+            taken[min(key for key, count in available.items() if count)] = 1
+        return taken
+
+    def _count_within(self, key: p.QueueKey, first: int, count: int, room: int) -> int:
+        """How many messages from an offset on have at most ``room`` bytes of records."""
+        import numpy as np
+
+        assert self._stores is not None
+        queue = self._stores.queue(key)
+        low, high = queue.numbers_of(first, first + count)
+        offset, used = first, 0
+        number = low
+        while number < high:
+            units = queue.read_units(number, min(high, number + _UNITS_AT_ONCE))
+            if len(units) == 0:
+                break
+            total = used + np.cumsum(units["size"].astype(np.int64))
+            fit = int(np.searchsorted(total, room, side="right"))
+            if queue.is_batch:
+                ends = units["base"].astype(np.int64) + units["count"]
+                offset = int(ends[fit - 1]) if fit else offset
+            else:
+                offset += fit
+            if fit < len(units):
+                break
+            used = int(total[-1])
+            number += len(units)
+        return min(max(offset - first, 0), count)
+
+    def plans(self, start: p.Offsets, end: p.Offsets) -> tuple[p.Stores, list[p.PartitionPlan]]:
+        """What a batch from start to end reads, in partitions.
+
+        Raises:
+            DataLossError: with failOnDataLoss, some of it is gone.
+        """
+        stores = self.stores()
+        wanted = {
+            key: offset
+            for key, offset in end.items()
+            if (key in start and offset > start[key]) or (key not in start and offset > 0)
+        }
+        bounds = p.queue_bounds(stores, wanted)
+        begun = {key for key in wanted if key not in start and wanted[key] <= bounds[key][0]}
+        wanted = {key: offset for key, offset in wanted.items() if key not in begun}
+        ranges = p.check_range(stores, self._options, start, wanted, bounds)
+        cuts: list[p.Cut] = []
+        for number, store in enumerate(stores.files):
+            own = {key: r for key, r in ranges.items() if key.broker == store.broker}
+            cuts += queue_cuts(number, stores, own)
+        return stores, p.pack(cuts, self._options)
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Streams with tasks: readMode=executor."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.fields: tuple[Field, ...] = resolve_schema(schema)
+        self.planner = TriggerPlanner(options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query starts."""
+        return p.offsets_to_json(self.planner.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What maxOffsetsPerTrigger or maxBytesPerTrigger say."""
+        return read_limit(self.options)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next trigger goes."""
+        return p.offsets_to_json(self.planner.next_end(p.offsets_from_json(start), limit))
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The end of every queue as of now, for the lag in a query's progress."""
+        return p.offsets_to_json({key: high for key, (_, high) in self.planner.latest().items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on nothing new is seen."""
+        self.planner.freeze()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The work of a batch."""
+        stores, plans = self.planner.plans(p.offsets_from_json(start), p.offsets_from_json(end))
+        return [RocketMQPartition(plan.pieces, stores.files, EVERYTHING) for plan in plans]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition as Arrow batches."""
+        assert isinstance(partition, RocketMQPartition)
+        reader = make_piece_reader(partition.stores, self.options, self.fields, self.schema)
+        yield from reader.read(partition.pieces)
+
+
+class RocketMQDriverStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Streams without tasks: readMode=driver, for few messages with little delay.
+
+    Rows go from this process straight into Spark's block manager, which saves starting a Python
+    worker for every batch.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.fields: tuple[Field, ...] = resolve_schema(schema)
+        self.planner = TriggerPlanner(options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query starts."""
+        return p.offsets_to_json(self.planner.initial())
+
+    def read(self, start: dict[str, Any]) -> tuple[Iterator[Any], dict[str, Any]]:
+        """What there is after an offset, within the limits of a trigger, and where that ends."""
+        first = p.offsets_from_json(start)
+        end = self.planner.next_end(first, read_limit(self.options))
+        return self._rows(first, end), p.offsets_to_json(end)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on nothing new is seen."""
+        self.planner.freeze()
+
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:
+        """The same once more, after a failure."""
+        return self._rows(p.offsets_from_json(start), p.offsets_from_json(end))
+
+    def _rows(self, start: p.Offsets, end: p.Offsets) -> Iterator[Any]:
+        if start == end:
+            return iter([])
+        stores, plans = self.planner.plans(start, end)
+        reader = make_piece_reader(stores.files, self.options, self.fields, self.schema)
+        # A list: Spark copies the iterator, which a generator would not survive.
+        return iter([batch for plan in plans for batch in reader.read(plan.pieces)])
+
+
+def read_limit(options: ReadOptions) -> ReadLimit:
+    """How much a trigger takes at most."""
+    if options.max_offsets_per_trigger is not None:
+        return ReadMaxRows(options.max_offsets_per_trigger)
+    if options.max_bytes_per_trigger is not None:
+        return ReadMaxBytes(options.max_bytes_per_trigger)
+    return ReadAllAvailable()

@@ -1,0 +1,312 @@
+"""Offsets of a stream and what each trigger takes, without a JVM; then whole queries with one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from oberth.errors import DataLossError, OptionError
+from oberth.spark import plan as p
+from oberth.spark.options import parse_read_options
+from oberth.spark.progress import LagListener, lag_metrics
+from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.source import RocketMQPartition
+from oberth.spark.stream import (
+    RocketMQDriverStreamReader,
+    RocketMQStreamReader,
+    TriggerPlanner,
+    rate_limit,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ALL = ReadAllAvailable()
+A0, A1, B0 = (
+    p.QueueKey("A", "broker-g", 0),
+    p.QueueKey("A", "broker-g", 1),
+    p.QueueKey("B", "broker-g", 0),
+)
+
+
+def _planner(
+    root: Path, clock: Callable[[], float] | None = None, **options: str
+) -> TriggerPlanner:
+    given = {"path": str(root), "startingOffsets": "earliest", **options}
+    parsed = parse_read_options(given, streaming=True)
+    return TriggerPlanner(parsed) if clock is None else TriggerPlanner(parsed, clock)
+
+
+def _reader(root: Path, **options: str) -> RocketMQStreamReader:
+    given = {"path": str(root), "startingOffsets": "earliest", **options}
+    schema = struct_type(parse_columns("topic,partition,offset,value"))
+    return RocketMQStreamReader(parse_read_options(given, streaming=True), schema)
+
+
+def _rows(reader: RocketMQStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+    rows = []
+    for partition in reader.partitions(start, end):
+        assert isinstance(partition, RocketMQPartition)
+        for batch in reader.read(partition):
+            rows += [(r["topic"], r["partition"], r["offset"]) for r in batch.to_pylist()]
+    return rows
+
+
+QUEUES = st.builds(
+    p.QueueKey, st.sampled_from(["A", "B", "Ä"]), st.sampled_from(["x", "y"]), st.integers(0, 12)
+)
+
+
+@given(st.dictionaries(QUEUES, st.integers(0, 2**60)))
+def test_offsets_are_canonical_text(offsets: dict[p.QueueKey, int]) -> None:
+    text = p.offsets_text(offsets)
+    assert p.offsets_from_json(json.loads(text)) == offsets
+    assert p.offsets_text(dict(sorted(offsets.items(), reverse=True))) == text
+
+
+@given(st.dictionaries(QUEUES, st.integers(0, 10**6)), st.integers(1, 10**6))
+def test_a_limit_is_split_in_proportion_and_kept(
+    available: dict[p.QueueKey, int], most: int
+) -> None:
+    taken = rate_limit(available, most)
+    assert taken.keys() == available.keys()
+    assert sum(taken.values()) == min(most, sum(available.values()))
+    assert all(0 <= taken[key] <= available[key] for key in taken)
+
+
+def test_triggers_take_what_is_new(growing_store: Any) -> None:
+    planner = _planner(growing_store.root)
+    assert planner.initial() == {}
+    for _ in range(3):
+        growing_store.append("A", 0, b"x")
+    first = planner.next_end({}, ALL)
+    assert first == {A0: 3}
+    growing_store.append("A", 1, b"y")
+    growing_store.append("B", 0, b"z")
+    second = planner.next_end(first, ALL)
+    assert second == {A0: 3, A1: 1, B0: 1}
+    assert planner.next_end(second, ALL) == second
+    reader = _reader(growing_store.root)
+    as_json = [p.offsets_to_json(o) for o in (first, second)]
+    assert _rows(reader, {}, as_json[0]) == [("A", 0, 0), ("A", 0, 1), ("A", 0, 2)]
+    assert _rows(reader, as_json[0], as_json[1]) == [("A", 1, 0), ("B", 0, 0)]
+    assert _rows(reader, as_json[1], as_json[1]) == []
+
+
+def test_limits_of_a_trigger(growing_store: Any) -> None:
+    for number in range(30):
+        growing_store.append("A", number % 2, b"x" * 100)
+    for _ in range(10):
+        growing_store.append("B", 0, b"x" * 1000)
+    planner = _planner(growing_store.root)
+    at: p.Offsets = {}
+    seen = []
+    while True:
+        end = planner.next_end(at, ReadMaxRows(7))
+        if end == at:
+            break
+        seen.append(sum(end.values()) - sum(at.values()))
+        at = end
+    assert seen == [7, 7, 7, 7, 7, 5]
+    assert at == {A0: 15, A1: 15, B0: 10}
+    at, steps = {}, 0
+    while (end := planner.next_end(at, ReadMaxBytes(3000))) != at:
+        assert sum(end.values()) > sum(at.values())
+        at, steps = end, steps + 1
+    assert at == {A0: 15, A1: 15, B0: 10}
+    assert steps > 4
+
+
+def test_fewer_than_the_least_wait_for_the_delay(growing_store: Any) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 0.2
+        return now[0]
+
+    planner = _planner(growing_store.root, clock, minOffsetsPerTrigger="5", maxTriggerDelay="60s")
+    growing_store.append("A", 0, b"1")
+    first = planner.next_end({}, ALL)
+    assert first == {A0: 1}  # the first trigger does not wait
+    growing_store.append("A", 0, b"2")
+    assert planner.next_end(first, ALL) == first
+    now[0] += 60
+    assert planner.next_end(first, ALL) == {A0: 2}
+
+
+def test_available_now_sees_nothing_newer(growing_store: Any) -> None:
+    for _ in range(5):
+        growing_store.append("A", 0, b"x")
+    planner = _planner(growing_store.root)
+    planner.freeze()
+    growing_store.append("A", 0, b"late")
+    growing_store.append("B", 0, b"late")
+    first = planner.next_end({}, ReadMaxRows(3))
+    second = planner.next_end(first, ReadMaxRows(3))
+    assert (first, second) == ({A0: 3}, {A0: 5})
+    assert planner.next_end(second, ReadMaxRows(3)) == second
+
+
+def test_latest_is_the_same_when_asked_twice(growing_store: Any) -> None:
+    growing_store.append("A", 0, b"x")
+    planner = _planner(growing_store.root, startingOffsets="latest")
+    first = planner.initial()
+    growing_store.append("A", 0, b"y")
+    assert planner.initial() == first == {A0: 1}
+
+
+def test_a_torn_tail_is_not_offered(growing_store: Any) -> None:
+    growing_store.append("A", 0, b"whole")
+    growing_store.append("A", 0, b"z" * 500)
+    log = growing_store.root / "commitlog" / f"{0:020d}"
+    raw = bytearray(log.read_bytes())
+    used = len(bytes(raw).rstrip(b"\0"))
+    raw[used - 300 : used] = bytes(300)
+    log.write_bytes(raw)
+    assert _planner(growing_store.root).next_end({}, ALL) == {A0: 1}
+
+
+def test_a_queue_that_ends_before_its_offset_is_a_loss(growing_store: Any) -> None:
+    growing_store.append("A", 0, b"x")
+    with pytest.raises(DataLossError, match="read to 5 and ends at 1"):
+        _planner(growing_store.root).next_end({A0: 5}, ALL)
+    kind = _planner(growing_store.root, failOnDataLoss="false")
+    assert kind.next_end({A0: 5}, ALL) == {A0: 1}
+
+
+def test_a_queue_that_begins_late_is_entered_before_it_is_read(
+    golden_pristine: Callable[[str], Any],
+) -> None:
+    root = golden_pristine("cleaned-5.5.0").root
+    planner = _planner(root)
+    entered = planner.next_end({}, ALL)
+    bounds = planner.latest()
+    assert {k: v for k, v in entered.items() if bounds[k][0] > 0} == {
+        k: low for k, (low, _) in bounds.items() if low > 0
+    }
+    reader = _reader(root)
+    none = _rows(reader, {}, p.offsets_to_json(entered))
+    assert len(none) == sum(high for low, high in bounds.values() if low == 0)
+    following = planner.next_end(entered, ALL)
+    assert following == {k: high for k, (_, high) in bounds.items()}
+    rows = _rows(reader, p.offsets_to_json(entered), p.offsets_to_json(following))
+    assert len(rows) == sum(high - low for low, high in bounds.values() if low > 0)
+
+
+def test_the_driver_reader_gives_the_same_rows(growing_store: Any) -> None:
+    for number in range(10):
+        growing_store.append("A", number % 2, b"x")
+    given = {"path": str(growing_store.root), "startingOffsets": "earliest"}
+    schema = struct_type(parse_columns("topic,partition,offset"))
+    options = parse_read_options({**given, "maxOffsetsPerTrigger": "4"}, streaming=True)
+    reader = RocketMQDriverStreamReader(options, schema)
+    at: dict[str, Any] = reader.initialOffset()
+    assert at == {"A": {"broker-g": {"0": 0, "1": 0}}}
+    found = []
+    while True:
+        rows, end = reader.read(at)
+        batches = list(rows)
+        if end == at:
+            break
+        found += [r for batch in batches for r in batch.to_pylist()]
+        again = [r for batch in reader.readBetweenOffsets(at, end) for r in batch.to_pylist()]
+        assert again == [r for batch in batches for r in batch.to_pylist()]
+        at = end
+    assert len(found) == 10
+
+
+def test_lag() -> None:
+    end = '{"A": {"b": {"0": 5, "1": 7}}}'
+    latest = {"A": {"b": {"0": 9, "1": 7, "2": 2}}}
+    assert lag_metrics(end, latest) == {
+        "minOffsetsBehindLatest": 0.0,
+        "maxOffsetsBehindLatest": 4.0,
+        "avgOffsetsBehindLatest": 2.0,
+    }
+    assert lag_metrics("{}", None) == {}
+
+
+def test_options_that_streams_refuse(growing_store: Any) -> None:
+    with pytest.raises(OptionError, match="endingOffsets"):
+        _planner(growing_store.root, endingOffsets="latest")
+
+
+# With a JVM.
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", ["executor", "driver"])
+def test_available_now_drains_and_a_restart_goes_on(
+    spark: SparkSession, growing_store: Any, tmp_path: Path, mode: str
+) -> None:
+    def run() -> None:
+        frame = (
+            spark.readStream.format("rocketmq")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "20")
+            .option("readMode", mode)
+            .load(str(growing_store.root))
+        )
+        query = (
+            frame.select("topic", "partition", "offset")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(90)
+
+    for number in range(50):
+        growing_store.append("A", number % 3, b"x")
+    run()
+    for number in range(10):
+        growing_store.append("A", number % 3, b"y")
+        growing_store.append("New", 0, b"z")
+    run()
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert len(rows) == len(set(rows)) == 70
+    offsets = sorted((tmp_path / "checkpoint" / "offsets").iterdir(), key=lambda f: len(f.name))
+    last = max((int(f.name), f) for f in offsets if f.name.isdigit())[1].read_text().splitlines()
+    assert json.loads(last[-1])["New"] == {"broker-g": {"0": 10}}
+
+
+@pytest.mark.spark
+def test_a_running_query_follows_the_store_and_reports_its_lag(
+    spark: SparkSession, growing_store: Any, tmp_path: Path
+) -> None:
+    listener = LagListener()
+    spark.streams.addListener(listener)
+    growing_store.append("A", 0, b"x")
+    query = (
+        spark.readStream.format("rocketmq")
+        .option("startingOffsets", "earliest")
+        .load(str(growing_store.root))
+        .writeStream.format("memory")
+        .queryName("followed")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        for _ in range(5):
+            growing_store.append("A", 1, b"y")
+        query.processAllAvailable()
+        assert spark.table("followed").count() == 6
+        progress = query.lastProgress
+        assert progress is not None
+        found = lag_metrics(progress.sources[0].endOffset, progress.sources[0].latestOffset)
+        assert found["maxOffsetsBehindLatest"] == 0
+    finally:
+        query.stop()
+        spark.streams.removeListener(listener)
