@@ -142,10 +142,16 @@ class GetSubscriptionGroupConfigRequestHeader(CommandHeader, kw_only=True):
 
 
 class DeleteSubscriptionGroupRequestHeader(CommandHeader, kw_only=True):
-    """207."""
+    """207; ``remove_offset`` is what 4.9 called ``clean_offset``."""
 
     group_name: str
     clean_offset: bool = False
+    remove_offset: bool | None = None
+
+    @property
+    def removes_offsets(self) -> bool:
+        """Whether the group's offsets go too, by either name."""
+        return self.clean_offset or bool(self.remove_offset)
 
 
 class UpdateGroupForbiddenRequestHeader(CommandHeader, kw_only=True):
