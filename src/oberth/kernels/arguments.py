@@ -328,6 +328,8 @@ GATHER_ARGUMENTS = 10
 
 # Places in the arguments of `total_size`.
 (TOTAL_SIZES, TOTAL_ROWS) = range(2)
+# Places in the arguments of `renumber`.
+(RENUMBER_COLUMN, RENUMBER_ROWS, RENUMBER_NUMBERS) = range(3)
 
 # Places in the arguments of `property_maps`.
 (

@@ -56,6 +56,7 @@ _KERNELS = {
     "compare_units": "check",
     "check_index": "check",
     "total_size": "gather",
+    "renumber": "gather",
     "gather": "gather",
     "property_maps": "gather",
     "hosts": "gather",

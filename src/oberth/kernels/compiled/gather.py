@@ -113,6 +113,15 @@ def total_size(args: Any) -> int:
     return total
 
 
+def renumber(args: Any) -> int:
+    """Kernel: replaces each number of a column by its entry in a table."""
+    column = int32_at(args[at.RENUMBER_COLUMN])
+    numbers = int64_at(args[at.RENUMBER_NUMBERS])
+    for row in range(args[at.RENUMBER_ROWS]):
+        column[row] = numbers[column[row]]
+    return args[at.RENUMBER_ROWS]
+
+
 def gather(args: Any) -> int:
     """Kernel: one value of each row; 1, or 0 when there is no room."""
     data = bytes_at(args[at.GATHER_DATA])
