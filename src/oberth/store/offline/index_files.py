@@ -10,9 +10,11 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from collections.abc import Sequence
 
 from oberth.formats.index_file import HEADER, IndexHeader
 from oberth.kernels.index import IndexEntries, put_entries, start_file
+from oberth.store.offline.index_view import IndexView, real_count, seed
 from oberth.store.offline.layout import IndexShape
 
 
@@ -44,17 +46,47 @@ class IndexTreeWriter:
             if start < entries.count:
                 self._close()
 
+    def keep_expired(self, views: Sequence[IndexView], log_start: int) -> None:
+        """Begins with the entries of records that the log has no more, as they are in old files."""
+        for view in views:
+            count = real_count(view)
+            expired = 0
+            while (
+                expired < count
+                and 0 <= view.entry(expired + 1).commit_log_offset < log_start
+                and view.entry(expired + 1).key_hash >= 0
+            ):
+                expired += 1
+            if not expired:
+                return
+            self._create(os.path.basename(view.path))
+            assert self._map is not None
+            with memoryview(self._map) as room:
+                seed(room, view, expired, self.shape.slots)
+                if expired == count:
+                    room[: HEADER.size] = view.map.view[: HEADER.size]
+            self.entries += expired
+            if expired < count:
+                return
+            if view.header.next_entry >= self.shape.entries:
+                self._close()
+
     def _open(self, first_timestamp_ms: int) -> None:
-        os.makedirs(self.directory, exist_ok=True)
         timestamp = first_timestamp_ms
         while (name := file_name(timestamp)) in self._names:
             timestamp += 1
+        self._create(name)
+        assert self._map is not None
+        with memoryview(self._map) as room:
+            start_file(room, self._previous)
+
+    def _create(self, name: str) -> None:
+        os.makedirs(self.directory, exist_ok=True)
         self._names.add(name)
         path = os.path.join(self.directory, name)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         os.ftruncate(self._file, self.shape.file_size)
         self._map = mmap.mmap(self._file, self.shape.file_size)
-        start_file(memoryview(self._map), self._previous)
         self.paths.append(path)
 
     def _close(self) -> None:

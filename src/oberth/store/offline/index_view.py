@@ -22,6 +22,7 @@ from oberth.formats.index_file import (
     key_hash,
     slot_position,
 )
+from oberth.kernels.index import relink
 from oberth.store.offline.layout import IndexShape
 from oberth.store.offline.segments import Segment, SegmentMap
 
@@ -135,3 +136,40 @@ def query_offsets(
     """What RocketMQ answers: at most 64 candidates, newest first."""
     limit = min(max_num, MESSAGES_PER_QUERY_MAX)
     return list(islice(candidates(files, topic, key, begin_ms, end_ms, index_type), limit))
+
+
+def real_count(view: IndexView) -> int:
+    """How many entries a file holds, judged by its bytes rather than by its header alone."""
+    header = view.header
+    slots, most = view.shape.slots, view.shape.entries - 1
+    count = min(max(header.next_entry - 1, 0), most)
+    start = entry_position(1, slots)
+    end = entry_position(most + 1, slots)
+    said = entry_position(count + 1, slots)
+    if said < end and not any(view.map.view[said : said + ENTRY_SIZE]):
+        # Usual: nothing behind what the header says. If there is nothing there either, it lies.
+        if count == 0 or any(view.map.view[said - ENTRY_SIZE : said]):
+            return count
+        end = said
+    last = view.map.last_nonzero(start, end)
+    if last is None:
+        return 0
+    found = (last - start) // ENTRY_SIZE + 1
+    return found
+
+
+def seed(room: memoryview, view: IndexView, count: int, slots: int) -> None:
+    """Begins an index file with the first entries of another, which are taken as they are."""
+    start, end = entry_position(1, slots), entry_position(count + 1, slots)
+    room[start:end] = view.map.view[start:end]
+    header = view.header
+    last = view.entry(count)
+    HEADER.pack_into(
+        room, 0, header.begin_timestamp, header.begin_timestamp + last.time_diff * 1000,
+        header.begin_offset, last.commit_log_offset, 0, count + 1,
+    )  # fmt: skip
+    used = relink(room, slots, view.shape.entries)
+    HEADER.pack_into(
+        room, 0, header.begin_timestamp, header.begin_timestamp + last.time_diff * 1000,
+        header.begin_offset, last.commit_log_offset, used, count + 1,
+    )  # fmt: skip

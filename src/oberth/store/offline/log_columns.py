@@ -25,7 +25,15 @@ from oberth.formats.message import BLANK
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import find_record, scan
-from oberth.store.offline.log_walk import BODY_FAILS, Damage, LogEnd, item_at, next_valid
+from oberth.store.offline.log_walk import (
+    BODY_FAILS,
+    Damage,
+    LogEnd,
+    damage_between,
+    item_at,
+    missing_between,
+    next_valid,
+)
 from oberth.store.offline.segments import SegmentMap, SegmentStream
 
 PIECE_SIZE = 4 << 20
@@ -162,6 +170,9 @@ class ColumnReader:
                 self.progress(behind)
             if outcome is None:
                 index, position = index + 1, 0
+                missing = missing_between(log, index)
+                if missing is not None and next_valid(log, index, 0, self._newest) is not None:
+                    yield missing
                 if (
                     self.stop is not None
                     and index < len(log.segments)
@@ -174,27 +185,9 @@ class ColumnReader:
             if after is None:
                 yield self._end(index, bad, reason)
                 return
-            yield from self._between(index, bad, after, reason)
+            yield from damage_between(log, index, bad, after, reason)
             index, position = after
         yield LogEnd(log.end, "the last segment is full", None)
-
-    def _between(
-        self, index: int, bad: int, after: tuple[int, int], reason: str
-    ) -> Iterator[Damage]:
-        opened = self.log.map(index)
-        base = opened.segment.start
-        next_index, next_position = after
-        if next_index == index:
-            yield Damage(base + bad, base + next_position, reason)
-            return
-        if bad < len(opened):
-            yield Damage(base + bad, base + len(opened), reason)
-        for skipped in range(index + 1, next_index):
-            whole = self.log.segments[skipped]
-            yield Damage(whole.start, whole.end, "no record in this segment")
-        if next_position:
-            front = self.log.segments[next_index].start
-            yield Damage(front, front + next_position, "no record at the segment's start")
 
     def _end(self, index: int, position: int, reason: str) -> LogEnd:
         garbage = None

@@ -30,6 +30,7 @@ from oberth.kernels.scan import find_record
 from oberth.store.offline.segments import SegmentMap, SegmentStream
 
 BODY_FAILS = "its body fails the checksum"
+NOT_IN_A_FILE = "no file has these bytes"
 
 
 class DamagedRecord(NamedTuple):
@@ -89,8 +90,6 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
     pending: DamagedRecord | None = None
     while index < len(log.segments):
         opened = log.map(index)
-        base = opened.segment.start
-        limit = len(opened)
         item, position_after = item_at(opened, position)
         if isinstance(item, MessageExt):
             if pending is not None:
@@ -108,6 +107,12 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
             position = position_after
         elif item is None:
             index, position = index + 1, 0
+            missing = missing_between(log, index)
+            if missing is not None and next_valid(log, index, 0, newest) is not None:
+                if pending is not None:
+                    yield pending
+                    pending = None
+                yield missing
         else:
             after = next_valid(log, index, position, newest)
             # A writer may have finished this record since it was looked at.
@@ -118,22 +123,41 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
             if pending is not None:
                 yield pending
                 pending = None
-            next_index, next_position = after
-            end = log.segments[next_index].start + next_position
-            if next_index != index:
-                # What the next segment lacks at its front is that segment's damage.
-                end = base + limit
-                if limit > position:
-                    yield Damage(base + position, end, item)
-                for skipped in range(index + 1, next_index):
-                    whole = log.segments[skipped]
-                    yield Damage(whole.start, whole.end, "no record in this segment")
-                if next_position:
-                    front = log.segments[next_index].start
-                    yield Damage(front, front + next_position, "no record at the segment's start")
-            else:
-                yield Damage(base + position, end, item)
+            yield from damage_between(log, index, position, after, item)
             index, position = after
+
+
+def damage_between(
+    log: SegmentStream, index: int, position: int, after: tuple[int, int], reason: str
+) -> Iterator[Damage]:
+    """The damage from a place up to the next record, cut at the segments' borders."""
+    opened = log.map(index)
+    base = opened.segment.start
+    next_index, next_position = after
+    if next_index == index:
+        yield Damage(base + position, base + next_position, reason)
+        return
+    if position < len(opened):
+        yield Damage(base + position, base + len(opened), reason)
+    for number in range(index + 1, next_index + 1):
+        missing = missing_between(log, number)
+        if missing is not None:
+            yield missing
+        segment = log.segments[number]
+        if number < next_index:
+            yield Damage(segment.start, segment.end, "no record in this segment")
+        elif next_position:
+            yield Damage(
+                segment.start, segment.start + next_position, "no record at the segment's start"
+            )
+
+
+def missing_between(log: SegmentStream, index: int) -> Damage | None:
+    """What no file holds between the segment before ``index`` and that segment."""
+    if not 0 < index < len(log.segments):
+        return None
+    end, start = log.segments[index - 1].end, log.segments[index].start
+    return Damage(end, start, NOT_IN_A_FILE) if start > end else None
 
 
 def find_end(log: SegmentStream) -> LogEnd:

@@ -13,7 +13,7 @@ than one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from oberth.formats import batch_consume_queue as batch
 from oberth.formats import consume_queue as cq
@@ -51,6 +51,16 @@ class QueueFileWriter:
     def buffered(self) -> int:
         """Bytes that are not written yet."""
         return len(self._buffer)
+
+    def begin_with(self, first: int, pieces: Iterable[memoryview]) -> None:
+        """Begins the queue with units that are taken as they are, from ordinal ``first`` on."""
+        self.first = self.next = first
+        self._position = first * self.unit_size
+        for piece in pieces:
+            self._buffer += piece
+            self.next += len(piece) // self.unit_size
+            if len(self._buffer) >= BUFFER_SIZE:
+                self.flush()
 
     def add(self, first: int, units: bytes | bytearray | memoryview) -> int:
         """Puts units at an ordinal; returns how many stand-ins were needed before them.
@@ -175,6 +185,10 @@ ExtSource = Callable[[QueueKey, int, int], tuple[ConsumeQueueExtUnit | None, boo
 """(queue, queue offset, CommitLog offset) -> the ext unit of that record, and whether it has one
 at all (the extra units of light message queues have none)."""
 
+Head = Callable[[QueueKey, int], tuple[int, list[memoryview]] | None]
+"""(queue, its first ordinal in the log) -> the units before it that are to be kept, if any: their
+first ordinal and their bytes."""
+
 
 class QueueTreeWriter:
     """All queues below one directory, by kind."""
@@ -188,6 +202,7 @@ class QueueTreeWriter:
         ext_file_size: int,
         names: tuple[str, str, str],
         ext_of: ExtSource | None = None,
+        head_of: Head | None = None,
     ) -> None:
         """Prepares to write.
 
@@ -198,6 +213,7 @@ class QueueTreeWriter:
             ext_file_size: of a ConsumeQueueExt file.
             names: the directories of ConsumeQueues, ConsumeQueueExts and BatchConsumeQueues.
             ext_of: asks for each unit's ext unit, None where the store keeps none.
+            head_of: asks for the units of records that have expired.
         """
         self.root = root
         self.file_size = file_size
@@ -205,6 +221,7 @@ class QueueTreeWriter:
         self.ext_file_size = ext_file_size
         self.names = names
         self.ext_of = ext_of
+        self.head_of = head_of
         self.queues: dict[tuple[bytes, int], QueueFileWriter] = {}
         self.ext_queues: dict[tuple[bytes, int], ExtFileWriter] = {}
         self.stand_ins: dict[QueueKey, int] = {}
@@ -244,7 +261,12 @@ class QueueTreeWriter:
         directory = os.path.join(self.root, name, topic, str(run.queue_id))
         if run.is_batch:
             return QueueFileWriter(directory, batch.UNIT_SIZE, self.batch_file_size)
-        return QueueFileWriter(directory, cq.UNIT_SIZE, self.file_size)
+        writer = QueueFileWriter(directory, cq.UNIT_SIZE, self.file_size)
+        if self.head_of is not None and run.first:
+            head = self.head_of(QueueKey(topic, run.queue_id), run.first)
+            if head is not None:
+                writer.begin_with(*head)
+        return writer
 
     def _with_ext(self, run: UnitRun) -> bytearray:
         assert self.ext_of is not None

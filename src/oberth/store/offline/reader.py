@@ -363,10 +363,12 @@ class StoreReader:
         Raises:
             NotFoundError: the queue has no directory.
         """
+        lower = boundary != "UPPER"
+        if QueueKey(topic, queue_id) in self.layout.batch_queues:
+            return self._batch_offset_by_time(topic, queue_id, timestamp_ms, lower)
         low, end = self.queue_range(topic, queue_id)
         queue = self.queue(topic, queue_id)
         first, last = low, end
-        lower = boundary != "UPPER"
         while first < last:
             middle = (first + last) // 2
             unit = queue.unit(middle)
@@ -382,6 +384,23 @@ class StoreReader:
         if lower:
             return first
         return max(low, first - 1)
+
+    def _batch_offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, lower: bool
+    ) -> int:
+        """As for other queues, but a unit is a batch, and past the end is the last batch."""
+        view = self.batch_queue(topic, queue_id)
+        answer = -1
+        for unit in view.units(self.max_offset):
+            if unit.commit_log_offset < self.min_offset:
+                continue
+            if not lower and unit.store_timestamp > timestamp_ms and answer >= 0:
+                break
+            answer = unit.message_base_offset
+            if lower and unit.store_timestamp >= timestamp_ms:
+                break
+        view.close()
+        return answer
 
     def first_record_at_or_after(self, offset: int) -> int | None:
         """CommitLog offset of the first valid record that starts at or behind an offset."""

@@ -4,9 +4,10 @@ What comes out has the bytes that RocketMQ's own dispatch makes of the same log.
 the log does not tell:
 
 * the names of index files, see `index_files`;
-* units of records that are not in the log any more: the front of a queue is filled with pre-blank
-  units, as RocketMQ does when it rebuilds. A queue none of whose records are left is copied as it
-  was, because its numbers must go on;
+* units and entries of records that are not in the log any more are taken over from the files that
+  are there. Where there are none the front of a queue is filled with pre-blank units, as RocketMQ
+  does when it rebuilds. A queue none of whose records are left is copied as it was, because its
+  numbers must go on;
 * bitmaps in ConsumeQueueExt units come from the consumers' filters at the time; those of the units
   that are there are kept, others stay empty, which means that the filter is evaluated when reading;
 * lost messages in the middle of a queue, see `queue_files`.
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from oberth.errors import FormatError, StoreError
@@ -124,6 +126,7 @@ def rebuild(
     *,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
+    former: StoreReader | None = None,
 ) -> RebuildReport:
     """Builds the queues and the index.
 
@@ -132,6 +135,8 @@ def rebuild(
         into: a directory that gets them; None for the store itself, which must not be in use.
         threads: how many scan; None for one per core.
         progress: called with the bytes of the log that are done.
+        former: where queues and index are that know of expired records and bitmaps; None for the
+            store itself.
 
     Raises:
         StoreLockedError: another process has the store open (only without ``into``).
@@ -143,11 +148,11 @@ def rebuild(
     if into is not None:
         _require_empty(into)
         os.makedirs(into, exist_ok=True)
-        return _build(reader, into, "", threads, progress)
+        return _build(reader, former or reader, into, "", threads, progress)
     root = reader.layout.root
     with _locked(root):
         _remove_leftovers(root)
-        report = _build(reader, root, BESIDE_SUFFIX, threads, progress)
+        report = _build(reader, former or reader, root, BESIDE_SUFFIX, threads, progress)
         _exchange(root)
     return report
 
@@ -171,6 +176,7 @@ def _locked(root: str) -> Iterator[None]:
 
 def _build(
     reader: StoreReader,
+    former: StoreReader,
     target: str,
     suffix: str,
     threads: int | None,
@@ -188,7 +194,7 @@ def _build(
         paths.CONSUME_QUEUE_EXT + suffix,
         paths.BATCH_CONSUME_QUEUE + suffix,
     )
-    ext = _ExtUnits(reader) if config.enable_consume_queue_ext else None
+    ext = _ExtUnits(former) if config.enable_consume_queue_ext else None
     tree = QueueTreeWriter(
         target,
         file_size=config.consume_queue_file_size,
@@ -196,10 +202,13 @@ def _build(
         ext_file_size=config.mapped_file_size_consume_queue_ext,
         names=names,
         ext_of=None if ext is None else ext.unit,
+        head_of=partial(_expired_head, former),
     )
     index = IndexTreeWriter(os.path.join(target, paths.INDEX + suffix), layout.index_shape)
     entries = IndexEntries()
-    tags_too = indexes_tags(reader)
+    if config.message_index_enable:
+        index.keep_expired(former.index_files(), reader.min_offset)
+    tags_too = indexes_tags(former)
     report = RebuildReport(log_start=reader.min_offset)
     log = ColumnReader(
         reader.log,
@@ -246,7 +255,7 @@ def _build(
     index.finish()
     for name in names[:1]:
         os.makedirs(os.path.join(target, name), exist_ok=True)
-    report.kept_queues = _keep_expired(reader, tree, target, names)
+    report.kept_queues = _keep_expired(former, tree, target, names)
     report.units, report.queues = tree.units, len(tree.queues) + len(report.kept_queues)
     report.stand_ins = tree.stand_ins
     report.illegal_topics = sorted(repr(topic)[2:-1] for topic in tree.illegal_topics)
@@ -338,6 +347,33 @@ class _ExtUnits:
                     return None, False
                 bit_map = ext.bit_map
         return ConsumeQueueExtUnit(0, stored, bit_map), True
+
+
+def _expired_head(
+    former: StoreReader, key: QueueKey, first: int
+) -> tuple[int, list[memoryview]] | None:
+    """The units before a queue's first live one, if they are all of records that have expired."""
+    if key not in former.layout.queues:
+        return None
+    view = former.queue(key.topic, key.queue_id)
+    begin = view.first_offset
+    before, count = -1, 0
+    for _, unit in view.units(begin, first):
+        count += 1
+        if unit.is_pre_blank and before < 0:
+            continue
+        if not unit.is_message or not before < unit.commit_log_offset < former.min_offset:
+            return None
+        before = unit.commit_log_offset
+    if before < 0 or count != first - begin:
+        return None
+    pieces = []
+    for index, segment in enumerate(view.stream.segments):
+        end = first * view.unit_size - segment.start
+        if end > 0:
+            opened = view.stream.map(index).view
+            pieces.append(opened[: min(end, len(opened))])
+    return begin, pieces
 
 
 def _keep_expired(

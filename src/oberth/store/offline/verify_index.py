@@ -21,7 +21,7 @@ from oberth.formats.index_file import IndexEntry, IndexHeader
 from oberth.kernels.columns import TopicTable
 from oberth.kernels.index import IndexEntries, index_keys, put_entries, relink, start_file
 from oberth.store.offline.findings import Finding, FindingKind, Severity
-from oberth.store.offline.index_view import IndexView
+from oberth.store.offline.index_view import IndexView, real_count, seed
 from oberth.store.offline.log_columns import Rows
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import indexes_tags
@@ -156,6 +156,7 @@ class IndexCheck:
         current.scratch = None
         if same:
             self.compared += current.count
+            self._rest(view, current.count)
             self._previous = view.header
             self._current = None
         else:
@@ -241,6 +242,7 @@ class IndexCheck:
             self._lacks(want.offset)
         self._chains(budget, view, good, current.count)
         self._header(budget, view, current)
+        self._rest(view, current.count)
         self.compared += current.count
         self._previous = view.header
 
@@ -272,6 +274,24 @@ class IndexCheck:
                     offset=entry.commit_log_offset,
                 )
 
+    def _rest(self, view: IndexView, count: int) -> None:
+        """Place 0 is never used, and behind the last entry nothing is written."""
+        slots = self.shape.slots
+        used = fmt.entry_position(count + 1, slots)
+        unused = fmt.entry_position(0, slots)
+        for start, end, what in (
+            (unused, unused + fmt.ENTRY_SIZE, "zeros: the place of entry 0 is never used"),
+            (used, self.shape.file_size, "zeros behind the last entry"),
+        ):
+            at = view.map.first_nonzero(start, end)
+            if at is not None:
+                self.found(
+                    Finding(
+                        FindingKind.INDEX_TAIL, self._file(view), at,
+                        f"byte 0x{view.map.view[at]:02x}", what,
+                    )
+                )  # fmt: skip
+
     def _header(self, budget: _Budget, view: IndexView, current: _Current) -> None:
         header = view.header
         slots_used = sum(1 for slot in range(self.shape.slots) if view.slot(slot))
@@ -291,9 +311,17 @@ class IndexCheck:
             expected["endTimestamp"] = (8, header.end_timestamp, self._stored(last))
         for name, (position, found, should) in expected.items():
             if found != should and should >= 0:
+                # The header is written last: a process that ended may not have come so far.
+                behind = (
+                    self.reader.layout.abort
+                    and view is self.files[-1]
+                    and not name.startswith("begin")
+                    and 0 <= found <= should
+                )
                 budget(
                     FindingKind.INDEX_HEADER, self._file(view), position,
                     f"{name} {found}", str(should),
+                    severity=Severity.NOTE if behind else Severity.DAMAGE,
                 )  # fmt: skip
 
     def _stored(self, offset: int) -> int:
@@ -308,8 +336,10 @@ class IndexCheck:
         if number == 1:
             begin = self._previous.end_timestamp if self._previous is not None else 0
         should = fmt.time_diff_seconds(stored, begin)
-        if entry.time_diff == should or (number == 1 and self._previous is None):
+        if entry.time_diff == should:
             return
+        if number == 1 and self._previous is None and self.reader.min_offset > 0:
+            return  # it is counted from the end of a file that has expired
         # A header whose begin is damaged is reported as such, not for each of its entries.
         real_begin = self._stored(view.entry(1).commit_log_offset)
         if number > 1 and real_begin >= 0 and real_begin != begin:
@@ -475,40 +505,3 @@ def _is_repeated(view: IndexView, number: int) -> bool:
 
 def _entry(file: bytearray | memoryview, number: int, slots: int) -> IndexEntry:
     return IndexEntry(*fmt.ENTRY.unpack_from(file, fmt.entry_position(number, slots)))
-
-
-def real_count(view: IndexView) -> int:
-    """How many entries a file holds, judged by its bytes rather than by its header alone."""
-    header = view.header
-    slots, most = view.shape.slots, view.shape.entries - 1
-    count = min(max(header.next_entry - 1, 0), most)
-    start = fmt.entry_position(1, slots)
-    end = fmt.entry_position(most + 1, slots)
-    said = fmt.entry_position(count + 1, slots)
-    if said < end and not any(view.map.view[said : said + fmt.ENTRY_SIZE]):
-        # Usual: nothing behind what the header says. If there is nothing there either, it lies.
-        if count == 0 or any(view.map.view[said - fmt.ENTRY_SIZE : said]):
-            return count
-        end = said
-    last = view.map.last_nonzero(start, end)
-    if last is None:
-        return 0
-    found = (last - start) // fmt.ENTRY_SIZE + 1
-    return found
-
-
-def seed(room: memoryview, view: IndexView, count: int, slots: int) -> None:
-    """Begins an index file with the first entries of another, which are taken as they are."""
-    start, end = fmt.entry_position(1, slots), fmt.entry_position(count + 1, slots)
-    room[start:end] = view.map.view[start:end]
-    header = view.header
-    last = view.entry(count)
-    fmt.HEADER.pack_into(
-        room, 0, header.begin_timestamp, header.begin_timestamp + last.time_diff * 1000,
-        header.begin_offset, last.commit_log_offset, 0, count + 1,
-    )  # fmt: skip
-    used = relink(room, slots, view.shape.entries)
-    fmt.HEADER.pack_into(
-        room, 0, header.begin_timestamp, header.begin_timestamp + last.time_diff * 1000,
-        header.begin_offset, last.commit_log_offset, used, count + 1,
-    )  # fmt: skip
