@@ -63,6 +63,9 @@ HEADER_SIZE_MAX: Final = 4 * 1024 * 1024
 EXT_FIELD_COUNT_MAX: Final = 4096
 """Entries of one ``ext_fields``."""
 
+# The shortest header with too many fields: "":"", and all names but one are longer.
+_EXT_FIELD_COUNT_MAX_BYTES: Final = 6 * EXT_FIELD_COUNT_MAX
+
 EXT_KEY_SIZE_MAX: Final = 32767
 """Bytes of a key in a binary header, whose size field has 16 bits."""
 
@@ -195,11 +198,12 @@ def decode_json_header(header: bytes) -> RemotingCommand:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # C++ clients put numbers and booleans into extFields; others may leave nulls there.
         command = _decode_json_leniently(header)
-    ext_fields = command.ext_fields
-    if ext_fields is not None and len(ext_fields) > EXT_FIELD_COUNT_MAX:
-        raise RemoteProtocolError(
-            f"header with {len(ext_fields)} ext fields, allowed {EXT_FIELD_COUNT_MAX}"
-        )
+    if len(header) > _EXT_FIELD_COUNT_MAX_BYTES:
+        count = len(command.fields)
+        if count > EXT_FIELD_COUNT_MAX:
+            raise RemoteProtocolError(
+                f"header with {count} ext fields, allowed {EXT_FIELD_COUNT_MAX}"
+            )
     command.body = b""
     command.serialize_type = 0
     return command

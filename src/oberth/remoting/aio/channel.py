@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
@@ -339,6 +339,15 @@ class Channel(asyncio.Protocol):
         if self._closing:
             return
         self._out.append(frame)
+        if not self._corked and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def send_frames(self, frames: Sequence[Buffer]) -> None:
+        """Write several encoded frames, or the pieces of some, in order."""
+        if self._closing:
+            return
+        self._out += frames
         if not self._corked and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)

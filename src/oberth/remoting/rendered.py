@@ -1,0 +1,119 @@
+"""Frames of the two busiest responses, written without a command or a header object.
+
+What is always true: the bytes are a frame that ``RemotingConnection`` reads as the same command
+that ``create_response`` and ``encode_frame`` would have made. A send takes a third of the time that
+the general path takes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from oberth.remoting.code import ANNOUNCED_LANGUAGE, ANNOUNCED_VERSION
+
+_HEAD: Final = struct.Struct(">ii")
+_LANGUAGE: Final = ANNOUNCED_LANGUAGE.encode()
+# What follows the opaque number; %b takes the remark with its name and comma, or nothing.
+_TAIL: Final = b',%%b"serializeTypeCurrentRPC":"JSON","version":%d}' % ANNOUNCED_VERSION
+_quote: Final = msgspec.json.Encoder().encode
+
+
+class SendResponses:
+    """Renders successful responses to 10, 310, 320, 324 and 325.
+
+    Args:
+        region: MSG_REGION of every response.
+        trace_on: TRACE_ON of every response.
+    """
+
+    __slots__ = ("_template", "_template_without_transaction")
+
+    def __init__(self, region: str = "DefaultRegion", trace_on: bool = True) -> None:
+        fixed = b'"TRACE_ON":"%b","MSG_REGION":%b' % (
+            b"true" if trace_on else b"false",
+            _quote(region),
+        )
+        start = (
+            b'{"code":%d,"extFields":{"queueId":"%d","msgId":"%b",'
+            + fixed.replace(b"%", b"%%")
+            + b',"queueOffset":"%d"'
+        )
+        end = b'},"flag":1,"language":"' + _LANGUAGE + b'","opaque":%d' + _TAIL
+        self._template_without_transaction = start + end
+        self._template = start + b',"transactionId":%b' + end
+
+    def render(
+        self,
+        opaque: int,
+        queue_id: int,
+        queue_offset: int,
+        msg_id: bytes,
+        transaction_id: str | None = None,
+        *,
+        code: int = 0,
+        remark: str | None = None,
+    ) -> bytes:
+        """The whole frame.
+
+        Args:
+            opaque: of the request.
+            queue_id: of the queue that was used.
+            queue_offset: of the message there, of the first one of a batch.
+            msg_id: offset message ids in ASCII, joined by commas: hexadecimal, so never escaped.
+            transaction_id: the message's UNIQ_KEY.
+            code: 0, or 10, 11 or 12 for a message that is stored but not as safe as wished.
+            remark: text, if any.
+        """
+        shown_remark = b"" if remark is None else b'"remark":%b,' % _quote(remark)
+        if transaction_id is None:
+            header = self._template_without_transaction % (
+                code, queue_id, msg_id, queue_offset, opaque, shown_remark,
+            )  # fmt: skip
+        else:
+            header = self._template % (
+                code, queue_id, msg_id, queue_offset, _quote(transaction_id), opaque, shown_remark,
+            )  # fmt: skip
+        size = len(header)
+        return _HEAD.pack(4 + size, size) + header
+
+
+_PULL: Final = (
+    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d",'
+    b'"nextBeginOffset":"%d","maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"flag":1,'
+    b'"language":"' + _LANGUAGE + b'","opaque":%d' + _TAIL
+)
+
+
+def render_pull_head(
+    opaque: int,
+    code: int,
+    next_begin_offset: int,
+    min_offset: int,
+    max_offset: int,
+    body_size: int,
+    *,
+    suggest_which_broker_id: int = 0,
+    group_sys_flag: int = 0,
+    topic_sys_flag: int = 0,
+    remark: str | None = None,
+) -> bytes:
+    """All of a pull response's frame that stands before its ``body_size`` bytes of records."""
+    header = _PULL % (
+        code, suggest_which_broker_id, group_sys_flag, next_begin_offset, max_offset, min_offset,
+        topic_sys_flag, opaque, b"" if remark is None else b'"remark":%b,' % _quote(remark),
+    )  # fmt: skip
+    size = len(header)
+    return _HEAD.pack(4 + size + body_size, size) + header
+
+
+_EMPTY: Final = b'{"code":%d,"flag":1,"language":"' + _LANGUAGE + b'","opaque":%d' + _TAIL
+
+
+def render_empty(opaque: int, code: int = 0, remark: str | None = None) -> bytes:
+    """A response with neither header fields nor body, as to 15, 34, 36."""
+    header = _EMPTY % (code, opaque, b"" if remark is None else b'"remark":%b,' % _quote(remark))
+    size = len(header)
+    return _HEAD.pack(4 + size, size) + header
