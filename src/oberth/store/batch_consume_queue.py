@@ -110,6 +110,12 @@ class BatchConsumeQueue:
         """The queue's bounds."""
         return QueueExtent(self.min_offset, self.max_offset, self.max_physic_offset)
 
+    @property
+    def kernel_end(self) -> tuple[int, int]:
+        """The next place and the last record's start, as kernels.queues.QueueTable keeps them."""
+        last = self._at(self._stop - 1)
+        return self._stop, -1 if last is None else last.commit_log_offset
+
     def last_offset(self) -> int:
         """max_physic_offset, read from the units."""
         last = self._at(self._stop - 1)

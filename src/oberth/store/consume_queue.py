@@ -124,6 +124,11 @@ class ConsumeQueue:
         """What `recover` can take instead of reading the files."""
         return QueueExtent(self._min_offset, self.max_offset, self.max_physic_offset)
 
+    @property
+    def kernel_end(self) -> tuple[int, int]:
+        """The next ordinal and the last record's end, as kernels.queues.QueueTable keeps them."""
+        return self.max_offset, self.max_physic_offset
+
     def last_offset(self) -> int:
         """max_physic_offset, read from the units. RocketMQ: getLastOffset (of one file only)."""
         number = self._last_message(self.max_offset)

@@ -67,6 +67,8 @@ class ConsumeQueueStore:
         self._attributes = topic_attributes
         self._lock = threading.Lock()  # guards changes of table
         self._lmq_count = 0
+        # Counts what makes queues shorter: whoever keeps their ends must look again.
+        self.generation = 0
         # Queues with stale units behind their end, and the log's end when they were cut.
         self._stale: list[Queue] = []
         self._stale_log_end = 0
@@ -105,7 +107,7 @@ class ConsumeQueueStore:
         queues = self.table.setdefault(topic, {})
         queue = self._make(topic, queue_id, batch=kind == BATCH_CONSUME_QUEUE)
         if queue_id in queues or (
-            self._attributes is not None and self._is_batch(topic) != queue.is_batch
+            self._attributes is not None and self.is_batch_topic(topic) != queue.is_batch
         ):
             raise StoreCorruptError(
                 f"{queue.stream.directory}: topic {topic} has queues of the "
@@ -115,7 +117,8 @@ class ConsumeQueueStore:
         self._lmq_count += is_lmq(topic)
         return queue
 
-    def _is_batch(self, topic: str) -> bool:
+    def is_batch_topic(self, topic: str) -> bool:
+        """Whether the topic's queues hold batches."""
         attributes = self._attributes(topic) if self._attributes is not None else {}
         return attributes.get(QUEUE_TYPE_ATTRIBUTE) == BATCH_QUEUE_TYPE
 
@@ -161,6 +164,7 @@ class ConsumeQueueStore:
             redispatch_from: after a crash, from where on records are dispatched again. What the
                 queues hold of them is cut off, so that no hole of a power cut stays in between.
         """
+        self.generation += 1
         known = extents or {}
         missing = False
         for topic, queues in self.table.items():
@@ -200,7 +204,7 @@ class ConsumeQueueStore:
         with self._lock:
             queue = self.table.setdefault(topic, {}).get(queue_id)
             if queue is None:
-                queue = self._make(topic, queue_id, batch=self._is_batch(topic))
+                queue = self._make(topic, queue_id, batch=self.is_batch_topic(topic))
                 # A fresh dictionary: readers go through the old one meanwhile.
                 self.table[topic] = {**self.table[topic], queue_id: queue}
                 self._lmq_count += is_lmq(topic)
@@ -284,6 +288,7 @@ class ConsumeQueueStore:
 
         RocketMQ: truncateDirtyLogicFiles.
         """
+        self.generation += 1
         stale = [queue for queue in self.all_queues() if queue.truncate(limit)]
         self._stale = list(dict.fromkeys((*self._stale, *stale)))
         end = limit if log_end_offset is None else log_end_offset
@@ -331,6 +336,7 @@ class ConsumeQueueStore:
             else:
                 del self.table[topic]
             self._lmq_count -= is_lmq(topic)
+            self.generation += 1
         queue.destroy()
         if not queues:
             for kind in (CONSUME_QUEUE, BATCH_CONSUME_QUEUE, CONSUME_QUEUE_EXT):

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from oberth.formats.delay_level import parse_delay_levels
 from oberth.formats.message import DispatchRequest
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import LMQ_QUEUE_ID, allows_lmq, is_lmq, is_stored_topic
@@ -22,6 +23,9 @@ from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSA
 from oberth.store.consume_queue_store import ConsumeQueueStore, Queue
 from oberth.store.index_service import IndexService
 from oberth.store.store_checkpoint import StoreCheckpoint
+
+if TYPE_CHECKING:
+    from oberth.store.bulk_dispatch import BulkDispatch
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,9 @@ Dispatcher = Callable[[DispatchRequest], None]
 ArrivalListener = Callable[[str, int, int, int, int, bytes | None, bytes], None]
 """(topic, queue id, max offset, tags code, store timestamp, bit map, properties)."""
 
+BulkArrivalListener = Callable[[str, int, int], None]
+"""(topic, queue id, max offset): the queue has grown by some messages."""
+
 
 class LightQueue(NamedTuple):
     """A further queue that a record belongs to, and its number there."""
@@ -38,6 +45,20 @@ class LightQueue(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
+
+
+class DispatchedRange(NamedTuple):
+    """How far `CommitLogDispatcher.dispatch_segment` came.
+
+    Attributes:
+        position: in the buffer, behind the last record dispatched.
+        last_record: CommitLog offset of that record's start.
+        store_timestamp: its store time, ms.
+    """
+
+    position: int
+    last_record: int
+    store_timestamp: int
 
 
 class CommitLogDispatcher:
@@ -54,7 +75,12 @@ class CommitLogDispatcher:
         self.queues = queues
         self.index = index
         self.checkpoint = checkpoint
+        # Called for each message that a queue got. Where `bulk_arrival_listener` is set too, a large
+        # backlog is dispatched in bulk and that one is called instead, once for many messages.
         self.arrival_listener: ArrivalListener | None = None
+        self.bulk_arrival_listener: BulkArrivalListener | None = None
+        self._bulk: BulkDispatch | None = None
+        self._delays_ms = tuple(parse_delay_levels(config.message_delay_level))
         self._before: list[Dispatcher] = []
         self._behind: list[Dispatcher] = []
 
@@ -83,23 +109,29 @@ class CommitLogDispatcher:
             dispatcher(request)
         transaction = request.sys_flag & TRANSACTION_MASK
         queue = None
+        light: list[LightQueue] = []
         if transaction in _QUEUED:
             queue = self._queue(request)
-        light: list[LightQueue] = []
-        if queue is not None:
-            queue.put_request(request)
+            if queue is not None:
+                queue.put_request(request)
             if self.config.enable_multi_dispatch:
                 light = list(self.light_queues(request))
                 for topic, queue_id, queue_offset in light:
                     self.queues.find_or_create(topic, queue_id).put_light(request, queue_offset)
+            if self._bulk is not None:
+                self._bulk.touched.add((request.topic, request.queue_id))
+                self._bulk.touched.update((topic, queue_id) for topic, queue_id, _ in light)
             self.checkpoint.values.logics_msg_timestamp = request.store_timestamp
         if self.index is not None:
             self.index.put(request)
         for dispatcher in self._behind:
             dispatcher(request)
         listener = self.arrival_listener
-        if notify and listener is not None and queue is not None:
-            self._notify(listener, request.topic, request.queue_id, request.queue_offset, request)
+        if notify and listener is not None:
+            if queue is not None:
+                self._notify(
+                    listener, request.topic, request.queue_id, request.queue_offset, request
+                )
             for topic, queue_id, queue_offset in light:
                 self._notify(listener, topic, queue_id, queue_offset, request)
 
@@ -148,6 +180,58 @@ class CommitLogDispatcher:
                 continue
             light = self.config.enable_lmq and is_lmq(name)
             yield LightQueue(name, LMQ_QUEUE_ID if light else request.queue_id, int(number))
+
+    def dispatch_segment(
+        self, buffer: memoryview, base: int, start: int, stop: int, *, notify: bool = True
+    ) -> DispatchedRange | None:
+        """Dispatches a stretch of a segment through the kernels, as far as they can.
+
+        Args:
+            buffer: the segment.
+            base: CommitLog offset of its first byte.
+            start: position of the first record.
+            stop: records that end behind it are not taken.
+            notify: whether listeners are called; the bulk listener then, once per queue that grew.
+
+        Returns:
+            How far it came: up to a record that wants to be done by itself, or to ``stop``. None
+            if nothing was done: no kernels, or something wants to see every record.
+
+        Raises:
+            StoreFullError: the disk has no room. The records are to be dispatched again.
+        """
+        bulk = self._bulk_dispatch(notify=notify)
+        if bulk is None or not bulk.is_ready(0 if notify else stop - start):
+            return None
+        reached: DispatchedRange | None = None
+        while start < stop:
+            step = bulk.step(buffer, base, start, stop, self._delays_ms)
+            if not step.row_count:
+                break
+            if step.queued_timestamp:
+                self.checkpoint.values.logics_msg_timestamp = step.queued_timestamp
+            if notify and self.bulk_arrival_listener is not None:
+                for arrival in step.arrivals:
+                    self.bulk_arrival_listener(*arrival)
+            start = step.position
+            reached = DispatchedRange(start, step.last_record, step.store_timestamp)
+        return reached
+
+    def _bulk_dispatch(self, *, notify: bool) -> BulkDispatch | None:
+        config = self.config
+        if (
+            self._before
+            or self._behind
+            or config.enable_consume_queue_ext
+            or (config.enable_multi_dispatch and not config.enable_lmq)
+            or (notify and self.arrival_listener is not None and self.bulk_arrival_listener is None)
+        ):
+            return None
+        if self._bulk is None:
+            from oberth.store.bulk_dispatch import BulkDispatch
+
+            self._bulk = BulkDispatch(config, self.queues, self.index)
+        return self._bulk
 
     def end_burst(self) -> None:
         """Lets other processes see the index of what was dispatched. Cheap; call it each round."""

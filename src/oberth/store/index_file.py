@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.index_file import (
@@ -31,6 +31,9 @@ from oberth.formats.index_file import (
     file_size,
 )
 from oberth.store.files import FileSystem, Mapping, allocate_ahead
+
+if TYPE_CHECKING:
+    from oberth.kernels.index import IndexEntries
 
 _CHUNK_ENTRIES: Final = 4096
 _pack_entry = ENTRY.pack_into
@@ -209,6 +212,23 @@ class IndexFile:
             self.end_offset = commit_log_offset
             self.end_timestamp = store_timestamp
         return len(hashes)
+
+    def put_stream(self, entries: IndexEntries, start: int) -> int:
+        """Adds entries of a stream from ``start`` on through the kernel, while there is room.
+
+        Returns the number of the first entry that did not fit, ``entries.count`` if all did.
+
+        Raises:
+            StoreFullError: the disk has no room; nothing has changed.
+        """
+        from oberth.kernels.index import put_entries
+
+        count = min(self.index_count + entries.count - start, self.entries_max)
+        self._reserve(self._entries_start + count * ENTRY_SIZE)
+        self.publish()
+        done = put_entries(self.view, self.slots, self.entries_max, entries, start)
+        self.refresh()
+        return done
 
     def publish(self) -> None:
         """Writes the header, if there are entries that it does not tell of."""

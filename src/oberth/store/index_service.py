@@ -13,11 +13,12 @@ RocketMQ: IndexService.
 
 from __future__ import annotations
 
+import bisect
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.index_file import TAG_INDEX_TYPE, key_hash, key_hash_prefix
@@ -30,6 +31,9 @@ from oberth.formats.properties import find_property
 from oberth.formats.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from oberth.store.files import FileSystem
 from oberth.store.index_file import IndexFile
+
+if TYPE_CHECKING:
+    from oberth.kernels.index import IndexEntries
 
 log = logging.getLogger(__name__)
 
@@ -395,6 +399,36 @@ class IndexService:
             self._partial = (commit_log_offset, done)
             raise
         self.indexed_offset = commit_log_offset
+
+    def put_entries(self, entries: IndexEntries, last_record: int) -> None:
+        """Indexes a stretch of the log that the kernels have taken the keys of.
+
+        Args:
+            entries: of whole records, in the order of the log; those indexed already are left out.
+            last_record: where the last record of the stretch starts, whether it has keys or not.
+
+        Raises:
+            StoreFullError: the disk has no room; the same stretch may be given again.
+        """
+        offsets = memoryview(entries.offsets).cast("q")[: entries.count]
+        number = bisect.bisect_right(offsets, self.indexed_offset)
+        partial, done = self._partial
+        if number < len(offsets) and offsets[number] == partial:
+            number += done
+        try:
+            while number < len(offsets):
+                if self._last is None or self._last.is_full:
+                    self._roll()
+                assert self._last is not None
+                number = self._last.put_stream(entries, number)
+        except BaseException:
+            # Of the record that goes on here some keys may be in the file before.
+            if 0 < number < len(offsets):
+                first = bisect.bisect_left(offsets, offsets[number])
+                self.indexed_offset = max(self.indexed_offset, offsets[number] - 1)
+                self._partial = (offsets[number], number - first)
+            raise
+        self.indexed_offset = max(self.indexed_offset, last_record)
 
     def publish(self) -> None:
         """Lets other processes see the newest entries. To be called after each burst."""
