@@ -6,7 +6,6 @@ it was compiled on this machine) when the first function has enough to do, see `
 
     columns, arguments   records as structure-of-arrays, topics by number, codes
     scan                 records into columns; the next record after damage
-    pieces               the same by several threads, in order
     queues               ConsumeQueue and BatchConsumeQueue units from columns
     index                Index entries from columns, Index files from entries
     gather               values in the memory layout of Arrow

@@ -8,10 +8,11 @@ numba is needed to have it; ``columns.array(name)`` is a numpy view of the same 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oberth.formats.java_string import hash_units, utf16_units
+from oberth.kernels import runtime
 from oberth.kernels.arguments import (
     COLUMN_INDEX,
     COLUMN_NAMES,
@@ -24,7 +25,15 @@ from oberth.kernels.memory import address
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["COLUMN_NAMES", "DISPATCH_COLUMNS", "PROPERTY_COLUMNS", "Columns", "TopicTable"]
+__all__ = [
+    "COLUMN_NAMES",
+    "DISPATCH_COLUMNS",
+    "PROPERTY_COLUMNS",
+    "Columns",
+    "TopicTable",
+    "reference_renumber",
+    "renumber",
+]
 
 _ITEM_SIZE = {"q": 8, "i": 4}
 # Columns that start at the same place of a page would fight for the same few lines of the L1 cache
@@ -216,6 +225,26 @@ class TopicTable:
             self.intern(bytes(self.text[start : start + sizes[number]]))
         self._reserved_names = count
         self.text_used = text_used
+
+
+def renumber(columns: Columns, numbers: Sequence[int]) -> None:
+    """Replaces each ``topic_id`` by ``numbers[topic_id]``, as after `TopicTable.merge`."""
+    if numbers == list(range(len(numbers))):
+        return
+    ids = columns.topic_id
+    kernel = runtime.native("renumber", columns.count * 4)
+    if kernel is not None:
+        table = array("q", numbers)
+        kernel(array("q", (address(ids), columns.count, address(table))))
+    else:
+        reference_renumber(columns, numbers)
+
+
+def reference_renumber(columns: Columns, numbers: Sequence[int]) -> None:
+    """`renumber` in plain Python."""
+    ids = columns.topic_id
+    for row in range(columns.count):
+        ids[row] = numbers[ids[row]]
 
 
 _MULTIPLIER = 0x9E3779B97F4A7C15

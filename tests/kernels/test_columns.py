@@ -1,0 +1,71 @@
+"""Columns and topic tables: what they hold, refuse, and how topics are renumbered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oberth.formats.index_file import key_hash_prefix
+from oberth.kernels import runtime
+from oberth.kernels.arguments import COLUMN_NAMES, COLUMNS, DISPATCH_COLUMNS, PROPERTY_COLUMNS
+from oberth.kernels.columns import Columns, TopicTable, reference_renumber, renumber
+from oberth.kernels.scan import scan
+
+
+def test_columns_are_memory_of_their_own() -> None:
+    columns = Columns(3)
+    for number, name in enumerate(COLUMN_NAMES):
+        view = getattr(columns, name)
+        assert len(view) == 3
+        for row in range(3):
+            view[row] = number * 10 + row
+    for number, name in enumerate(COLUMN_NAMES):
+        assert getattr(columns, name).tolist() == [number * 10 + row for row in range(3)]
+        columns.count = 2
+        assert columns.array(name).tolist() == [number * 10, number * 10 + 1]
+    assert columns.row(1)["queue_offset"] == columns.queue_offset[1]
+
+
+def test_numpy_views_have_the_columns_types() -> None:
+    columns = Columns(1)
+    kinds = {name: columns.array(name).dtype.str for name in COLUMN_NAMES}
+    assert kinds == {name: "<i8" if code == "q" else "<i4" for name, code in COLUMNS}
+
+
+def test_unknown_columns_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"columns \['body'\], capacity 1: allowed are"):
+        Columns(1, ["body"])
+    with pytest.raises(ValueError, match="capacity -1"):
+        Columns(-1)
+    assert set(DISPATCH_COLUMNS) | PROPERTY_COLUMNS <= set(COLUMN_NAMES)
+
+
+def test_topics_are_numbered_once() -> None:
+    table = TopicTable([b"a", b"b", b"a"])
+    assert table.names == [b"a", b"b"]
+    assert table.find(b"b") == 1
+    assert table.find(b"c") is None
+    assert table.hash_prefixes() == [key_hash_prefix("a"), key_hash_prefix("b")]
+    table.intern("ц".encode())
+    assert table.hash_prefixes()[2] == key_hash_prefix("ц")
+
+
+@given(st.lists(st.sampled_from([b"a", b"b", b"c"])), st.lists(st.sampled_from([b"b", b"d"])))
+def test_merged_tables_keep_their_meaning(
+    log: Callable[..., bytes], topics: list[bytes], others: list[bytes]
+) -> None:
+    shared = TopicTable(others)
+    table = TopicTable()
+    fast, slow = Columns(16384, ["topic_id"]), Columns(16384, ["topic_id"])
+    data = log([{"topic": topic} for topic in topics])
+    for columns in (fast, slow):
+        scan(data, columns, table)
+    numbers = shared.merge(table)
+    assert runtime.native("renumber", 0) is not None
+    renumber(fast, numbers)
+    reference_renumber(slow, numbers)
+    assert fast.topic_id.tolist() == slow.topic_id.tolist()
+    assert [shared.names[n] for n in fast.topic_id[: fast.count]] == topics
