@@ -1,0 +1,178 @@
+"""Deletes expired segments and keeps the disk from filling up.
+
+A run deletes when the hour is one of ``deleteWhen``, when the disk is too full, or when somebody
+asked for it. It takes whole segments from the oldest on, never the last; queues and index follow
+the log's new beginning. Three levels of the disk matter, in percent used: ``diskMaxUsedSpaceRatio``
+starts cleaning of expired segments, ``diskSpaceCleanForciblyRatio`` deletes young ones too, and
+``diskSpaceWarningLevelRatio`` stops puts until there is room again.
+
+RocketMQ: CleanCommitLogService, CleanConsumeQueueService.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store.commit_log import CommitLog
+from oberth.store.consume_queue_store import ConsumeQueueStore
+from oberth.store.files import FileSystem
+from oberth.store.index_service import IndexService
+from oberth.store.running_flags import RunningFlag, RunningFlags
+
+_log = logging.getLogger(__name__)
+# A request by hand is good for this many runs, as in RocketMQ.
+MANUAL_RUNS = 20
+_HOUR_MS = 3_600_000
+
+
+def clamp(value: float, low: float, high: float) -> float:
+    """The value within its bounds."""
+    return min(max(value, low), high)
+
+
+class CleanService:
+    """One run at a time, from the maintenance thread or by hand."""
+
+    def __init__(
+        self,
+        config: MessageStoreConfig,
+        files: FileSystem,
+        log: CommitLog,
+        queues: ConsumeQueueStore,
+        index: IndexService | None,
+        flags: RunningFlags,
+        queue_directory: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._flags = flags
+        self._queue_directory = queue_directory
+        self._clock_ms = clock_ms
+        self._manual_runs = 0
+        self._clean_immediately = False
+        self._last_min_offset = 0
+        self._last_redelete = 0.0
+
+    def request(self) -> None:
+        """Asks for deletion of expired segments whatever the hour."""
+        self._manual_runs = MANUAL_RUNS
+
+    @property
+    def full_directories(self) -> frozenset[str]:
+        """CommitLog directories beyond the forced-clean level: no new segments there."""
+        limit = self._forced_ratio
+        return frozenset(
+            directory
+            for directory in self._commit_log.queue.directories
+            if self._files.disk_usage(directory).ratio > limit
+        )
+
+    @property
+    def _warning_ratio(self) -> float:
+        return clamp(self._config.disk_space_warning_level_ratio, 35, 90) / 100
+
+    @property
+    def _forced_ratio(self) -> float:
+        return clamp(self._config.disk_space_clean_forcibly_ratio, 30, 85) / 100
+
+    @property
+    def _used_ratio(self) -> float:
+        return clamp(self._config.disk_max_used_space_ratio, 10, 95) / 100
+
+    def disk_ratios(self) -> tuple[float, float]:
+        """Used part of the CommitLog's disk (the emptiest of several) and of the queues'."""
+        log = min(
+            (self._files.disk_usage(d).ratio for d in self._commit_log.queue.directories),
+            default=0.0,
+        )
+        return log, self._files.disk_usage(self._queue_directory).ratio
+
+    def check_disk(self) -> bool:
+        """Sets or clears the disk-full flag; True if the disk's level asks for deletion."""
+        self._clean_immediately = False
+        wanted = False
+        for ratio in self.disk_ratios():
+            if ratio > self._warning_ratio:
+                if self._flags.set(RunningFlag.DISK_FULL):
+                    _log.error("disk %.0f %% full, the store takes no more messages", ratio * 100)
+                self._clean_immediately = True
+                return True
+            if ratio > self._forced_ratio:
+                self._clean_immediately = True
+                return True
+            if self._flags.clear(RunningFlag.DISK_FULL):
+                _log.warning("disk %.0f %% full, the store takes messages again", ratio * 100)
+            wanted = wanted or ratio > self._used_ratio
+        return wanted
+
+    def is_time_to_delete(self) -> bool:
+        """Whether the local hour is one of deleteWhen."""
+        hour = time.strftime("%H", time.localtime(self._clock_ms() / 1000))
+        return hour in [part.strip().zfill(2) for part in self._config.delete_when.split(";")]
+
+    def run(self) -> int:
+        """One run; returns how many CommitLog segments were deleted."""
+        by_disk = self.check_disk()
+        by_time = self.is_time_to_delete()
+        manual = self._manual_runs > 0
+        deleted = 0
+        if by_disk or by_time or manual:
+            if manual:
+                self._manual_runs -= 1
+            config = self._config
+            deleted = self._commit_log.queue.delete_expired_by_time(
+                config.file_reserved_time_hours * _HOUR_MS,
+                config.delete_commit_log_files_interval_ms,
+                config.destroy_mapped_file_interval_forcibly_ms,
+                clean_immediately=self._clean_immediately and config.clean_file_forcibly_enable,
+                batch_max=config.delete_file_batch_max,
+                now_ms=self._clock_ms(),
+            )
+            if deleted:
+                _log.info(
+                    "deleted %d CommitLog segments (%s), the log begins at %d",
+                    deleted,
+                    "disk" if by_disk else "time" if by_time else "by hand",
+                    self._commit_log.min_offset,
+                )
+        self._retry_first()
+        self._follow_log()
+        return deleted
+
+    def _retry_first(self) -> None:
+        interval_s = self._config.redelete_hanged_file_interval_ms / 1000
+        now = time.monotonic()
+        if now - self._last_redelete >= interval_s:
+            self._last_redelete = now
+            self._commit_log.queue.retry_delete_first(
+                self._config.destroy_mapped_file_interval_forcibly_ms
+            )
+
+    def _follow_log(self) -> None:
+        """Queues and index lose what the log has lost."""
+        low = self._commit_log.min_offset
+        if low > self._last_min_offset:
+            self._last_min_offset = low
+            self._queues.delete_expired(low)
+            if self._index is not None:
+                self._index.delete_expired(low)
+
+    def preview(self) -> list[tuple[str, int, float]]:
+        """Segments that the next run would delete: path, bytes, age in hours."""
+        now = self._clock_ms()
+        expired = self._config.file_reserved_time_hours * _HOUR_MS
+        found: list[tuple[str, int, float]] = []
+        for segment in self._commit_log.queue.segments[:-1]:
+            age = now - segment.modified_time_ms()
+            if age < expired and not self._clean_immediately:
+                break
+            found.append((os.fspath(segment.path), segment.file_size, age / _HOUR_MS))
+        return found[: self._config.delete_file_batch_max]

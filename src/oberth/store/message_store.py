@@ -1,0 +1,730 @@
+"""The message store: one object that puts, gets, queries, recovers and cleans.
+
+Lifecycle: ``load`` (opens and recovers), ``start`` (threads, the abort file), ``shutdown`` (the
+reverse). As a context manager it does all three. Puts, gets and queries may come from any thread.
+There is no event loop here: what may block says so, and `append_messages`, `dispatch_nowait` and
+`get_message` never wait for a disk sync.
+
+RocketMQ: DefaultMessageStore.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from oberth.errors import OberthError, RecordError, StoreClosedError, StoreError
+from oberth.formats.consume_queue import UNIT, ConsumeQueueUnit
+from oberth.formats.marker_files import encode_abort
+from oberth.formats.message import DispatchRequest, MessageExt, decode_record
+from oberth.formats.message_store_config import BrokerRole, FlushDiskType, MessageStoreConfig
+from oberth.formats.options import Line
+from oberth.formats.paths import ABORT, CHECKPOINT, COMMIT_LOG, CONSUME_QUEUE
+from oberth.store.allocate import AllocateService
+from oberth.store.batch_consume_queue import BatchConsumeQueue
+from oberth.store.cleaning import CleanService
+from oberth.store.commit_log import CommitLog
+from oberth.store.consume_queue import ConsumeQueue
+from oberth.store.consume_queue_store import ConsumeQueueStore
+from oberth.store.dispatch import CommitLogDispatcher
+from oberth.store.files import FileSystem, OsFileSystem
+from oberth.store.flush import Done, FlushService
+from oberth.store.index_service import IndexService
+from oberth.store.mapped_file import MappedFile, TransientStorePool
+from oberth.store.mapped_file_queue import MappedFileQueue
+from oberth.store.message_reader import MessageReader
+from oberth.store.messages import (
+    GetMessageResult,
+    MessageExtBrokerInner,
+    MessageFilter,
+    PutMessageResult,
+    PutMessageStatus,
+    QueryMessageResult,
+)
+from oberth.store.query import query_records
+from oberth.store.recovery import RecoveryReport, load_index_at, recover
+from oberth.store.recovery_state import RecoveryState, load_state, save_state
+from oberth.store.reput import ReputService
+from oberth.store.running_flags import RunningFlag, RunningFlags
+from oberth.store.store_checkpoint import StoreCheckpoint
+from oberth.store.store_lock import StoreLock
+
+_log = logging.getLogger(__name__)
+
+GET_TOTAL_SIZE_MAX = 128 << 20
+# Queues are written behind this often, so that other processes see them grow.
+WRITE_BEHIND_INTERVAL_S = 0.1
+# After so many seconds, or so many dispatched bytes, everything is synced and oberth.state written:
+# what a restart after a kill has to read again is at most this much.
+CHECKPOINT_INTERVAL_S = 10.0
+CHECKPOINT_BYTES = 256 << 20
+_STATISTICS_WINDOW = 64
+
+
+def system_clock_ms() -> int:
+    """The wall clock, ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _no_attributes(_topic: str) -> Mapping[str, str]:
+    return {}
+
+
+class MessageStore:
+    """See the module. Every public method says what it may raise beyond StoreClosedError."""
+
+    def __init__(
+        self,
+        config: MessageStoreConfig,
+        *,
+        files: FileSystem | None = None,
+        clock_ms: Callable[[], int] = system_clock_ms,
+        topic_attributes: Callable[[str], Mapping[str, str]] = _no_attributes,
+    ) -> None:
+        self.config = config
+        self.files: FileSystem = files if files is not None else OsFileSystem()
+        self.clock_ms = clock_ms
+        self.root = os.path.abspath(os.path.expanduser(config.store_path_root_dir))
+        self.flags = RunningFlags()
+        self._topic_attributes = topic_attributes
+        self._lock = StoreLock(self.root)
+        self._loaded = False
+        self._started = False
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._checkpoint_lock = threading.Lock()  # one checkpoint at a time
+        self.report: RecoveryReport | None = None
+        self._state_offset = -1
+        self.started_at_ms = 0
+
+        directories = self._directories(config.store_path_commit_log) or [
+            f"{self.root}/{COMMIT_LOG}"
+        ]
+        pool = None
+        if config.transient_store_pool_enable and config.broker_role is not BrokerRole.SLAVE:
+            pool = TransientStorePool(
+                config.transient_store_pool_size, config.mapped_file_size_commit_log
+            )
+        self._pool = pool
+        self._allocate = AllocateService(self._create_segment)
+        queue = MappedFileQueue(
+            self.files,
+            directories,
+            config.mapped_file_size_commit_log,
+            read_only_directories=self._directories(config.read_only_commit_log_store_paths),
+            allocate=self._allocate.next_segment,
+            is_full=lambda directory: directory in self.cleaning.full_directories,
+        )
+        self.commit_log = CommitLog(
+            self.files, config, queue, self.flags, clock_ms, topic_attributes
+        )
+        self.checkpoint = StoreCheckpoint(self.files, f"{self.root}/{CHECKPOINT}")
+        self.queues = ConsumeQueueStore(self.files, config, topic_attributes=topic_attributes)
+        self.index: IndexService | None = None
+        if config.message_index_enable:
+            self.index = IndexService(
+                self.files, config, clock_ms=clock_ms, on_full=self._on_index_full
+            )
+        self.dispatcher = CommitLogDispatcher(config, self.queues, self.index, self.checkpoint)
+        self.flush_service = FlushService(config, queue, self.flags, self._on_flushed)
+        self.reput = ReputService(
+            self.commit_log, self.dispatcher, self.flags, self._dispatch_limit
+        )
+        self.reader = MessageReader(config, self.commit_log, self.queues)
+        self.cleaning = CleanService(
+            config,
+            self.files,
+            self.commit_log,
+            self.queues,
+            self.index,
+            self.flags,
+            f"{self.root}/{CONSUME_QUEUE}",
+            clock_ms,
+        )
+        self._waits = self.flush_service.is_sync
+
+    @staticmethod
+    def _directories(text: str | None) -> list[str]:
+        return [
+            os.path.abspath(os.path.expanduser(part.strip()))
+            for part in (text or "").split(",")
+            if part.strip()
+        ]
+
+    def _create_segment(self, directory: str, start_offset: int) -> MappedFile:
+        self.files.make_dirs(directory)
+        segment = MappedFile(
+            self.files,
+            directory,
+            start_offset,
+            self.config.mapped_file_size_commit_log,
+            create=True,
+            transient_pool=self._pool,
+        )
+        if self.config.warm_mapped_file_enable:
+            sync = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+            pages = self.config.flush_least_pages_when_warm_mapped_file
+            segment.warm(pages if sync else 0)
+        return segment
+
+    # Lifecycle
+
+    def __enter__(self) -> Self:
+        self.load()
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def load(self) -> RecoveryReport:
+        """Opens the files and recovers; returns what was found.
+
+        Raises:
+            StoreLockedError: another process has the store.
+            StoreCorruptError: segments of another size than configured, or a gap between them.
+            OSError: the directory cannot be read or written.
+        """
+        self.files.make_dirs(self.root)
+        self._lock.acquire()
+        try:
+            abnormal = self.files.exists(f"{self.root}/{ABORT}")
+            state = load_state(self.files, self.root)
+            self.commit_log.queue.load()
+            self.queues.load()
+            self.checkpoint.load()
+            report = recover(
+                self.commit_log,
+                self.queues,
+                load_index_at(
+                    self.index,
+                    clean=not abnormal,
+                    state=state,
+                    flushed_timestamp=self.checkpoint.values.index_msg_timestamp,
+                ),
+                state,
+                abnormal=abnormal or (state is not None and not state.clean),
+                check_crc=self.config.check_crc_on_recover,
+            )
+            self.reput.offset = report.dispatch_from
+            self.reput.last_record = report.last_record
+            self.reput.last_store_timestamp = report.last_store_timestamp
+            self._catch_up(report.log_end)
+            self.queues.write_behind()
+            self.queues.correct_min_offsets(self.commit_log.min_offset)
+            self.commit_log.set_queue_offsets(self.queues.queue_offsets())
+        except BaseException:
+            self._lock.release()
+            raise
+        self.report = report
+        self._loaded = True
+        return report
+
+    def _catch_up(self, log_end: int) -> None:
+        """Dispatches what queues and index lack, before anybody can put or get."""
+        while self.reput.offset < log_end:
+            before = self.reput.offset
+            self.reput.dispatch_nowait(notify=False)
+            if self.reput.offset == before:
+                raise StoreError(
+                    f"recovery of {self.root} stopped at {before} of {log_end}: "
+                    f"{self.flags.describe()}"
+                )
+
+    def start(self, *, reput_thread: bool = True, background: bool = True) -> None:
+        """Starts the services and creates the abort file.
+
+        Args:
+            reput_thread: False if the caller dispatches itself (`dispatch_nowait`).
+            background: False for no thread at all: the caller also flushes (`flush`,
+                `checkpoint_now`) and cleans (`cleaning.run`) when it wants.
+        """
+        if not self._loaded:
+            raise StoreClosedError(f"{self.root}: start before load")
+        # From here on a kill must be seen as one: both marks come before the first put.
+        self._write_state(clean=False)
+        process_id = None if self.config.line is Line.V4_9 else os.getpid()
+        self.files.write_file(f"{self.root}/{ABORT}", encode_abort(process_id))
+        self._stopping.clear()
+        if background:
+            self._start_threads(reput_thread)
+        self.started_at_ms = self.clock_ms()
+        self._started = True
+
+    def _start_threads(self, reput_thread: bool) -> None:
+        self._allocate.start()
+        self.flush_service.start()
+        if reput_thread:
+            self.reput.start()
+        for name, target in (("queue-flush", self._run_queue_flush), ("clean", self._run_clean)):
+            thread = threading.Thread(target=target, name=f"oberth-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def shutdown(self) -> None:
+        """Dispatches and syncs what is left, marks a clean stop, unmaps everything."""
+        if not self._loaded:
+            return
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        if self._started:
+            self.reput.shutdown()
+            self.flush_service.shutdown()
+            # What a sync made visible just now still wants to be dispatched.
+            self.reput.shutdown()
+            self._allocate.shutdown()
+            try:
+                self.checkpoint_now(
+                    clean=self.flags.is_writeable and not self.dispatch_behind_bytes
+                )
+                if self.flags.is_writeable and not self.dispatch_behind_bytes:
+                    self.files.remove(f"{self.root}/{ABORT}")
+            except (OSError, StoreError) as error:
+                _log.error("the store was not closed in order, it will be recovered: %s", error)
+        self._started = False
+        self._loaded = False
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+        self.commit_log.queue.close()
+        self._lock.release()
+
+    def kill(self) -> None:
+        """Stops without any of a shutdown's work, as far as one process can: for crash tests."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        self._loaded = self._started = False
+        self._lock.release()
+
+    # Putting
+
+    def append_messages(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        """Appends a burst of independent messages; a result for each, in order. Never waits.
+
+        With SYNC_FLUSH the caller still has to wait (`when_durable`, or use `put_messages`) before
+        it acknowledges what `needs_wait`.
+        """
+        if not self._started:
+            refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            return [refused] * len(messages)
+        if self.config.broker_role is BrokerRole.SLAVE:
+            refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+            return [refused] * len(messages)
+        results = self.commit_log.append(messages)
+        self.flush_service.wake()
+        self.reput.wake()
+        return results
+
+    def needs_wait(self, message: MessageExtBrokerInner, result: PutMessageResult) -> bool:
+        """Whether an acknowledgement has to wait for a sync."""
+        return self._waits and message.wait_store_ok and result.ok
+
+    def when_durable(self, end_offset: int, done: Done) -> None:
+        """See FlushService.when_durable."""
+        self.flush_service.when_durable(end_offset, done)
+
+    def put_messages(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        """Appends a burst and waits as flushDiskType says. Blocks."""
+        results = self.append_messages(messages)
+        if self._waits:
+            waiting = [
+                result
+                for message, result in zip(messages, results, strict=True)
+                if message.wait_store_ok and result.ok
+            ]
+            if waiting:
+                status = self.flush_service.wait_durable(waiting[-1].end_offset)
+                self.reput.wake()
+                if status is not PutMessageStatus.PUT_OK:
+                    flushed = self.flushed_offset
+                    for result in waiting:
+                        if result.end_offset > flushed:
+                            result.status = status
+        return results
+
+    def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Stores one message (or one MessageExtBatch) and waits as flushDiskType says. Blocks."""
+        return self.put_messages((message,))[0]
+
+    # Getting
+
+    def _check_open(self) -> None:
+        if not self._loaded:
+            raise StoreClosedError(f"{self.root}: not open")
+
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msg_nums: int,
+        message_filter: MessageFilter | None = None,
+        *,
+        max_total_size: int = GET_TOTAL_SIZE_MAX,
+    ) -> GetMessageResult:
+        """Messages of a queue from an offset on.
+
+        Args:
+            group: who asks; not used by the store itself.
+            topic: of the queue.
+            queue_id: of the queue.
+            offset: the first queue offset wanted.
+            max_msg_nums: at most so many messages.
+            message_filter: what to leave out; None for nothing.
+            max_total_size: at most so many bytes, but at least one message.
+        """
+        self._check_open()
+        del group
+        return self.reader.get_message(
+            topic, queue_id, offset, max_msg_nums, message_filter, max_total_size
+        )
+
+    def select_record(self, commit_log_offset: int) -> memoryview | None:
+        """The raw record at an offset, or None."""
+        self._check_open()
+        return self.commit_log.select_record(commit_log_offset)
+
+    def look_message_by_offset(
+        self, commit_log_offset: int, size: int | None = None
+    ) -> MessageExt | None:
+        """The message at a CommitLog offset; None if no record starts there."""
+        self._check_open()
+        record = (
+            self.commit_log.select_record(commit_log_offset)
+            if size is None
+            else self.commit_log.select(commit_log_offset, size)
+        )
+        if record is None:
+            return None
+        try:
+            return decode_record(record, at=commit_log_offset)
+        except RecordError:
+            return None
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int,
+        index_type: str | None = None,
+    ) -> QueryMessageResult:
+        """Messages by key, unique key or (``index_type`` "T") tag, oldest first.
+
+        The index compares hashes only: of two keys with the same hash both are found.
+        """
+        self._check_open()
+        if self.index is None:
+            return QueryMessageResult()
+        found = query_records(
+            self.index,
+            self.commit_log.select_record,
+            topic,
+            key,
+            max_num,
+            begin_ms,
+            end_ms,
+            index_type,
+        )
+        result = QueryMessageResult(found.last_update_timestamp, found.last_update_offset)
+        result.records.extend(found.records)
+        result.commit_log_offsets.extend(found.offsets)
+        return result
+
+    # Queues
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
+        """One queue, or None."""
+        self._check_open()
+        return self.queues.find(topic, queue_id)
+
+    def topics(self) -> list[str]:
+        """Topics that have queues."""
+        self._check_open()
+        return self.queues.topics()
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues a topic has."""
+        self._check_open()
+        return sorted(self.queues.table.get(topic, {}))
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The first offset that can be read; -1 if there is no such queue."""
+        queue = self.queue(topic, queue_id)
+        return -1 if queue is None else queue.min_offset
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The offset behind the last message; 0 if there is no such queue."""
+        queue = self.queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def consume_queue_unit(
+        self, topic: str, queue_id: int, queue_offset: int
+    ) -> ConsumeQueueUnit | None:
+        """The unit at an offset of an ordinary queue."""
+        queue = self.queue(topic, queue_id)
+        if queue is None or isinstance(queue, BatchConsumeQueue):
+            return None
+        return queue.unit(queue_offset)
+
+    def iterate_consume_queue(
+        self, topic: str, queue_id: int, queue_offset: int, count: int
+    ) -> list[ConsumeQueueUnit]:
+        """Up to ``count`` units of an ordinary queue from an offset on."""
+        queue = self.queue(topic, queue_id)
+        if queue is None or isinstance(queue, BatchConsumeQueue):
+            return []
+        units = queue.units(queue_offset, count)
+        return [ConsumeQueueUnit(*unit) for unit in UNIT.iter_unpack(units)]
+
+    def commit_log_offset_in_queue(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Where the message at a queue offset lies; 0 if there is none."""
+        unit = self.consume_queue_unit(topic, queue_id, queue_offset)
+        return 0 if unit is None else unit.commit_log_offset
+
+    def message_store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When the message at a queue offset was stored, ms; -1 if there is none."""
+        unit = self.consume_queue_unit(topic, queue_id, queue_offset)
+        if unit is None or not unit.is_message:
+            return -1
+        return self.commit_log.store_timestamp(unit.commit_log_offset, unit.record_size)
+
+    def earliest_message_time(self, topic: str, queue_id: int) -> int:
+        """When the queue's first message was stored, ms; -1 if there is none."""
+        queue = self.queue(topic, queue_id)
+        if queue is None:
+            return -1
+        unit = queue.earliest_unit()
+        if unit is None:
+            return -1
+        return self.commit_log.store_timestamp(unit.commit_log_offset, unit.record_size)
+
+    @property
+    def earliest_message_time_in_store(self) -> int:
+        """When the log's first message was stored, ms; -1 if it is empty."""
+        record = self.commit_log.select_record(self.commit_log.min_offset)
+        if record is None:
+            return -1
+        return self.commit_log.store_timestamp(self.commit_log.min_offset, len(record))
+
+    def offset_in_queue_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "LOWER"
+    ) -> int:
+        """The queue offset at a store time; 0 if there is no such queue.
+
+        ``boundary`` LOWER: the first message at or after the time. UPPER: the last at or before it.
+        """
+        queue = self.queue(topic, queue_id)
+        if queue is None:
+            return 0
+        offset = queue.offset_by_time(
+            timestamp_ms,
+            self.commit_log.store_timestamp,
+            self.commit_log.min_offset,
+            upper=boundary == "UPPER",
+            by_file_time=self.config.line is Line.V4_9,
+        )
+        if self.config.line is Line.V4_9:
+            return offset
+        return min(max(offset, queue.min_offset), queue.max_offset)
+
+    # The store as a whole
+
+    @property
+    def min_phy_offset(self) -> int:
+        """The oldest CommitLog offset. RocketMQ: getMinPhyOffset."""
+        return self.commit_log.min_offset
+
+    @property
+    def max_phy_offset(self) -> int:
+        """The CommitLog's end. RocketMQ: getMaxPhyOffset."""
+        return self.commit_log.max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Up to where the CommitLog is known to be on the disk."""
+        return self.commit_log.queue.flushed_where
+
+    @property
+    def confirm_offset(self) -> int:
+        """Up to where messages are dispatched and may be read by consumers."""
+        return self._dispatch_limit()
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Up to where queues and index reach."""
+        return self.reput.offset
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log that queues and index do not have yet."""
+        return self.reput.behind_bytes
+
+    def _dispatch_limit(self) -> int:
+        log = self.commit_log
+        if self._waits and self.config.line is not Line.V4_9 and not self.config.read_uncommitted:
+            # Since 5.3: what is not synced yet is not shown to consumers.
+            return min(log.queue.flushed_where, log.max_offset)
+        return log.max_offset
+
+    def dispatch_nowait(self) -> int:
+        """Dispatches on the caller's thread; returns the bytes it went forward."""
+        return self.reput.dispatch_nowait()
+
+    def add_dispatcher(self, dispatcher: Callable[[DispatchRequest], None]) -> None:
+        """Has further code see every record, after queues and index, in order."""
+        self.dispatcher.add(dispatcher)
+
+    def set_arrival_listener(
+        self, listener: Callable[[str, int, int, int, int, bytes | None, bytes], None] | None
+    ) -> None:
+        """Sets who is told of each message that became readable.
+
+        Called with topic, queue id, the queue's new end, tags code, store time, bit map and
+        properties.
+        """
+        self.dispatcher.arrival_listener = listener
+
+    def is_os_page_cache_busy(self) -> bool:
+        """Whether a put has held the log for suspiciously long."""
+        return self.commit_log.is_os_page_cache_busy()
+
+    # Deleting
+
+    def delete_topics(self, topics: Collection[str]) -> int:
+        """Deletes the queues of topics; records stay in the log until they expire."""
+        self._check_open()
+        deleted = 0
+        for topic in topics:
+            if topic in self.queues.table:
+                self.queues.destroy_topic(topic)
+                deleted += 1
+            self.commit_log.forget_topic(topic)
+        if deleted:
+            self.checkpoint_now()
+        return deleted
+
+    def clean_unused_topics(self, keep: Collection[str]) -> list[str]:
+        """Deletes the queues of all topics but these and the system's."""
+        self._check_open()
+        removed = self.queues.clean_unused(set(keep))
+        for topic in removed:
+            self.commit_log.forget_topic(topic)
+        if removed:
+            self.checkpoint_now()
+        return removed
+
+    def clean_expired_consume_queues(self) -> int:
+        """Deletes queues whose last message has left the log."""
+        self._check_open()
+        removed = self.queues.clean_expired(self.commit_log.min_offset)
+        for topic in {topic for topic, _ in removed}:
+            self.commit_log.refresh_topic(topic)
+        if removed:
+            self.commit_log.set_queue_offsets(self.queues.queue_offsets())
+            self.checkpoint_now()
+        return len(removed)
+
+    def delete_expired_files_manually(self) -> None:
+        """Asks for a cleaning run whatever the hour. RocketMQ: executeDeleteFilesManually."""
+        self.cleaning.request()
+
+    # Durability in the background
+
+    def flush(self) -> int:
+        """Syncs the log now; returns up to where it is on the disk. Blocks."""
+        return self.flush_service.flush_now()
+
+    def checkpoint_now(self, *, clean: bool = False) -> None:
+        """Syncs log, queues and index, in that order, and then says so in two files. Blocks."""
+        with self._checkpoint_lock:
+            safe_offset, last_record, timestamp = self.reput.position()
+            self.flush_service.flush_now()
+            if self.flushed_offset < safe_offset:
+                return
+            self.queues.flush()
+            if self.index is not None:
+                self.index.flush()
+            self.checkpoint.values.logics_physical_offset = safe_offset
+            self.checkpoint.flush()
+            self._save_state(safe_offset, last_record, timestamp, clean)
+
+    def _write_state(self, *, clean: bool) -> None:
+        self.queues.flush()
+        if self.index is not None:
+            self.index.flush()
+        self.flush_service.flush_now()
+        self._save_state(*self.reput.position(), clean)
+
+    def _save_state(self, safe_offset: int, last_record: int, timestamp: int, clean: bool) -> None:
+        queues: dict[str, dict[int, tuple[int, int, int]]] = {}
+        if clean:
+            for (topic, queue_id), extent in self.queues.snapshot().items():
+                low, high, record_end = extent
+                queues.setdefault(topic, {})[queue_id] = (low, high, record_end)
+        save_state(
+            self.files,
+            self.root,
+            RecoveryState(
+                safe_offset=safe_offset,
+                last_record=last_record,
+                store_timestamp=timestamp,
+                queue_end=self.queues.max_physic_offset,
+                queue_count=sum(len(table) for table in self.queues.table.values()),
+                clean=clean,
+                index_counts=dict(self.index.safe_counts()) if self.index is not None else {},
+                queues=queues,
+            ),
+        )
+        self._state_offset = safe_offset
+
+    def _on_flushed(self, store_timestamp: int) -> None:
+        self.checkpoint.values.physic_msg_timestamp = store_timestamp
+        if self._waits:
+            self.reput.wake()
+
+    def _on_index_full(self, end_timestamp: int) -> None:
+        self.checkpoint.values.index_msg_timestamp = end_timestamp
+        self.checkpoint.flush()
+
+    def _run_queue_flush(self) -> None:
+        last = time.monotonic()
+        while not self._stopping.wait(WRITE_BEHIND_INTERVAL_S):
+            try:
+                self.queues.write_behind()
+                now = time.monotonic()
+                progress = self.reput.offset - self._state_offset
+                if progress >= CHECKPOINT_BYTES or (
+                    progress and now - last >= CHECKPOINT_INTERVAL_S
+                ):
+                    last = now
+                    self.checkpoint_now()
+            except (OSError, OberthError) as error:
+                if self.flags.set(RunningFlag.LOGIC_DISK_FULL):
+                    _log.error("queues could not be written: %s", error)
+            else:
+                if self.flags.bits & RunningFlag.LOGIC_DISK_FULL and not self.reput.is_failing:
+                    self.flags.clear(RunningFlag.LOGIC_DISK_FULL)
+
+    def _run_clean(self) -> None:
+        while not self._stopping.wait(self.config.clean_resource_interval_ms / 1000):
+            try:
+                self.cleaning.run()
+            except (OSError, OberthError) as error:
+                _log.error("cleaning failed: %s", error)

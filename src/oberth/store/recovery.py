@@ -1,0 +1,221 @@
+"""What a start does before the store is used: finds the log's end, makes queues and index agree.
+
+The order is: where do the queues end (D), where does the log end, cut what points behind the end,
+dispatch what queues or index lack. How far back the last step goes:
+
+    what is found                                        dispatch starts at
+    oberth.state, clean, and the log ends where it says  nowhere: nothing is missing
+    oberth.state, queues at least as it says             its safe_offset
+    neither, or queues are missing or short              the log's beginning
+
+The last row reads every header once (bodies only where the log's end is in doubt): a store of
+RocketMQ's own is checked completely when it is first opened here, where RocketMQ would start with
+the segment that the checkpoint selects and leave earlier holes as they are. Dispatch is idempotent,
+so nothing that is right is written again.
+
+RocketMQ: DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from oberth.formats.message import Blank, DispatchRequest, read_dispatch_request
+from oberth.store.commit_log import CommitLog
+from oberth.store.consume_queue import QueueExtent
+from oberth.store.consume_queue_store import ConsumeQueueStore
+from oberth.store.index_service import IndexService
+from oberth.store.log_scan import Damage, LogEnd, find_log_end
+from oberth.store.recovery_state import RecoveryState
+
+_log = logging.getLogger(__name__)
+
+
+class RecoveryReport(NamedTuple):
+    """What recovery found and did.
+
+    Attributes:
+        abnormal: whether the last run ended without a shutdown.
+        log_end: where the log ends.
+        scanned_from: from where records were validated to find that.
+        records_scanned: how many that were.
+        damages: places in the middle of what was scanned that hold no valid record.
+        truncated_to: the log's end, if bytes behind it were given up; else -1.
+        dispatch_from: where dispatch starts.
+        reason: why there.
+    """
+
+    abnormal: bool
+    log_end: int
+    scanned_from: int
+    records_scanned: int
+    damages: tuple[Damage, ...]
+    truncated_to: int
+    dispatch_from: int
+    reason: str
+    last_record: int
+    last_store_timestamp: int
+
+
+def recover(
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    load_index: Callable[[int], int],
+    state: RecoveryState | None,
+    *,
+    abnormal: bool,
+    check_crc: bool,
+) -> RecoveryReport:
+    """Brings log, queues and index to one state; the caller then dispatches from dispatch_from.
+
+    Args:
+        log: loaded, each segment counted as full.
+        queues: loaded.
+        load_index: loads the index against a log's end and says from where it must be dispatched.
+        state: of oberth.state.
+        abnormal: whether ``abort`` was there.
+        check_crc: whether the scan of the log's tail checks bodies.
+    """
+    if not log.queue.segments:
+        queues.recover()
+        queues.destroy_all()
+        load_index(0)
+        log.set_end(0)
+        return RecoveryReport(abnormal, 0, 0, 0, (), -1, 0, "no CommitLog", -1, 0)
+    log_min = log.queue.min_offset
+    trusted = state is not None and _fits(log, state)
+    extents = None
+    if trusted and state is not None and state.clean and not abnormal:
+        extents = {
+            (topic, queue_id): QueueExtent(*extent)
+            for topic, table in state.queues.items()
+            for queue_id, extent in table.items()
+        }
+    redispatch_from = state.safe_offset if abnormal and trusted and state is not None else None
+    queue_end = queues.recover(extents, redispatch_from=redispatch_from)
+    scan_from, not_before = _scan_start(log, state if trusted else None, queue_end, abnormal)
+    end = find_log_end(log.queue, scan_from, check_crc=check_crc, not_before_ms=not_before)
+    before = log.queue.max_offset
+    if queue_end >= end.end_offset:
+        queues.truncate(end.end_offset)
+    log.set_end(end.end_offset, end.stale_end)
+    log.last_store_timestamp = max(log.last_store_timestamp, end.last_store_timestamp)
+    index_from = load_index(end.end_offset)
+    dispatch_from, reason = _dispatch_start(
+        log_min, end, state if trusted else None, queues, queue_end, abnormal
+    )
+    if index_from < dispatch_from:
+        dispatch_from, reason = index_from, "the index reaches only up to there"
+    dispatch_from = max(dispatch_from, log_min)
+    for damage in end.damages:
+        _log.error(
+            "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
+        )
+    last_record, timestamp = end.last_record, end.last_store_timestamp
+    if last_record < 0 and trusted and state is not None and end.end_offset == state.safe_offset:
+        last_record, timestamp = state.last_record, state.store_timestamp
+    return RecoveryReport(
+        abnormal,
+        end.end_offset,
+        scan_from,
+        end.record_count,
+        end.damages,
+        end.end_offset if end.stale_end and before > end.end_offset else -1,
+        dispatch_from,
+        reason,
+        last_record,
+        timestamp,
+    )
+
+
+def _fits(log: CommitLog, state: RecoveryState) -> bool:
+    """Whether the log still has the record that the state says ends at its safe_offset."""
+    if state.safe_offset < log.queue.min_offset or state.safe_offset > log.queue.max_offset:
+        return False
+    if state.last_record < 0:
+        return state.safe_offset == log.queue.min_offset
+    request = _record_at(log, state.last_record)
+    if request is None or request.store_timestamp != state.store_timestamp:
+        return False
+    end = state.last_record + request.record_size
+    if end == state.safe_offset:
+        return True
+    # Dispatch may have stepped over the blank at a segment's end.
+    segment = log.queue.find(end)
+    if segment is None or segment.end_offset != state.safe_offset:
+        return False
+    found = read_dispatch_request(
+        segment.buffer, end - segment.start_offset, segment.file_size, segment.start_offset
+    )
+    return isinstance(found, Blank)
+
+
+def _record_at(log: CommitLog, offset: int) -> DispatchRequest | None:
+    segment = log.queue.find(offset)
+    if segment is None:
+        return None
+    request = read_dispatch_request(
+        segment.buffer, offset - segment.start_offset, segment.file_size, segment.start_offset
+    )
+    return request if isinstance(request, DispatchRequest) else None
+
+
+def _scan_start(
+    log: CommitLog, state: RecoveryState | None, queue_end: int, abnormal: bool
+) -> tuple[int, int]:
+    """Where to look for the log's end: a record's start, and the store time before it."""
+    if state is not None:
+        return state.safe_offset, state.store_timestamp
+    log_min = log.queue.min_offset
+    if not abnormal and log_min < queue_end <= log.queue.max_offset:
+        # After a clean stop the last record of the queue that reaches furthest is a good place:
+        # start with the segment it lies in.
+        segment = log.queue.find(queue_end - 1)
+        if segment is not None:
+            return segment.start_offset, 0
+    return log_min, 0
+
+
+def _dispatch_start(
+    log_min: int,
+    end: LogEnd,
+    state: RecoveryState | None,
+    queues: ConsumeQueueStore,
+    queue_end: int,
+    abnormal: bool,
+) -> tuple[int, str]:
+    if state is None:
+        return log_min, "nothing says what queues and index held"
+    if queue_end < min(state.queue_end, end.end_offset):
+        return log_min, f"queues end at {queue_end}, they were at {state.queue_end}"
+    count = sum(len(table) for table in queues.table.values())
+    if count < state.queue_count:
+        return log_min, f"{count} queues are left of {state.queue_count}"
+    if abnormal:
+        return state.safe_offset, "the last checkpoint"
+    return state.safe_offset, "the last shutdown"
+
+
+def load_index_at(
+    index: IndexService | None,
+    *,
+    clean: bool,
+    state: RecoveryState | None,
+    flushed_timestamp: int,
+) -> Callable[[int], int]:
+    """The ``load_index`` that `recover` takes."""
+
+    def load(log_end: int) -> int:
+        if index is None:
+            return log_end
+        return index.load(
+            clean=clean,
+            log_end_offset=log_end,
+            safe_counts=state.index_counts if state is not None else None,
+            safe_offset=state.safe_offset if state is not None else -1,
+            flushed_timestamp=flushed_timestamp,
+        )
+
+    return load

@@ -1,0 +1,198 @@
+"""Reput: reads appended records back from the CommitLog, in order, and has them dispatched.
+
+Runs on a thread of its own, or on the caller's: a broker calls `dispatch_nowait` right after a
+burst of puts, so that consumers are woken without a hand-over between threads. Small backlogs go
+record by record; large ones through the compiled kernels, which do not hold the GIL.
+
+RocketMQ: ReputMessageService.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from oberth.errors import StoreFullError
+from oberth.formats.message import Blank, DispatchRequest, read_dispatch_request
+from oberth.store.commit_log import CommitLog
+from oberth.store.dispatch import CommitLogDispatcher
+from oberth.store.log_scan import find_record
+from oberth.store.running_flags import RunningFlag, RunningFlags
+
+_log = logging.getLogger(__name__)
+# From this backlog on the bulk path is used.
+BULK_BYTES = 256 * 1024
+# What one round takes before it lets go of the lock.
+_ROUND_BYTES = 4 << 20
+_IDLE_S = 0.1
+_FAILURE_PAUSE_S = 0.5
+
+
+class ReputService:
+    """Keeps `offset`, up to where records were dispatched. One round at a time."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        dispatcher: CommitLogDispatcher,
+        flags: RunningFlags,
+        end_offset: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._dispatcher = dispatcher
+        self._flags = flags
+        self._end_offset = end_offset
+        self.offset = 0
+        # Where the record that was dispatched last starts, and when it was stored.
+        self.last_record = -1
+        self.last_store_timestamp = 0
+        self.bulk_bytes = BULK_BYTES
+        self._lock = threading.Lock()  # guards a round
+        self._wake = threading.Event()
+        self._idle = False
+        self._stopped = True
+        self._failed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="oberth-reput", daemon=True)
+        self._thread.start()
+
+    def shutdown(self, timeout_s: float = 5.0) -> None:
+        """Dispatches what is left, for at most so long, and stops the thread."""
+        deadline = time.monotonic() + timeout_s
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        while self.behind_bytes > 0 and time.monotonic() < deadline:
+            before = self.offset
+            self.dispatch_nowait()
+            if self.offset == before:
+                break
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of the log that wait to be dispatched."""
+        return max(self._end_offset() - self.offset, 0)
+
+    def position(self) -> tuple[int, int, int]:
+        """offset, last_record and its store time, as they belong together."""
+        with self._lock:
+            return self.offset, self.last_record, self.last_store_timestamp
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last round could not write what it had to."""
+        return self._failed
+
+    def wake(self) -> None:
+        """Says that something was appended. Cheap when the thread is busy anyway."""
+        if self._idle:
+            self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                dispatched = self.dispatch_nowait()
+            except Exception:  # noqa: BLE001 - logged whole, and tried again
+                # Whatever a further dispatcher throws must not end the service: the record is
+                # tried again, as nothing behind it may overtake it.
+                _log.exception("dispatch at %d failed, trying again", self.offset)
+                self._failed = True
+                dispatched = 0
+            if self._failed:
+                self._wake.wait(_FAILURE_PAUSE_S)
+                self._wake.clear()
+            elif not dispatched:
+                self._idle = True
+                if self.behind_bytes == 0 and not self._stopped:
+                    self._wake.wait(_IDLE_S)
+                self._idle = False
+                self._wake.clear()
+
+    def dispatch_nowait(self, *, notify: bool = True) -> int:
+        """Dispatches what is there, about 4 MiB at most; returns the bytes it went forward.
+
+        A full disk is no exception here: the store stops taking messages, and the same records are
+        tried again with the next call.
+        """
+        with self._lock:
+            start = self.offset
+            try:
+                self._round(notify)
+            except StoreFullError as error:
+                if self._flags.set(RunningFlag.LOGIC_DISK_FULL):
+                    _log.error("dispatch at %d stopped, the disk is full: %s", self.offset, error)
+                self._failed = True
+            else:
+                if self._failed:
+                    self._flags.clear(RunningFlag.LOGIC_DISK_FULL)
+                self._failed = False
+            finally:
+                self._dispatcher.end_burst()
+            return self.offset - start
+
+    def _round(self, notify: bool) -> None:
+        log = self._log
+        self.offset = max(self.offset, log.min_offset)
+        end = self._end_offset()
+        stop = self.offset + _ROUND_BYTES
+        dispatch = self._dispatcher.dispatch
+        delays_ms = log.delays_ms
+        while self.offset < end and self.offset < stop:
+            segment = log.queue.find(self.offset)
+            if segment is None:
+                return
+            base = segment.start_offset
+            position = self.offset - base
+            limit = min(segment.read_position, end - base)
+            if limit <= position:
+                return
+            if limit - position >= self.bulk_bytes:
+                position = self._bulk(segment.buffer, base, position, limit, stop, notify)
+            buffer = segment.buffer
+            while position < limit:
+                request = read_dispatch_request(buffer, position, limit, base, delays_ms=delays_ms)
+                if type(request) is DispatchRequest:
+                    dispatch(request, notify=notify)
+                    self.last_record = base + position
+                    self.last_store_timestamp = request.store_timestamp
+                    position += request.record_size
+                    self.offset = base + position
+                    if self.offset >= stop:
+                        return
+                elif type(request) is Blank:
+                    position = limit
+                    self.offset = segment.end_offset
+                else:
+                    following = find_record(segment, position + 1, check_crc=True)
+                    if following is None or following >= limit:
+                        following = limit
+                    _log.error(
+                        "%s: bytes %d to %d hold no record (%s), dispatch goes on behind them",
+                        segment.path,
+                        position,
+                        following,
+                        getattr(request, "reason", ""),
+                    )
+                    position = following
+                    self.offset = base + position
+
+    def _bulk(
+        self, buffer: memoryview, base: int, position: int, limit: int, stop: int, notify: bool
+    ) -> int:
+        """Takes as many records as the kernels can; returns the position reached."""
+        reached = self._dispatcher.dispatch_segment(
+            buffer, base, position, min(limit, stop - base), notify=notify
+        )
+        if reached is None:
+            return position
+        self.last_record, self.last_store_timestamp = reached.last_record, reached.store_timestamp
+        self.offset = base + reached.position
+        return reached.position

@@ -1,0 +1,247 @@
+"""What survives a power cut at every write and sync, and a SIGKILL under load.
+
+A scripted workload runs on a `FaultDisk` that is cut off before each event in turn; the store is
+then opened from images of what could be left: only what was synced, everything, and random pages
+torn at sectors in between. Checked each time: with SYNC_FLUSH no acknowledged message is missing,
+with ASYNC_FLUSH nothing older than the last flush; nothing appears that was not put; queues and
+index agree with the log. `-k sigkill` kills real processes.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oberth.formats.batch_body import BatchItem, encode_batch
+from oberth.formats.message import BLANK_MAGIC, MessageExt, decode_record
+from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBatch, MessageExtBrokerInner
+from oberth.testing.fault_disk import FaultDisk, PowerCut
+
+pytestmark = pytest.mark.crash
+
+SEGMENT = 8192
+BLANK_START = (BLANK_MAGIC & 0xFFFFFFFF).to_bytes(4, "big")
+
+
+def config(root: Path, flush: FlushDiskType) -> MessageStoreConfig:
+    return MessageStoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=SEGMENT,
+        mapped_file_size_consume_queue=20 * 16,
+        max_hash_slot_num=16,
+        max_index_num=32,
+        flush_disk_type=flush,
+        disk_max_used_space_ratio=95,
+    )
+
+
+class Ledger:
+    """What was put, what was acknowledged, and what was known to be flushed."""
+
+    def __init__(self) -> None:
+        self.put: set[bytes] = set()
+        self.acknowledged: list[bytes] = []
+        self.flushed: list[bytes] = []
+
+
+def workload(disk: FaultDisk, root: Path, flush: FlushDiskType, ledger: Ledger) -> None:
+    """Puts of all kinds over several segments, dispatch, checkpoints, a reopening, deletion."""
+    rng = random.Random(7)
+    for life in range(2):
+        store = MessageStore(config(root, flush), files=disk)
+        store.load()
+        store.start(background=False)
+        for step in range(12):
+            messages = []
+            for number in range(rng.randrange(1, 5)):
+                body = b"%d-%d-%d " % (life, step, number) + bytes(rng.randrange(0, 900))
+                messages.append(
+                    MessageExtBrokerInner.of(
+                        f"t{number % 2}", body, keys=f"k{step} shared", tags="a", queue_id=step % 2
+                    )
+                )
+            if step % 5 == 4:
+                bodies = [b"batch %d-%d-%d" % (life, step, n) for n in range(3)]
+                batch = encode_batch([BatchItem(0, body, b"KEYS\x01b\x02") for body in bodies])
+                messages.append(MessageExtBatch("t0", batch))
+                ledger.put.update(bodies)
+            ledger.put.update(m.body for m in messages if not isinstance(m, MessageExtBatch))
+            results = store.put_messages(messages)
+            assert all(result.ok for result in results)
+            for message in messages:
+                if not isinstance(message, MessageExtBatch):
+                    ledger.acknowledged.append(message.body)
+            store.dispatch_nowait()
+            if step % 3 == 2:
+                flushed = list(ledger.acknowledged)
+                store.flush()
+                ledger.flushed = flushed
+            if step % 4 == 3:
+                store.queues.write_behind()
+            if step == 7:
+                store.checkpoint_now()
+        store.shutdown()
+        ledger.flushed = list(ledger.acknowledged)
+
+
+def read_everything(root: Path, flush: FlushDiskType, *, holes: bool = False) -> list[MessageExt]:
+    """Opens the store, checks that its parts agree, and returns every message of every queue.
+
+    ``holes``: a page of the log may be gone while a later one, unsynced like it, is there. That is
+    damage in the middle, and what follows it is kept.
+    """
+    store = MessageStore(config(root, flush))
+    store.load()
+    store.start(background=False)
+    try:
+        assert not store.dispatch_behind_bytes
+        found: list[MessageExt] = []
+        in_queues: set[int] = set()
+        for topic in store.topics():
+            for queue_id in store.queue_ids(topic):
+                low = store.min_offset_in_queue(topic, queue_id)
+                high = store.max_offset_in_queue(topic, queue_id)
+                units = store.iterate_consume_queue(topic, queue_id, low, high - low)
+                assert len(units) == high - low
+                for number, unit in enumerate(units, low):
+                    if holes and unit.is_pre_blank:
+                        continue
+                    assert unit.is_message, (topic, queue_id, number, unit)
+                    record = store.select_record(unit.commit_log_offset)
+                    assert record is not None
+                    message = decode_record(record, check_crc=True, at=unit.commit_log_offset)
+                    assert len(record) == unit.record_size
+                    assert (message.topic, message.queue_id) == (topic, queue_id)
+                    assert message.queue_offset == number
+                    in_queues.add(unit.commit_log_offset)
+                    found.append(message)
+        offset = store.min_phy_offset
+        assert store.report is not None
+        damages = {damage.start: damage.end for damage in store.report.damages}
+        assert holes or not damages
+        while offset < store.max_phy_offset:
+            if offset in damages:
+                offset = damages[offset]
+                continue
+            record = store.select_record(offset)
+            if record is None or record[4:8] == BLANK_START:
+                offset = store.commit_log.next_segment_offset(offset)
+                continue
+            assert offset in in_queues
+            offset += len(record)
+        for message in found:
+            for key in (message.keys or "").split():
+                hits = store.query_message(message.topic, key, 64, 0, 2**62)
+                if len(hits.commit_log_offsets) < 32:
+                    assert message.commit_log_offset in hits.commit_log_offsets, key
+        # And it goes on working.
+        again = store.put_message(MessageExtBrokerInner("t0", b"after"))
+        assert again.ok
+        return found
+    finally:
+        store.shutdown()
+
+
+def events_of(tmp_path: Path, flush: FlushDiskType) -> int:
+    disk = FaultDisk()
+    ledger = Ledger()
+    workload(disk, tmp_path / "whole", flush, ledger)
+    bodies = {m.body for m in read_everything(tmp_path / "whole", flush)}
+    assert bodies == ledger.put
+    return disk.events
+
+
+# A thread that flushes a full index file dies with its machine, as it should.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_a_power_cut_at_every_event(tmp_path: Path, flush: FlushDiskType) -> None:
+    events = events_of(tmp_path, flush)
+    # Every event would take minutes; each run takes another set of them, and says which.
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    cuts = rng.sample(range(1, events), min(60, events - 1))
+    for cut in cuts:
+        root = tmp_path / f"cut{cut}"
+        disk = FaultDisk(cut_power_at=cut)
+        ledger = Ledger()
+        with pytest.raises(PowerCut):
+            workload(disk, root, flush, ledger)
+        for keep in (0.0, rng.random(), 1.0):
+            image = tmp_path / f"image{cut}"
+            image.mkdir()
+            disk.crash_image(str(image), str(root), rng, keep)
+            where = f"seed {seed}, cut at {cut} of {events} ({disk.log[-1]}), keep {keep}"
+            try:
+                bodies = [m.body for m in read_everything(image, flush, holes=0 < keep < 1)]
+            except Exception as error:
+                raise AssertionError(where) from error
+            promised = ledger.acknowledged if flush is FlushDiskType.SYNC_FLUSH else ledger.flushed
+            missing = set(promised) - set(bodies)
+            assert not missing, (where, len(missing))
+            assert set(bodies) - {b"after"} <= ledger.put, where
+            assert len(bodies) == len(set(bodies)), where
+            shutil.rmtree(image)
+        shutil.rmtree(root)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from oberth.formats.message_store_config import FlushDiskType
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
+sys.path.insert(0, {here!r})
+from test_crash import config
+root, seed, flush = Path(sys.argv[1]), sys.argv[2], FlushDiskType(sys.argv[3])
+with MessageStore(config(root, flush)) as store:
+    number = 0
+    while True:
+        messages = [
+            MessageExtBrokerInner.of(
+                f"t{{n % 2}}", f"{{seed}}-{{number + n}}".encode() * 9, keys="k", queue_id=n % 3
+            )
+            for n in range(7)
+        ]
+        results = store.put_messages(messages)
+        number += 7
+        print("\\n".join(str(m.body[: m.body.index(b"-")], "ascii") + " " + str(r.commit_log_offset)
+              for m, r in zip(messages, results) if r.ok), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_sigkill_under_load(tmp_path: Path, flush: FlushDiskType) -> None:
+    """25 rounds each: a killed process keeps its page cache, so nothing acknowledged may go."""
+    program = tmp_path / "writer.py"
+    program.write_text(WRITER.format(here=str(Path(__file__).parent)))
+    rng = random.Random(3)
+    root = tmp_path / "store"
+    acknowledged: list[int] = []
+    for life in range(25):
+        command = [sys.executable, str(program), str(root), str(life), flush.value]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            stop_after = rng.randrange(1, 400)
+            for lines, line in enumerate(writer.stdout, 1):
+                if not line.endswith("\n"):
+                    break
+                acknowledged.append(int(line.split()[1]))
+                if lines == stop_after:
+                    writer.send_signal(signal.SIGKILL)
+        assert writer.returncode == -signal.SIGKILL
+        store = MessageStore(config(root, flush))
+        store.load()
+        for offset in acknowledged[-500:]:
+            assert store.look_message_by_offset(offset) is not None
+        store.shutdown()
+    found = {m.commit_log_offset for m in read_everything(root, flush)}
+    assert set(acknowledged) <= found
