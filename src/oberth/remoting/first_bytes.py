@@ -2,7 +2,7 @@ r"""What a new connection speaks, told from its first bytes.
 
     first bytes                          what follows
     "PROXY " ... CR LF                   PROXY protocol version 1, one line of at most 107 bytes
-    0D 0A 0D 0A 00 0D 0A 51 55 49 54 0A  PROXY protocol version 2, see below
+    0D 0A 0D 0A 00 0D 0A 51 55 49 54 0A  PROXY protocol version 2, a head of 16 bytes
     0x16                                 a TLS handshake
     anything else                        remoting frames
 
