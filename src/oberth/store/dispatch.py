@@ -75,8 +75,8 @@ class CommitLogDispatcher:
         self.queues = queues
         self.index = index
         self.checkpoint = checkpoint
-        # Called for each message that a queue got. Where `bulk_arrival_listener` is set too, a large
-        # backlog is dispatched in bulk and that one is called instead, once for many messages.
+        # Called for each message that a queue got. Where `bulk_arrival_listener` is set too, large
+        # backlogs go in bulk, and that one is called instead, once for many messages.
         self.arrival_listener: ArrivalListener | None = None
         self.bulk_arrival_listener: BulkArrivalListener | None = None
         self._bulk: BulkDispatch | None = None
