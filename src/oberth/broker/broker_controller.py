@@ -44,6 +44,7 @@ from oberth.broker.processors.end_transaction import EndTransactionProcessor
 from oberth.broker.processors.pull import PullMessageProcessor
 from oberth.broker.processors.query import QueryMessageProcessor
 from oberth.broker.processors.relay import RelayProcessor
+from oberth.broker.processors.reply import ReplyMessageProcessor
 from oberth.broker.processors.send import SendMessageProcessor
 from oberth.broker.producers import ProducerTable
 from oberth.broker.pull_request_hold import HeldPull, PullRequestHold
@@ -413,6 +414,11 @@ class Broker:
         ends = EndTransactionProcessor(self)
         table.sync([Code.END_TRANSACTION], ends.end)
         table.sync([Code.RESUME_CHECK_HALF_MESSAGE], ends.resume_check)
+
+        reply = ReplyMessageProcessor(self)
+        table.async_(
+            [Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2], reply.reply, stage=relay_stage
+        )
 
         relay = RelayProcessor(self)
         table.async_([Code.GET_CONSUMER_RUNNING_INFO], relay.running_info, stage=relay_stage)

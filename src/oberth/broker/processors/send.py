@@ -137,7 +137,12 @@ class SendMessageProcessor:
             "MSG_REGION": config.region_id,
             "TRACE_ON": "true" if config.trace_on else "false",
         }
-        self._cluster_property = f"{p.CLUSTER}\x01{config.broker_cluster_name}\x02"
+        self._added_properties = {
+            p.CLUSTER: config.broker_cluster_name,
+            p.MESSAGE_REGION: config.region_id,
+            p.TRACE_SWITCH: self._region_fields["TRACE_ON"],
+        }
+        self._added_text = p.encode_properties(self._added_properties).decode()
         self._broker_puts = broker.stats.item(BROKER_PUT_NUMS, config.broker_cluster_name)
 
     def forget_topics(self) -> None:
@@ -176,6 +181,10 @@ class SendMessageProcessor:
             else:
                 self._answer(channel, addresses, pendings, results)
         return responses
+
+    def addresses(self, channel: Channel) -> ClientAddresses:
+        """The hosts of messages from a channel."""
+        return channel.context or self._addresses(channel)
 
     def _addresses(self, channel: Channel) -> ClientAddresses:
         made = ClientAddresses(encode_host(*channel.remote), self._broker.store_host_for(channel))
@@ -223,20 +232,8 @@ class SendMessageProcessor:
             topic = self._check_topic(header, channel)
         if topic.refusal is not None or self._broker.sends_refused_until_ms:
             self._refuse_topic(topic)
-        if queue_id < 0:
-            if topic.write_queue_nums <= 0:
-                raise _Refusal(
-                    ResponseCode.NO_PERMISSION, f"topic[{topic_name}] has no queue to write to"
-                )
-            queue_id = random.randrange(topic.write_queue_nums)
-        elif queue_id >= topic.queue_nums_max:
-            topic_config = self._broker.topics.get(topic_name)
-            shown = java_text(topic_config) if topic_config is not None else topic_name
-            raise _Refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{queue_id}] is illegal, {shown} Producer: {channel.remote}",
-            )
-        # Flag bits that the broker sets are not the client's to say.
+        if not 0 <= queue_id < topic.queue_nums_max:
+            queue_id = self._queue_of(topic_name, topic, queue_id, channel)
         if is_batch:
             return self._begin_batch(
                 request,
@@ -254,6 +251,7 @@ class SendMessageProcessor:
         wait = "WAIT\x01false" not in text
         if (
             "CLUSTER\x01" in text
+            or "MSG_REGION\x01" in text
             or "POP_CK\x01" in text
             or "__RMQ.TRANSIENT." in text
             or "TRAN_MSG\x01" in text
@@ -272,7 +270,7 @@ class SendMessageProcessor:
         message = MessageExtBrokerInner(
             topic_name,
             request.body,  # type: ignore[arg-type]  # after decoding always bytes
-            (text + self._cluster_property).encode("utf-8", "replace"),
+            (text + self._added_text).encode("utf-8", "replace"),
             queue_id,
             flag,
             sys_flag,
@@ -309,7 +307,7 @@ class SendMessageProcessor:
             )
         properties = p.decode_properties(text.encode("utf-8", "replace"))
         unique_key = properties.get(p.UNIQ_KEY, "")
-        properties[p.CLUSTER] = self._broker.config.broker_cluster_name
+        properties.update(self._added_properties)
         message = MessageExtBatch(
             topic_name,
             request.body,  # type: ignore[arg-type]  # after decoding always bytes
@@ -346,7 +344,7 @@ class SendMessageProcessor:
         unique_key = properties.get(p.UNIQ_KEY)
         if unique_key is None:
             unique_key = properties[p.UNIQ_KEY] = broker.unique_ids.next()
-        properties[p.CLUSTER] = broker.config.broker_cluster_name
+        properties.update(self._added_properties)
         reconsume_times = header.reconsume_times or 0
         stored_topic, stored_queue_id = topic_name, queue_id
         if topic.is_retry:
@@ -430,6 +428,35 @@ class SendMessageProcessor:
             broker.sends_refused_until_ms = 0
         if topic.refusal is not None:
             raise _Refusal(*topic.refusal)
+
+    def refusal_of(
+        self, header: SendMessageRequestHeader, channel: Channel
+    ) -> tuple[int, str] | None:
+        """Code and remark if a message may not go where its header says; None if it may."""
+        try:
+            topic = self._topics.get(header.topic) or self._check_topic(header, channel)
+            self._refuse_topic(topic)
+            self._queue_of(header.topic, topic, header.queue_id, channel)
+        except _Refusal as refusal:
+            return refusal.code, refusal.remark
+        return None
+
+    def _queue_of(self, topic_name: str, topic: _SendTopic, queue_id: int, channel: Channel) -> int:
+        """The queue that a message goes to."""
+        if queue_id < 0:
+            if topic.write_queue_nums <= 0:
+                raise _Refusal(
+                    ResponseCode.NO_PERMISSION, f"topic[{topic_name}] has no queue to write to"
+                )
+            return random.randrange(topic.write_queue_nums)
+        if queue_id >= topic.queue_nums_max:
+            topic_config = self._broker.topics.get(topic_name)
+            shown = java_text(topic_config) if topic_config is not None else topic_name
+            raise _Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, {shown} Producer: {channel.remote}",
+            )
+        return queue_id
 
     def _check_topic(self, header: SendMessageRequestHeader, channel: Channel) -> _SendTopic:
         """The checks that depend on the topic alone, in the reference's order."""

@@ -1,0 +1,158 @@
+"""Commits, resets and the file; a model beside it, and the files of Apache's brokers."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oberth.broker.consumer_offsets import ConsumerOffsets
+from oberth.errors import ConfigFormatError
+from oberth.formats.config_json import parse_config
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def reloaded(offsets: ConsumerOffsets) -> ConsumerOffsets:
+    other = ConsumerOffsets()
+    other.read(parse_config(offsets.encode()))
+    return other
+
+
+def test_a_commit_may_go_back() -> None:
+    offsets = ConsumerOffsets()
+    assert offsets.query("G", "T", 0) == -1
+    assert offsets.commit("G", "T", 0, 10, 1)
+    assert offsets.commit("G", "T", 0, 4, 2)
+    assert offsets.query("G", "T", 0) == 4
+    assert offsets.query("G", "T", 1) == -1
+
+
+def test_a_pending_reset_voids_commits_until_it_is_taken() -> None:
+    offsets = ConsumerOffsets()
+    offsets.commit("G", "T", 0, 10, 1)
+    offsets.assign_reset("G", "T", 0, 3, 2)
+    assert not offsets.commit("G", "T", 0, 11, 3)
+    assert offsets.commit("G", "T", 1, 11, 3)
+    assert offsets.query("G", "T", 0) == 3
+    assert offsets.take_reset("G", "T", 0) == 3
+    assert offsets.take_reset("G", "T", 0) is None
+    assert offsets.query("G", "T", 0) == 3
+    assert offsets.commit("G", "T", 0, 5, 4)
+
+
+def test_a_second_reset_replaces_the_first() -> None:
+    offsets = ConsumerOffsets()
+    offsets.assign_reset("G", "T", 0, 3, 1)
+    offsets.assign_reset("G", "T", 0, 8, 2)
+    assert offsets.take_reset("G", "T", 0) == 8
+    assert offsets.query("G", "T", 0) == 8
+
+
+def test_a_reset_survives_a_restart_as_the_offset_it_is() -> None:
+    offsets = ConsumerOffsets()
+    offsets.commit("G", "T", 0, 10, 1)
+    offsets.assign_reset("G", "T", 0, 3, 2)
+    assert reloaded(offsets).query("G", "T", 0) == 3
+
+
+def test_topics_and_groups_are_found_and_forgotten() -> None:
+    offsets = ConsumerOffsets()
+    for topic, group in (("T", "G"), ("T", "H"), ("U", "G"), ("%RETRY%G", "G")):
+        offsets.commit(group, topic, 0, 1, 1)
+    assert sorted(offsets.topics_of_group("G")) == ["%RETRY%G", "T", "U"]
+    assert sorted(offsets.groups_of_topic("T")) == ["G", "H"]
+    offsets.clone("G", "K", "T", 2)
+    assert offsets.query("K", "T", 0) == 1
+    offsets.delete_topic("T")
+    assert sorted(offsets.topics_of_group("G")) == ["%RETRY%G", "U"]
+    offsets.delete_group("G")
+    assert [topic for topic, _, _ in offsets] == []
+
+
+def test_the_data_version_counts_steps() -> None:
+    offsets = ConsumerOffsets(update_version_step=3)
+    for offset in range(7):
+        offsets.commit("G", "T", 0, offset, 100 + offset)
+    assert (offsets.data_version.counter, offsets.data_version.timestamp) == (2, 105)
+
+
+def test_the_file_is_made_anew_only_where_it_changed() -> None:
+    offsets = ConsumerOffsets()
+    offsets.commit("G", "T", 0, 1, 1)
+    offsets.commit_pull("G", "T", 0, 9)
+    first = offsets.encode()
+    assert not offsets.is_dirty
+    assert offsets.encode() == first
+    offsets.commit("G", "U", 2, 5, 1)
+    assert offsets.is_dirty
+    document = parse_config(offsets.encode())
+    assert document["offsetTable"] == {"T@G": {0: 1}, "U@G": {2: 5}}
+    assert document["pullOffsetTable"] == {"T@G": {0: 9}}
+
+
+@pytest.mark.parametrize("document", [[], {"offsetTable": {"T": {"0": 1}}}, {"offsetTable": 3},
+                                      {"offsetTable": {"T@G@H": {"0": 1}}},
+                                      {"offsetTable": {"T@G": {"0": "x"}}}])  # fmt: skip
+def test_what_is_no_offset_file_is_refused(document: object) -> None:
+    with pytest.raises(ConfigFormatError):
+        ConsumerOffsets().read(document)
+
+
+@pytest.mark.parametrize("name", ["client-5.5.0", "retry-4.9.7", "trans-5.5.0"])
+def test_apaches_files_are_read_and_written_back(name: str) -> None:
+    with tarfile.open(GOLDEN / f"{name}.tar.gz") as archive:
+        member = archive.extractfile(f"{name}/config/consumerOffset.json")
+        assert member is not None
+        data = member.read()
+    offsets = ConsumerOffsets()
+    offsets.read(parse_config(data))
+    ours = parse_config(offsets.encode())
+    theirs = parse_config(data)
+    assert ours["offsetTable"] == theirs["offsetTable"]
+    assert ours["pullOffsetTable"] == theirs.get("pullOffsetTable", {})
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["commit", "reset", "take", "delete", "reload"]),
+        st.sampled_from(["G", "H"]),
+        st.sampled_from(["T", "U"]),
+        st.integers(0, 2),
+        st.integers(0, 100),
+    ),
+    max_size=40,
+)
+
+
+@given(OPERATIONS)
+def test_against_a_model(operations: list[tuple[str, str, str, int, int]]) -> None:
+    offsets = ConsumerOffsets()
+    committed: dict[tuple[str, str, int], int] = {}
+    pending: dict[tuple[str, str, int], int] = {}
+    for kind, group, topic, queue_id, offset in operations:
+        key = (group, topic, queue_id)
+        if kind == "commit":
+            assert offsets.commit(group, topic, queue_id, offset, 1) is (key not in pending)
+            if key not in pending:
+                committed[key] = offset
+        elif kind == "reset":
+            offsets.assign_reset(group, topic, queue_id, offset, 1)
+            committed[key] = pending[key] = offset
+        elif kind == "take":
+            assert offsets.take_reset(group, topic, queue_id) == pending.pop(key, None)
+        elif kind == "delete":
+            offsets.delete(group, topic)
+            for table in (committed, pending):
+                for other in [each for each in table if each[:2] == (group, topic)]:
+                    del table[other]
+        else:
+            offsets = reloaded(offsets)
+            pending.clear()
+        for each in {(g, t, q) for g in "GH" for t in "TU" for q in range(3)}:
+            assert offsets.query(*each) == committed.get(each, -1)
+    assert json.loads(json.dumps(offsets.to_body()["offsetTable"])) is not None

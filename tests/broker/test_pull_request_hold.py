@@ -1,0 +1,129 @@
+"""Held pulls come out exactly once, by arrival, deadline or close; a model with a virtual clock."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oberth.broker.pull_request_hold import BUCKET_MS, HeldPull, PullRequestHold
+from oberth.store.messages import TagsFilter
+
+
+def held(offset: int = 0, deadline_ms: int = 1000, codes: set[int] | None = None) -> HeldPull:
+    return HeldPull(
+        "channel", "request", offset, deadline_ms, None if codes is None else TagsFilter(codes)
+    )
+
+
+def test_an_arrival_wakes_who_waits_at_that_queue() -> None:
+    hold = PullRequestHold()
+    mine, other_queue, other_topic = held(), held(), held()
+    assert hold.hold("T", 0, mine)
+    assert hold.hold("T", 1, other_queue)
+    assert hold.hold("U", 0, other_topic)
+    assert hold.on_message_arriving("T", 0, 1, 0) == [mine]
+    assert len(hold) == 2
+    assert hold.on_message_arriving("T", 0, 2, 0) == []
+
+
+def test_an_arrival_below_the_wanted_offset_wakes_nobody() -> None:
+    hold = PullRequestHold()
+    mine = held(offset=5)
+    hold.hold("T", 0, mine)
+    assert hold.on_message_arriving("T", 0, 5, 0) == []
+    assert hold.on_message_arriving("T", 0, 6, 0) == [mine]
+
+
+def test_a_tag_that_nobody_wants_wakes_nobody() -> None:
+    hold = PullRequestHold()
+    wants_7, wants_all = held(codes={7}), held()
+    hold.hold("T", 0, wants_7)
+    hold.hold("T", 0, wants_all)
+    assert hold.on_message_arriving("T", 0, 1, 8) == [wants_all]
+    assert hold.on_message_arriving("T", 0, 2, 7) == [wants_7]
+
+
+def test_properties_are_asked_after_the_tag() -> None:
+    asked: list[bytes] = []
+
+    class Wants:
+        def matches_properties(self, properties_raw: bytes, /) -> bool:
+            asked.append(properties_raw)
+            return properties_raw == b"yes"
+
+    hold = PullRequestHold()
+    mine = HeldPull("c", "r", 0, 1000, TagsFilter({1}), Wants())
+    hold.hold("T", 0, mine)
+    assert hold.on_message_arriving("T", 0, 1, 2, b"yes") == []
+    assert hold.on_message_arriving("T", 0, 2, 1, b"no") == []
+    assert hold.on_message_arriving("T", 0, 3, 1, b"yes") == [mine]
+    assert asked == [b"no", b"yes"]
+
+
+def test_a_deadline_is_never_early_and_at_most_a_bucket_late() -> None:
+    hold = PullRequestHold()
+    mine = held(deadline_ms=1050)
+    hold.hold("T", 0, mine)
+    assert hold.on_time(1049) == []
+    assert hold.next_deadline_ms() == 1100
+    assert hold.on_time(1050 + BUCKET_MS) == [mine]
+    assert hold.next_deadline_ms() is None
+
+
+def test_a_full_table_holds_nothing_more() -> None:
+    hold = PullRequestHold(count_max=1)
+    assert hold.hold("T", 0, held())
+    assert not hold.hold("T", 0, held())
+    assert len(hold) == 1
+
+
+def test_a_closed_channel_is_forgotten() -> None:
+    hold = PullRequestHold()
+    mine = HeldPull("gone", "r", 0, 1000)
+    stays = HeldPull("stays", "r", 0, 1000)
+    hold.hold("T", 0, mine)
+    hold.hold("T", 0, stays)
+    assert hold.connection_closed("gone") == 1
+    assert hold.wake_topic("T") == [stays]
+    assert len(hold) == 0
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("hold"), st.integers(0, 2), st.integers(0, 5), st.integers(0, 2000)),
+        st.tuples(st.just("arrive"), st.integers(0, 2), st.integers(0, 6), st.just(0)),
+        st.tuples(st.just("time"), st.just(0), st.just(0), st.integers(0, 3000)),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS)
+def test_nobody_comes_out_twice_or_stays_behind(events: list[tuple[str, int, int, int]]) -> None:
+    hold = PullRequestHold()
+    now = 0
+    inside: dict[HeldPull, int] = {}
+    for kind, queue_id, offset, time_ms in events:
+        if kind == "hold":
+            made = held(offset, now + time_ms)
+            assert hold.hold("T", queue_id, made)
+            inside[made] = queue_id
+            continue
+        if kind == "arrive":
+            out = hold.on_message_arriving("T", queue_id, offset, 0)
+            expected = [
+                each for each, at in inside.items() if at == queue_id and offset > each.queue_offset
+            ]
+        else:
+            now = max(now, time_ms)
+            out = hold.on_time(now)
+            expected = [
+                each for each in inside if -(-each.deadline_ms // BUCKET_MS) * BUCKET_MS <= now
+            ]
+        assert sorted(map(id, out)) == sorted(map(id, expected))
+        for each in out:
+            del inside[each]
+        assert len(hold) == len(inside)
+    assert sorted(map(id, hold.clear())) == sorted(map(id, inside))
+    assert len(hold) == 0
+    assert hold.next_deadline_ms() is None

@@ -1,0 +1,51 @@
+"""Rates over a minute, an hour and a day from samples; virtual clock."""
+
+from __future__ import annotations
+
+from oberth.broker.stats import BROKER_PUT_NUMS, GROUP_GET_NUMS, TOPIC_PUT_NUMS, BrokerStats
+
+
+def test_a_minute_is_seven_samples() -> None:
+    stats = BrokerStats("C", 0)
+    item = stats.item(TOPIC_PUT_NUMS, "T")
+    for second in range(130):
+        item.add(2)
+        stats.on_time(second * 1000)
+    assert item.tps == 2.0
+    minute = item.to_body()["statsMinute"]
+    assert minute == {"avgpt": 2.0, "sum": 120, "tps": 2.0}
+    assert stats.tps(TOPIC_PUT_NUMS, "T") == 2.0
+    assert stats.tps(TOPIC_PUT_NUMS, "unknown") == 0.0
+
+
+def test_hours_and_days_have_their_own_samples() -> None:
+    stats = BrokerStats("C", 0)
+    item = stats.item(TOPIC_PUT_NUMS, "T")
+    for minute in range(26 * 60):
+        item.add(1)
+        stats.on_time(minute * 60_000)
+    body = item.to_body()
+    assert body["statsHour"]["sum"] == 60
+    assert body["statsDay"]["sum"] == 24 * 60
+
+
+def test_morning_figures_move_on_at_midnight() -> None:
+    stats = BrokerStats("C", 0)
+    stats.broker_put.add(5)
+    stats.on_midnight()
+    stats.broker_put.add(7)
+    stats.on_midnight()
+    assert (stats.put_yesterday_morning, stats.put_today_morning) == (5, 12)
+    assert stats.broker_put is stats.item(BROKER_PUT_NUMS, "C")
+
+
+def test_deleted_topics_and_groups_are_forgotten() -> None:
+    stats = BrokerStats("C", 0)
+    stats.item(TOPIC_PUT_NUMS, "T").add(1)
+    stats.item(GROUP_GET_NUMS, "T@G").add(1)
+    stats.item(GROUP_GET_NUMS, "U@G").add(1)
+    stats.topic_deleted("T")
+    assert stats.find(TOPIC_PUT_NUMS, "T") is None
+    assert stats.find(GROUP_GET_NUMS, "T@G") is None
+    stats.group_deleted("G")
+    assert stats.find(GROUP_GET_NUMS, "U@G") is None
