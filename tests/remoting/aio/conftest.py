@@ -12,11 +12,23 @@ from pathlib import Path
 import pytest
 
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
+from oberth.remoting.aio.loop import loop_factory
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
 
 StartServer = Callable[..., Awaitable[RemotingServer]]
 StartClient = Callable[..., RemotingClient]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Each asynchronous test of this folder runs on both loops, where both can be had."""
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+        "asyncio": asyncio.new_event_loop
+    }
+    fast = loop_factory()
+    if fast is not None:
+        factories["uvloop"] = fast
+    return factories
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import ssl
 import threading
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from oberth.errors import (
+    OptionError,
     RemotingConnectError,
     RemotingSendRequestError,
     RemotingTimeoutError,
@@ -23,7 +25,7 @@ from oberth.remoting.aio.channel import Channel, ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable, Stage
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
-from oberth.remoting.aio.tls import TlsMode
+from oberth.remoting.aio.tls import TlsMode, server_context
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
 from oberth.remoting.command import (
     RemotingCommand,
@@ -497,6 +499,71 @@ async def test_fast_port_shares_stages_and_leaves_codes_out(
         client = start_client()
         assert (await client.invoke(str(server.address), RemotingCommand(code=SLOW))).code == 3
     await table.aclose()
+
+
+async def test_unfinished_frames_are_limited_together(start_server: StartServer) -> None:
+    options = ServerOptions(unfinished_bytes_max=150_000)
+    server = await start_server(echo_table(), options)
+    good_reader, good_writer = await asyncio.open_connection(*server.address)
+    readers = []
+    writers = []
+    # A long frame that begins and does not end, on each of two connections.
+    beginning = b"\x00\x10\x00\x00" + bytes(100_000)
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(beginning)
+        await writer.drain()
+        readers.append(reader)
+        writers.append(writer)
+    async with asyncio.timeout(5):
+        done, _ = await asyncio.wait(
+            [asyncio.ensure_future(reader.read()) for reader in readers],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+    assert len(done) == 1
+    good_writer.write(encode_frame_bytes(RemotingCommand(code=ECHO, opaque=1)))
+    assert len(await read_commands(good_reader, 1)) == 1
+    for writer in [*writers, good_writer]:
+        writer.close()
+    async with asyncio.timeout(5):
+        while server._budget.used:  # noqa: ASYNC110 - connections close in their own time
+            await asyncio.sleep(0)
+
+
+async def test_junk_on_many_connections(start_server: StartServer) -> None:
+    server = await start_server(echo_table())
+    generator = random.Random(17)
+
+    async def bother() -> None:
+        reader, writer = await asyncio.open_connection(*server.address)
+        with contextlib.suppress(ConnectionError):
+            writer.write(generator.randbytes(generator.randrange(1, 3000)))
+            writer.write_eof()
+            await reader.read()
+        writer.close()
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(bother() for _ in range(100)))
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(encode_frame_bytes(RemotingCommand(code=ECHO)))
+        assert len(await read_commands(reader, 1)) == 1
+    writer.close()
+
+
+async def test_tls_without_a_certificate(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    pytest.importorskip("cryptography")
+    options = ServerOptions(tls_context=server_context(TlsMode.PERMISSIVE))
+    server = await start_server(echo_table(), options)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    client = start_client(None, ClientOptions(tls_context=context))
+    assert (await client.invoke(str(server.address), RemotingCommand(code=ECHO), 10)).code == 0
+    assert server_context(TlsMode.DISABLED) is None
+    with pytest.raises(OptionError, match=r"nowhere\.pem"):
+        server_context(TlsMode.PERMISSIVE, "nowhere.pem")
 
 
 async def test_five_hundred_idle_connections(start_server: StartServer) -> None:

@@ -84,6 +84,20 @@ class ChannelOptions:
         assert self.header_size_max <= self.frame_size_max
 
 
+class ReadBudget:
+    """Bytes of unfinished frames that all connections of a server may hold together.
+
+    Without it, peers that begin long frames and never end them would be limited only by the number
+    of connections.
+    """
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
 class ChannelOwner(Protocol):
     """Who made a channel and hears of it."""
 
@@ -134,8 +148,11 @@ class Channel(asyncio.Protocol):
         server_side: bool,
         tls_context: ContextSource | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
+        budget: ReadBudget | None = None,
     ) -> None:
         self._owner = owner
+        self._budget = budget
+        self._budgeted = 0  # this channel's share of budget.used
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._connection = RemotingConnection(
@@ -222,6 +239,18 @@ class Channel(asyncio.Protocol):
                 self._flush()
         if self._connection.failure is not None:
             raise self._connection.failure
+        if self._budget is not None and self._connection.pending_size != self._budgeted:
+            self._count_pending(self._budget)
+
+    def _count_pending(self, budget: ReadBudget) -> None:
+        pending = self._connection.pending_size
+        budget.used += pending - self._budgeted
+        self._budgeted = pending
+        if budget.used > budget.limit:
+            raise RemoteProtocolError(
+                f"unfinished frames of all connections hold {budget.used} bytes, "
+                f"allowed {budget.limit}; this one holds {pending}"
+            )
 
     def eof_received(self) -> bool:
         """Called by the loop: the peer sends no more, so nobody waits for our answers."""
@@ -231,6 +260,9 @@ class Channel(asyncio.Protocol):
         """Called by the loop."""
         self._closing = True
         self._out.clear()
+        if self._budget is not None:
+            self._budget.used -= self._budgeted
+            self._budgeted = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from oberth.remoting.aio.address import Address, peer_address
-from oberth.remoting.aio.channel import Channel, ChannelOptions
+from oberth.remoting.aio.channel import Channel, ChannelOptions, ReadBudget
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.tls import ContextSource, TlsMode
 from oberth.remoting.command import RemotingCommand
@@ -35,6 +35,8 @@ class ServerOptions:
         port: 0 takes a free one.
         channel: limits of each connection.
         channel_max: connections at a time; more are closed at once.
+        unfinished_bytes_max: bytes of frames that have begun and not ended, over all connections;
+            the connection that goes beyond is closed.
         tls_context: certificate and key (see ``tls.server_context``); None: TLS is not offered.
         tls_mode: with a context: whether plain text is still accepted.
         grace_s: seconds that requests at work get when the server closes.
@@ -44,6 +46,7 @@ class ServerOptions:
     port: int = 0
     channel: ChannelOptions = field(default_factory=ChannelOptions)
     channel_max: int = 65535
+    unfinished_bytes_max: int = 512 * 1024 * 1024
     tls_context: ContextSource | None = None
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     grace_s: float = 5.0
@@ -74,6 +77,7 @@ class RemotingServer:
         self.processors = processors
         self.options = options or ServerOptions()
         self.channels: set[Channel] = set()
+        self._budget = ReadBudget(self.options.unfinished_bytes_max)
         self._opened = on_open
         self._closed = on_close
         self._owns_processors = owns_processors
@@ -117,6 +121,7 @@ class RemotingServer:
             server_side=True,
             tls_context=options.tls_context,
             tls_mode=options.tls_mode if options.tls_context is not None else TlsMode.DISABLED,
+            budget=self._budget,
         )
 
     def on_open(self, channel: Channel) -> None:

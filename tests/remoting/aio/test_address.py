@@ -1,0 +1,43 @@
+"""Addresses as RocketMQ writes them, both ways."""
+
+from __future__ import annotations
+
+import pytest
+
+from oberth.errors import OptionError
+from oberth.remoting.aio.address import Address, parse_address, parse_addresses, peer_address
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "shown"),
+    [
+        ("127.0.0.1:9876", Address("127.0.0.1", 9876), "127.0.0.1:9876"),
+        (" broker:0 ", Address("broker", 0), "broker:0"),
+        ("[::1]:9876", Address("::1", 9876), "[::1]:9876"),
+        ("::1:9876", Address("::1", 9876), "[::1]:9876"),
+    ],
+)
+def test_addresses(text: str, address: Address, shown: str) -> None:
+    assert parse_address(text) == address
+    assert str(address) == shown
+    assert parse_address(shown) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", ":1", "host:", "host:x", "host:65536", "host:-1", "h:١"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(OptionError, match="allowed host:port"):
+        parse_address(text)
+
+
+def test_lists() -> None:
+    assert parse_addresses("a:1; b:2;;") == [Address("a", 1), Address("b", 2)]
+    assert parse_addresses("") == []
+
+
+def test_ends_of_sockets() -> None:
+    assert peer_address(("127.0.0.1", 5)) == Address("127.0.0.1", 5)
+    assert peer_address(("::ffff:10.0.0.1", 5, 0, 0)) == Address("10.0.0.1", 5)
+    assert peer_address(("fe80::1%eth0", 5, 0, 2)) == Address("fe80::1", 5)
+    assert peer_address(None) == Address("", 0)
