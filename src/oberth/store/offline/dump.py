@@ -8,13 +8,11 @@ from typing import Any
 
 from oberth.errors import NotFoundError
 from oberth.formats.message import MessageExt
+from oberth.store.offline.filler import is_filler
 from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.log_walk import Damage, DamagedRecord
 from oberth.store.offline.message_json import message_to_json
 from oberth.store.offline.reader import StoreReader
-
-FILLER_TOPIC = "OBERTH_SALVAGE"
-"""Topic of the records that `salvage` puts where it found none; nobody ever consumes them."""
 
 
 def dump(
@@ -86,7 +84,7 @@ def _by_log(
             continue
         if by_queue_offset and message.queue_offset < (start or 0):
             continue
-        if message.topic == FILLER_TOPIC and not fillers:
+        if not fillers and is_filler(message):
             continue
         yield message, crc_ok
 

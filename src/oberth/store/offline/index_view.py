@@ -146,6 +146,8 @@ def real_count(view: IndexView) -> int:
     start = entry_position(1, slots)
     end = entry_position(most + 1, slots)
     said = entry_position(count + 1, slots)
+    if count and _ends_at(view, header, count):
+        return count
     if said < end and not any(view.map.view[said : said + ENTRY_SIZE]):
         # Usual: nothing behind what the header says. If there is nothing there either, it lies.
         if count == 0 or any(view.map.view[said - ENTRY_SIZE : said]):
@@ -156,6 +158,19 @@ def real_count(view: IndexView) -> int:
         return 0
     found = (last - start) // ENTRY_SIZE + 1
     return found
+
+
+def _ends_at(view: IndexView, header: IndexHeader, count: int) -> bool:
+    """Whether a file agrees with its header on which entry is the last.
+
+    What lies behind it then is left over: entries of a log that was cut off.
+    """
+    last = view.entry(count)
+    return (
+        last.key_hash >= 0
+        and last.commit_log_offset == header.end_offset
+        and view.slot(last.key_hash % view.shape.slots) == count
+    )
 
 
 def seed(room: memoryview, view: IndexView, count: int, slots: int) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from oberth.errors import FormatError, NotFoundError, RecordError, StoreError
-from oberth.formats.broker_conf import Line
+from oberth.formats.broker_conf import Line, MessageStoreConfig
 from oberth.formats.consume_queue import ConsumeQueueUnit
 from oberth.formats.delay_level import parse_delay_levels
 from oberth.formats.message import SCHEDULE_TOPIC, MessageExt, decode_record, store_timestamp_at
@@ -134,6 +135,20 @@ class StoreReader:
         if self._delays is None:
             self._delays = self._find_delays()
         return self._delays
+
+    def engine_config(self) -> MessageStoreConfig:
+        """Options for opening the store itself: as given, the rest as its files tell."""
+        config = replace(self.layout.config)
+        delays = self.delays_ms
+        if "messageDelayLevel" not in self.layout.given and delays != parse_delay_levels(
+            config.message_delay_level
+        ):
+            config.message_delay_level = " ".join(f"{delay // 1000}s" for delay in delays[1:])
+        return config
+
+    def use_delays(self, delays_ms: tuple[int, ...]) -> None:
+        """Sets the delay levels, for a copy of a store where they were found out already."""
+        self._delays = delays_ms
 
     def walk(self, start: int | None = None) -> Iterator[LogItem]:
         """Records and damage in the order of the log, see `log_walk.walk`."""

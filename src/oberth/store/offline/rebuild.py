@@ -24,7 +24,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -38,6 +38,7 @@ from oberth.kernels import runtime
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.index import IndexEntries, index_keys
 from oberth.kernels.queues import Anomaly, QueueTable, build_units
+from oberth.store import recovery_state
 from oberth.store.offline.index_files import IndexTreeWriter
 from oberth.store.offline.layout import QueueKey, StoreLayout
 from oberth.store.offline.log_columns import ColumnReader, Rows
@@ -428,6 +429,9 @@ def _exchange(root: str) -> None:
         current = os.path.join(root, name)
         if os.path.isdir(fresh):
             sync_tree(fresh)
+    # It speaks of the queues and the index that go now; without it they are checked at the start.
+    with suppress(FileNotFoundError):
+        os.remove(os.path.join(root, recovery_state.FILE_NAME))
     for name in _DIRECTORIES:
         fresh = os.path.join(root, name + BESIDE_SUFFIX)
         current = os.path.join(root, name)

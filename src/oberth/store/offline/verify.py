@@ -34,14 +34,17 @@ from oberth.kernels import runtime
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.queues import QueueTable, UnitRun, build_units
+from oberth.store import recovery_state
+from oberth.store.files import OsFileSystem
+from oberth.store.offline.filler import is_filler_topic
 from oberth.store.offline.findings import Finding, FindingKind, Severity
 from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows
 from oberth.store.offline.log_walk import Damage, LogEnd
+from oberth.store.offline.lost_records import describe_range
 from oberth.store.offline.queue_view import QueueView
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import batch_topics, gap_max
-from oberth.store.offline.salvage_text import describe_range
 from oberth.store.offline.segments import same_bytes
 from oberth.store.offline.verify_index import IndexCheck
 
@@ -142,6 +145,7 @@ class _Verify:
         self.end = LogEnd(0, "", None)
         self.known_topics = _known_topics(self.layout.root)
         self.newest_store_time: int | None = None
+        self.has_fillers = False
 
     def found(self, finding: Finding) -> None:
         if len(self.report.findings) < FINDINGS_MAX:
@@ -194,6 +198,8 @@ class _Verify:
                 self.report.records += part.columns.count
                 indexed = beside.submit(index.rows, part, topics)
                 self._rows(part, topics)
+                if not self.has_fillers and any(map(is_filler_topic, topics.names)):
+                    self.has_fillers = True
                 built = build_units(
                     part.columns,
                     table,
@@ -229,6 +235,8 @@ class _Verify:
             )
         if self.end.garbage_end is not None:
             where = self._place(self.end.offset)
+            state = recovery_state.load_state(OsFileSystem(), self.layout.root)
+            given_up = state is not None and state.clean and state.safe_offset == self.end.offset
             self.found(
                 Finding(
                     FindingKind.LOG_TAIL,
@@ -236,6 +244,8 @@ class _Verify:
                     f"{self.end.garbage_end - self.end.offset} bytes that are no record: "
                     f"{self.end.reason}",
                     "zeros behind the end of the log; the next message is written over them",
+                    # Once recovery has seen them and given them up they mean nothing any more.
+                    Severity.NOTE if given_up else Severity.DAMAGE,
                     commit_log_offset=self.end.offset,
                     length=self.end.garbage_end - self.end.offset,
                 )
@@ -344,8 +354,8 @@ class _Verify:
             )
 
     def _anomaly(self, offset: int, what: QueueAnomaly) -> None:
-        if what is QueueAnomaly.GAP and self.damages:
-            return  # the damage is reported, the gap is its consequence
+        if what is QueueAnomaly.GAP and (self.damages or self.has_fillers):
+            return  # the damage is reported, or was once; the gap is its consequence
         severity = Severity.NOTE if what is QueueAnomaly.RESTART else Severity.DAMAGE
         message = self.reader.record_at(offset)
         self.found(
@@ -727,6 +737,10 @@ class _SimpleQueueCheck(_QueueCheck):
             owner.found(finding)
         self.view.close()
 
+    def _repeats_last(self, unit: cq.ConsumeQueueUnit) -> bool:
+        """Whether a unit holds the place of a message that was lost at the queue's end."""
+        return self.owner.has_fillers and unit.is_message and unit == self.view.unit(self.next - 1)
+
     def _end_of_expired(self) -> int:
         end = self.view.end_offset()
         low = self.view.min_offset(self.owner.reader.min_offset, end)
@@ -753,7 +767,7 @@ class _SimpleQueueCheck(_QueueCheck):
                     continue
                 unit = cq.ConsumeQueueUnit(*cq.UNIT.unpack(raw))
                 offset = unit.commit_log_offset
-                if self.owner.in_damage(offset):
+                if self.owner.in_damage(offset) or self._repeats_last(unit):
                     self.end = ordinal + 1
                     continue
                 if not reported:

@@ -284,13 +284,20 @@ class IndexCheck:
             (used, self.shape.file_size, "zeros behind the last entry"),
         ):
             at = view.map.first_nonzero(start, end)
-            if at is not None:
-                self.found(
-                    Finding(
-                        FindingKind.INDEX_TAIL, self._file(view), at,
-                        f"byte 0x{view.map.view[at]:02x}", what,
-                    )
-                )  # fmt: skip
+            if at is None:
+                continue
+            severity = Severity.DAMAGE
+            if used <= at < min(used + fmt.ENTRY_SIZE, self.shape.file_size):
+                entry = view.entry(count + 1)
+                if entry.key_hash > 0 and 0 < entry.commit_log_offset < self.reader.log.end:
+                    # A whole entry right behind the last: left over from before a truncation.
+                    severity = Severity.NOTE
+            self.found(
+                Finding(
+                    FindingKind.INDEX_TAIL, self._file(view), at,
+                    f"byte 0x{view.map.view[at]:02x}", what, severity,
+                )
+            )  # fmt: skip
 
     def _header(self, budget: _Budget, view: IndexView, current: _Current) -> None:
         header = view.header

@@ -1,0 +1,86 @@
+"""Records that stand where a damaged range was, so that every reader passes over it.
+
+A filler is a well-formed record with its own position, a checksum that is right, and the
+transaction type *rollback*: RocketMQ and Oberth give such a record neither a ConsumeQueue unit nor
+an index entry, so nobody ever consumes it, while recovery, dispatch and replication walk across it.
+Its topic is OBERTH_SALVAGE, or the front of it where there is no room for all; its body is zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oberth.formats.message import (
+    FIXED_SIZE_V1,
+    HOST_V4_SIZE,
+    MAGIC_V1,
+    MessageExt,
+    body_crc,
+)
+from oberth.formats.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+
+FILLER_TOPIC = "OBERTH_SALVAGE"
+FILLER_SIZE_MIN = FIXED_SIZE_V1 + 1
+FILLER_SIZE_MAX = 1 << 20
+# With all of the topic, without a body.
+MARKER_SIZE = FIXED_SIZE_V1 + len(FILLER_TOPIC)
+# RocketMQ checks a host only when it shows it.
+_NO_HOST = bytes(HOST_V4_SIZE)
+
+
+def is_filler(message: MessageExt) -> bool:
+    """Whether a record is one of these."""
+    return (
+        message.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+        and message.topic != ""
+        and FILLER_TOPIC.startswith(message.topic)
+        and message.store_host == _NO_HOST
+    )
+
+
+def is_filler_topic(topic: bytes) -> bool:
+    """Whether a topic's name is a filler's."""
+    return topic != b"" and FILLER_TOPIC.encode().startswith(topic)
+
+
+def fillers(offset: int, size: int, store_timestamp: int) -> Iterator[tuple[int, bytes]]:
+    """Records that together are ``size`` bytes long, with the CommitLog offset of each.
+
+    Args:
+        offset: where the first begins.
+        size: at least FILLER_SIZE_MIN.
+        store_timestamp: of the record before, since store times do not go back.
+    """
+    if size < FILLER_SIZE_MIN:
+        raise ValueError(f"a filler has at least {FILLER_SIZE_MIN} bytes, wanted are {size}")
+    while size:
+        piece = min(size, FILLER_SIZE_MAX)
+        if 0 < size - piece < FILLER_SIZE_MIN:
+            piece -= FILLER_SIZE_MIN
+        yield offset, _filler(offset, piece, store_timestamp)
+        offset += piece
+        size -= piece
+
+
+def _filler(offset: int, size: int, store_timestamp: int) -> bytes:
+    topic = FILLER_TOPIC[: size - FIXED_SIZE_V1]
+    body = bytes(size - FIXED_SIZE_V1 - len(topic))
+    return MessageExt(
+        topic=topic,
+        queue_id=0,
+        queue_offset=0,
+        commit_log_offset=offset,
+        record_size=size,
+        magic=MAGIC_V1,
+        body_crc=body_crc(body),
+        flag=0,
+        sys_flag=TRANSACTION_ROLLBACK,
+        born_timestamp=store_timestamp,
+        born_host=_NO_HOST,
+        store_timestamp=store_timestamp,
+        store_host=_NO_HOST,
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=body,
+        properties_raw=b"",
+    ).encode()

@@ -1,0 +1,425 @@
+"""Copies a damaged store into a new one that opens clean, with everything that is not damaged.
+
+Records keep their CommitLog offset, their queue offset and hence their ids; consumers' offsets stay
+right. Each damaged range is filled with records that nobody consumes (see `filler`), or, up to a
+segment's end, with the blank that ends a segment. Queues and index are built anew; a lost message's
+place in its queue leads to the message that follows (see `queue_files`), and a queue that has lost
+its newest messages keeps its end. docs/decisions/0021-salvage.md says why.
+
+The source is only read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from oberth.errors import StoreError
+from oberth.formats import checkpoint as checkpoint_format
+from oberth.formats import consume_queue as cq
+from oberth.formats import paths
+from oberth.formats.broker_conf import Line
+from oberth.formats.checkpoint import Checkpoint
+from oberth.formats.message import BLANK_SIZE_MIN, encode_blank
+from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers
+from oberth.store.offline.layout import QueueKey
+from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows
+from oberth.store.offline.log_walk import BODY_FAILS, Damage, LogEnd
+from oberth.store.offline.lost_records import LostRecord, describe_range
+from oberth.store.offline.queue_files import QueueFileWriter
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.rebuild import RebuildReport, rebuild, sync_tree
+
+_COPY_SIZE = 8 << 20
+# What is copied beside log, queues and index, where it exists: it names CommitLog offsets, and
+# those stay.
+_ALSO_COPIED = (
+    paths.CONFIG,
+    paths.TIMER_WHEEL,
+    paths.TIMER_LOG,
+    "compaction",
+    "epochFileCheckpoint",
+)
+TOO_SMALL = "between two damaged ranges that no record fits into"
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Bytes that could not be saved, and whose they were.
+
+    Attributes:
+        start: CommitLog offset of the first byte.
+        end: CommitLog offset behind the last.
+        file: the segment, relative to the source's root.
+        position: where in that file it begins.
+        reason: what is wrong with the bytes.
+        records: the records that lay there, as far as they are known.
+    """
+
+    start: int
+    end: int
+    file: str
+    position: int
+    reason: str
+    records: tuple[LostRecord, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The range under JSON names."""
+        return {
+            "start": self.start,
+            "end": self.end,
+            "file": self.file,
+            "position": self.position,
+            "reason": self.reason,
+            "records": [
+                {
+                    "commitLogOffset": each.start,
+                    "storeSize": each.size,
+                    "topic": each.topic,
+                    "queueId": each.queue_id,
+                    "queueOffset": each.queue_offset,
+                    "storeTimestamp": each.store_timestamp,
+                    "keys": each.keys,
+                    "tagsCode": each.tags_code,
+                }
+                for each in self.records
+            ],
+        }
+
+
+@dataclass(slots=True)
+class SalvageReport:
+    """What a salvage saved and lost.
+
+    Attributes:
+        records: saved records.
+        lost: ranges of the CommitLog that were lost.
+        tail_bytes: bytes behind the log's end that were no record and were left out.
+        rebuilt: what the new queues and index hold.
+        kept_ends: queues that lost their newest messages, and how many places keep their number.
+        seconds: how long it took.
+    """
+
+    records: int = 0
+    lost: list[LostRange] = field(default_factory=list)
+    tail_bytes: int = 0
+    rebuilt: RebuildReport = field(default_factory=RebuildReport)
+    kept_ends: dict[QueueKey, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes of all ranges."""
+        return sum(each.end - each.start for each in self.lost)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report under JSON names."""
+        return {
+            "records": self.records,
+            "lostBytes": self.lost_bytes,
+            "lostRecords": sum(len(each.records) for each in self.lost),
+            "tailBytes": self.tail_bytes,
+            "lost": [each.to_json() for each in self.lost],
+            "keptEnds": [
+                {"topic": key.topic, "queueId": key.queue_id, "count": count}
+                for key, count in self.kept_ends.items()
+            ],
+            "rebuilt": self.rebuilt.to_json(),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def salvage(
+    reader: StoreReader,
+    into: str,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> SalvageReport:
+    """Copies what is undamaged into a new store.
+
+    Args:
+        reader: the damaged store.
+        into: a directory that does not exist or is empty.
+        threads: how many scan; None for one per core.
+        progress: called with the bytes of the log that are done.
+
+    Raises:
+        StoreError: ``into`` is not empty or lies inside the source, or the log has no segment.
+        OSError: something cannot be read or written.
+    """
+    root = reader.layout.root
+    target = os.path.abspath(into)
+    if not reader.log.segments:
+        raise StoreError(f"{root}: the CommitLog has no segment, there is nothing to salvage")
+    if os.path.commonpath((root, target)) == root:
+        raise StoreError(f"{target}: lies inside the store that is salvaged")
+    if os.path.isdir(target) and os.listdir(target):
+        raise StoreError(f"{target}: exists and is not empty; choose another directory")
+    return _Salvage(reader, target, threads, progress).run()
+
+
+class _Salvage:
+    """One salvage."""
+
+    def __init__(
+        self,
+        reader: StoreReader,
+        target: str,
+        threads: int | None,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self.reader = reader
+        self.target = target
+        self.threads = threads
+        self.progress = progress
+        self.size = reader.layout.config.mapped_file_size_commit_log
+        self.report = SalvageReport()
+        self.damages: list[Damage] = []
+        self.times: dict[int, int] = {}
+        self.blanks: dict[int, BlankMet] = {}
+        self.end = LogEnd(0, "", None)
+        self.newest = 0
+
+    def run(self) -> SalvageReport:
+        started = time.perf_counter()
+        self._look()
+        self._bridge()
+        for damage in self.damages:
+            self.report.lost.append(self._lost(damage))
+        if (tail := self._tail()) is not None:
+            self.report.lost.append(self._lost(tail))
+        os.makedirs(os.path.join(self.target, paths.COMMIT_LOG), exist_ok=True)
+        self._copy_log()
+        for damage in self.damages:
+            self._fill(damage)
+        self._copy_others()
+        self._checkpoint()
+        self._queues()
+        sync_tree(self.target)
+        self.report.seconds = time.perf_counter() - started
+        return self.report
+
+    def _look(self) -> None:
+        """Reads the whole log: what is damaged, and when the record before was stored."""
+        log = ColumnReader(self.reader.log, (), threads=self.threads, progress=self.progress)
+        newest = 0
+        for part in log:
+            if isinstance(part, Rows):
+                columns = part.columns
+                self.report.records += columns.count
+                for row in range(columns.count) if not part.all_ok else ():
+                    if not columns.crc_ok[row]:
+                        start = columns.commit_log_offset[row]
+                        self._damage(
+                            Damage(start, start + columns.record_size[row], BODY_FAILS),
+                            columns.store_timestamp[row],
+                        )
+                        self.report.records -= 1
+                newest = max(newest, columns.store_timestamp[columns.count - 1])
+            elif isinstance(part, Damage):
+                self._damage(part, newest)
+            elif isinstance(part, BlankMet):
+                self.blanks[part.segment.segment.start] = part
+            else:
+                self.end = part
+        self.newest = newest
+        if self.end.garbage_end is not None:
+            self.report.tail_bytes = self.end.garbage_end - self.end.offset
+
+    def _damage(self, damage: Damage, store_timestamp: int) -> None:
+        before = self.damages[-1] if self.damages else None
+        if before is not None and before.end == damage.start and before.end % self.size:
+            # Two damaged records in a row are one range.
+            self.damages[-1] = Damage(before.start, damage.end, before.reason)
+            return
+        self.damages.append(damage)
+        self.times[damage.start] = store_timestamp
+
+    def _bridge(self) -> None:
+        """Makes room for a record in ranges that are too small for one, at their neighbour's cost.
+
+        Damage to what a broker wrote is never that small; it takes bytes that nobody wrote.
+        """
+        for number, damage in enumerate(self.damages):
+            end = damage.end
+            limit = damage.start - damage.start % self.size + self.size
+            while end < limit and end - damage.start < FILLER_SIZE_MIN:
+                end = (
+                    self.reader.record_at(end).commit_log_offset
+                    + self.reader.record_at(end).record_size
+                )
+                self.report.records -= 1
+            if end != damage.end:
+                self.damages[number] = Damage(damage.start, end, f"{damage.reason}; {TOO_SMALL}")
+
+    def _lost(self, damage: Damage) -> LostRange:
+        index = self.reader.log.index_of(damage.start)
+        if index is None:
+            file, position = paths.COMMIT_LOG, damage.start % self.size
+        else:
+            segment = self.reader.log.segments[index]
+            file = self.reader.layout.relative(segment.path)
+            position = damage.start - segment.start
+        return LostRange(
+            damage.start, damage.end, file, position, damage.reason,
+            tuple(describe_range(self.reader, damage.start, damage.end)),
+        )  # fmt: skip
+
+    def _tail(self) -> Damage | None:
+        """What lies behind the log's end, or lay there as the queues say."""
+        end = self.end.garbage_end or self.end.offset
+        reader = self.reader
+        for key in reader.queue_keys():
+            view = reader.queue(key.topic, key.queue_id)
+            last = view.end_offset()
+            unit = view.unit(last - 1) if last > view.first_offset else None
+            if unit is not None and unit.is_message:
+                # A damaged unit may name any place.
+                most = reader.log.end + self.size
+                end = max(end, min(unit.commit_log_offset + unit.record_size, most))
+        if end == self.end.offset:
+            return None
+        return Damage(self.end.offset, end, f"behind the log's end: {self.end.reason}")
+
+    def _path(self, start: int) -> str:
+        return os.path.join(self.target, paths.COMMIT_LOG, paths.segment_name(start))
+
+    def _copy_log(self) -> None:
+        """Copies the segments up to the log's end; holes stay holes."""
+        log = self.reader.log
+        first = log.start
+        last = max(self.end.offset - 1, first)
+        for start in range(first, last + 1, self.size):
+            with open(self._path(start), "wb", buffering=0) as file:
+                file.truncate(self.size)
+                index = log.index_of(start)
+                if index is None or log.segments[index].start != start:
+                    continue
+                opened = log.map(index)
+                stop = min(len(opened), self.size, self.end.offset - start)
+                blank = self.blanks.get(start)
+                if blank is not None:
+                    stop = min(stop, blank.position)
+                for begin, end in opened.data_extents(0, max(stop, 0)):
+                    file.seek(begin)
+                    for at in range(begin, end, _COPY_SIZE):
+                        file.write(opened.view[at : min(at + _COPY_SIZE, end)])
+                if blank is not None and blank.position + BLANK_SIZE_MIN <= self.size:
+                    file.seek(blank.position)
+                    file.write(encode_blank(self.size - blank.position))
+
+    def _fill(self, damage: Damage) -> None:
+        """Makes a damaged range readable."""
+        stored = self.times.get(damage.start, self.newest)
+        start = damage.start
+        while start < damage.end:
+            segment = start - start % self.size
+            limit = segment + self.size
+            end = min(damage.end, limit)
+            with open(self._path(segment), "r+b", buffering=0) as file:
+                if end == limit:
+                    self._zero(file, start - segment, self.size)
+                    file.seek(start - segment)
+                    left = limit - start
+                    if left >= MARKER_SIZE + BLANK_SIZE_MIN:
+                        # The record says that something is missing here, and it lets RocketMQ
+                        # take a segment of which nothing is left for one of its own.
+                        for _, record in fillers(start, MARKER_SIZE, stored):
+                            file.write(record)
+                        left -= MARKER_SIZE
+                    if left >= BLANK_SIZE_MIN:
+                        file.write(encode_blank(left))
+                else:
+                    for offset, record in fillers(start, end - start, stored):
+                        file.seek(offset - segment)
+                        file.write(record)
+            start = end
+
+    def _zero(self, file: Any, start: int, end: int) -> None:
+        file.truncate(start)
+        file.truncate(end)
+
+    def _copy_others(self) -> None:
+        for name in _ALSO_COPIED:
+            source = os.path.join(self.reader.layout.root, name)
+            target = os.path.join(self.target, name)
+            if os.path.isdir(source):
+                shutil.copytree(source, target, ignore_dangling_symlinks=True)
+            elif os.path.isfile(source):
+                shutil.copy2(source, target)
+
+    def _checkpoint(self) -> None:
+        """Everything up to the newest record is on the disk."""
+        end = self.end.offset if self.reader.line is not Line.V4_9 else 0
+        point = Checkpoint(
+            physic_msg_timestamp=self.newest,
+            logics_msg_timestamp=self.newest,
+            index_msg_timestamp=0,
+            master_flushed_offset=0,
+            confirm_offset=end,
+            logics_physical_offset=end,
+        )
+        raw = point.encode()
+        with open(os.path.join(self.target, paths.CHECKPOINT), "wb") as file:
+            file.write(raw + bytes(checkpoint_format.FILE_SIZE - len(raw)))
+
+    def _queues(self) -> None:
+        entries = {
+            key: value
+            for key, value in self.reader.layout.config.to_properties().items()
+            if key in _CARRIED_OPTIONS
+        }
+        entries["rocketmqLine"] = str(self.reader.line)
+        if "messageDelayLevel" in self.reader.layout.given:
+            entries["messageDelayLevel"] = self.reader.layout.config.message_delay_level
+        with StoreReader(self.target, entries) as fresh:
+            fresh.use_delays(self.reader.delays_ms)
+            self.report.rebuilt = rebuild(
+                fresh, self.target, threads=self.threads, former=self.reader
+            )
+        with StoreReader(self.target, entries) as fresh:
+            self._keep_ends(fresh)
+
+    def _keep_ends(self, fresh: StoreReader) -> None:
+        """Lets queues whose newest messages are lost end where they did."""
+        layout = self.reader.layout
+        for key in fresh.queue_keys():
+            if key not in layout.queues:
+                continue
+            before = self.reader.queue(key.topic, key.queue_id).end_offset(self.end.offset)
+            view = fresh.queue(key.topic, key.queue_id)
+            now = view.end_offset()
+            last = view.unit(now - 1) if now > view.first_offset else None
+            missing = before - now
+            # A queue that claims more lost messages than bytes were lost is damaged itself.
+            if last is None or not 0 < missing <= self.report.lost_bytes // FILLER_SIZE_MIN:
+                continue
+            writer = QueueFileWriter(
+                os.path.join(self.target, view.directory),
+                cq.UNIT_SIZE,
+                layout.config.consume_queue_file_size,
+            )
+            writer.begin_with(now, [memoryview(cq.UNIT.pack(*last) * missing)])
+            writer.flush()
+            self.report.kept_ends[key] = missing
+
+
+_CARRIED_OPTIONS = frozenset(
+    (
+        "mappedFileSizeCommitLog",
+        "mappedFileSizeConsumeQueue",
+        "mappedFileSizeConsumeQueueExt",
+        "mapperFileSizeBatchConsumeQueue",
+        "maxHashSlotNum",
+        "maxIndexNum",
+        "enableConsumeQueueExt",
+        "enableMultiDispatch",
+        "enableLmq",
+        "messageIndexEnable",
+    )
+)
