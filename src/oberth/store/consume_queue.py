@@ -41,8 +41,22 @@ StoreTime = Callable[[int, int], int]
 
 _SCAN_UNITS: Final = 4096
 _RUN_SIZE: Final = TAIL_SIZE_MAX // UNIT_SIZE * UNIT_SIZE
+# Filler, and what a power cut leaves of a page that was not written.
+_NO_MESSAGE: Final = (PRE_BLANK, bytes(UNIT_SIZE))
 _pack = UNIT.pack
 _unpack_from = UNIT.unpack_from
+
+
+def _first_message(units: bytes) -> int | None:
+    """Which of some units is the first that is a message."""
+    if len(units) > UNIT_SIZE:
+        count = len(units) // UNIT_SIZE
+        if any(units.startswith(nothing) and units == nothing * count for nothing in _NO_MESSAGE):
+            return None
+    for at in range(0, len(units) - UNIT_SIZE + 1, UNIT_SIZE):
+        if not units.startswith(_NO_MESSAGE, at):
+            return at // UNIT_SIZE
+    return None
 
 
 class QueueExtent(NamedTuple):
@@ -363,7 +377,7 @@ class ConsumeQueue:
         number = self._last_message(self.max_offset)
         return None if number is None else self.unit(number)
 
-    # Searching. Fillers have no CommitLog offset; each counts as the next message behind it.
+    # Searching. What is no message has no CommitLog offset; it counts as the next message there is.
 
     def _read(self, number: int, count: int) -> bytes:
         return self.stream.read(number * UNIT_SIZE, count * UNIT_SIZE)
@@ -374,17 +388,16 @@ class ConsumeQueue:
 
     def _next_message(self, number: int, stop: int) -> int | None:
         """The first unit within [number, stop) that is a message."""
-        data = self._read(number, 1) if number < stop else b""
-        if data and data != PRE_BLANK:
-            return number
+        count = 1
         while number < stop:
-            data = self._read(number, min(stop - number, _SCAN_UNITS))
+            data = self._read(number, min(stop - number, count))
             if not data:
                 return None
-            for at in range(0, len(data), UNIT_SIZE):
-                if not data.startswith(PRE_BLANK, at):
-                    return number + at // UNIT_SIZE
+            found = _first_message(data)
+            if found is not None:
+                return number + found
             number += len(data) // UNIT_SIZE
+            count = _SCAN_UNITS
         return None
 
     def _last_message(self, stop: int) -> int | None:
@@ -394,9 +407,10 @@ class ConsumeQueue:
         while stop > first:
             start = max(first, stop - count)
             data = self._read(start, stop - start)
-            for at in range(len(data) - UNIT_SIZE, -1, -UNIT_SIZE):
-                if not data.startswith(PRE_BLANK, at):
-                    return start + at // UNIT_SIZE
+            if _first_message(data) is not None:
+                for at in range(len(data) - UNIT_SIZE, -1, -UNIT_SIZE):
+                    if not data.startswith(_NO_MESSAGE, at):
+                        return start + at // UNIT_SIZE
             stop = start
             count = _SCAN_UNITS
         return None

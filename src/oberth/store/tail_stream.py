@@ -517,8 +517,11 @@ class TailStream:
         """Deletes the oldest file, which must not be the last one."""
         start = self.first_start
         assert start + self.file_size < max(self.files_end, self.end)
-        with self.pool.write_lock, self.lock:
-            self.first_start = start + self.file_size
+        with self.pool.write_lock:
+            if self.written < start + self.file_size:
+                self.write_out()
+            with self.lock:
+                self.first_start = start + self.file_size
         path = self.path(start)
         self.pool.forget(path)
         self.pool.files.remove(path)
