@@ -48,7 +48,7 @@ def test_topics_are_numbered_once() -> None:
     assert table.names == [b"a", b"b"]
     assert table.find(b"b") == 1
     assert table.find(b"c") is None
-    assert table.hash_prefixes() == [key_hash_prefix("a"), key_hash_prefix("b")]
+    assert table.hash_prefixes().tolist() == [key_hash_prefix("a"), key_hash_prefix("b")]
     table.intern("ц".encode())
     assert table.hash_prefixes()[2] == key_hash_prefix("ц")
 

@@ -214,8 +214,18 @@ QUEUE_FIELDS = 8
 KIND_SIMPLE, KIND_BATCH = 0, 1
 
 # Fields of a run of units; each int64.
-(RUN_QUEUE, RUN_FIRST, RUN_COUNT, RUN_SKIPPED, RUN_RESTARTS, RUN_START) = range(6)
-RUN_FIELDS = 6
+(
+    RUN_QUEUE,
+    RUN_FIRST,
+    RUN_COUNT,
+    RUN_SKIPPED,
+    RUN_RESTARTS,
+    RUN_START,
+    RUN_TOPIC,
+    RUN_QUEUE_ID,
+    RUN_KIND,
+) = range(9)
+RUN_FIELDS = 9
 
 # Places in the arguments of `queues`.
 (
@@ -314,6 +324,7 @@ PUT_ARGUMENTS = 8
 # Places in the arguments of `gather`.
 (
     GATHER_DATA,
+    GATHER_LIMIT,  # how many bytes there are
     GATHER_ROWS,
     GATHER_AT,  # address of int32
     GATHER_SIZE,  # address of int32; negative for no value
@@ -323,8 +334,8 @@ PUT_ARGUMENTS = 8
     GATHER_OFFSETS,  # out: address of int32, one more than rows
     GATHER_VALIDITY,  # out: address of bytes (a bit for each row), or 0
     GATHER_NULLS,  # out: how many rows have no value
-) = range(10)
-GATHER_ARGUMENTS = 10
+) = range(11)
+GATHER_ARGUMENTS = 11
 
 # Places in the arguments of `total_size`.
 (TOTAL_SIZES, TOTAL_ROWS) = range(2)
@@ -334,6 +345,7 @@ GATHER_ARGUMENTS = 10
 # Places in the arguments of `property_maps`.
 (
     MAP_DATA,
+    MAP_LIMIT,  # how many bytes there are
     MAP_ROWS,
     MAP_AT,
     MAP_SIZE,
@@ -348,8 +360,8 @@ GATHER_ARGUMENTS = 10
     MAP_SCRATCH,  # work: MAP_SCRATCH_SIZE bytes
     MAP_PLACES,  # work: address of int64, MAP_PLACE_FIELDS for each property of a row
     MAP_SLOTS,  # work: address of int32, MAP_SLOT_COUNT zeroed ones
-) = range(15)
-MAP_ARGUMENTS = 15
+) = range(16)
+MAP_ARGUMENTS = 16
 # The length of properties is 16 bits, and every byte of them may be broken and become three.
 PROPERTIES_SIZE_MAX = 65535
 MAP_SCRATCH_SIZE = 3 * PROPERTIES_SIZE_MAX

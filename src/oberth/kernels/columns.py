@@ -124,7 +124,8 @@ class TopicTable:
     def __init__(self, names: Iterable[bytes] = ()) -> None:
         self.names: list[bytes] = []
         self._ids: dict[bytes, int] = {}
-        self._hash_prefixes: list[int] = []
+        self._hash_prefixes = array("q")
+        self._text_size = 0
         # Memory of the compiled kernels; made by `reserve`.
         self.starts = bytearray()
         self.sizes = bytearray()
@@ -145,6 +146,7 @@ class TopicTable:
         if number is None:
             number = self._ids[name] = len(self.names)
             self.names.append(name)
+            self._text_size += len(name)
         return number
 
     def find(self, name: bytes) -> int | None:
@@ -155,7 +157,7 @@ class TopicTable:
         """Adds another table's topics; the numbers here by the numbers there."""
         return [self.intern(name) for name in other.names]
 
-    def hash_prefixes(self) -> list[int]:
+    def hash_prefixes(self) -> array[int]:
         """Unsigned Java hash of ``topic#`` for each topic: where the hash of a key goes on."""
         for name in self.names[len(self._hash_prefixes) :]:
             text = name.decode("utf-8", "replace") + "#"
@@ -165,7 +167,7 @@ class TopicTable:
     def reserve(self, spare: int, spare_text: int) -> None:
         """Makes or enlarges the kernels' memory so that so many topics and bytes fit in."""
         names = len(self.names)
-        used = sum(map(len, self.names))
+        used = self._text_size
         enough = (
             self._reserved_names == names
             and len(self.starts) >= (names + spare) * 8

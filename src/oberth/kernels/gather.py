@@ -20,7 +20,7 @@ from oberth.formats.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from oberth.kernels import arguments as at
 from oberth.kernels import runtime
 from oberth.kernels.columns import Columns
-from oberth.kernels.memory import Buffer, address
+from oberth.kernels.memory import Buffer, address, uninitialised
 
 GATHERED_SIZE_MAX = 2**31 - 1
 _HOST_BITS = {"born_host": BORN_HOST_V6, "store_host": STORE_HOST_V6}
@@ -96,10 +96,11 @@ def gather(data: Buffer, columns: Columns, name: str, *, text: bool = False) -> 
         return reference_gather(data, columns, name, text=text)
     view = memoryview(data)
     room = total
-    offsets = bytearray(4 * (rows + 1))
+    offsets = uninitialised(4 * (rows + 1))
     validity = bytearray((rows + 7) // 8)
     arguments = array("q", bytes(8 * at.GATHER_ARGUMENTS))
     arguments[at.GATHER_DATA] = address(view)
+    arguments[at.GATHER_LIMIT] = view.nbytes
     arguments[at.GATHER_ROWS] = rows
     arguments[at.GATHER_AT] = address(getattr(columns, f"{name}_at"))
     arguments[at.GATHER_SIZE] = address(sizes)
@@ -108,7 +109,7 @@ def gather(data: Buffer, columns: Columns, name: str, *, text: bool = False) -> 
     arguments[at.GATHER_VALIDITY] = address(validity)
     while True:
         _check_total(room, name)
-        out = bytearray(room)
+        out = uninitialised(room)
         arguments[at.GATHER_OUT] = address(out)
         arguments[at.GATHER_OUT_MAX] = room
         if kernel(arguments):
@@ -190,14 +191,15 @@ def property_maps(data: Buffer, columns: Columns) -> GatheredMaps:
         return reference_property_maps(data, columns)
     view = memoryview(data)
     entries_max = (total + rows) // 4
-    offsets = bytearray(4 * (rows + 1))
-    key_offsets = bytearray(4 * (entries_max + 1))
-    value_offsets = bytearray(4 * (entries_max + 1))
-    scratch = bytearray(at.MAP_SCRATCH_SIZE)
-    places = bytearray(8 * at.MAP_PLACE_FIELDS * at.MAP_PLACES_MAX)
+    offsets = uninitialised(4 * (rows + 1))
+    key_offsets = uninitialised(4 * (entries_max + 1))
+    value_offsets = uninitialised(4 * (entries_max + 1))
+    scratch = uninitialised(at.MAP_SCRATCH_SIZE)
+    places = uninitialised(8 * at.MAP_PLACE_FIELDS * at.MAP_PLACES_MAX)
     slots = bytearray(4 * at.MAP_SLOT_COUNT)
     arguments = array("q", bytes(8 * at.MAP_ARGUMENTS))
     arguments[at.MAP_DATA] = address(view)
+    arguments[at.MAP_LIMIT] = view.nbytes
     arguments[at.MAP_ROWS] = rows
     arguments[at.MAP_AT] = address(columns.properties_at)
     arguments[at.MAP_SIZE] = address(columns.properties_size)
@@ -211,7 +213,7 @@ def property_maps(data: Buffer, columns: Columns) -> GatheredMaps:
     room = total
     while True:
         _check_total(room, "properties")
-        keys, values = bytearray(room), bytearray(room)
+        keys, values = uninitialised(room), uninitialised(room)
         arguments[at.MAP_KEYS] = address(keys)
         arguments[at.MAP_VALUES] = address(values)
         arguments[at.MAP_KEYS_MAX] = arguments[at.MAP_VALUES_MAX] = room
@@ -306,8 +308,8 @@ def _host_arguments(
     data: Buffer, columns: Columns, name: str
 ) -> tuple[array[int], bytearray, bytearray]:
     rows = columns.count
-    out = bytearray(at.HOST_TEXT_SIZE_MAX * rows)
-    offsets = bytearray(4 * (rows + 1))
+    out = uninitialised(at.HOST_TEXT_SIZE_MAX * rows)
+    offsets = uninitialised(4 * (rows + 1))
     _check_total(len(out), name)
     arguments = array("q", bytes(8 * at.HOSTS_ARGUMENTS))
     arguments[at.HOSTS_DATA] = address(memoryview(data))

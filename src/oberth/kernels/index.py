@@ -120,7 +120,7 @@ def index_keys(
         )
         return
     view = memoryview(data)
-    prefixes = array("q", topics.hash_prefixes())
+    prefixes = topics.hash_prefixes()
     arguments = array("q", bytes(8 * at.KEYS_ARGUMENTS))
     memory = address(columns.memory)
     for place, name in _COLUMN_PLACES:

@@ -60,6 +60,25 @@ def address(buffer: Buffer) -> int:
 
 
 @cache
+def _make_bytearray() -> Any:
+    import ctypes
+
+    make = ctypes.pythonapi.PyByteArray_FromStringAndSize
+    make.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
+    make.restype = ctypes.py_object
+    return make
+
+
+def uninitialised(size: int) -> bytearray:
+    """Memory that a kernel is going to fill; holds anything until then.
+
+    ``bytearray(size)`` would be zeroed first, a quarter of the time of gathering bodies.
+    """
+    made: bytearray = _make_bytearray()(None, size)
+    return made
+
+
+@cache
 def crc_tables() -> bytes:
     """16 tables of 256 uint32 in the machine's byte order.
 

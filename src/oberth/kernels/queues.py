@@ -41,7 +41,7 @@ from oberth.kernels import runtime
 from oberth.kernels.arguments import QueueAnomaly, QueueStop
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.layout import LMQ_PREFIX, LOOK_AHEAD_ROWS, RETRY_PREFIX, SYSTEM_PREFIX
-from oberth.kernels.memory import Buffer, address
+from oberth.kernels.memory import Buffer, address, uninitialised
 
 # A queue offset further ahead of the queue's end than this is taken for damage.
 GAP_UNITS_MAX = 16_000_000
@@ -51,6 +51,8 @@ ANOMALIES_KEPT = 1024
 _MULTI_NAMES_MAX = 32_768
 _SPARE_QUEUES = 64
 _INT64_MAX = 2**63 - 1
+_UNIT_SIZES = (consume_queue.UNIT_SIZE, batch_consume_queue.UNIT_SIZE)  # by kind
+assert (at.KIND_SIMPLE, at.KIND_BATCH) == (0, 1)
 
 
 class UnitRun(NamedTuple):
@@ -254,7 +256,7 @@ def build_units(
         )  # fmt: skip
     topics = table.topics
     units_max = rows + (_MULTI_NAMES_MAX if multi_dispatch else 0)
-    work = bytearray(12 * units_max)
+    work = uninitialised(12 * units_max)
     arguments = array("q", bytes(8 * at.QUEUES_ARGUMENTS))
     memory = address(columns.memory)
     for place, name in _COLUMN_PLACES:
@@ -278,10 +280,9 @@ def build_units(
     arguments[at.QUEUES_ANOMALY_MAX] = ANOMALIES_KEPT
     runs: list[UnitRun] = []
     while True:
-        unit_size = 46 if any(table.topic_kinds()) else 20
-        out = bytearray(unit_size * units_max)
-        run_memory = bytearray(8 * at.RUN_FIELDS * units_max)
-        touched = bytearray(4 * table.capacity)
+        out = uninitialised(_UNIT_SIZES[at.KIND_BATCH in table.topic_kinds()] * units_max)
+        run_memory = uninitialised(8 * at.RUN_FIELDS * units_max)
+        touched = uninitialised(4 * table.capacity)
         topics.lend(arguments, at.QUEUES_TOPIC_COUNT)
         arguments[at.QUEUES_TOPIC_KINDS] = address(table.kinds)
         arguments[at.QUEUES_KIND_COUNT] = len(table.kinds)
@@ -297,21 +298,21 @@ def build_units(
         table.count = arguments[at.QUEUES_COUNT]
         topics.take_back(arguments, at.QUEUES_TOPIC_COUNT)
         fields = memoryview(run_memory).cast("q")
+        flat = iter(fields[: arguments[at.QUEUES_RUN_COUNT] * at.RUN_FIELDS].tolist())
         units = memoryview(out)
-        for n in range(arguments[at.QUEUES_RUN_COUNT]):
-            queue, first, count, skipped, restarts, start = fields[
-                n * at.RUN_FIELDS : (n + 1) * at.RUN_FIELDS
-            ]
-            topic_id, queue_id, is_batch, _, _ = table.state(queue)
-            size = count * (batch_consume_queue.UNIT_SIZE if is_batch else consume_queue.UNIT_SIZE)
+        names = topics.names
+        for _, first, count, skipped, restarts, start, topic_id, queue_id, kind in zip(
+            *[flat] * at.RUN_FIELDS, strict=True
+        ):
+            end = start + count * _UNIT_SIZES[kind]
             runs.append(
                 UnitRun(
-                    topics.names[topic_id],
+                    names[topic_id],
                     queue_id,
-                    is_batch,
+                    kind == at.KIND_BATCH,
                     first,
                     count,
-                    units[start : start + size],
+                    units[start:end],
                     skipped,
                     bool(restarts),
                 )

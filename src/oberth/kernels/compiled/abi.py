@@ -104,18 +104,24 @@ store_be32 = _store(32)
 store_be64 = _store(64)
 
 
-@intrinsic
-def prefetch(typing_context: Any, pointer: Any, index: Any) -> Any:
-    """Asks for the cache line of a place that is going to be written soon."""
+def _prefetch(write: int) -> Any:
+    def typed(typing_context: Any, pointer: Any, index: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            where = builder.gep(arguments[0], [arguments[1]])
+            builder.call(function, [where, *(ir.Constant(I32, n) for n in (write, 3, 1))])
+            return context.get_dummy_value()
 
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        where = builder.gep(arguments[0], [arguments[1]])
-        builder.call(function, [where, *(ir.Constant(I32, n) for n in (1, 3, 1))])
-        return context.get_dummy_value()
+        return types.void(_BYTES, types.int64), code
 
-    return types.void(_BYTES, types.int64), code
+    return intrinsic(typed)
+
+
+# Ask for the cache line of a place that is going to be read, or written, soon. Any address will do:
+# one that is not there is passed over.
+prefetch_read = _prefetch(0)
+prefetch_write = _prefetch(1)
 
 
 @intrinsic
@@ -156,6 +162,20 @@ def _match(count: int) -> Any:
 # A bit for each byte that equals the wanted one, the lowest for the first byte.
 match_16 = _match(16)
 match_64 = _match(64)
+
+
+@intrinsic
+def copy_16(typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any) -> Any:
+    """Copies 16 bytes through a register."""
+    vector = ir.VectorType(I8, 16)
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, to_at, start, start_at = arguments
+        value = builder.load(_byte_pointer(builder, start, start_at, vector), align=1)
+        builder.store(value, _byte_pointer(builder, to, to_at, vector), align=1)
+        return context.get_dummy_value()
+
+    return types.void(_BYTES, types.int64, _BYTES, types.int64), code
 
 
 @intrinsic

@@ -42,6 +42,11 @@ _SIZE = int(ScanEnd.SIZE)
 _LENGTHS = int(ScanEnd.LENGTHS)
 _FOREIGN = int(ScanEnd.FOREIGN)
 
+HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in each byte
+_POWER_2, _POWER_3, _POWER_4, _POWER_5, _POWER_6, _POWER_7, _POWER_8 = (
+    pow(31, n, 1 << 32) for n in range(2, 9)
+)
+
 _FIRST_MAGIC_BYTE = (MAGIC_V1 >> 24) & 0xFF
 _CRC_TAIL_SIZE = 20
 _CRC_TAIL_LE64 = int.from_bytes(b"__CRC32#", "little")
@@ -102,6 +107,25 @@ def text_hash(data: Any, start: int, size: int, seed: int) -> int:
     position = start
     end = start + size
     while position < end:
+        # Eight ASCII characters at once: eight products that do not wait for each other.
+        while end - position >= 8:
+            eight = load_le64(data, position)
+            if eight & HIGH_BITS != 0:
+                break
+            h = (
+                h * _POWER_8
+                + (eight & 0xFF) * _POWER_7
+                + ((eight >> 8) & 0xFF) * _POWER_6
+                + ((eight >> 16) & 0xFF) * _POWER_5
+                + ((eight >> 24) & 0xFF) * _POWER_4
+                + ((eight >> 32) & 0xFF) * _POWER_3
+                + ((eight >> 40) & 0xFF) * _POWER_2
+                + ((eight >> 48) & 0xFF) * 31
+                + (eight >> 56)
+            ) & 0xFFFFFFFF
+            position += 8
+        if position == end:
+            break
         first = load_u8(data, position)
         position += 1
         if first < 0x80:

@@ -9,6 +9,7 @@ from typing import Any
 from oberth.kernels import arguments as at
 from oberth.kernels.compiled.abi import (
     bytes_at,
+    copy_16,
     copy_bytes,
     helper,
     int32_at,
@@ -16,14 +17,18 @@ from oberth.kernels.compiled.abi import (
     load_be32,
     load_le64,
     load_u8,
+    prefetch_read,
     store_u8,
 )
-from oberth.kernels.compiled.checks import continuation
+from oberth.kernels.compiled.checks import HIGH_BITS, continuation
 from oberth.kernels.compiled.records import same_bytes, seek_byte, spread_hash
 
-_HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in each byte
 # Up to so many properties of one message are compared one by one, more by hash.
 _FEW = 32
+# Values up to this size are copied 16 bytes at a time.
+_SHORT = 64
+# The bytes of a row have long left the cache when its values are gathered.
+_ROWS_AHEAD = 8
 _P = at.MAP_PLACE_FIELDS
 _COLON = ord(":")
 _DOT = ord(".")
@@ -31,6 +36,23 @@ _MINUS = ord("-")
 _ZERO = ord("0")
 _V4_SIZE = 8
 _V6_SIZE = 20
+
+
+@helper
+def copy_value(
+    out: Any, out_at: int, data: Any, start: int, size: int, out_max: int, limit: int
+) -> None:
+    """Copies a value, short ones without the call that a copy of unknown size is.
+
+    Up to 15 bytes behind both values are read and overwritten where there is room for that.
+    """
+    if size <= _SHORT and limit - start >= _SHORT and out_max - out_at >= _SHORT:
+        n = 0
+        while n < size:
+            copy_16(out, out_at + n, data, start + n)
+            n += 16
+    else:
+        copy_bytes(out, out_at, data, start, size)
 
 
 @helper
@@ -70,9 +92,11 @@ def first_broken(data: Any, start: int, end: int) -> int:
     """Where the first byte that is no UTF-8 lies, or end."""
     position = start
     while position < end:
-        if end - position >= 8 and (load_le64(data, position) & _HIGH_BITS) == 0:
+        if end - position >= 8 and (load_le64(data, position) & HIGH_BITS) == 0:
             position += 8
             continue
+        if end - start >= 8 and end - position < 8 and (load_le64(data, end - 8) & HIGH_BITS) == 0:
+            return end
         size = sequence_size(data, position, end)
         if size < 0:
             return position
@@ -125,6 +149,7 @@ def renumber(args: Any) -> int:
 def gather(args: Any) -> int:
     """Kernel: one value of each row; 1, or 0 when there is no room."""
     data = bytes_at(args[at.GATHER_DATA])
+    limit = args[at.GATHER_LIMIT]
     rows = args[at.GATHER_ROWS]
     starts = int32_at(args[at.GATHER_AT])
     sizes = int32_at(args[at.GATHER_SIZE])
@@ -139,6 +164,8 @@ def gather(args: Any) -> int:
     bits = 0
     for row in range(rows):
         offsets[row] = used
+        if row + _ROWS_AHEAD < rows:
+            prefetch_read(data, int(starts[row + _ROWS_AHEAD]))
         size = int(sizes[row])
         if size >= 0:
             bits |= 1 << (row & 7)
@@ -151,7 +178,7 @@ def gather(args: Any) -> int:
             else:
                 if used + size > room:
                     return 0
-                copy_bytes(out, used, data, start, size)
+                copy_value(out, used, data, start, size, room, limit)
                 used += size
         else:
             nulls += 1
@@ -244,36 +271,40 @@ def property_maps(args: Any) -> int:
     scratch = bytes_at(args[at.MAP_SCRATCH])
     places = int64_at(args[at.MAP_PLACES])
     slots = int32_at(args[at.MAP_SLOTS])
+    keys_max = args[at.MAP_KEYS_MAX]
+    values_max = args[at.MAP_VALUES_MAX]
     entry = 0
     key_used = 0
     value_used = 0
     for row in range(rows):
         offsets[row] = entry
+        if row + _ROWS_AHEAD < rows:
+            ahead = int(starts[row + _ROWS_AHEAD])
+            prefetch_read(data, ahead)
+            prefetch_read(data, ahead + 64)
         size = int(sizes[row])
         if size <= 0 or size > at.PROPERTIES_SIZE_MAX:
             continue
         start = int(starts[row])
         text = data
+        limit = args[at.MAP_LIMIT]
         if first_broken(data, start, start + size) < start + size:
             size = mend(data, start, start + size, scratch, 0, at.MAP_SCRATCH_SIZE)
             start = 0
             text = scratch
-        # 16 bytes are read at once up to the end of the text, never behind it.
-        count = parse_properties(text, start, size, start + size, places, slots)
+            limit = at.MAP_SCRATCH_SIZE
+        count = parse_properties(text, start, size, limit, places, slots)
         if entry + count > entries_max:
             return 0
         for n in range(count):
             name_size = places[_P * n + 1]
             value_size = places[_P * n + 3]
-            if (
-                key_used + name_size > args[at.MAP_KEYS_MAX]
-                or value_used + value_size > args[at.MAP_VALUES_MAX]
-            ):
+            if key_used + name_size > keys_max or value_used + value_size > values_max:
                 return 0
             key_offsets[entry] = key_used
             value_offsets[entry] = value_used
-            copy_bytes(keys, key_used, text, places[_P * n], name_size)
-            copy_bytes(values, value_used, text, places[_P * n + 2], value_size)
+            copy_value(keys, key_used, text, places[_P * n], name_size, keys_max, limit)
+            copy_value(values, value_used, text, places[_P * n + 2], value_size, values_max, limit)
             key_used += name_size
             value_used += value_size
             entry += 1

@@ -17,7 +17,8 @@ from oberth.kernels.compiled.abi import (
     load_be32,
     load_be64,
     load_u8,
-    prefetch,
+    prefetch_read,
+    prefetch_write,
     store_be32,
     store_be64,
 )
@@ -33,6 +34,8 @@ _SLOT_COUNT = 32
 _INDEX_COUNT = 36
 # A slot is read this many entries ahead: the table is far larger than a cache.
 _AHEAD = 12
+# The bytes of a row have long left the cache when its keys are hashed.
+_ROWS_AHEAD = 8
 _INT32_MAX = 0x7FFFFFFF
 
 
@@ -82,6 +85,9 @@ def index_keys(args: Any) -> int:
     room = args[at.KEYS_MAX]
     row = args[at.KEYS_ROW]
     while row < rows:
+        if row + _ROWS_AHEAD < rows:
+            prefetch_read(data, int(uniq_at[row + _ROWS_AHEAD]))
+            prefetch_read(data, int(keys_at[row + _ROWS_AHEAD]))
         if (flags[row] & TRANSACTION_MASK) == TRANSACTION_ROLLBACK:
             row += 1
             continue
@@ -144,7 +150,7 @@ def index_put(args: Any) -> int:
             break
         if entry + _AHEAD < stop:
             ahead = int(hashes[entry + _AHEAD]) % slots
-            prefetch(file, HEADER_SIZE + ahead * SLOT_SIZE)
+            prefetch_write(file, HEADER_SIZE + ahead * SLOT_SIZE)
         slot_at = HEADER_SIZE + (int(hashes[entry]) % slots) * SLOT_SIZE
         previous = load_be32(file, slot_at)
         if previous <= 0 or previous > number:

@@ -132,6 +132,9 @@ def add_unit(
         runs[run + at.RUN_SKIPPED] = skipped
         runs[run + at.RUN_RESTARTS] = restarts
         runs[run + at.RUN_START] = count
+        runs[run + at.RUN_TOPIC] = states[state + at.QUEUE_TOPIC]
+        runs[run + at.RUN_QUEUE_ID] = states[state + at.QUEUE_ID]
+        runs[run + at.RUN_KIND] = states[state + at.QUEUE_KIND]
     run = states[state + at.QUEUE_RUN] * _R
     runs[run + at.RUN_COUNT] += 1
     int32_at(args[at.QUEUES_UNIT_QUEUE])[unit] = queue
