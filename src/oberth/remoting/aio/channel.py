@@ -27,7 +27,6 @@ from oberth.errors import (
     RemoteProtocolError,
     RemotingSendRequestError,
     RemotingTimeoutError,
-    RemotingTooMuchRequestError,
 )
 from oberth.remoting.aio.address import Address, peer_address
 from oberth.remoting.aio.tls import ContextSource, ServerTls, TlsMode
@@ -44,6 +43,7 @@ from oberth.remoting.command import (
 from oberth.remoting.connection import RemotingConnection
 from oberth.remoting.first_bytes import Protocol as FirstProtocol
 from oberth.remoting.first_bytes import detect, parse_proxy_header
+from oberth.remoting.open_requests import OpenRequest, OpenRequests
 
 _LOG: Final = logging.getLogger("oberth.remoting")
 
@@ -114,20 +114,6 @@ class ChannelOwner(Protocol):
 ResponseCallback = Callable[[RemotingCommand | None, Exception | None], None]
 
 
-class _OpenRequest:
-    """A request of ours that waits for its response."""
-
-    __slots__ = ("callback", "code", "deadline", "started")
-
-    def __init__(
-        self, code: int, started: float, deadline: float, callback: ResponseCallback
-    ) -> None:
-        self.code = code
-        self.started = started
-        self.deadline = deadline
-        self.callback = callback
-
-
 class Channel(asyncio.Protocol):
     """One connection.
 
@@ -172,8 +158,7 @@ class Channel(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         self._closed = self._loop.create_future()
         self._closing = False
-        self._open_requests: dict[int, _OpenRequest] = {}
-        self._next_opaque = 0
+        self._open_requests: OpenRequests[ResponseCallback] = OpenRequests(options.open_request_max)
         self._timer: asyncio.TimerHandle | None = None
         self.remote = Address("", 0)
         self.local = Address("", 0)
@@ -270,8 +255,7 @@ class Channel(asyncio.Protocol):
             self._closed.set_result(None)
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        open_requests, self._open_requests = self._open_requests, {}
-        for request in open_requests.values():
+        for request in self._open_requests.take_all():
             self._call_back(
                 request,
                 None,
@@ -477,17 +461,14 @@ class Channel(asyncio.Protocol):
             LocalProtocolError: the request cannot be encoded.
         """
         self._assert_open(request)
-        if len(self._open_requests) >= self._options.open_request_max:
-            raise RemotingTooMuchRequestError(
-                f"{len(self._open_requests)} requests open to {self.remote}, "
-                f"allowed {self._options.open_request_max}"
-            )
-        opaque = self._give_opaque()
-        request.opaque = opaque
+        open_requests = self._open_requests
+        if len(open_requests) >= open_requests.count_max:
+            open_requests.check_room(str(self.remote))
+        request.opaque = opaque = open_requests.next_opaque()
         self.send(request)
         now = self._loop.time()
         deadline = now + timeout_s
-        self._open_requests[opaque] = _OpenRequest(request.code, now, deadline, callback)
+        open_requests.open(opaque, request.code, now, deadline, callback)
         timer = self._timer
         if timer is None or deadline < timer.when():
             if timer is not None:
@@ -502,7 +483,7 @@ class Channel(asyncio.Protocol):
             LocalProtocolError: the request cannot be encoded.
         """
         self._assert_open(request)
-        request.opaque = self._give_opaque()
+        request.opaque = self._open_requests.next_opaque()
         request.flag |= ONEWAY_FLAG
         self.send(request)
 
@@ -512,41 +493,35 @@ class Channel(asyncio.Protocol):
                 f"connection to {self.remote} is closed, code {request.code} not sent"
             )
 
-    def _give_opaque(self) -> int:
-        opaque = self._next_opaque
-        self._next_opaque = (opaque + 1) & 0x7FFFFFFF
-        return opaque
-
     def _on_response(self, response: RemotingCommand) -> None:
-        request = self._open_requests.pop(response.opaque, None)
+        request = self._open_requests.answered(response.opaque)
         if request is None:
             _LOG.debug("%s: response to %d, which nobody waits for", self, response.opaque)
         else:
             self._call_back(request, response, None)
 
     def _call_back(
-        self, request: _OpenRequest, response: RemotingCommand | None, error: Exception | None
+        self,
+        request: OpenRequest[ResponseCallback],
+        response: RemotingCommand | None,
+        error: Exception | None,
     ) -> None:
         try:
-            request.callback(response, error)
+            request.token(response, error)
         except Exception:  # noqa: BLE001 - one caller's bug must not cost the others their responses
             _LOG.exception("%s: callback of code %d failed", self, request.code)
 
     def _expire_requests(self) -> None:
         self._timer = None
         now = self._loop.time()
-        expired = [
-            opaque for opaque, request in self._open_requests.items() if request.deadline <= now
-        ]
-        for opaque in expired:
-            request = self._open_requests.pop(opaque)
+        for request in self._open_requests.expire(now):
             waited_ms = round((now - request.started) * 1000)
             error = RemotingTimeoutError(
                 f"no response from {self.remote} to code {request.code} within {waited_ms} ms"
             )
             self._call_back(request, None, error)
-        if self._open_requests and self._timer is None:
-            soonest = min(request.deadline for request in self._open_requests.values())
+        soonest = self._open_requests.next_deadline()
+        if soonest is not None and self._timer is None:
             self._timer = self._loop.call_at(
                 max(soonest, now + TIMER_GRAIN_S), self._expire_requests
             )
