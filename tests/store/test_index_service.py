@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from oberth.errors import StoreCorruptError
+from oberth.formats.index_file import entry_position, file_size, key_hash
+from oberth.formats.message import DispatchRequest
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.files import OsFileSystem
 from oberth.store.index_service import IndexService
@@ -71,7 +79,29 @@ def make(root: Path, *, slots: int = 20, entries: int = 30, **options: Any) -> I
             "maxIndexNum": str(entries),
         }
     )
-    return IndexService(OsFileSystem(), config, **options)
+    return IndexService(options.pop("files", None) or OsFileSystem(), config, **options)
+
+
+def request(number: int, keys: int = 2) -> DispatchRequest:
+    words = " ".join(f"k{number % 5}-{n}" for n in range(keys))
+    properties = f"UNIQ_KEY\x01{number:032X}\x02KEYS\x01{words}\x02TAGS\x01T{number % 3}\x02"
+    return DispatchRequest(
+        "topic", 0, number * 300, 300, 1, 1_700_000_000_000 + number * 700, number, 0, 0,
+        properties.encode() if keys else b"",
+    )  # fmt: skip
+
+
+def contents(root: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((root / "index").iterdir())]
+
+
+def built(root: Path, count: int, keys: Callable[[int], int] = lambda _n: 2) -> list[bytes]:
+    """The files of an index of so many records, made without interruption."""
+    index = make(root)
+    for number in range(count):
+        index.put(request(number, keys(number)))
+    index.close()
+    return contents(root)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -82,3 +112,291 @@ def test_nothing_there(tmp_path: Path) -> None:
     index.flush()
     index.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@given(topic=st.text(max_size=10), keys=st.lists(st.text(max_size=60), max_size=6), tags=st.text())
+def test_hashes_are_those_of_the_format(topic: str, keys: list[str], tags: str) -> None:
+    index = make(Path("/nowhere"))
+    clean = [re.sub("[\x01\x02\ud800-\udfff ]", "", key) for key in keys]
+    tags = re.sub("[\x01\x02\ud800-\udfff]", "", tags)
+    uniq = clean.pop() if clean else ""
+    text = f"xKEYS\x01no\x02UNIQ_KEY\x01{uniq}\x02KEYS\x01{' '.join(clean)}\x02TAGS\x01{tags}"
+    dispatched = DispatchRequest(topic, 0, 0, 1, 0, 1, 0, 0, 0, text.encode())
+    wanted = [key_hash(topic, key) for key in (uniq, *clean) if key]
+    if tags:
+        wanted.append(key_hash(topic, f"T#{tags}"))
+    for _ in range(2):
+        assert index.hashes_of(dispatched) == wanted
+    dispatched.sys_flag = 12
+    assert index.hashes_of(dispatched) == []
+
+
+def test_files_follow_each_other_by_name_whatever_the_clock(tmp_path: Path) -> None:
+    index = make(tmp_path, clock_ms=iter([10**12, 10**12, 10**12 - 5_000_000, 2 * 10**12]).__next__)
+    for number in range(25):
+        index.put(request(number))
+    assert len(index.index_files) == 4
+    names = [file.name for file in index.index_files]
+    assert names == sorted(set(names))
+    assert all(len(name) == 17 for name in names)
+    for number in range(25):
+        found = index.query_offsets("topic", f"{number:032X}", 10, 0, 1 << 62)
+        assert found.offsets == [number * 300]
+    index.close()
+
+
+def test_full_files_are_flushed_and_said(tmp_path: Path) -> None:
+    said: list[int] = []
+    index = make(tmp_path, on_full=said.append)
+    for number in range(20):
+        index.put(request(number))
+    ends = [file.end_timestamp for file in index.index_files[:-1]]
+    index.close()
+    assert sorted(said) == sorted(ends)
+    assert ends
+
+
+def test_a_record_is_indexed_once(tmp_path: Path) -> None:
+    expected = built(tmp_path / "a", 20)
+    index = make(tmp_path / "b")
+    for number in range(20):
+        for again in range(max(0, number - 3), number + 1):
+            index.put(request(again))
+    index.close()
+    assert contents(tmp_path / "b") == expected
+
+
+@pytest.mark.parametrize("count", [1, 6, 7, 8, 13, 20])
+def test_a_clean_stop_goes_on_where_it_was(count: int, tmp_path: Path) -> None:
+    expected = built(tmp_path / "a", 25)
+    index = make(tmp_path / "b")
+    for number in range(count):
+        index.put(request(number))
+    index.flush()
+    counts = index.safe_counts()
+    index.close()
+    index = make(tmp_path / "b")
+    assert index.load() == (count - 1) * 300 + 1
+    index.close()
+    # What a state file adds: records without keys behind the last indexed one.
+    assert index.load(safe_counts=counts, safe_offset=9_999_999) == 9_999_999
+    for number in range(25):
+        index.put(request(number))
+    index.close()
+    assert contents(tmp_path / "b") == expected
+
+
+def crashed(root: Path, count: int, keys: Callable[[int], int]) -> dict[str, int]:
+    """An index whose process died: the header is as old as its last burst; what was flushed."""
+    index = make(root)
+    counts: dict[str, int] = {}
+    for number in range(count):
+        index.put(request(number, keys(number)))
+        if number % 5 == 4:
+            index.publish()
+        if number == count // 2:
+            index.flush()
+            counts = index.safe_counts()
+    for file in index.index_files:
+        file.writable = False  # nothing is published while it is closed
+    index.close()
+    return counts
+
+
+def go_on(root: Path, count: int, keys: Callable[[int], int], **how: Any) -> list[bytes]:
+    index = make(root)
+    start = index.load(clean=False, **how)
+    for number in range(count):
+        if number * 300 >= start:
+            index.put(request(number, keys(number)))
+    index.close()
+    return contents(root)
+
+
+@given(count=st.integers(1, 40), more=st.integers(0, 8), few=st.integers(0, 3), data=st.data())
+@settings(max_examples=60)
+def test_a_killed_process_loses_nothing(count: int, more: int, few: int, data: Any) -> None:
+    root = Path(tempfile.mkdtemp())
+    try:
+        keys = [data.draw(st.integers(0, few + 2)) for _ in range(count + more)]
+        expected = built(root / "a", count + more, keys.__getitem__) if sum(keys) else []
+        counts = crashed(root / "b", count, keys.__getitem__)
+        how = {"safe_counts": counts} if data.draw(st.booleans()) else {}
+        if sum(keys):
+            assert go_on(root / "b", count + more, keys.__getitem__, **how) == expected
+    finally:
+        shutil.rmtree(root)
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_a_power_cut_loses_nothing(data: Any) -> None:
+    """Any pieces of what was not flushed are zero again: entries, slots, header."""
+    root = Path(tempfile.mkdtemp())
+    try:
+        count = data.draw(st.integers(2, 40))
+        expected = built(root / "a", count)
+        counts = crashed(root / "b", count, lambda _n: 2)
+        size = file_size(20, 30)
+        names = sorted(path.name for path in (root / "b" / "index").iterdir())
+        for name in names:
+            path = root / "b" / "index" / name
+            content = bytearray(path.read_bytes())
+            safe = counts.get(name, 1)
+            first = entry_position(safe, 20)
+            if name in counts:
+                # What was durable stays: the header with its slots, and these entries.
+                cut = sorted(data.draw(st.lists(st.integers(first, size), max_size=4)))
+            else:
+                cut = sorted(data.draw(st.lists(st.integers(0, size), max_size=4)))
+            for start, stop in zip(cut[::2], cut[1::2], strict=False):
+                content[start:stop] = bytes(stop - start)
+            path.write_bytes(content)
+        assert_same_answers(
+            root, count, expected, go_on(root / "b", count, lambda _n: 2, safe_counts=counts)
+        )
+    finally:
+        shutil.rmtree(root)
+
+
+def assert_same_answers(root: Path, count: int, expected: list[bytes], found: list[bytes]) -> None:
+    if found == expected:
+        return
+    # The begin of a file whose header was lost may differ; what it answers may not.
+    index = make(root / "b")
+    index.load()
+    for number in range(count):
+        answer = index.query_offsets("topic", f"{number:032X}", 10, 0, 1 << 62)
+        assert answer.offsets == [number * 300]
+    assert index.total_entries == count * 4
+    index.close()
+
+
+def test_entries_behind_the_end_of_the_log_are_cut(tmp_path: Path) -> None:
+    for end in range(0, 25 * 300, 700):
+        for clean in (True, False):
+            root = tmp_path / f"{end}-{clean}"
+            built(root, 25)
+            index = make(root)
+            index.load()
+            counts = {file.name: file.index_count for file in index.index_files}
+            index.load(clean=clean, log_end_offset=end, safe_counts=counts)
+            for number in range(25):
+                answer = index.query_offsets("topic", f"{number:032X}", 10, 0, 1 << 62)
+                assert answer.offsets == ([number * 300] if number * 300 < end else [])
+            for number in range(25):
+                index.put(request(number))
+            assert index.total_entries == 100
+            index.close()
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize(("position", "value"), [(16, 0xFF), (24, 0x7F), (32, 0x11), (36, 0x10)])
+def test_a_damaged_header_is_found_and_the_file_built_again(
+    which: int, position: int, value: int, tmp_path: Path
+) -> None:
+    expected = built(tmp_path, 20)
+    path = sorted((tmp_path / "index").iterdir())[which]
+    content = bytearray(path.read_bytes())
+    content[position] = value
+    path.write_bytes(content)
+    index = make(tmp_path)
+    start = index.load()
+    requests = [request(number) for number in range(20)]
+    if which < 2:
+        (damage,) = index.damaged
+        assert damage.name == path.name
+        index.rebuild(
+            damage, [r for r in requests if damage.start <= r.commit_log_offset <= damage.stop]
+        )
+    else:
+        assert index.damaged == []
+        assert start <= index.index_files[-1].end_offset + 1
+    for each in requests:
+        if each.commit_log_offset >= start:
+            index.put(each)
+    index.close()
+    assert contents(tmp_path) == expected
+
+
+def test_foreign_names_stay_and_wrong_sizes_are_refused(tmp_path: Path) -> None:
+    built(tmp_path, 5)
+    (tmp_path / "index" / "notes.txt").write_text("mine")
+    (tmp_path / "index" / "20200101000000000").write_bytes(b"")
+    index = make(tmp_path)
+    index.load()
+    assert len(index.index_files) == 1
+    index.close()
+    assert (tmp_path / "index" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "index" / "20200101000000000").exists()
+    (tmp_path / "index" / "20990101000000000").write_bytes(bytes(700))
+    with pytest.raises(StoreCorruptError, match="found 700 bytes, 720 are what"):
+        make(tmp_path).load()
+
+
+def test_expired_files_go_but_never_the_last(tmp_path: Path) -> None:
+    built(tmp_path, 25)
+    index = make(tmp_path)
+    index.load()
+    ends = [file.end_offset for file in index.index_files]
+    assert len(ends) == 4
+    assert index.delete_expired(ends[0]) == 0
+    assert index.delete_expired(ends[0] + 1) == 1
+    assert index.delete_expired(1 << 60) == 2
+    assert len(contents(tmp_path)) == 1
+    index.destroy()
+    assert contents(tmp_path) == []
+    index.put(request(0))
+    assert index.total_entries == 4
+    index.close()
+
+
+def test_a_growing_index_can_be_read_by_another(tmp_path: Path) -> None:
+    writer = make(tmp_path)
+    reader = make(tmp_path, writable=False)
+    reader.load()
+    for number in range(20):
+        writer.put(request(number))
+        writer.publish()
+        reader.refresh()
+        answer = reader.query_offsets("topic", f"{number:032X}", 10, 0, 1 << 62)
+        assert answer.offsets == [number * 300]
+        assert answer.last_update_offset == number * 300
+    reader.close()
+    writer.close()
+
+
+def test_times_limit_what_is_found(tmp_path: Path) -> None:
+    built(tmp_path, 25)
+    index = make(tmp_path)
+    index.load()
+    first = 1_700_000_000_000
+    everything = index.query_offsets("topic", "k0-0", 64, 0, 1 << 62).offsets
+    assert everything == [n * 300 for n in (20, 15, 10, 5, 0)]
+    assert index.query_offsets("topic", "k0-0", 2, 0, 1 << 62).offsets == everything[:2]
+    assert index.query_offsets("topic", "k0-0", 64, first + 8000, 1 << 62).offsets == [6000, 4500]
+    assert index.query_offsets("topic", "k0-0", 64, 0, first + 2999).offsets == [0]
+    assert index.query_offsets("topic", "T0", 64, 0, 1 << 62, "T").offsets != []
+    assert index.query_offsets("topic", "T0", 64, 0, 1 << 62).offsets == []
+    index.close()
+
+
+@given(content=st.binary(min_size=0, max_size=720))
+@settings(max_examples=100)
+def test_any_bytes_are_read_without_harm(content: bytes) -> None:
+    root = Path(tempfile.mkdtemp())
+    try:
+        (root / "index").mkdir()
+        for clean in (True, False):
+            path = root / "index" / "20200101000000000"
+            path.write_bytes(content.ljust(720, b"\0"))
+            index = make(root)
+            start = index.load(clean=clean, log_end_offset=1 << 40)
+            assert start >= 0
+            for key in ("a", "k0-0", f"{0:032X}"):
+                index.query_offsets("topic", key, 64, -5, 1 << 62)
+            for number in range(12):
+                index.put(request(number))
+            index.close()
+    finally:
+        shutil.rmtree(root)

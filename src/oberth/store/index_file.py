@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.index_file import (
@@ -35,7 +35,6 @@ from oberth.store.files import FileSystem, Mapping, allocate_ahead
 if TYPE_CHECKING:
     from oberth.kernels.index import IndexEntries
 
-_CHUNK_ENTRIES: Final = 4096
 _pack_entry = ENTRY.pack_into
 _unpack_slot = SLOT.unpack_from
 _pack_slot = SLOT.pack_into
@@ -230,6 +229,12 @@ class IndexFile:
         self.refresh()
         return done
 
+    def confirm_end(self, commit_log_offset: int, store_timestamp: int) -> None:
+        """Tells the exact store time of the newest entry, which after `cut` is only near."""
+        if self.end_offset == commit_log_offset and self.end_timestamp != store_timestamp:
+            self.end_timestamp = store_timestamp
+            self._published = -1
+
     def publish(self) -> None:
         """Writes the header, if there are entries that it does not tell of."""
         if self._published != self.index_count:
@@ -314,37 +319,9 @@ class IndexFile:
                 )
         return None
 
-    def valid_entries(self, safe_count: int, log_end_offset: int) -> int:
-        """The number of the first entry that is not valid, looking at all from safe_count on.
-
-        Valid is an entry that a put can have written behind the one before it, of a record before
-        ``log_end_offset``. Entries below ``safe_count`` are known to be on the disk.
-        """
-        number = min(max(safe_count, 1), self.entries_max)
-        number = self._first_at_or_behind(log_end_offset, number)
-        if number < min(max(safe_count, 1), self.entries_max):
-            return number
-        last = self.entry(number - 1).commit_log_offset if number > 1 else 0
-        while number < self.entries_max:
-            stop = min(number + _CHUNK_ENTRIES, self.entries_max)
-            data = self.view[
-                self._entries_start + number * ENTRY_SIZE : self._entries_start + stop * ENTRY_SIZE
-            ]
-            for key_hash, offset, time_diff, previous in ENTRY.iter_unpack(data):
-                if (
-                    not last <= offset < log_end_offset
-                    or key_hash < 0
-                    or time_diff < 0
-                    or not 0 <= previous < number
-                    or not (key_hash or offset or time_diff or previous)
-                ):
-                    return number
-                last = offset
-                number += 1
-        return number
-
-    def _first_at_or_behind(self, commit_log_offset: int, stop: int) -> int:
-        start = 1
+    def first_at_or_behind(self, commit_log_offset: int) -> int:
+        """The number of the first entry of a record that starts there or behind."""
+        start, stop = 1, self.index_count
         while start < stop:
             middle = (start + stop) // 2
             if self.entry(middle).commit_log_offset >= commit_log_offset:
@@ -353,74 +330,25 @@ class IndexFile:
                 start = middle + 1
         return start
 
-    def cut(self, index_count: int, end_timestamp: int | None = None) -> None:
-        """Keeps the entries below a number, makes the slots anew from them, and the header.
+    def cut(self, index_count: int) -> None:
+        """Keeps the entries below a number and makes slots, chains and header anew from them.
 
-        Args:
-            index_count: the number that the next entry gets.
-            end_timestamp: store time of the last entry kept; by default what its seconds say.
+        The end timestamp is then that of the last entry's second, until `confirm_end` tells it.
         """
+        from oberth.kernels.index import relink
+
         self._reserve(self._entries_start + index_count * ENTRY_SIZE)
         self.index_count = index_count
-        self.hash_slot_count = self._build_slots()
         if index_count > 1:
-            first, last = self.entry(1), self.entry(index_count - 1)
-            self.begin_offset = first.commit_log_offset
+            last = self.entry(index_count - 1)
+            self.begin_offset = self.entry(1).commit_log_offset
             self.end_offset = last.commit_log_offset
-            if end_timestamp is None:
-                end_timestamp = self._end_timestamp(last)
-            self.end_timestamp = max(end_timestamp, self.begin_timestamp)
+            self.end_timestamp = self._end_timestamp(last)
         else:
             self.end_offset, self.end_timestamp = self.begin_offset, self.begin_timestamp
         self._write_header()
-
-    def _build_slots(self) -> int:
-        """Fills the slot table from the entries; returns how many slots are in use."""
-        count = self.index_count
-        if count > _CHUNK_ENTRIES:
-            try:
-                import numpy
-            except ImportError:
-                pass
-            else:
-                table = numpy.ndarray((self.slots,), ">i4", self.view, HEADER_SIZE)
-                hashes = numpy.ndarray(
-                    (count - 1,), ">i4", self.view, self._entries_start + ENTRY_SIZE, (ENTRY_SIZE,)
-                )
-                table[:] = 0
-                # Of equal slots the last assignment stays: the newest entry.
-                table[hashes % self.slots] = numpy.arange(1, count, dtype=">i4")
-                return int(numpy.count_nonzero(table))
-        self._zero_slots()
-        used = 0
-        for number in range(1, count):
-            (key_hash,) = SLOT.unpack_from(self.view, self._entries_start + number * ENTRY_SIZE)
-            at = HEADER_SIZE + key_hash % self.slots * SLOT_SIZE
-            used += _unpack_slot(self.view, at)[0] == 0
-            _pack_slot(self.view, at, number)
-        return used
-
-    def _zero_slots(self) -> None:
-        zeros = bytes(1 << 16)
-        for at in range(HEADER_SIZE, self._entries_start, len(zeros)):
-            size = min(len(zeros), self._entries_start - at)
-            self.view[at : at + size] = zeros[:size]
-
-    def take_in(self, index_count: int) -> None:
-        """Takes entries in that are behind those of the header, whose slots may not be set."""
-        self._reserve(self._entries_start + index_count * ENTRY_SIZE)
-        for number in range(self.index_count, index_count):
-            (key_hash,) = SLOT.unpack_from(self.view, self._entries_start + number * ENTRY_SIZE)
-            at = HEADER_SIZE + key_hash % self.slots * SLOT_SIZE
-            if self.entry(number).previous == 0:
-                self.hash_slot_count += 1
-            _pack_slot(self.view, at, number)
-        if index_count > self.index_count:
-            last = self.entry(index_count - 1)
-            self.index_count = index_count
-            self.end_offset = last.commit_log_offset
-            self.end_timestamp = max(self.end_timestamp, self._end_timestamp(last))
-            self._write_header()
+        self.hash_slot_count = relink(self.view, self.slots, self.entries_max)
+        self._write_header()
 
     def _end_timestamp(self, last: IndexEntry) -> int:
         """The store time of an entry; the header's if they agree on the second."""

@@ -205,9 +205,8 @@ class IndexService:
         safe_counts: Mapping[str, int] | None = None,
         safe_offset: int = -1,
         flushed_timestamp: int = 0,
-        same_boot: bool = False,
     ) -> int:
-        """Opens the files and, after a crash, repairs them.
+        """Opens the files and, after a crash, cuts what may not have reached the disk.
 
         Args:
             clean: the last user of the store stopped properly.
@@ -216,8 +215,6 @@ class IndexService:
             safe_offset: records before it were indexed then.
             flushed_timestamp: full files that end at or before it are on the disk; the
                 checkpoint's index timestamp.
-            same_boot: the machine has not been started again since: what the killed process wrote
-                is all there.
 
         Returns:
             The CommitLog offset from which on records are to be dispatched again to make the index
@@ -239,9 +236,9 @@ class IndexService:
             self.index_files.append(self._open(name))
         counts = dict(safe_counts or {})
         here = {file.name: file for file in self.index_files}
-        complete = self._drop_damaged(clean=clean)
         if self._writable and not clean:
-            self._repair(log_end_offset, counts, flushed_timestamp, same_boot=same_boot)
+            self._repair(counts, flushed_timestamp)
+        complete = self._drop_damaged()
         self._find_end()
         if self._writable:
             self.truncate(log_end_offset)
@@ -270,7 +267,7 @@ class IndexService:
             writable=self._writable,
         )
 
-    def _drop_damaged(self, *, clean: bool) -> bool:
+    def _drop_damaged(self) -> bool:
         """Takes out files that contradict themselves; those in the middle go into `damaged`.
 
         Returns whether the newest file stayed.
@@ -279,8 +276,7 @@ class IndexService:
         for number in range(len(self.index_files) - 1, -1, -1):
             file = self.index_files[number]
             last = number == len(self.index_files) - 1
-            # The header of the last file lags behind its entries after a crash.
-            reason = None if last and not clean else file.trouble()
+            reason = file.trouble()
             if reason is None:
                 continue
             log.warning("%s: %s; it is built again", file.path, reason)
@@ -294,44 +290,26 @@ class IndexService:
                 self.damaged.append(DamagedIndexFile(file.name, reason, before, after))
         return complete
 
-    def _repair(
-        self, log_end: int, counts: Mapping[str, int], flushed_timestamp: int, *, same_boot: bool
-    ) -> None:
-        """Finds which entries of files that were not synced survived, and makes their slots anew.
+    def _repair(self, counts: Mapping[str, int], flushed_timestamp: int) -> None:
+        """Keeps the entries that are known to be on the disk, and makes their slots anew.
 
-        Where entries are missing in one file those in later files are given up: entries are in the
-        order of the CommitLog, and all from the first missing one on are put again.
+        Entries behind those may be torn in ways that cannot be seen, and their records are
+        dispatched again anyhow. Entries are in the order of the CommitLog, so from the first file
+        that is not kept whole on nothing is kept.
         """
-        damaged = {damage.name for damage in self.damaged}
         for number, file in enumerate(self.index_files):
-            last = number == len(self.index_files) - 1
-            if file.name in damaged or (
-                not last
-                and (
-                    same_boot
-                    or counts.get(file.name, 0) >= file.index_count
-                    or 0 < file.end_timestamp <= flushed_timestamp
-                )
-            ):
+            if file.is_full and 0 < file.end_timestamp <= flushed_timestamp:
                 continue
-            published = file.index_count
-            if published <= 1 or published > file.entries_max:
-                # Its begin, which all its times count from, cannot be trusted.
-                file.cut(1)
-                published = 1
-            else:
-                safe_count = published if same_boot else counts.get(file.name, 1)
-                count = file.valid_entries(safe_count, log_end)
-                if same_boot and count >= published:
-                    file.take_in(count)
-                else:
-                    file.cut(count)
-            if file.index_count < published or (not last and not file.is_full):
-                for later in self.index_files[number + 1 :]:
-                    later.destroy()
-                self.damaged = [d for d in self.damaged if d.name <= file.name]
-                del self.index_files[number + 1 :]
-                break
+            safe_count = min(max(counts.get(file.name, 1), 1), file.entries_max)
+            if safe_count >= file.index_count and file.is_full:
+                continue
+            later = self.index_files[number + 1 :]
+            if safe_count != file.index_count or later:
+                file.cut(min(safe_count, file.index_count))
+            for each in later:
+                each.destroy()
+            del self.index_files[number + 1 :]
+            break
 
     def _find_end(self) -> None:
         """Finds where indexing goes on: in the middle of the last record's keys, perhaps."""
@@ -408,9 +386,11 @@ class IndexService:
     def put_hashes(self, hashes: list[int], commit_log_offset: int, store_timestamp: int) -> None:
         """Indexes one record under these hashes, which are all it has."""
         partial, done = self._partial
+        file = self._last
         if partial != commit_log_offset:
             done = 0
-        file = self._last
+        elif file is not None:
+            file.confirm_end(commit_log_offset, store_timestamp)
         try:
             while done < len(hashes):
                 if file is None or file.is_full:
@@ -440,6 +420,9 @@ class IndexService:
         number = bisect.bisect_right(offsets, self.indexed_offset)
         partial, done = self._partial
         if number < len(offsets) and offsets[number] == partial:
+            if self._last is not None:
+                timestamps = memoryview(entries.timestamps).cast("q")
+                self._last.confirm_end(partial, timestamps[number])
             number += done
         try:
             while number < len(offsets):
@@ -591,15 +574,15 @@ class IndexService:
         changed = False
         while self.index_files and self.index_files[-1].end_offset >= log_end_offset:
             file = self.index_files[-1]
-            count = file.valid_entries(file.index_count, log_end_offset) if file.entry_count else 1
-            if len(self.index_files) > 1 and count <= 1:
-                self.index_files = self.index_files[:-1]
-                file.destroy()
-            elif file.entry_count:
-                file.cut(count)
-            changed = True
-            if count > 1 or len(self.index_files) <= 1:
+            count = file.first_at_or_behind(log_end_offset)
+            if count > 1 or len(self.index_files) == 1:
+                if count < file.index_count:
+                    file.cut(count)
+                    changed = True
                 break
+            self.index_files = self.index_files[:-1]
+            file.destroy()
+            changed = True
         if changed:
             self._find_end()
 
