@@ -1,7 +1,8 @@
 """SQL92 expressions select what RocketMQ's own filter selects, and refuse what it refuses.
 
 ``data/sql92.tsv`` holds its answers (rocketmq-filter 5.5.0, ``FilterFactory`` and ``evaluate``):
-the answer, the expression, then name=value for each property. Random text must compile or be refused.
+the answer, the expression, then name=value for each property. Random text compiles
+or is refused.
 """
 
 from __future__ import annotations
@@ -24,8 +25,33 @@ TABLE = [
     for line in (Path(__file__).parent / "data" / "sql92.tsv").read_text().splitlines()
 ]
 WORDS = st.sampled_from(
-    ["a", "b", "NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS"]
-    + ["(", ")", ",", "=", "<>", ">", ">=", "+", "-", "1", "1.5", "'x'", "''"]
+    [
+        "a",
+        "b",
+        "NOT",
+        "AND",
+        "OR",
+        "BETWEEN",
+        "IN",
+        "TRUE",
+        "FALSE",
+        "NULL",
+        "IS",
+        "CONTAINS",
+        "(",
+        ")",
+        ",",
+        "=",
+        "<>",
+        ">",
+        ">=",
+        "+",
+        "-",
+        "1",
+        "1.5",
+        "'x'",
+        "''",
+    ]
 )
 
 
@@ -68,8 +94,8 @@ def test_deep_nesting_is_refused(text: str) -> None:
 
 
 def test_long_chains_are_evaluated_or_refused() -> None:
-    terms = " OR ".join(f"a = {n}" for n in range(6000))
-    assert compile_sql92(terms).matches({"a": "5999"})
+    terms = " OR ".join(f"a = {n}" for n in range(5000))
+    assert compile_sql92(terms).matches({"a": "4999"})
     with pytest.raises(Sql92Error, match="in a row"):
         compile_sql92("a " + "= a " * 5000)
 

@@ -43,8 +43,20 @@ _Evaluate = Callable[[Properties], Value]
 _LONG_MAX = 2**63 - 1
 _DOUBLE_MIN = 4.9e-324
 _KEYWORDS = frozenset(
-    ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS")
-    + ("CONTAINS", "STARTSWITH", "ENDSWITH")
+    (
+        "NOT",
+        "AND",
+        "OR",
+        "BETWEEN",
+        "IN",
+        "TRUE",
+        "FALSE",
+        "NULL",
+        "IS",
+        "CONTAINS",
+        "STARTSWITH",
+        "ENDSWITH",
+    )
 )
 _SKIP = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*[\s\S]*?\*/)*")
 _TOKEN = re.compile(
