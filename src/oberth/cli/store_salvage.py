@@ -53,6 +53,11 @@ def salvage_command(
         return
     for lost in report.lost:
         _print(lost)
+    for mended in report.mended:
+        click.echo(
+            f"mended: {mended.topic}/{mended.queue_id} at {mended.commit_log_offset}: queue offset "
+            f"{mended.found}, corrected to {mended.corrected}"
+        )
     for key, count in report.kept_ends.items():
         click.echo(f"{key}: the newest {count} messages are lost, the queue keeps its end")
     click.echo(

@@ -22,8 +22,10 @@ from oberth.formats.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 FILLER_TOPIC = "OBERTH_SALVAGE"
 FILLER_SIZE_MIN = FIXED_SIZE_V1 + 1
 FILLER_SIZE_MAX = 1 << 20
+# One property, because RocketMQ's decoder gives a null map where there is none.
+_PROPERTIES = b"SALVAGE\x01lost\x02"
 # With all of the topic, without a body.
-MARKER_SIZE = FIXED_SIZE_V1 + len(FILLER_TOPIC)
+MARKER_SIZE = FIXED_SIZE_V1 + len(FILLER_TOPIC) + len(_PROPERTIES)
 # RocketMQ checks a host only when it shows it.
 _NO_HOST = bytes(HOST_V4_SIZE)
 
@@ -63,8 +65,10 @@ def fillers(offset: int, size: int, store_timestamp: int) -> Iterator[tuple[int,
 
 
 def _filler(offset: int, size: int, store_timestamp: int) -> bytes:
-    topic = FILLER_TOPIC[: size - FIXED_SIZE_V1]
-    body = bytes(size - FIXED_SIZE_V1 - len(topic))
+    room = size - FIXED_SIZE_V1
+    properties = _PROPERTIES if room > len(_PROPERTIES) else b""
+    topic = FILLER_TOPIC[: room - len(properties)]
+    body = bytes(room - len(properties) - len(topic))
     return MessageExt(
         topic=topic,
         queue_id=0,
@@ -82,5 +86,5 @@ def _filler(offset: int, size: int, store_timestamp: int) -> bytes:
         reconsume_times=0,
         prepared_transaction_offset=0,
         body=body,
-        properties_raw=b"",
+        properties_raw=properties,
     ).encode()

@@ -18,6 +18,7 @@ from oberth.formats.message import (
     decode_record,
 )
 from oberth.formats.names import is_stored_topic
+from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.reader import StoreReader
 
 RECORD_SIZE_MAX = 64 << 20
@@ -69,6 +70,19 @@ def describe_range(reader: StoreReader, start: int, end: int) -> list[LostRecord
                 " ".join(filter(None, (guess.uniq_key, guess.keys))) or None,
             )
     return [lost[at] for at in sorted(lost)]
+
+
+def ordinal_of(reader: StoreReader, message: MessageExt) -> int | None:
+    """The queue offset of the unit that points to a record, in the queue that the record names."""
+    if QueueKey(message.topic, message.queue_id) not in reader.layout.queues:
+        return None
+    view = reader.queue(message.topic, message.queue_id)
+    end = view.end_offset()
+    at = view.min_offset(message.commit_log_offset, end)
+    unit = view.unit(at) if at < end else None
+    if unit is None or unit.commit_log_offset != message.commit_log_offset:
+        return None
+    return at if unit.record_size == message.record_size else None
 
 
 def guess_record(reader: StoreReader, offset: int, size: int) -> MessageExt | None:

@@ -3,8 +3,9 @@
 A unit's place is its queue offset. Where the log lacks messages in the middle of a queue, each
 missing place gets the unit of the message that follows (a *stand-in*): whoever reads there gets
 that message, twice if he reads on, and nothing else is hidden from him. RocketMQ's own filler
-(0, 2**31-1, 0) is only for the front of a queue: in the middle its readers would leave out every
-message of the log's first segment that comes after it, and its search by time would end there.
+(0, 2**31-1, 0) is only for the front of a queue whose first messages have expired. Elsewhere its
+readers take it for a message at offset 0 that is not there, and leave out every message of the
+log's first segment that comes after it; its search by time ends there.
 
 Units are gathered and written in large pieces, so that ten thousand queues need no more open files
 than one.
@@ -44,6 +45,8 @@ class QueueFileWriter:
         self.file_size = file_size
         self.first: int | None = None
         self.next = -1
+        # A queue that begins at an ordinal up to this has lost messages rather than outlived them.
+        self.lost_front_max = 0
         self._buffer = bytearray()
         self._position = 0
 
@@ -71,25 +74,32 @@ class QueueFileWriter:
         missing = 0
         if self.first is None or first < self.first:
             self._begin(first)
+            if first <= self.lost_front_max:
+                missing = self._stand_in(bytes(units[:size]), first)
         elif first < self.next:
             self._cut(first)
         elif first > self.next:
-            missing = first - self.next
-            stand_in = bytes(units[:size])
-            left = missing
-            while left:
-                count = min(left, _STAND_IN_PIECE)
-                self._buffer += stand_in * count
-                left -= count
-                if len(self._buffer) >= BUFFER_SIZE:
-                    self.flush()
+            missing = self._stand_in(bytes(units[:size]), first - self.next)
         self._buffer += units
         self.next = first + len(units) // size
         return missing
 
+    def _stand_in(self, unit: bytes, count: int) -> int:
+        left = count
+        while left:
+            piece = min(left, _STAND_IN_PIECE)
+            self._buffer += unit * piece
+            left -= piece
+            if len(self._buffer) >= BUFFER_SIZE:
+                self.flush()
+        return count
+
     def _begin(self, first: int) -> None:
         self.discard()
         self.first = first
+        if first <= self.lost_front_max:
+            self._position = 0
+            return
         at = first * self.unit_size
         start = at - at % self.file_size
         self._position = start
@@ -224,6 +234,7 @@ class QueueTreeWriter:
         self.head_of = head_of
         self.queues: dict[tuple[bytes, int], QueueFileWriter] = {}
         self.ext_queues: dict[tuple[bytes, int], ExtFileWriter] = {}
+        self.lost_front_max = 0
         self.stand_ins: dict[QueueKey, int] = {}
         self.illegal_topics: set[bytes] = set()
         self.units = 0
@@ -262,6 +273,7 @@ class QueueTreeWriter:
         if run.is_batch:
             return QueueFileWriter(directory, batch.UNIT_SIZE, self.batch_file_size)
         writer = QueueFileWriter(directory, cq.UNIT_SIZE, self.file_size)
+        writer.lost_front_max = self.lost_front_max
         if self.head_of is not None and run.first:
             head = self.head_of(QueueKey(topic, run.queue_id), run.first)
             if head is not None:

@@ -233,6 +233,9 @@ def _build(
                 report.log_end = part.offset
             elif isinstance(part, Rows):
                 view, columns = part.segment.view, part.columns
+                if reader.min_offset == 0:
+                    # Nothing has expired: a queue that does not begin at 0 has lost its front.
+                    tree.lost_front_max = gap_max(part, 0)
                 report.records += columns.count
                 indexed = None
                 if config.message_index_enable:

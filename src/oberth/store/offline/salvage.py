@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from oberth.errors import StoreError
 from oberth.formats import checkpoint as checkpoint_format
@@ -24,12 +24,13 @@ from oberth.formats import consume_queue as cq
 from oberth.formats import paths
 from oberth.formats.broker_conf import Line
 from oberth.formats.checkpoint import Checkpoint
-from oberth.formats.message import BLANK_SIZE_MIN, encode_blank
+from oberth.formats.message import BLANK_SIZE_MIN, QUEUE_OFFSET_POSITION, encode_blank
+from oberth.kernels.arguments import QueueAnomaly
 from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers
 from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows
 from oberth.store.offline.log_walk import BODY_FAILS, Damage, LogEnd
-from oberth.store.offline.lost_records import LostRecord, describe_range
+from oberth.store.offline.lost_records import LostRecord, describe_range, ordinal_of
 from oberth.store.offline.queue_files import QueueFileWriter
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import RebuildReport, rebuild, sync_tree
@@ -43,6 +44,12 @@ _ALSO_COPIED = (
     paths.TIMER_LOG,
     "compaction",
     "epochFileCheckpoint",
+)
+_MADE = (
+    paths.CONSUME_QUEUE,
+    paths.CONSUME_QUEUE_EXT,
+    paths.BATCH_CONSUME_QUEUE,
+    paths.INDEX,
 )
 TOO_SMALL = "between two damaged ranges that no record fits into"
 
@@ -91,6 +98,16 @@ class LostRange:
         }
 
 
+class MendedRecord(NamedTuple):
+    """A record whose queue offset was wrong, and is right in the new store."""
+
+    commit_log_offset: int
+    topic: str
+    queue_id: int
+    found: int
+    corrected: int
+
+
 @dataclass(slots=True)
 class SalvageReport:
     """What a salvage saved and lost.
@@ -100,6 +117,7 @@ class SalvageReport:
         lost: ranges of the CommitLog that were lost.
         tail_bytes: bytes behind the log's end that were no record and were left out.
         rebuilt: what the new queues and index hold.
+        mended: records whose queue offset was corrected.
         kept_ends: queues that lost their newest messages, and how many places keep their number.
         seconds: how long it took.
     """
@@ -108,6 +126,7 @@ class SalvageReport:
     lost: list[LostRange] = field(default_factory=list)
     tail_bytes: int = 0
     rebuilt: RebuildReport = field(default_factory=RebuildReport)
+    mended: list[MendedRecord] = field(default_factory=list)
     kept_ends: dict[QueueKey, int] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -124,6 +143,16 @@ class SalvageReport:
             "lostRecords": sum(len(each.records) for each in self.lost),
             "tailBytes": self.tail_bytes,
             "lost": [each.to_json() for each in self.lost],
+            "mended": [
+                {
+                    "commitLogOffset": each.commit_log_offset,
+                    "topic": each.topic,
+                    "queueId": each.queue_id,
+                    "found": each.found,
+                    "corrected": each.corrected,
+                }
+                for each in self.mended
+            ],
             "keptEnds": [
                 {"topic": key.topic, "queueId": key.queue_id, "count": count}
                 for key, count in self.kept_ends.items()
@@ -383,7 +412,39 @@ class _Salvage:
                 fresh, self.target, threads=self.threads, former=self.reader
             )
         with StoreReader(self.target, entries) as fresh:
+            if self._mend(fresh):
+                for name in _MADE:
+                    shutil.rmtree(os.path.join(self.target, name), ignore_errors=True)
+                fresh.refresh()
+                self.report.rebuilt = rebuild(
+                    fresh, self.target, threads=self.threads, former=self.reader
+                )
+                fresh.refresh()
             self._keep_ends(fresh)
+
+    def _mend(self, fresh: StoreReader) -> bool:
+        """Corrects queue offsets in records whose place in their queue is known otherwise."""
+        for anomaly in self.report.rebuilt.anomalies:
+            if anomaly.what in (QueueAnomaly.GAP, QueueAnomaly.RESTART):
+                continue
+            message = fresh.record_at(anomaly.commit_log_offset)
+            for reader in (fresh, self.reader):
+                ordinal = ordinal_of(reader, message)
+                if ordinal is not None and ordinal != message.queue_offset:
+                    break
+            else:
+                continue
+            at = message.commit_log_offset % self.size
+            with open(self._path(message.commit_log_offset - at), "r+b", buffering=0) as file:
+                file.seek(at + QUEUE_OFFSET_POSITION)
+                file.write(ordinal.to_bytes(8, "big"))
+            self.report.mended.append(
+                MendedRecord(
+                    message.commit_log_offset, message.topic, message.queue_id,
+                    message.queue_offset, ordinal,
+                )
+            )  # fmt: skip
+        return bool(self.report.mended)
 
     def _keep_ends(self, fresh: StoreReader) -> None:
         """Lets queues whose newest messages are lost end where they did."""

@@ -724,7 +724,7 @@ class _SimpleQueueCheck(_QueueCheck):
         for ordinal, unit in self.view.units(self.view.first_offset, first):
             if unit.is_pre_blank or 0 <= unit.commit_log_offset < owner.reader.min_offset:
                 continue
-            if owner.in_damage(unit.commit_log_offset):
+            if owner.in_damage(unit.commit_log_offset) or unit == self.view.unit(first):
                 continue
             self._found(
                 FindingKind.UNIT_DANGLING, ordinal, _text(unit),
