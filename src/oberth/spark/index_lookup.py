@@ -46,6 +46,17 @@ class IndexFiles:
             if paths.is_index_name(entry.name) and entry.size > index.HEADER_SIZE
         ]
 
+    def newest(self) -> tuple[str, int, index.IndexHeader, int | None] | None:
+        """The newest file: path, size, header and slots (None if it contradicts itself)."""
+        if not self._files:
+            return None
+        path, size = self._files[-1]
+        raw = self._store.storage.read(path, 0, index.HEADER_SIZE)
+        header = index.IndexHeader(*index.HEADER.unpack(raw))
+        if header.next_entry <= 1:
+            return path, size, header, None
+        return path, size, header, self._slots(path, size, header)
+
     def find(self, keys: Iterable[tuple[str, str]], log_start: int, log_end: int) -> IndexAnswer:
         """Records of any of the keys, each a topic and a key (or unique key).
 

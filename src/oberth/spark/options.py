@@ -177,27 +177,111 @@ _READ: Mapping[str, tuple[str, ...]] = {
 }
 READ_OPTIONS = tuple(_READ)
 _WRITE: Mapping[str, tuple[str, ...]] = {
-    "path": (),
+    "path": ("paths",),
+    "rocketmq.namesrv.addr": ("nameServer", "namesrvAddr"),
     "topic": (),
-    "brokerName": ("rocketmq.broker.name",),
+    "queues": ("defaultTopicQueueNums",),
     "storeHost": (),
     "bornHost": (),
-    "queues": ("defaultTopicQueueNums",),
+    "uniqueKeys": (),
     "compression": (),
-    "compressOver": (),
+    "compressOver": ("compressMsgBodyOverHowmuch",),
+    "maxMessageSize": (),
     "mappedFileSizeCommitLog": (),
     "mappedFileSizeConsumeQueue": (),
     "maxHashSlotNum": (),
     "maxIndexNum": (),
     "messageIndexEnable": (),
-    "maxMessageSize": (),
-    "stagingPath": (),
+    "messageDelayLevel": (),
+    "indexTags": (),
+    "loadId": (),
+    # Spark's own, which it hands on to a stream's sink.
     "checkpointLocation": (),
     "queryName": (),
-    "storeVersion": (),
-    "includeQueryProperties": (),
 }
 WRITE_OPTIONS = tuple(_WRITE)
+
+DEFAULT_SEGMENT_SIZE = 1 << 30
+DEFAULT_QUEUES = 8
+DEFAULT_MAX_MESSAGE_SIZE = 4 << 20
+DEFAULT_HOST = "127.0.0.1:10911"
+QUEUES_MAX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Everything the sink is told. None is taken from the store's files, or RocketMQ's default.
+
+    Attributes:
+        path: the store's directory.
+        topic: where every row goes, "" for the column topic.
+        queues: queues of a topic that rows without a partition are spread over.
+        store_host, born_host: ``address:port`` where rows say none.
+        unique_keys: give rows without one a UNIQ_KEY.
+        index_tags: whether the Index has tags too; None: as the store has it, a new one does.
+        compression: of bodies longer than ``compress_over``: "", zlib, lz4 or zstd.
+        load_id: a load with an id that the store knows already is not written again.
+    """
+
+    path: str
+    topic: str
+    queues: int
+    store_host: str
+    born_host: str
+    unique_keys: bool
+    compression: str
+    compress_over: int
+    max_message_size: int
+    segment_size: int | None
+    queue_file_size: int | None
+    index_slots: int | None
+    index_entries: int | None
+    index_enabled: bool
+    index_tags: bool | None
+    delay_levels: str
+    load_id: str
+
+
+def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Checks and understands the options of a writer.
+
+    Raises:
+        OptionError: an unknown option, or a value out of range.
+    """
+    options = Given(given, _WRITE)
+    if options.has("rocketmq.namesrv.addr"):
+        raise OptionError(
+            "writing to live brokers (rocketmq.namesrv.addr) is not supported by this version; "
+            "write a store with `path`"
+        )
+    paths = parse_paths(options.text("path"))
+    if len(paths) != 1:
+        raise OptionError(f"path: a sink writes one store, found {len(paths)}")
+    if "://" in paths[0] and not paths[0].startswith("file://"):
+        raise OptionError(f"path: {paths[0]!r}: a store is written to a file system, not to a URL")
+    compress_over = options.size("compressOver", 4096, 0)
+    most = options.size("maxMessageSize", DEFAULT_MAX_MESSAGE_SIZE, 10, 64 << 20)
+    assert compress_over is not None
+    assert most is not None
+    return WriteOptions(
+        path=paths[0].removeprefix("file://"),
+        topic=options.text("topic"),
+        queues=options.number("queues", high=QUEUES_MAX) or DEFAULT_QUEUES,
+        store_host=options.text("storeHost", DEFAULT_HOST),
+        born_host=options.text("bornHost", DEFAULT_HOST),
+        unique_keys=options.flag("uniqueKeys", False),
+        compression=options.choice("compression", ("none", "zlib", "lz4", "zstd"), "none"),
+        compress_over=compress_over,
+        max_message_size=most,
+        segment_size=options.size("mappedFileSizeCommitLog", None, 1 << 10, (1 << 31) - 1),
+        queue_file_size=options.size("mappedFileSizeConsumeQueue", None, 20, 1 << 31),
+        index_slots=options.number("maxHashSlotNum", high=(1 << 31) - 1),
+        index_entries=options.number("maxIndexNum", 2, (1 << 31) - 1),
+        index_enabled=options.flag("messageIndexEnable", True),
+        index_tags=options.flag("indexTags", True) if options.has("indexTags") else None,
+        delay_levels=options.text("messageDelayLevel"),
+        load_id=options.text("loadId"),
+    )
 
 
 class Given:

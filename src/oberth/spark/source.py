@@ -16,6 +16,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
     SimpleDataSourceStreamReader,
 )
@@ -30,6 +32,7 @@ from oberth.spark.options import (
     ReadOptions,
     ReadOrder,
     parse_read_options,
+    parse_write_options,
     schema_options,
 )
 from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
@@ -95,6 +98,26 @@ class RocketMQDataSource(DataSource):
         from oberth.spark.stream import RocketMQDriverStreamReader
 
         return RocketMQDriverStreamReader(self._stream_options(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer: builds a store, or appends to a closed one.
+
+        Raises:
+            OptionError: an unknown option, a wrong value, or a column that is not known.
+        """
+        from oberth.spark.sink import RocketMQWriter
+
+        return RocketMQWriter(parse_write_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A stream's writer: appends each batch to a closed store, once.
+
+        Raises:
+            OptionError: an unknown option, a wrong value, or a column that is not known.
+        """
+        from oberth.spark.sink import RocketMQStreamWriter
+
+        return RocketMQStreamWriter(parse_write_options(self.options), schema)
 
     def _stream_options(self) -> ReadOptions:
         options = parse_read_options(self.options, streaming=True)

@@ -1,0 +1,575 @@
+"""Rows as CommitLog records: Arrow columns in, the bytes of a staged log out.
+
+All records of a batch are put together at once: their fixed parts are one numpy array, properties
+are joined from columns, and Arrow joins head, body, topic and properties record by record. Only
+checksums, compression and unusual columns look at single rows.
+
+Columns (names and synonyms as the source has them; others are ignored):
+
+    topic              needed unless the option topic is set
+    value              the body, string or binary; null is an empty body
+    key, tags, uniqueKey, shardingKey, properties (a map)
+    partition          the queue; null: by shardingKey, else in turn
+    timestamp, bornTimestamp    kept where given, else the time of the load
+    flag, reconsumeTimes, bornHost, storeHost
+    delayLevel         1 and more: the message goes to the schedule topic and is delivered by the broker
+    storedBody, storedProperties, sysFlag, preparedTransactionOffset
+                       as the source gives them: what was stored, byte for byte
+
+A record's queue offset and place are not known yet: it gets 0 and its place in the staged log.
+"""  # noqa: E501 - the table
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oberth.errors import OptionError, RecordError
+from oberth.formats import message as m
+from oberth.formats import sys_flag as flags
+from oberth.formats.compression import Compression, compress, with_compression
+from oberth.formats.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from oberth.formats.java_string import java_hash
+from oberth.formats.names import SCHEDULE_TOPIC, check_stored_topic
+from oberth.formats.properties import PROPERTIES_SIZE_MAX
+from oberth.spark.options import QUEUES_MAX, WriteOptions
+from oberth.spark.schemas import column_named
+
+#: Rows and bytes that are put together at once.
+SLICE_ROWS_MAX = 16_384
+SLICE_BYTES_MAX = 64 << 20
+RECORD_EXTRA_MAX = 64 << 10
+
+_HEAD = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">i4"),
+        ("body_crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("log_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+    ]
+)
+_MIDDLE = np.dtype([("store_timestamp", ">i8")])
+_END = np.dtype([("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_length", ">i4")])
+assert _HEAD.itemsize + _MIDDLE.itemsize + _END.itemsize + 2 * m.HOST_V4_SIZE == 88
+
+# Columns of the source that say where a row was: a row that is written gets its own.
+_IGNORED = frozenset(
+    {
+        "broker", "offset", "timestampType", "physicalOffset", "size", "msgId", "offsetMsgId",
+        "bodyCRC", "magic", "innerIndex", "storedQueueOffset",
+    }
+)  # fmt: skip
+_WRITE_ONLY = {"delaylevel": "delayLevel", "delivertime": "deliverTime"}
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+
+
+class Hex(Protocol):
+    """Makes unique keys."""
+
+    def __call__(self, count: int) -> list[bytes]:
+        """So many new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Records put together.
+
+    Attributes:
+        data: their bytes, back to back.
+        sizes: of each record.
+        counts: how many go to each queue.
+        last_store_timestamp: of the last record, ms.
+    """
+
+    data: memoryview
+    sizes: Ints
+    counts: Mapping[tuple[str, int], int]
+    last_store_timestamp: int
+
+
+def write_columns(names: Sequence[str]) -> dict[str, int]:
+    """Which column of a frame is what, by the name in the source's table.
+
+    Raises:
+        OptionError: an unknown column, or one that is there twice.
+    """
+    found: dict[str, int] = {}
+    for number, name in enumerate(names):
+        column = _WRITE_ONLY.get(name.lower()) or column_named(name).name
+        if column in found:
+            raise OptionError(f"columns {names[found[column]]!r} and {name!r} are the same")
+        if column not in _IGNORED:
+            found[column] = number
+    return found
+
+
+class RecordEncoder:
+    """Encodes the rows of one task, in order."""
+
+    def __init__(
+        self, names: Sequence[str], options: WriteOptions, unique_keys: Hex | None = None
+    ) -> None:
+        self._columns = write_columns(names)
+        self._options = options
+        if "topic" not in self._columns and not options.topic:
+            raise OptionError("a sink needs the column topic or the option topic")
+        if not {"value", "storedBody"} & self._columns.keys():
+            raise OptionError("a sink needs the column value (or body)")
+        if "deliverTime" in self._columns:
+            raise OptionError(
+                "deliverTime: a store has no timer messages before a broker runs; use delayLevel, "
+                "or send to a live broker"
+            )
+        self._delay_level_max = (
+            len(parse_delay_levels(options.delay_levels or DEFAULT_DELAY_LEVELS)) - 1
+        )
+        self._unique_keys = unique_keys
+        self._next_queue: dict[str, int] = {}
+        self._compression = {
+            "none": None,
+            "zlib": Compression.ZLIB,
+            "lz4": Compression.LZ4,
+            "zstd": Compression.ZSTD,
+        }[options.compression or "none"]
+        self._hosts = {
+            "storeHost": _host(options.store_host),
+            "bornHost": _host(options.born_host),
+        }
+
+    def encode(self, batch: pa.RecordBatch, log_offset: int) -> Iterator[Block]:
+        """The records of a batch, in blocks of bounded size.
+
+        Args:
+            batch: rows with the columns this was made for.
+            log_offset: what the first record says of its place.
+
+        Raises:
+            RecordError: a row that cannot be a message; it is named by its number in the batch.
+        """
+        start = 0
+        while start < batch.num_rows:
+            count = self._slice_rows(batch, start)
+            block = self._block(batch.slice(start, count), log_offset)
+            log_offset += len(block.data)
+            start += count
+            yield block
+
+    def _slice_rows(self, batch: pa.RecordBatch, start: int) -> int:
+        count: int = min(batch.num_rows - start, SLICE_ROWS_MAX)
+        while count > 1 and batch.slice(start, count).nbytes > SLICE_BYTES_MAX:
+            count //= 2
+        return count
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
+        number = self._columns.get(name)
+        return None if number is None else batch.column(number)
+
+    def _block(self, batch: pa.RecordBatch, log_offset: int) -> Block:
+        count = batch.num_rows
+        now = int(time.time() * 1000)
+        topics, topic_index = self._topics(batch, count)
+        queue_ids = self._queue_ids(batch, topics, topic_index)
+        topics, topic_index, queue_ids, delay = self._delayed(batch, topics, topic_index, queue_ids)
+        sys_flags = self._sys_flags(batch, count)
+        bodies, body_lengths = self._bodies(batch, count, sys_flags)
+        properties = self._properties(batch, count, delay)
+        born_hosts, born_v6 = self._host_bytes(batch, "bornHost", count)
+        store_hosts, store_v6 = self._host_bytes(batch, "storeHost", count)
+        sys_flags = np.where(born_v6, sys_flags | flags.BORN_HOST_V6, sys_flags)
+        sys_flags = np.where(store_v6, sys_flags | flags.STORE_HOST_V6, sys_flags)
+        store_times = self._times(batch, "timestamp", now)
+        property_lengths = _lengths(properties)
+        topic_pieces, topic_lengths, magics = _topic_pieces(topics)
+        sizes = (
+            m.FIXED_SIZE_V1
+            - 1
+            + body_lengths
+            + topic_lengths[topic_index]
+            + property_lengths
+            + 12 * (born_v6.astype(np.int64) + store_v6.astype(np.int64))
+        )
+        self._check_sizes(sizes, body_lengths, property_lengths)
+        places = np.zeros(count, np.int64)
+        np.cumsum(sizes[:-1], out=places[1:])
+        head = np.zeros(count, _HEAD)
+        head["size"] = sizes
+        head["magic"] = magics[topic_index]
+        head["body_crc"] = _checksums(bodies)
+        head["queue_id"] = queue_ids
+        head["flag"] = self._integers(batch, "flag", count)
+        head["log_offset"] = log_offset + places
+        head["sys_flag"] = sys_flags
+        head["born_timestamp"] = self._times(batch, "bornTimestamp", store_times)
+        middle = np.zeros(count, _MIDDLE)
+        middle["store_timestamp"] = store_times
+        end = np.zeros(count, _END)
+        end["reconsume_times"] = self._integers(batch, "reconsumeTimes", count)
+        end["prepared_offset"] = self._integers(batch, "preparedTransactionOffset", count)
+        end["body_length"] = body_lengths
+        records = pc.binary_join_element_wise(
+            _fixed(head),
+            born_hosts,
+            _fixed(middle),
+            store_hosts,
+            _fixed(end),
+            bodies,
+            topic_pieces.take(pa.array(topic_index)),
+            _fixed(property_lengths.astype(">u2")),
+            properties,
+            b"",
+        )
+        data = _bytes_of(records)
+        if len(data) != int(sizes.sum()):
+            raise AssertionError(f"{len(data)} bytes encoded, {int(sizes.sum())} planned")
+        counts = _queue_counts(topics, topic_index, queue_ids, sys_flags)
+        return Block(data, sizes, counts, int(store_times[-1]))
+
+    # Where a row goes.
+
+    def _topics(self, batch: pa.RecordBatch, count: int) -> tuple[list[str], Ints]:
+        """The topics of a batch and which one each row has."""
+        if self._options.topic:
+            check_stored_topic(self._options.topic)
+            return [self._options.topic], np.zeros(count, np.int64)
+        column = self._column(batch, "topic")
+        assert column is not None
+        if column.null_count:
+            raise RecordError(f"row {_first_null(column)}: topic is null")
+        coded = column.cast(pa.string()).dictionary_encode()
+        topics: list[str] = coded.dictionary.to_pylist()
+        for topic in topics:
+            check_stored_topic(topic)
+        return topics, coded.indices.to_numpy().astype(np.int64)
+
+    def _queue_ids(self, batch: pa.RecordBatch, topics: list[str], topic_index: Ints) -> Ints:
+        count = len(topic_index)
+        column = self._column(batch, "partition")
+        given = np.full(count, -1, np.int64)
+        if column is not None:
+            given = column.cast(pa.int64()).fill_null(-1).to_numpy().copy()
+            wrong = (given < -1) | (given >= QUEUES_MAX)
+            if wrong.any():
+                row = int(np.flatnonzero(wrong)[0])
+                raise RecordError(
+                    f"row {row}: partition {given[row]}, allowed are 0 to {QUEUES_MAX - 1}"
+                )
+        sharding = self._column(batch, "shardingKey")
+        if sharding is not None and (given < 0).any():
+            coded = sharding.cast(pa.string()).dictionary_encode()
+            hashes = np.array(
+                [abs(java_hash(key)) for key in coded.dictionary.to_pylist()], np.int64
+            )
+            known = coded.is_valid().to_numpy(zero_copy_only=False)
+            index = coded.indices.fill_null(0).to_numpy()
+            chosen = (hashes[index] if len(hashes) else index) % self._options.queues
+            given = np.where((given < 0) & known, chosen, given)
+        open_rows = given < 0
+        if open_rows.any():
+            for number, topic in enumerate(topics):
+                rows = np.flatnonzero(open_rows & (topic_index == number))
+                first = self._next_queue.get(topic, 0)
+                given[rows] = (first + np.arange(len(rows))) % self._options.queues
+                self._next_queue[topic] = (first + len(rows)) % self._options.queues
+        return given
+
+    def _delayed(
+        self, batch: pa.RecordBatch, topics: list[str], topic_index: Ints, queue_ids: Ints
+    ) -> tuple[list[str], Ints, Ints, dict[str, pa.Array]]:
+        """Where delayed rows wait, and the properties that say where they go afterwards."""
+        column = self._column(batch, "delayLevel")
+        if column is None:
+            return topics, topic_index, queue_ids, {}
+        levels = column.cast(pa.int64()).fill_null(0).to_numpy()
+        if not (levels > 0).any():
+            return topics, topic_index, queue_ids, {}
+        levels = np.minimum(levels, self._delay_level_max)
+        waits = levels > 0
+        none = ~waits
+        properties = {
+            "DELAY": pa.array(levels, mask=none).cast(pa.string()),
+            "REAL_TOPIC": pa.array(topics).take(pa.array(topic_index, mask=none)),
+            "REAL_QID": pa.array(queue_ids, mask=none).cast(pa.string()),
+        }
+        every = [*topics, SCHEDULE_TOPIC]
+        return (
+            every,
+            np.where(waits, len(topics), topic_index),
+            np.where(waits, levels - 1, queue_ids),
+            properties,
+        )
+
+    # What a row holds.
+
+    def _sys_flags(self, batch: pa.RecordBatch, count: int) -> Ints:
+        """Flags as stored belong to bodies as stored; else a body is plain."""
+        if "storedBody" not in self._columns:
+            return np.zeros(count, np.int64)
+        found = self._integers(batch, "sysFlag", count)
+        if (found & flags.INNER_BATCH).any():
+            row = int(np.flatnonzero(found & flags.INNER_BATCH)[0])
+            raise RecordError(f"row {row}: sysFlag {found[row]} is an inner batch's")
+        return found & ~(flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
+
+    def _bodies(self, batch: pa.RecordBatch, count: int, sys_flags: Ints) -> tuple[pa.Array, Ints]:
+        stored = self._column(batch, "storedBody")
+        column = stored if stored is not None else self._column(batch, "value")
+        assert column is not None
+        bodies = column.cast(pa.binary()).fill_null(b"")
+        lengths = _lengths(bodies)
+        long = lengths > self._options.max_message_size
+        if long.any():
+            row = int(np.flatnonzero(long)[0])
+            raise RecordError(
+                f"row {row}: a body of {lengths[row]} bytes, "
+                f"allowed are {self._options.max_message_size} (maxMessageSize)"
+            )
+        if stored is None and self._compression is not None:
+            packs = lengths > self._options.compress_over
+            if packs.any():
+                values = bodies.to_pylist()
+                for row in np.flatnonzero(packs).tolist():
+                    values[row] = compress(values[row], self._compression)
+                    sys_flags[row] = with_compression(int(sys_flags[row]), self._compression)
+                bodies = pa.array(values, pa.binary())
+                lengths = _lengths(bodies)
+        return bodies, lengths
+
+    def _properties(
+        self, batch: pa.RecordBatch, count: int, delay: dict[str, pa.Array]
+    ) -> pa.Array:
+        stored = self._column(batch, "storedProperties")
+        if stored is not None:
+            return stored.cast(pa.binary()).fill_null(b"")
+        named: dict[str, pa.Array] = dict(delay)
+        for name, column in (
+            ("KEYS", "key"),
+            ("TAGS", "tags"),
+            ("UNIQ_KEY", "uniqueKey"),
+            ("__SHARDINGKEY", "shardingKey"),
+        ):
+            found = self._column(batch, column)
+            if found is not None:
+                named[name] = found.cast(pa.binary())
+        given = self._column(batch, "properties")
+        if self._unique_keys is not None:
+            named["UNIQ_KEY"] = self._fill_unique_keys(named.get("UNIQ_KEY"), given, count)
+        pieces = []
+        for name, values in named.items():
+            values = values.cast(pa.binary())
+            # An empty value is none: a reader would not find the property.
+            values = pc.if_else(pc.equal(pc.binary_length(values), 0), None, values)
+            named[name] = values
+            _refuse_separators(values, name)
+            piece = pc.binary_join_element_wise(
+                f"{name}\x01".encode(), values, b"\x02", b"", null_handling="emit_null"
+            )
+            pieces.append(piece.fill_null(b""))
+        if given is not None:
+            pieces.append(_map_pieces(given, named))
+        if not pieces:
+            return pa.array([b""], pa.binary()).take(pa.array(np.zeros(count, np.int8)))
+        return pc.binary_join_element_wise(*pieces, b"")
+
+    def _fill_unique_keys(
+        self, given: pa.Array | None, properties: pa.Array | None, count: int
+    ) -> pa.Array:
+        assert self._unique_keys is not None
+        missing = np.ones(count, bool)
+        if given is not None:
+            missing &= ~given.is_valid().to_numpy(zero_copy_only=False)
+        if properties is not None:
+            missing &= ~_has_name(properties, "UNIQ_KEY")
+        made: list[bytes | None] = [None] * count
+        rows = np.flatnonzero(missing).tolist()
+        for row, key in zip(rows, self._unique_keys(len(rows)), strict=True):
+            made[row] = key
+        fresh = pa.array(made, pa.binary())
+        return fresh if given is None else pc.coalesce(given, fresh)
+
+    def _integers(self, batch: pa.RecordBatch, name: str, count: int) -> Ints:
+        column = self._column(batch, name)
+        if column is None:
+            return np.zeros(count, np.int64)
+        numbers: Ints = column.cast(pa.int64()).fill_null(0).to_numpy().astype(np.int64)
+        return numbers
+
+    def _times(self, batch: pa.RecordBatch, name: str, default: int | Ints) -> Ints:
+        column = self._column(batch, name)
+        count = batch.num_rows
+        fallback = np.broadcast_to(np.asarray(default, np.int64), (count,))
+        if column is None:
+            return fallback.copy()
+        known = column.is_valid().to_numpy(zero_copy_only=False)
+        if pa.types.is_timestamp(column.type):
+            micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+            millis = micros.fill_null(0).to_numpy() // 1000
+        else:
+            millis = column.cast(pa.int64()).fill_null(0).to_numpy()
+        return np.where(known, millis, fallback)
+
+    def _host_bytes(self, batch: pa.RecordBatch, name: str, count: int) -> tuple[pa.Array, Ints]:
+        """Stored hosts, and which of them are IPv6."""
+        default = self._hosts[name]
+        column = self._column(batch, name)
+        if column is None:
+            index = np.zeros(count, np.int64)
+            values = [default]
+        else:
+            coded = column.cast(pa.string()).dictionary_encode()
+            values = [_host(text) for text in coded.dictionary.to_pylist()] + [default]
+            index = coded.indices.fill_null(len(values) - 1).to_numpy().astype(np.int64)
+        is_v6 = np.array([len(value) == m.HOST_V6_SIZE for value in values])
+        return pa.array(values, pa.binary()).take(pa.array(index)), is_v6[index]
+
+    def _check_sizes(self, sizes: Ints, body_lengths: Ints, property_lengths: Ints) -> None:
+        long = property_lengths > PROPERTIES_SIZE_MAX
+        if long.any():
+            row = int(np.flatnonzero(long)[0])
+            raise RecordError(
+                f"row {row}: properties of {property_lengths[row]} bytes, "
+                f"allowed are {PROPERTIES_SIZE_MAX}"
+            )
+        most = self._options.max_message_size + RECORD_EXTRA_MAX
+        long = sizes > most
+        if long.any():
+            row = int(np.flatnonzero(long)[0])
+            raise RecordError(f"row {row}: a record of {sizes[row]} bytes, allowed are {most}")
+
+
+def _host(text: str) -> bytes:
+    address, _, port = text.rpartition(":")
+    try:
+        return m.encode_host(address.strip("[]"), int(port))
+    except ValueError as error:
+        raise OptionError(f"host {text!r}: allowed is address:port ({error})") from None
+
+
+def _lengths(values: pa.Array) -> Ints:
+    lengths: Ints = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
+
+
+def _fixed(rows: Ints) -> pa.Array:
+    """The bytes of each element of a numpy array, as Arrow binary."""
+    size = rows.dtype.itemsize
+    offsets = np.arange(0, (len(rows) + 1) * size, size, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(),
+        len(rows),
+        [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows).view(np.uint8))],
+    )
+
+
+def _bytes_of(records: pa.Array) -> memoryview:
+    offsets = np.frombuffer(records.buffers()[1], np.int32)
+    first, last = offsets[records.offset], offsets[records.offset + len(records)]
+    return memoryview(records.buffers()[2])[first:last]
+
+
+def _checksums(bodies: pa.Array) -> Ints:
+    offsets = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset :]
+    buffer = bodies.buffers()[2]
+    data = memoryview(buffer) if buffer is not None else memoryview(b"")
+    ends = offsets[: len(bodies) + 1].tolist()
+    return np.array(
+        [crc32(data[ends[n] : ends[n + 1]]) & m.CRC_MASK for n in range(len(bodies))], np.int64
+    )
+
+
+def _topic_pieces(topics: Sequence[str]) -> tuple[pa.Array, Ints, Ints]:
+    """Length and name of each topic as a record has them, their size and the magic."""
+    pieces, magics = [], []
+    for topic in topics:
+        raw = topic.encode()
+        short = len(raw) <= m.TOPIC_LENGTH_V1_MAX
+        magics.append(m.MAGIC_V1 if short else m.MAGIC_V2)
+        pieces.append(len(raw).to_bytes(1 if short else 2, "big") + raw)
+    lengths = np.array([len(piece) for piece in pieces], np.int64)
+    return pa.array(pieces, pa.binary()), lengths, np.array(magics, np.int64)
+
+
+def _refuse_separators(values: pa.Array, name: str) -> None:
+    for separator in (b"\x01", b"\x02"):
+        hits = pc.match_substring(values, separator.decode())
+        if pc.any(hits).as_py():
+            row = pc.index(hits, True).as_py()
+            raise RecordError(
+                f"row {row}: property {name!r} contains a separator (U+0001 or U+0002)"
+            )
+
+
+def _first_null(column: pa.Array) -> int:
+    row: int = pc.index(column.is_null(), True).as_py()
+    return row
+
+
+def _entries(column: pa.Array) -> tuple[pa.Array, pa.Array, Ints, Ints]:
+    """Names, values and owning rows of a map column (or Kafka's headers), and starts by row."""
+    if pa.types.is_map(column.type):
+        names, values = column.keys, column.items
+        offsets = column.offsets
+    else:
+        flat = column.values
+        names, values = flat.field(0), flat.field(1)
+        offsets = column.offsets
+    bounds = offsets.to_numpy().astype(np.int64)
+    names = names.slice(bounds[0], bounds[-1] - bounds[0]).cast(pa.binary())
+    values = values.slice(bounds[0], bounds[-1] - bounds[0]).cast(pa.binary())
+    bounds = bounds - bounds[0]
+    owners = np.repeat(np.arange(len(column)), np.diff(bounds))
+    return names, values, owners, bounds
+
+
+def _has_name(column: pa.Array, name: str) -> Ints:
+    names, _, owners, _ = _entries(column)
+    found = np.zeros(len(column), bool)
+    hits = pc.equal(names, name.encode()).fill_null(False).to_numpy(zero_copy_only=False)
+    found[owners[hits]] = True
+    return found
+
+
+def _map_pieces(column: pa.Array, named: Mapping[str, pa.Array]) -> pa.Array:
+    """A map column as properties, without entries that a column of their own wins over."""
+    names, values, owners, _ = _entries(column)
+    _refuse_separators(names, "of the map")
+    _refuse_separators(values, "of the map")
+    keep = pc.and_(
+        pc.greater(pc.binary_length(names).fill_null(0), 0),
+        pc.greater(pc.binary_length(values).fill_null(0), 0),
+    ).to_numpy(zero_copy_only=False)
+    for name, own in named.items():
+        hits = pc.equal(names, name.encode()).fill_null(False).to_numpy(zero_copy_only=False)
+        keep = keep & ~(hits & own.is_valid().to_numpy(zero_copy_only=False)[owners])
+    rows = pa.array(np.flatnonzero(keep))
+    pieces = pc.binary_join_element_wise(names.take(rows), b"\x01", values.take(rows), b"\x02", b"")
+    counts = np.bincount(owners[keep], minlength=len(column))
+    bounds = np.zeros(len(column) + 1, np.int32)
+    np.cumsum(counts, out=bounds[1:])
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds), pieces), b"")
+
+
+def _queue_counts(
+    topics: Sequence[str], topic_index: Ints, queue_ids: Ints, sys_flags: Ints
+) -> dict[tuple[str, int], int]:
+    """How many records each queue gets; prepared and rolled back ones are in none."""
+    kind = sys_flags & flags.TRANSACTION_MASK
+    queued = (kind == flags.TRANSACTION_NOT) | (kind == flags.TRANSACTION_COMMIT)
+    codes = (topic_index * QUEUES_MAX + queue_ids)[queued]
+    found, counts = np.unique(codes, return_counts=True)
+    return {
+        (topics[code // QUEUES_MAX], code % QUEUES_MAX): count
+        for code, count in zip(found.tolist(), counts.tolist(), strict=True)
+    }

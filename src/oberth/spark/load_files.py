@@ -1,0 +1,357 @@
+"""The files of a store that a load writes: segments, queues, Index, checkpoint and topics.
+
+They lie in a new tree that shares all other files with the old one by hard links, so a file is
+copied before a byte of it changes. What was written is synced in the end, files before directories.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from oberth.formats import checkpoint as cp
+from oberth.formats import consume_queue, index_file, message, paths
+from oberth.formats.names import is_system_topic
+from oberth.formats.topic_config import TopicConfig, TopicConfigs
+from oberth.kernels.index import IndexEntries, index_header, put_entries, start_file
+from oberth.spark.index_lookup import IndexFiles
+from oberth.spark.load_plan import ExistingStore, LoadPlan
+from oberth.spark.options import WriteOptions
+from oberth.spark.store_files import QueueName, StoreFiles
+
+_COPY_CHUNK = 8 << 20
+
+
+class ChangedFiles:
+    """Files and directories of the new tree that have to reach the disk."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+
+    def add(self, path: str) -> None:
+        self.files.append(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a small file anew: the old one may share its bytes with the old tree."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        with open(path, "wb") as file:
+            file.write(data)
+        self.add(path)
+
+    def sync(self) -> None:
+        directories: set[str] = set()
+        for path in dict.fromkeys(self.files):
+            sync_path(path)
+            directories.add(os.path.dirname(path))
+        for directory in sorted(directories):
+            sync_path(directory)
+            sync_path(os.path.dirname(directory))
+
+
+def sync_path(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def link_tree(old: str, new: str, changed: ChangedFiles, existing: ExistingStore) -> None:
+    """The new tree with every file of the old one, by hard links.
+
+    Left out are segments that hold nothing yet.
+    """
+    empty = {
+        os.path.realpath(segment.path)
+        for segment in existing.files.segments()
+        if segment not in existing.segments
+    }
+    for directory, _, names in os.walk(old):
+        target = new + directory[len(old) :]
+        os.makedirs(target, exist_ok=True)
+        changed.add(target)
+        for name in names:
+            source = f"{directory}/{name}"
+            if os.path.realpath(source) not in empty and os.path.isfile(source):
+                os.link(source, f"{target}/{name}", follow_symlinks=False)
+
+
+def _new_file(path: str, size: int, changed: ChangedFiles) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "xb") as file:
+        file.truncate(size)
+    changed.add(path)
+
+
+def _own_copy(path: str, used: Sequence[tuple[int, int]], changed: ChangedFiles) -> None:
+    """Replaces a linked file by a copy: the given ranges, zeros elsewhere."""
+    fresh = f"{path}.copy"
+    with open(path, "rb", buffering=0) as source, open(fresh, "wb", buffering=0) as target:
+        os.truncate(fresh, os.fstat(source.fileno()).st_size)
+        for start, end in used:
+            at = start
+            while at < end:
+                chunk = os.pread(source.fileno(), min(_COPY_CHUNK, end - at), at)
+                if not chunk:
+                    break
+                os.pwrite(target.fileno(), chunk, at)
+                at += len(chunk)
+    shutil.copymode(path, fresh)
+    os.replace(fresh, path)
+    changed.add(path)
+
+
+class LogFiles:
+    """The CommitLog's segments that grow or are new."""
+
+    def __init__(
+        self,
+        old: str | None,
+        new: str,
+        existing: ExistingStore,
+        plan: LoadPlan,
+        changed: ChangedFiles,
+    ) -> None:
+        self._size = existing.segment_size
+        self._descriptors: dict[int, int] = {}
+        self._closing = threading.Lock()  # guards _descriptors
+        directory = f"{new}/{paths.COMMIT_LOG}"
+        if old is not None and existing.segments:
+            newest = existing.segments[-1].path
+            directory = new + os.path.dirname(os.path.realpath(newest))[len(old) :]
+        start = plan.log_start // self._size * self._size
+        while start < plan.log_end:
+            path = f"{directory}/{paths.segment_name(start)}"
+            if os.path.exists(path):
+                _own_copy(path, [(0, plan.log_start - start)], changed)
+            else:
+                _new_file(path, self._size, changed)
+            self._descriptors[start] = os.open(path, os.O_WRONLY)
+            start += self._size
+        for offset, remaining in plan.blanks:
+            self.write(offset, message.encode_blank(remaining))
+
+    def write(self, offset: int, data: bytes | bytearray) -> None:
+        start = offset // self._size * self._size
+        view = memoryview(data)
+        done = 0
+        while done < len(view):
+            done += os.pwrite(self._descriptors[start], view[done:], offset - start + done)
+
+    def close(self) -> None:
+        with self._closing:
+            while self._descriptors:
+                os.close(self._descriptors.popitem()[1])
+
+
+class QueueFileWriter:
+    """The ConsumeQueues that grow or are new; all their files are made at once."""
+
+    def __init__(
+        self,
+        old: str | None,
+        new: str,
+        existing: ExistingStore,
+        plan: LoadPlan,
+        changed: ChangedFiles,
+    ) -> None:
+        self._root = f"{new}/{paths.CONSUME_QUEUE}"
+        self._size = existing.queue_file_size
+        for queue, end in plan.ends.items():
+            first = existing.ends.get(QueueName(*queue), 0)
+            if first == end:
+                continue
+            start = first * consume_queue.UNIT_SIZE // self._size * self._size
+            while start < end * consume_queue.UNIT_SIZE:
+                path = f"{self._directory(queue)}/{paths.segment_name(start)}"
+                if os.path.exists(path):
+                    used = first * consume_queue.UNIT_SIZE - start
+                    _own_copy(path, [(0, used)], changed)
+                else:
+                    _new_file(path, self._size, changed)
+                start += self._size
+
+    def _directory(self, queue: tuple[str, int]) -> str:
+        return f"{self._root}/{queue[0]}/{queue[1]}"
+
+    def write(self, queue: tuple[str, int], first: int, units: bytes) -> None:
+        """Writes units from an ordinal on; ranges of several threads never overlap."""
+        at, done = first * consume_queue.UNIT_SIZE, 0
+        while done < len(units):
+            start = at // self._size * self._size
+            count = min(len(units) - done, start + self._size - at)
+            path = f"{self._directory(queue)}/{paths.segment_name(start)}"
+            descriptor = os.open(path, os.O_WRONLY)
+            try:
+                os.pwrite(descriptor, units[done : done + count], at - start)
+            finally:
+                os.close(descriptor)
+            done += count
+            at += count
+
+
+class IndexWriter:
+    """The Index: goes on in its newest file, begins a new one when that is full.
+
+    A file is named by the store time of its first entry (UTC), or a millisecond after the file
+    before it where that would not come later: RocketMQ takes the time of its making, but loads
+    files in the order of their names.
+    """
+
+    def __init__(
+        self,
+        new: str,
+        store: StoreFiles | None,
+        options: WriteOptions,
+        changed: ChangedFiles,
+    ) -> None:
+        self._directory = f"{new}/{paths.INDEX}"
+        self._changed = changed
+        self._slots = options.index_slots or index_file.DEFAULT_SLOTS
+        self._entries_max = options.index_entries or index_file.DEFAULT_ENTRIES
+        self._map: mmap.mmap | None = None
+        self._previous: index_file.IndexHeader | None = None
+        self._newest_name = ""
+        self.full_timestamp = 0
+        if store is not None:
+            self._go_on(IndexFiles(store))
+
+    def _go_on(self, files: IndexFiles) -> None:
+        newest = files.newest()
+        if newest is None:
+            return
+        path, size, header, slots = newest
+        name = os.path.basename(path)
+        self._newest_name = name
+        self._previous = header
+        if slots is None:  # nothing of it can be trusted; a new file begins
+            return
+        self._slots = slots
+        self._entries_max = (size - index_file.HEADER_SIZE - slots * 4) // index_file.ENTRY_SIZE
+        own = f"{self._directory}/{name}"
+        used = [
+            (0, index_file.HEADER_SIZE + slots * index_file.SLOT_SIZE),
+            (
+                index_file.entry_position(0, slots),
+                index_file.entry_position(header.next_entry, slots),
+            ),
+        ]
+        _own_copy(own, used, self._changed)
+        self._open(own, size)
+
+    def _open(self, path: str, size: int) -> None:
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), size)
+
+    def put(self, entries: IndexEntries) -> None:
+        """Adds entries, in the order of the log."""
+        at = 0
+        while at < entries.count:
+            if self._map is None:
+                self._begin(entries.entry(at)[2])
+            assert self._map is not None
+            view = memoryview(self._map)
+            try:
+                at = put_entries(view, self._slots, self._entries_max, entries, at)
+            finally:
+                view.release()
+            if at < entries.count:
+                self._end_file(full=True)
+
+    def _begin(self, store_timestamp: int) -> None:
+        name = _index_name(store_timestamp, self._newest_name)
+        self._newest_name = name
+        path = f"{self._directory}/{name}"
+        size = index_file.file_size(self._slots, self._entries_max)
+        _new_file(path, size, self._changed)
+        self._open(path, size)
+        assert self._map is not None
+        view = memoryview(self._map)
+        try:
+            start_file(view, self._previous)
+        finally:
+            view.release()
+
+    def _end_file(self, *, full: bool) -> None:
+        if self._map is not None:
+            self._previous = index_header(self._map)
+            if full:
+                self.full_timestamp = self._previous.end_timestamp
+            self._map.flush()
+            self._map.close()
+            self._map = None
+
+    def close(self) -> None:
+        """Ends the newest file."""
+        self._end_file(full=False)
+
+
+def _index_name(timestamp_ms: int, newest: str) -> str:
+    when = datetime.fromtimestamp(max(timestamp_ms, 0) / 1000, UTC)
+    name = _as_index_name(when)
+    if name > newest:
+        return name
+    last = datetime.strptime(f"{newest[:14]}{newest[14:17]}000", "%Y%m%d%H%M%S%f").replace(
+        tzinfo=UTC
+    )
+    return _as_index_name(last + timedelta(milliseconds=1))
+
+
+def _as_index_name(when: datetime) -> str:
+    return when.strftime("%Y%m%d%H%M%S") + f"{when.microsecond // 1000:03d}"
+
+
+def write_checkpoint(
+    root: str,
+    store_timestamp: int | None,
+    log_end: int,
+    index_timestamp: int,
+    changed: ChangedFiles,
+) -> None:
+    path = f"{root}/{paths.CHECKPOINT}"
+    values = cp.Checkpoint()
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        raw = file.read(cp.FILE_SIZE)
+        if len(raw) >= cp.USED_SIZE:
+            values = cp.decode_checkpoint(raw)
+    if store_timestamp is not None:
+        # Rows may keep older times than records before them. A value below the truth only makes a
+        # recovery begin earlier; one above it would make it begin too late.
+        values.physic_msg_timestamp = values.logics_msg_timestamp = store_timestamp
+    values.index_msg_timestamp = max(values.index_msg_timestamp, index_timestamp)
+    values.logics_physical_offset = log_end
+    changed.write(path, values.encode().ljust(cp.FILE_SIZE, b"\0"))
+
+
+def write_topics(root: str, plan: LoadPlan, changed: ChangedFiles) -> None:
+    """config/topics.json with every topic that got messages, so that a broker serves them."""
+    queues: dict[str, int] = {}
+    for topic, queue in plan.ends:
+        if not is_system_topic(topic):
+            queues[topic] = max(queues.get(topic, 0), queue + 1)
+    path = f"{root}/{paths.CONFIG}/topics.json"
+    configs = TopicConfigs()
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        configs = TopicConfigs.decode(file.read(), name=path)
+    grown = False
+    for topic, count in sorted(queues.items()):
+        config = configs.topic_config_table.get(topic)
+        if config is None:
+            config = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+            configs.topic_config_table[topic] = config
+        elif config.read_queue_nums >= count:
+            continue
+        else:
+            config.read_queue_nums = config.write_queue_nums = count
+        grown = True
+    if grown:
+        configs.data_version = configs.data_version.next(int(time.time() * 1000))
+        changed.write(path, configs.encode())

@@ -1,0 +1,330 @@
+"""Staged records, and the place in a store that each of them gets.
+
+A staged file is a log of its own: records back to back, each naming its position in that file, all
+queue offsets 0. Places follow from sizes and counts alone; a record is only looked at where a
+segment ends inside a block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from oberth.errors import RecordError, StoreCorruptError, StoreError
+from oberth.formats import consume_queue, message
+from oberth.formats import sys_flag as flags
+from oberth.kernels.arguments import ScanEnd
+from oberth.kernels.columns import DISPATCH_COLUMNS, Columns, TopicTable
+from oberth.kernels.scan import scan
+from oberth.spark.options import DEFAULT_SEGMENT_SIZE, WriteOptions
+from oberth.spark.storage import LocalStorage
+from oberth.spark.store_files import QueueName, Segment, StoreFiles, iterate_queues
+
+
+class StagedBlock(NamedTuple):
+    """A stretch of a staged file: where it is, its records, and how many go to each queue."""
+
+    start: int
+    size: int
+    rows: int
+    counts: Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """What one task staged.
+
+    Attributes:
+        path: its file; every record names its own position in it.
+        blocks: the file's contents in order.
+        last_store_timestamp: of the last record, ms.
+    """
+
+    path: str
+    blocks: tuple[StagedBlock, ...]
+    last_store_timestamp: int
+
+
+class LoadItem(NamedTuple):
+    """A stretch of staged records and its place: one unit of work."""
+
+    path: str
+    start: int
+    size: int
+    rows: int
+    offset: int
+    first: dict[tuple[str, int], int]  # ordinals
+
+
+@dataclass(slots=True)
+class LoadPlan:
+    """Where everything goes."""
+
+    items: list[LoadItem] = field(default_factory=list)
+    blanks: list[tuple[int, int]] = field(default_factory=list)  # offset, bytes to the end
+    log_start: int = 0
+    log_end: int = 0
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)  # of every queue that grows
+    rows: int = 0
+
+
+class StageWriter:
+    """Writes one task's records to a staged file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by `finish` or `discard`
+        self.size = 0
+        self._blocks: list[StagedBlock] = []
+        self._last = 0
+
+    def add(
+        self,
+        data: memoryview,
+        rows: int,
+        counts: Mapping[tuple[str, int], int],
+        last_store_timestamp: int,
+    ) -> None:
+        """Adds records that name their positions from ``size`` on."""
+        done = 0
+        while done < len(data):
+            done += self._file.write(data[done:])
+        self._blocks.append(StagedBlock(self.size, len(data), rows, counts))
+        self.size += len(data)
+        self._last = last_store_timestamp
+
+    def finish(self) -> StagedPart:
+        """Closes the file; what was staged."""
+        self._file.close()
+        return StagedPart(self.path, tuple(self._blocks), self._last)
+
+    def discard(self) -> None:
+        """Closes and deletes the file."""
+        self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+
+def work_directory(root: str, job: str) -> str:
+    """Where a job stages and builds: beside the store, so on the same file system."""
+    parent, name = os.path.split(os.path.realpath(root))
+    return f"{parent}/.{name}.oberth-load-{job}"
+
+
+class ExistingStore:
+    """What a store already has; everything is as in an empty one where it has nothing."""
+
+    def __init__(self, root: str, options: WriteOptions) -> None:
+        self.files = StoreFiles(LocalStorage(), root, "")
+        used = self._used_segments()
+        self.segments = used
+        self.log_end = self.files.log_end() if used else 0
+        self.log_start = self.files.log_start() if used else 0
+        sizes = {segment.size for segment in self.files.segments()}
+        if len(sizes) > 1:
+            raise StoreCorruptError(f"{root}: CommitLog files of different sizes {sorted(sizes)}")
+        found = sizes.pop() if sizes else None
+        if found is not None and options.segment_size not in (None, found):
+            raise StoreError(
+                f"{root}: mappedFileSizeCommitLog is {options.segment_size}, its files have {found}"
+            )
+        self.segment_size = found or options.segment_size or DEFAULT_SEGMENT_SIZE
+        self.ends: dict[QueueName, int] = {}
+        self.queue_file_size = consume_queue.round_file_size(
+            options.queue_file_size or consume_queue.UNITS_PER_FILE * consume_queue.UNIT_SIZE
+        )
+        self.batch_topics: set[str] = set()
+        dispatched = self.log_start
+        for name in iterate_queues(self.files):
+            queue = self.files.queue(*name)
+            if queue.is_batch:
+                self.batch_topics.add(name.topic)
+            elif queue.segments:
+                self.queue_file_size = queue.segments[0].size
+            last = queue.unit_numbers()[1]
+            self.ends[name] = queue.bounds()[1]
+            if last:
+                unit = queue.read_units(last - 1, last)
+                if len(unit):
+                    dispatched = max(dispatched, int(unit["offset"][0]) + int(unit["size"][0]))
+        self._check_dispatched(root, dispatched)
+        self._check_blank()
+
+    def _used_segments(self) -> list[Segment]:
+        """Segments with records; RocketMQ makes the next two in advance."""
+        end = self.files.log_end()
+        return [s for s in self.files.segments() if s.start < end]
+
+    def _check_dispatched(self, root: str, dispatched: int) -> None:
+        """Raises when the log has messages that no queue knows: ordinals would be given twice."""
+        at = dispatched
+        while at < self.log_end:
+            segment = self.files.segment_of(at)
+            if segment is None:
+                raise StoreCorruptError(f"{root}: no CommitLog file holds offset {at}")
+            data = self.files.read_log(at, min(segment.end, self.log_end) - at)
+            columns = Columns(8192, ("sys_flag", "commit_log_offset", "topic_id"))
+            ended = scan(data, columns, TopicTable(), base=at)
+            kinds = columns.array("sys_flag") & flags.TRANSACTION_MASK
+            waiting = np.flatnonzero(
+                (kinds == flags.TRANSACTION_NOT) | (kinds == flags.TRANSACTION_COMMIT)
+            )
+            if len(waiting):
+                raise StoreError(
+                    f"{root}: the record at CommitLog {columns.commit_log_offset[int(waiting[0])]} "
+                    "is in no ConsumeQueue; run `oberth store recover` first"
+                )
+            if ended.end is ScanEnd.FULL:
+                at += ended.position
+            elif ended.end in (ScanEnd.STOP, ScanEnd.BLANK):
+                at = segment.end if ended.end is ScanEnd.BLANK else at + ended.position
+            else:
+                raise StoreError(
+                    f"{root}: CommitLog {at + ended.position} is no record ({ended.end.name}); "
+                    "run `oberth store recover` first"
+                )
+
+    def _check_blank(self) -> None:
+        """Moves the end behind a blank that the last segment ends in."""
+        if self.log_end % self.segment_size == 0:
+            return
+        head = self.files.read_log(self.log_end, message.BLANK_SIZE_MIN)
+        if len(head) == message.BLANK_SIZE_MIN and message.BLANK.unpack(head)[1] == (
+            message.BLANK_MAGIC
+        ):
+            self.log_end = -(-self.log_end // self.segment_size) * self.segment_size
+
+
+def plan_load(parts: Sequence[StagedPart], existing: ExistingStore) -> LoadPlan:
+    """The place of every record.
+
+    Raises:
+        RecordError: a record is larger than a segment.
+        StoreError: a topic has batch queues.
+    """
+    plan = LoadPlan(log_start=existing.log_end)
+    at = existing.log_end
+    size = existing.segment_size
+    ends = plan.ends
+    for part in parts:
+        for block in part.blocks:
+            rest: StagedBlock | None = block
+            while rest is not None:
+                room = size - at % size - message.BLANK_SIZE_MIN
+                taken, rest = _cut(part.path, rest, room)
+                if taken is None:
+                    if at % size == 0:
+                        raise RecordError(
+                            f"a record of {part.path} does not fit a segment of {size} bytes"
+                        )
+                    remaining = size - at % size
+                    plan.blanks.append((at, remaining))
+                    at += remaining
+                    continue
+                first = {}
+                for queue, count in taken.counts.items():
+                    if queue[0] in existing.batch_topics:
+                        raise StoreError(
+                            f"topic {queue[0]} has batch queues (queue.type=BatchCQ); "
+                            "a bulk load writes ordinary ones"
+                        )
+                    if queue not in ends:
+                        ends[queue] = existing.ends.get(QueueName(*queue), 0)
+                    first[queue] = ends[queue]
+                    ends[queue] += count
+                plan.items.append(
+                    LoadItem(part.path, taken.start, taken.size, taken.rows, at, first)
+                )
+                plan.rows += taken.rows
+                at += taken.size
+    plan.log_end = at
+    return plan
+
+
+def _cut(path: str, block: StagedBlock, room: int) -> tuple[StagedBlock | None, StagedBlock | None]:
+    """The part of a block that fits, and the rest; None for the first when nothing fits."""
+    if block.size <= room:
+        return block, None
+    data, columns, topics = scan_staged(path, block.start, block.size, block.rows)
+    ends = np.cumsum(columns.array("record_size").astype(np.int64))
+    fits = int(np.searchsorted(ends, room, side="right"))
+    if fits == 0:
+        return None, block
+    del data
+    size = int(ends[fits - 1])
+    return (
+        StagedBlock(block.start, size, fits, _counts(columns, topics, 0, fits)),
+        StagedBlock(
+            block.start + size,
+            block.size - size,
+            block.rows - fits,
+            _counts(columns, topics, fits, block.rows),
+        ),
+    )
+
+
+def scan_staged(
+    path: str,
+    start: int,
+    size: int,
+    rows: int,
+    base: int | None = None,
+    delays: Sequence[int] = (0,),
+) -> tuple[bytearray, Columns, TopicTable]:
+    """A stretch of a staged file and its records, which have to be exactly so many.
+
+    Raises:
+        StoreCorruptError: the file does not hold what was staged.
+    """
+    data = bytearray(size)
+    with open(path, "rb", buffering=0) as file:
+        got = os.preadv(file.fileno(), [data], start)
+        while 0 < got < size:
+            more = os.preadv(file.fileno(), [memoryview(data)[got:]], start + got)
+            if more == 0:
+                break
+            got += more
+    columns = Columns(rows + 1, (*DISPATCH_COLUMNS, "stored_offset"))
+    topics = TopicTable()
+    ended = scan(
+        data, columns, topics, base=start if base is None else base, own_position=False,
+        delays_ms=delays,
+    )  # fmt: skip
+    whole = ended.end is ScanEnd.STOP and columns.count == rows and got == size
+    if not whole or (rows and columns.stored_offset[0] != start):
+        raise StoreCorruptError(
+            f"{path}: {columns.count} records at {start} to {start + ended.position}, "
+            f"staged were {rows} in {size} bytes"
+        )
+    return data, columns, topics
+
+
+def queued(columns: Columns) -> Any:
+    """Records that ConsumeQueues know."""
+    kinds = columns.array("sys_flag") & flags.TRANSACTION_MASK
+    return (kinds == flags.TRANSACTION_NOT) | (kinds == flags.TRANSACTION_COMMIT)
+
+
+def queue_codes(columns: Columns) -> Any:
+    return (columns.array("topic_id").astype(np.int64) << 32) | columns.array("queue_id")
+
+
+def queue_of(code: int, topics: TopicTable) -> tuple[str, int]:
+    return topics.names[code >> 32].decode(), code & 0xFFFFFFFF
+
+
+def _counts(
+    columns: Columns, topics: TopicTable, first: int, last: int
+) -> dict[tuple[str, int], int]:
+    codes = queue_codes(columns)[first:last][queued(columns)[first:last]]
+    found, counts = np.unique(codes, return_counts=True)
+    return {
+        queue_of(code, topics): count
+        for code, count in zip(found.tolist(), counts.tolist(), strict=True)
+    }

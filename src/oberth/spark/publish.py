@@ -1,0 +1,108 @@
+"""One step from the old store to the new one, and the ledger of what was committed.
+
+oberth/ledger.json    {"loads": {id: ms}, "queries": {queryId: last batchId}}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import sys
+import time
+from typing import Any
+
+from oberth.errors import StoreCorruptError, StoreError
+
+LEDGER = "oberth/ledger.json"
+#: Loads that the ledger remembers; the oldest are forgotten.
+LEDGER_LOADS_MAX = 10_000
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+
+
+def read_ledger(root: str) -> dict[str, Any]:
+    try:
+        with open(f"{root}/{LEDGER}", "rb") as file:
+            parsed = json.loads(file.read())
+    except FileNotFoundError:
+        parsed = {}
+    except ValueError as error:
+        raise StoreCorruptError(f"{root}/{LEDGER} is no JSON: {error}") from None
+    parsed.setdefault("loads", {})
+    parsed.setdefault("queries", {})
+    ledger: dict[str, Any] = parsed
+    return ledger
+
+
+def committed_batch(root: str, query_id: str) -> int:
+    """The last batch of a streaming query that a store has, -1 for none."""
+    number: int = read_ledger(os.path.realpath(root))["queries"].get(query_id, -1)
+    return number
+
+
+def is_known(ledger: dict[str, Any], batch: tuple[str, int] | None, load_id: str) -> bool:
+    if batch is not None:
+        return bool(ledger["queries"].get(batch[0], -1) >= batch[1])
+    return bool(load_id) and load_id in ledger["loads"]
+
+
+def note(ledger: dict[str, Any], batch: tuple[str, int] | None, load_id: str) -> None:
+    if batch is not None:
+        ledger["queries"][batch[0]] = batch[1]
+    elif load_id:
+        loads = ledger["loads"]
+        loads[load_id] = int(time.time() * 1000)
+        for old in sorted(loads, key=loads.__getitem__)[:-LEDGER_LOADS_MAX]:
+            del loads[old]
+
+
+def aside_of(root: str) -> str:
+    parent, name = os.path.split(root)
+    return f"{parent}/.{name}.oberth-aside"
+
+
+def publish(fresh: str, root: str) -> None:
+    """Puts the new tree in the store's place."""
+    os.makedirs(os.path.dirname(root), exist_ok=True)
+    _sync_directory(fresh)
+    if not os.path.isdir(root):
+        os.rename(fresh, root)
+    elif not _exchange(fresh, root):
+        # Two steps: a kill in between leaves the old store aside, where the next commit finds it.
+        aside = aside_of(root)
+        os.rename(root, aside)
+        os.rename(fresh, root)
+        shutil.rmtree(aside, ignore_errors=True)
+    _sync_directory(os.path.dirname(root))
+
+
+def _exchange(first: str, second: str) -> bool:
+    """Whether two directories changed places; False where the system does not know how to."""
+    if not sys.platform.startswith("linux"):
+        return False
+    library = ctypes.CDLL(None, use_errno=True)
+    rename = getattr(library, "renameat2", None)
+    if rename is None:
+        return False
+    done = rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
+    if done == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    if number == errno.EBUSY:
+        raise StoreError(
+            f"{second} is a mount point and cannot be exchanged; put the store in a directory in it"
+        )
+    raise OSError(number, os.strerror(number), second)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
