@@ -98,8 +98,14 @@ class BulkDispatch:
         # Queues that were put to by others than the kernels since the last step.
         self.touched: set[tuple[str, int]] = set()
 
-    def is_ready(self, work: int) -> bool:
-        """Whether the kernels are compiled, or so much work is worth compiling them."""
+    def is_ready(self, work: int, *, may_compile: bool) -> bool:
+        """Whether the kernels are there, or so much work is worth loading or compiling them.
+
+        In a running store they are loaded if they were compiled before, but never compiled: that
+        takes seconds, in which nobody would be served.
+        """
+        if not may_compile:
+            work = min(work, runtime.WORK_BEFORE_COMPILE - 1)
         return all(runtime.native(name, work) is not None for name in _KERNELS)
 
     def step(

@@ -201,7 +201,7 @@ class CommitLogDispatcher:
             StoreFullError: the disk has no room. The records are to be dispatched again.
         """
         bulk = self._bulk_dispatch(notify=notify)
-        if bulk is None or not bulk.is_ready(0 if notify else stop - start):
+        if bulk is None or not bulk.is_ready(stop - start, may_compile=not notify):
             return None
         reached: DispatchedRange | None = None
         while start < stop:

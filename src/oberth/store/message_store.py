@@ -34,6 +34,7 @@ from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch import CommitLogDispatcher
 from oberth.store.files import FileSystem, OsFileSystem
 from oberth.store.flush import Done, FlushService
+from oberth.store.index_repair import rebuild_damaged_files
 from oberth.store.index_service import IndexService
 from oberth.store.mapped_file import MappedFile, TransientStorePool
 from oberth.store.mapped_file_queue import MappedFileQueue
@@ -220,6 +221,8 @@ class MessageStore:
             self.reput.last_record = report.last_record
             self.reput.last_store_timestamp = report.last_store_timestamp
             self._catch_up(report.log_end)
+            if self.index is not None:
+                rebuild_damaged_files(self.index, self.commit_log.queue)
             self.queues.write_behind()
             self.queues.correct_min_offsets(self.commit_log.min_offset)
             self.commit_log.set_queue_offsets(self.queues.queue_offsets())
