@@ -97,13 +97,16 @@ class ReputService:
             self._wake.set()
 
     def _run(self) -> None:
+        failed_at = -1
         while not self._stopped:
             try:
                 dispatched = self.dispatch_nowait()
             except Exception:  # noqa: BLE001 - logged whole, and tried again
                 # Whatever a further dispatcher throws must not end the service: the record is
                 # tried again, as nothing behind it may overtake it.
-                _log.exception("dispatch at %d failed, trying again", self.offset)
+                if failed_at != self.offset:
+                    _log.exception("dispatch at %d failed, trying again", self.offset)
+                failed_at = self.offset
                 self._failed = True
                 dispatched = 0
             if self._failed:
