@@ -95,7 +95,7 @@ class _Shared:
 
 
 class ColumnReader:
-    """Reads a log once, from a segment's start to its end.
+    """Reads a log once, from its first byte or a given record to its end or a given place.
 
     ``topics`` numbers the topics of the columns; it may be shared with other kernels' tables.
     Lifecycle: make it, iterate it once. One thread iterates.
@@ -112,6 +112,8 @@ class ColumnReader:
         threads: int | None = None,
         progress: Report | None = None,
         stop: int | None = None,
+        start: int | None = None,
+        newest_store_time: int = 0,
     ) -> None:
         """Prepares to read.
 
@@ -123,7 +125,11 @@ class ColumnReader:
             delays_ms: for the due times of the schedule topic.
             threads: how many scan; None for one per core.
             progress: called with the bytes that are behind.
-            stop: CommitLog offset at which reading ends without an end of the log.
+            stop: CommitLog offset; reading ends before the first record that starts there or
+                behind, without an end of the log.
+            start: CommitLog offset of the record that reading begins with; None for the log's
+                first byte.
+            newest_store_time: of the records before ``start``, ms; decides what can follow damage.
         """
         wanted = {*names, "store_timestamp", "record_size", "commit_log_offset"}
         if check_crc:
@@ -136,12 +142,18 @@ class ColumnReader:
         self.threads = max(1, len(os.sched_getaffinity(0)) if threads is None else threads)
         self.progress = progress
         self.stop = stop
+        self.start = start
+        #: CommitLog offset behind what was read.
+        self.position = log.start if start is None else start
+        #: The smallest newest store time that a decision about damage was made with, None where
+        #: there was none: a part of a log read with no more than that before it is read the same.
+        self.decided_with: int | None = None
         self._crc = CrcMode.MARK if check_crc else CrcMode.NONE
         self._free: list[Columns] = []
         self._worker = _Worker()
         self._shared = _Shared(self.topics)
         self._ones = (1).to_bytes(4, "little") * COLUMN_ROWS
-        self._newest = 0
+        self._newest = newest_store_time
         # How many names of a worker's table have the same numbers here.
         self._agreed: dict[int, int] = {}
 
@@ -160,8 +172,10 @@ class ColumnReader:
     def _read(self, pool: ThreadPoolExecutor) -> Iterator[LogPart]:
         log = self.log
         behind = 0
-        index = 0
-        position = 0
+        index = log.index_of(self.position) if self.start is not None else 0
+        if index is None:
+            return
+        position = self.position - log.segments[index].start if log.segments else 0
         while index < len(log.segments):
             opened = log.map(index)
             outcome = yield from self._segment(pool, index, position)
@@ -169,25 +183,32 @@ class ColumnReader:
             if self.progress is not None:
                 self.progress(behind)
             if outcome is None:
+                if self.position < opened.segment.end:
+                    return  # it stopped inside the segment
                 index, position = index + 1, 0
                 missing = missing_between(log, index)
-                if missing is not None and next_valid(log, index, 0, self._newest) is not None:
+                if missing is not None and self._next_valid(index, 0, self._newest) is not None:
                     yield missing
-                if (
-                    self.stop is not None
-                    and index < len(log.segments)
-                    and (log.segments[index].start >= self.stop)
-                ):
-                    return
+                if index < len(log.segments):
+                    self.position = log.segments[index].start
+                    if self.stop is not None and self.position >= self.stop:
+                        return
                 continue
             bad, reason = outcome
-            after = next_valid(log, index, min(bad + 1, len(opened)), self._newest)
+            after = self._next_valid(index, min(bad + 1, len(opened)), self._newest)
             if after is None:
                 yield self._end(index, bad, reason)
                 return
             yield from damage_between(log, index, bad, after, reason)
             index, position = after
+            self.position = log.segments[index].start + position
         yield LogEnd(log.end, "the last segment is full", None)
+
+    def _next_valid(self, index: int, position: int, newest: int) -> tuple[int, int] | None:
+        """`log_walk.next_valid`, noting what it was asked with."""
+        if self.decided_with is None or newest < self.decided_with:
+            self.decided_with = newest
+        return next_valid(self.log, index, position, newest)
 
     def _end(self, index: int, position: int, reason: str) -> LogEnd:
         garbage = None
@@ -236,11 +257,13 @@ class ColumnReader:
                 if cut_off is not None:
                     return cut_off
                 position = scanned.position
+                self.position = opened.segment.start + position
                 if scanned.end is ScanEnd.STOP:
                     break
                 if scanned.end is ScanEnd.BLANK:
                     remaining, _ = BLANK.unpack_from(opened.view, position)
                     yield BlankMet(opened, position, remaining)
+                    self.position = opened.segment.end
                     return None
                 # A writer may have finished this record since it was looked at.
                 scanned = self._scan(opened, position, next_cut)
@@ -249,6 +272,8 @@ class ColumnReader:
             if self.progress is not None:
                 self.progress(opened.segment.start - self.log.start + position)
             del cut
+        if stop == limit:
+            self.position = opened.segment.end
         return None if stop == limit or self.stop is not None else (position, "zeros")
 
     def _cuts(self, opened: SegmentMap, start: int, stop: int) -> list[tuple[int, int]]:
@@ -287,7 +312,7 @@ class ColumnReader:
         row = columns.count - 1
         end = columns.commit_log_offset[row] - base + columns.record_size[row]
         newest = max(self._newest, columns.store_timestamp[0])
-        if next_valid(self.log, index, end, newest) is not None:
+        if self._next_valid(index, end, newest) is not None:
             return None
         while row > 0 and not columns.crc_ok[row - 1]:
             row -= 1

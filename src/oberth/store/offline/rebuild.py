@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ from oberth.store.store_lock import StoreLock
 RECORD_SIZE_MIN = 91
 BESIDE_SUFFIX = ".oberth-rebuild"
 OLD_SUFFIX = ".oberth-old"
-_DIRECTORIES = (
+DERIVED_DIRECTORIES = (
     paths.CONSUME_QUEUE,
     paths.CONSUME_QUEUE_EXT,
     paths.BATCH_CONSUME_QUEUE,
@@ -147,26 +147,36 @@ def rebuild(
     if not reader.log.segments:
         raise StoreError(f"{reader.layout.root}: the CommitLog has no segment")
     if into is not None:
-        _require_empty(into)
+        require_empty(into)
         os.makedirs(into, exist_ok=True)
         return _build(reader, former or reader, into, "", threads, progress)
     root = reader.layout.root
-    with _locked(root):
-        _remove_leftovers(root)
+    with locked(root):
+        remove_leftovers(root)
         report = _build(reader, former or reader, root, BESIDE_SUFFIX, threads, progress)
-        _exchange(root)
+        exchange(root)
     return report
 
 
-def _require_empty(into: str) -> None:
-    for name in _DIRECTORIES:
+def require_empty(into: str) -> None:
+    """Checks that a directory has no queues and no index.
+
+    Raises:
+        StoreError: it has some.
+    """
+    for name in DERIVED_DIRECTORIES:
         path = os.path.join(into, name)
         if os.path.isdir(path) and os.listdir(path):
             raise StoreError(f"{path}: exists and is not empty; choose another directory")
 
 
 @contextmanager
-def _locked(root: str) -> Iterator[None]:
+def locked(root: str) -> Iterator[None]:
+    """Holds the store's lock.
+
+    Raises:
+        StoreLockedError: another process has the store open.
+    """
     lock = StoreLock(root)
     lock.acquire()
     try:
@@ -195,7 +205,7 @@ def _build(
         paths.CONSUME_QUEUE_EXT + suffix,
         paths.BATCH_CONSUME_QUEUE + suffix,
     )
-    ext = _ExtUnits(former) if config.enable_consume_queue_ext else None
+    ext = ExtUnits(former) if config.enable_consume_queue_ext else None
     tree = QueueTreeWriter(
         target,
         file_size=config.consume_queue_file_size,
@@ -203,7 +213,7 @@ def _build(
         ext_file_size=config.mapped_file_size_consume_queue_ext,
         names=names,
         ext_of=None if ext is None else ext.unit,
-        head_of=partial(_expired_head, former),
+        head_of=partial(expired_head, former),
     )
     index = IndexTreeWriter(os.path.join(target, paths.INDEX + suffix), layout.index_shape)
     entries = IndexEntries()
@@ -259,7 +269,7 @@ def _build(
     index.finish()
     for name in names[:1]:
         os.makedirs(os.path.join(target, name), exist_ok=True)
-    report.kept_queues = _keep_expired(former, tree, target, names)
+    report.kept_queues = keep_expired_queues(former, tree.queues, target, names)
     report.units, report.queues = tree.units, len(tree.queues) + len(report.kept_queues)
     report.stand_ins = tree.stand_ins
     report.illegal_topics = sorted(repr(topic)[2:-1] for topic in tree.illegal_topics)
@@ -315,7 +325,7 @@ def indexes_tags(reader: StoreReader) -> bool:
 _ENTRIES_LOOKED_AT = 1000
 
 
-class _ExtUnits:
+class ExtUnits:
     """Gives each record's ext unit, with the bitmap of the one that is there now."""
 
     def __init__(self, reader: StoreReader) -> None:
@@ -333,11 +343,15 @@ class _ExtUnits:
             for row in range(columns.count)
         }
 
+    def record(self, offset: int) -> tuple[bytes, int]:
+        """Topic and store time of the record at a CommitLog offset, one of those noted."""
+        return self._rows[offset]
+
     def unit(
         self, key: QueueKey, queue_offset: int, offset: int
     ) -> tuple[ConsumeQueueExtUnit | None, bool]:
         """See `queue_files.ExtSource`."""
-        topic, stored = self._rows[offset]
+        topic, stored = self.record(offset)
         if topic != key.topic.encode():
             return None, False
         bit_map = b""
@@ -353,7 +367,7 @@ class _ExtUnits:
         return ConsumeQueueExtUnit(0, stored, bit_map), True
 
 
-def _expired_head(
+def expired_head(
     former: StoreReader, key: QueueKey, first: int
 ) -> tuple[int, list[memoryview]] | None:
     """The units before a queue's first live one, if they are all of records that have expired."""
@@ -380,10 +394,20 @@ def _expired_head(
     return begin, pieces
 
 
-def _keep_expired(
-    reader: StoreReader, tree: QueueTreeWriter, target: str, names: tuple[str, str, str]
+def keep_expired_queues(
+    reader: StoreReader,
+    written: Collection[tuple[bytes, int]],
+    target: str,
+    names: tuple[str, str, str],
 ) -> list[QueueKey]:
-    """Copies queues that have numbers but no record any more."""
+    """Copies queues that have numbers but no record any more.
+
+    Args:
+        reader: the store that has them.
+        written: topics and queue ids that the log has records of.
+        target: where the queues are built.
+        names: the directories of ConsumeQueues, ConsumeQueueExts and BatchConsumeQueues there.
+    """
     kept = []
     by_kind: tuple[tuple[Mapping[QueueKey, Any], str], ...] = (
         (reader.layout.queues, names[0]),
@@ -391,7 +415,7 @@ def _keep_expired(
     )
     for queues, name in by_kind:
         for key, files in sorted(queues.items()):
-            if (key.topic.encode(), key.queue_id) in tree.queues or not files.segments:
+            if (key.topic.encode(), key.queue_id) in written or not files.segments:
                 continue
             if not _all_expired(reader, key, queues is reader.layout.batch_queues):
                 continue
@@ -417,17 +441,18 @@ def _all_expired(reader: StoreReader, key: QueueKey, is_batch: bool) -> bool:
     return unit is not None and unit.is_message and unit.commit_log_offset < reader.min_offset
 
 
-def _remove_leftovers(root: str) -> None:
-    for name in _DIRECTORIES:
+def remove_leftovers(root: str) -> None:
+    """Removes what a rebuild that was stopped left beside the store's own directories."""
+    for name in DERIVED_DIRECTORIES:
         for suffix in (BESIDE_SUFFIX, OLD_SUFFIX):
             path = os.path.join(root, name + suffix)
             if os.path.isdir(path):
                 shutil.rmtree(path)
 
 
-def _exchange(root: str) -> None:
+def exchange(root: str) -> None:
     """Makes what was built beside a store its own."""
-    for name in _DIRECTORIES:
+    for name in DERIVED_DIRECTORIES:
         fresh = os.path.join(root, name + BESIDE_SUFFIX)
         current = os.path.join(root, name)
         if os.path.isdir(fresh):
@@ -435,7 +460,7 @@ def _exchange(root: str) -> None:
     # It speaks of the queues and the index that go now; without it they are checked at the start.
     with suppress(FileNotFoundError):
         os.remove(os.path.join(root, recovery_state.FILE_NAME))
-    for name in _DIRECTORIES:
+    for name in DERIVED_DIRECTORIES:
         fresh = os.path.join(root, name + BESIDE_SUFFIX)
         current = os.path.join(root, name)
         old = os.path.join(root, name + OLD_SUFFIX)
@@ -444,7 +469,7 @@ def _exchange(root: str) -> None:
         if os.path.isdir(fresh):
             os.rename(fresh, current)
         sync_directory(root)
-    _remove_leftovers(root)
+    remove_leftovers(root)
 
 
 def sync_tree(root: str) -> None:
