@@ -82,6 +82,13 @@ EXPIRY_SCAN_MS: Final = 10_000
 """How often clients and locks are looked over for silence."""
 
 OFFSETS_FIRST_PERSIST_MS: Final = 10_000
+DISPATCH_S: Final = 0.002
+"""How long messages may wait to be dispatched with others, while nobody waits for them."""
+
+BULK_DISPATCH_BYTES: Final = 6 * 1024
+"""Appended bytes from which the compiled kernels dispatch: 130 us for any number of messages, where
+one by one takes 11 us each (128-byte bodies, two cores shared with the clients)."""
+
 TRANSACTION_STEP_PAUSE_S: Final = 0.005
 """Between two steps of a transaction check, so that sends go on."""
 
@@ -135,8 +142,9 @@ class Broker:
         self.closing: list[Callable[[], None]] = []
         self.ticks: list[Callable[[int], None]] = []
         """Called with the time about every TICK_MS."""
-        self.arrival_listeners: list[Callable[[str, int, int, int, bytes], None]] = []
-        """Called with topic, queue id, new end of the queue, tags code, properties of arrivals."""
+        self.arrival_listeners: list[Callable[[str, int, int, int | None, bytes], None]] = []
+        """Called with topic, queue id, new end of the queue, tags code, properties of arrivals;
+        a tags code None stands for several messages of any kind."""
         self.runtime_info_sources: list[Callable[[], dict[str, str]]] = []
         """Give further keys of GET_BROKER_RUNTIME_INFO."""
         self.reset_listeners: list[Callable[[str, str, int], None]] = []
@@ -202,7 +210,8 @@ class Broker:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._woken: list[HeldPull] = []
-        self._dispatch_scheduled = False
+        self.dispatch_pending = False
+        self._dispatched_at = 0.0
         self._dispatch_waits = False
         self._durable: deque[tuple[Callable[[PutMessageStatus], None], PutMessageStatus]] = deque()
         self._durable_scheduled = False
@@ -270,6 +279,8 @@ class Broker:
         self._write_topics()
         self._write_groups()
         self.store.set_arrival_listener(self._on_arrival)
+        self.store.dispatcher.bulk_arrival_listener = self._on_arrivals
+        self.store.reput.bulk_bytes = BULK_DISPATCH_BYTES
         self.store.start(reput_thread=False)
         self.schedule.start()
 
@@ -490,15 +501,34 @@ class Broker:
         return encode_host(channel.local.host, self.address.port)
 
     def dispatch_soon(self) -> None:
-        """Make what was appended readable in this turn of the loop, after the answers."""
-        if not self._dispatch_scheduled:
-            self._dispatch_scheduled = True
-            assert self._loop is not None
-            self._loop.call_soon(self._dispatch)
+        """Make what was appended readable: in this turn of the loop, after the answers.
+
+        While nobody waits for messages and they come in quick succession, it may take DISPATCH_S
+        longer: a dispatch of many costs a quarter of that of a few. Who asks meanwhile calls
+        `dispatch_now` first.
+        """
+        if self.dispatch_pending:
+            return
+        self.dispatch_pending = True
+        loop = self._loop
+        assert loop is not None
+        if len(self.hold) or loop.time() - self._dispatched_at > DISPATCH_S:
+            loop.call_soon(self._dispatch)
+        else:
+            loop.call_later(DISPATCH_S, self._dispatch)
+
+    def dispatch_now(self) -> None:
+        """Make what was appended readable before anything else is read."""
+        if self.dispatch_pending:
+            self._dispatch()
 
     def _dispatch(self) -> None:
-        self._dispatch_scheduled = False
+        if not self.dispatch_pending:
+            return
+        self.dispatch_pending = False
         store = self.store
+        assert self._loop is not None
+        self._dispatched_at = self._loop.time()
         try:
             store.dispatch_nowait()
         except (OberthError, OSError) as error:
@@ -533,6 +563,13 @@ class Broker:
             )
         for listener in self.arrival_listeners:
             listener(topic, queue_id, max_offset, tags_code, properties_raw)
+
+    def _on_arrivals(self, topic: str, queue_id: int, max_offset: int) -> None:
+        """Many messages were dispatched at once; nobody looked at their tags."""
+        if len(self.hold):
+            self._woken += self.hold.on_message_arriving(topic, queue_id, max_offset, None)
+        for listener in self.arrival_listeners:
+            listener(topic, queue_id, max_offset, None, b"")
 
     def when_durable(self, end_offset: int, finish: Callable[[PutMessageStatus], None]) -> None:
         """Call ``finish`` on the loop when the log is on the disk up to an offset."""

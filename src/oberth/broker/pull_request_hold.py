@@ -121,11 +121,14 @@ class PullRequestHold:
         topic: str,
         queue_id: int,
         max_offset: int,
-        tags_code: int,
+        tags_code: int | None,
         properties_raw: bytes = b"",
         ext_unit: Any = None,
     ) -> list[HeldPull]:
-        """A message was dispatched and the queue now ends at ``max_offset``; who wants it."""
+        """A message was dispatched and the queue now ends at ``max_offset``; who wants it.
+
+        ``tags_code`` None stands for several messages of any kind: whoever waits looks again.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
@@ -134,12 +137,17 @@ class PullRequestHold:
             for held in queue
             if max_offset > held.queue_offset
             and (
-                held.arrival_filter is None
-                or held.arrival_filter.matches_consume_queue(tags_code, ext_unit)
-            )
-            and (
-                held.properties_filter is None
-                or held.properties_filter.matches_properties(properties_raw)
+                tags_code is None
+                or (
+                    (
+                        held.arrival_filter is None
+                        or held.arrival_filter.matches_consume_queue(tags_code, ext_unit)
+                    )
+                    and (
+                        held.properties_filter is None
+                        or held.properties_filter.matches_properties(properties_raw)
+                    )
+                )
             )
         ]
         for held in woken:

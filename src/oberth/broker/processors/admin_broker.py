@@ -163,6 +163,7 @@ class BrokerAdminProcessor:
     def consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """321: units of a queue, and whether a group's filter lets them through."""
         del channel
+        self._broker.dispatch_now()
         header = request.header(QueryConsumeQueueRequestHeader)
         broker = self._broker
         store = broker.store

@@ -64,6 +64,7 @@ class OffsetAdminProcessor:
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """208: how far a group is in each queue of its topics."""
         del channel
+        self._broker.dispatch_now()
         header = request.header(GetConsumeStatsRequestHeader)
         wanted = [each for each in (header.topic_list or "").split(";") if each]
         if not wanted and header.topic:
@@ -110,6 +111,7 @@ class OffsetAdminProcessor:
     def broker_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """317: how far every group is."""
         del channel
+        self._broker.dispatch_now()
         wants_order = request.header(GetConsumeStatsInBrokerHeader).is_order
         broker = self._broker
         body = ConsumeStatsList(broker_addr=str(broker.address))
@@ -134,6 +136,7 @@ class OffsetAdminProcessor:
     def consume_time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """303: between which times a topic's queues lie, and where a group is in them."""
         del channel
+        self._broker.dispatch_now()
         header = request.header(QueryConsumeTimeSpanRequestHeader)
         broker = self._broker
         topic_config = broker.topics.get(header.topic)
@@ -245,6 +248,7 @@ class OffsetAdminProcessor:
     def reset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """222: take a group to a time or an offset."""
         del channel
+        self._broker.dispatch_now()
         header = request.header(ResetOffsetRequestHeader)
         broker = self._broker
         topic_config = broker.topics.get(header.topic)

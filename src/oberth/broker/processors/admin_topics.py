@@ -176,6 +176,7 @@ class TopicAdminProcessor:
     def stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """202: both ends of a topic's queues."""
         del channel
+        self._broker.dispatch_now()
         topic = request.header(GetTopicStatsInfoRequestHeader).topic
         broker = self._broker
         topic_config = broker.topics.get(topic)

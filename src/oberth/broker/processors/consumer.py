@@ -67,6 +67,7 @@ class ConsumerManageProcessor:
     def query_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """14: where a group goes on in a queue."""
         del channel
+        self._broker.dispatch_now()
         header = request.header(QueryConsumerOffsetRequestHeader)
         broker = self._broker
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
@@ -131,6 +132,7 @@ class ConsumerManageProcessor:
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """30: the offset of the next message."""
         del channel
+        self._broker.dispatch_now()
         header = request.header(GetMaxOffsetRequestHeader)
         offset = self._broker.store.max_offset_in_queue(header.topic, header.queue_id)
         return create_response(
@@ -140,6 +142,7 @@ class ConsumerManageProcessor:
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """31: the first offset that can be read."""
         del channel
+        self._broker.dispatch_now()
         header = request.header(GetMinOffsetRequestHeader)
         offset = self._broker.store.min_offset_in_queue(header.topic, header.queue_id)
         return create_response(
@@ -149,6 +152,7 @@ class ConsumerManageProcessor:
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """32: when the first readable message was stored."""
         del channel
+        self._broker.dispatch_now()
         header = request.header(GetEarliestMsgStoretimeRequestHeader)
         timestamp = self._broker.store.earliest_message_time(header.topic, header.queue_id)
         return create_response(
@@ -160,6 +164,7 @@ class ConsumerManageProcessor:
     def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """29: the offset that belongs to a time."""
         del channel
+        self._broker.dispatch_now()
         header = request.header(SearchOffsetRequestHeader)
         boundary = (header.boundary_type or "LOWER").upper()
         offset = self._broker.store.offset_in_queue_by_time(

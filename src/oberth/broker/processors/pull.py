@@ -98,6 +98,7 @@ class PullMessageProcessor:
         self, channel: Channel, request: RemotingCommand, *, may_hold: bool
     ) -> RemotingCommand | None:
         broker = self._broker
+        broker.dispatch_now()
         header = request.header(PullMessageRequestHeader)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         try:
