@@ -13,7 +13,6 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oberth.formats.properties import decode_properties
 from oberth.spark import batches
 from oberth.spark.schemas import COLUMNS
 
@@ -39,35 +38,6 @@ def test_gather(values: list[bytes | None], gaps: list[int]) -> None:
     text = batches.gather(*_laid_out(values, gaps), pa.string())
     text.validate(full=True)
     assert text.to_pylist() == [None if v is None else str(v, "utf-8", "replace") for v in values]
-
-
-_NAME = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=9)
-_WELL_FORMED = st.dictionaries(_NAME.filter(bool), _NAME.filter(bool), max_size=6).map(
-    lambda m: "\x02".join(f"{k}\x01{v}" for k, v in m.items())
-)
-_STRINGS = st.one_of(
-    _WELL_FORMED.map(str.encode),
-    _WELL_FORMED.map(lambda text: (text + "\x02").encode() if text else b""),
-    st.lists(st.sampled_from([b"\x01", b"\x02", b"A", b"\xff", b"A\x01b\x02"]), max_size=12).map(
-        b"".join
-    ),
-)
-
-
-@given(st.lists(_STRINGS, min_size=1, max_size=12))
-def test_property_maps(strings: list[bytes]) -> None:
-    made = batches.property_maps(*_laid_out(list(strings), [1] * len(strings)))
-    made.validate(full=True)
-    found = made.to_pylist()
-    assert [dict(entries) for entries in found] == [decode_properties(raw) for raw in strings]
-    assert all(len(dict(entries)) == len(entries) for entries in found)
-
-
-@given(st.lists(_WELL_FORMED.map(str.encode), min_size=1, max_size=12))
-def test_well_formed_properties_are_cut_at_once(strings: list[bytes]) -> None:
-    data, at, size = _laid_out(list(strings), [0] * len(strings))
-    raw = batches.gather(data, at, size, pa.binary())
-    assert batches._cut_properties(raw) is not None
 
 
 def test_every_column_can_be_made() -> None:

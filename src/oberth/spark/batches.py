@@ -23,7 +23,8 @@ from oberth.formats import properties as p
 from oberth.formats import sys_flag as flags
 from oberth.formats.batch_body import BatchItem, decode_batch
 from oberth.formats.compression import decompress_body
-from oberth.formats.message import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
+from oberth.kernels.columns import Columns
+from oberth.kernels.gather import Gathered, host_texts, message_ids, property_maps
 from oberth.spark.schemas import TIMESTAMP_TYPE_LOG_APPEND, Field
 
 Ints = np.ndarray[Any, np.dtype[Any]]
@@ -46,9 +47,9 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "properties": ("properties_at", "properties_size"),
     "physicalOffset": ("stored_offset",),
     "size": ("record_size",),
-    "msgId": ("uniq_key_at", "uniq_key_size", "store_host_at", "sys_flag", "stored_offset"),
+    "msgId": ("uniq_key_at", "uniq_key_size", "store_host_at", "sys_flag", "commit_log_offset"),
     "uniqueKey": ("uniq_key_at", "uniq_key_size"),
-    "offsetMsgId": ("store_host_at", "sys_flag", "stored_offset"),
+    "offsetMsgId": ("store_host_at", "sys_flag", "commit_log_offset"),
     "shardingKey": ("properties_at", "properties_size"),
     "flag": ("flag",),
     "sysFlag": ("sys_flag",),
@@ -296,9 +297,13 @@ class _Arrays:
         return self._text_property("UNIQ_KEY", "uniq_key", kind)
 
     def _make_sharding_key(self, kind: pa.DataType) -> pa.Array:
-        name = p.SHARDING_KEY.encode()
-        found = [p.find_property(raw, name) for raw in self._properties_list()]
-        return _text_array(found, kind)
+        maps = self._maps()
+        entries = np.flatnonzero(pc.equal(maps.keys, p.SHARDING_KEY).to_numpy(zero_copy_only=False))
+        rows = np.searchsorted(maps.offsets.to_numpy(), entries, side="right") - 1
+        index = np.zeros(self._count(), np.int64)
+        missing = np.ones(self._count(), bool)
+        index[rows], missing[rows] = entries, False
+        return maps.items.take(pa.array(index, mask=missing)).cast(kind)
 
     def _make_value(self, kind: pa.DataType) -> pa.Array:
         made = self._spans("body", kind)
@@ -356,16 +361,30 @@ class _Arrays:
             if self._inner_rows():
                 return _text_array(list(self._properties_list()), kind)
             return self._spans("properties", kind)
-        if self._inner_rows():
-            made = _maps_one_by_one(self._properties_list())
-        else:
-            columns = self._records.columns
-            made = property_maps(
-                self._records.data, columns["properties_at"], columns["properties_size"]
-            )
-            if self._index is not None:
-                made = made.take(pa.array(self._index))
-        return _as_map_type(made, kind)
+        return _as_map_type(self._maps(), kind)
+
+    def _maps(self) -> pa.Array:
+        """The properties of every row as a map."""
+        made = self._cache.get("maps")
+        if made is None:
+            if self._inner_rows():
+                made = _maps_one_by_one(self._properties_list())
+            else:
+                made = self._stored_maps()
+                if self._index is not None:
+                    made = made.take(pa.array(self._index))
+            self._cache["maps"] = made
+        return made
+
+    def _stored_maps(self) -> pa.Array:
+        records = self._records
+        found = property_maps(
+            records.data, _as_columns(records, "properties_at", "properties_size")
+        )
+        offsets = pa.Array.from_buffers(
+            pa.int32(), found.rows + 1, [None, pa.py_buffer(found.offsets)]
+        )
+        return pa.MapArray.from_arrays(offsets, _text(found.keys), _text(found.values))
 
     def _properties_list(self) -> Iterator[bytes]:
         items = {} if self._rows is None else self._rows.items
@@ -396,29 +415,19 @@ class _Arrays:
         return made
 
     def _offset_ids(self, kind: pa.DataType) -> pa.Array:
-        hosts = self._hosts("store_host_at", flags.STORE_HOST_V6)
-        offsets = self._records.columns["stored_offset"].astype(">i8").tobytes()
-        ids = [(host + offsets[8 * n : 8 * n + 8]).hex().upper() for n, host in enumerate(hosts)]
-        return pa.array(ids, kind)
+        names = ("sys_flag", "store_host_at", "commit_log_offset")
+        return _text(message_ids(self._records.data, _as_columns(self._records, *names)))
 
-    def _hosts(self, place: str, v6_bit: int) -> list[bytes]:
-        records = self._records
-        is_v6 = (records.columns["sys_flag"] & v6_bit) != 0
-        data = records.data
-        return [
-            bytes(data[at : at + (HOST_V6_SIZE if v6 else HOST_V4_SIZE)])
-            for at, v6 in zip(records.columns[place].tolist(), is_v6.tolist(), strict=True)
-        ]
-
-    def _host_names(self, place: str, v6_bit: int, kind: pa.DataType) -> pa.Array:
-        made = pa.array([decode_host(host) for host in self._hosts(place, v6_bit)], kind)
+    def _host_names(self, name: str, kind: pa.DataType) -> pa.Array:
+        columns = _as_columns(self._records, "sys_flag", f"{name}_at")
+        made = _text(host_texts(self._records.data, columns, name))
         return made if self._index is None else made.take(pa.array(self._index))
 
     def _make_born_host(self, kind: pa.DataType) -> pa.Array:
-        return self._host_names("born_host_at", flags.BORN_HOST_V6, kind)
+        return self._host_names("born_host", kind)
 
     def _make_store_host(self, kind: pa.DataType) -> pa.Array:
-        return self._host_names("store_host_at", flags.STORE_HOST_V6, kind)
+        return self._host_names("store_host", kind)
 
     def _make_flag(self, kind: pa.DataType) -> pa.Array:
         numbers = self._numbers("flag")
@@ -528,65 +537,21 @@ def _replace(made: pa.Array, rows: Mapping[int, bytes | None], kind: pa.DataType
     return pa.concat_arrays([made, other]).take(pa.array(index))
 
 
-def property_maps(data: Any, at: Ints, size: Ints) -> pa.Array:
-    """Properties strings as map<string, string>; the last of equal names wins.
-
-    Strings of the form that brokers write (name 0x01 value 0x02 … with nothing empty, no name
-    twice) are all cut at once; if any is not so, every one of them goes through the parser.
-    """
-    raw = gather(data, at, size, pa.binary())
-    cut = _cut_properties(raw)
-    if cut is None:
-        return _maps_one_by_one(value or b"" for value in raw.to_pylist())
-    return cut
+def _as_columns(records: Records, *names: str) -> Columns:
+    """Columns of records as a kernel wants them."""
+    made = Columns(records.count, names)
+    made.count = records.count
+    for name in names:
+        made.array(name)[:] = records.columns[name]
+    return made
 
 
-def _cut_properties(raw: pa.Array) -> pa.Array | None:
-    bounds = np.frombuffer(raw.buffers()[1], np.int32)[: len(raw) + 1]
-    first, last = int(bounds[0]), int(bounds[-1])
-    text = np.frombuffer(raw.buffers()[2], np.uint8, last) if last else np.empty(0, np.uint8)
-    ones = np.flatnonzero(text == 1)
-    twos = np.flatnonzero(text == 2)
-    starts, ends = bounds[:-1], bounds[1:]
-    # A string without 0x02 at its end has one piece more than it has 0x02.
-    filled = ends > starts
-    open_ended = np.zeros(len(raw), bool)
-    open_ended[filled] = text[ends[filled] - 1] != 2
-    counts_one = np.searchsorted(ones, ends) - np.searchsorted(ones, starts)
-    counts_two = np.searchsorted(twos, ends) - np.searchsorted(twos, starts)
-    if not np.array_equal(counts_one, counts_two + open_ended):
-        return None
-    piece_ends = np.sort(np.concatenate((twos, ends[open_ended]))) if open_ended.any() else twos
-    # Where each piece begins: behind the piece before, or at its string's start.
-    offsets = np.zeros(len(raw) + 1, np.int32)
-    np.cumsum(counts_one, out=offsets[1:])
-    piece_starts = np.empty(len(piece_ends), np.int64)
-    piece_starts[1:] = piece_ends[:-1] + 1
-    heads = offsets[:-1][counts_one > 0]
-    piece_starts[heads] = starts[counts_one > 0]
-    if len(ones) != len(piece_ends) or not ((piece_starts < ones) & (ones + 1 < piece_ends)).all():
-        return None
-    names = gather(text, piece_starts, ones - piece_starts, pa.string())
-    if _has_doubles(names, offsets):
-        return None
-    values = gather(text, ones + 1, piece_ends - ones - 1, pa.string())
-    if first:
-        return None
-    return pa.MapArray.from_arrays(pa.array(offsets), names, values)
-
-
-def _has_doubles(names: pa.Array, offsets: Ints) -> bool:
-    """Whether a name comes twice in one map (or there are too many names to tell cheaply)."""
-    coded = names.dictionary_encode()
-    if len(coded.dictionary) > 62:
-        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        pairs = owner * len(coded.dictionary) + coded.indices.to_numpy()
-        return len(np.unique(pairs)) != len(pairs)
-    heads = offsets[:-1][np.diff(offsets) > 0]
-    if len(heads) == 0:
-        return False
-    bits = np.left_shift(np.int64(1), coded.indices.to_numpy().astype(np.int64))
-    return not np.array_equal(np.bitwise_or.reduceat(bits, heads), np.add.reduceat(bits, heads))
+def _text(gathered: Gathered) -> pa.Array:
+    return pa.Array.from_buffers(
+        pa.string(),
+        gathered.rows,
+        [None, pa.py_buffer(gathered.offsets), pa.py_buffer(gathered.data)],
+    )
 
 
 def _maps_one_by_one(strings: Iterator[bytes] | Any) -> pa.Array:

@@ -8,6 +8,7 @@ once. Damage between two records belongs to the range in which it begins.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import find_record, scan
-from oberth.spark.batches import BatchMaker, Records, scan_columns
+from oberth.spark.batches import BatchMaker, Records, gather, scan_columns
 from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, TopicFilter
 from oberth.spark.predicates import EVERYTHING, Predicate
 from oberth.spark.schemas import Field
@@ -40,10 +41,9 @@ _log = logging.getLogger(__name__)
 
 #: Records of one batch at most; the bytes of a batch are the option batchBytes.
 BATCH_ROWS_MAX = 16_384
-#: Records of a queue are read one by one when what lies between them is more than this many times
-#: what they have, else the whole stretch at once.
+#: Where a file cannot be mapped, records of a queue are read one by one when what lies between them
+#: is more than this many times what they have, else the whole stretch at once.
 _SPARSE = 8
-_GAP_MAX = 1 << 20
 _FIND_WINDOW = 64 << 10
 _FIND_WINDOW_MAX = _FIND_WINDOW << 12
 assert _FIND_WINDOW_MAX > 2 * RECORD_SIZE_MAX
@@ -519,6 +519,12 @@ class PieceReader:
         limit = self._settings.batch_bytes
         while at < len(positions):
             count = _group(positions, sizes, at, limit)
+            segment = store.segment_of(int(positions[at]))
+            if segment is not None:
+                beyond = np.flatnonzero(
+                    positions[at : at + count] + sizes[at : at + count] > segment.end
+                )
+                count = max(int(beyond[0]), 1) if len(beyond) else count
             part = slice(at, at + count)
             records, missing = self._fetch(store, positions[part], sizes[part])
             for number in missing:
@@ -585,75 +591,38 @@ class PieceReader:
             yield from self._rows(store, records, limits)
 
     def _fetch(self, store: StoreFiles, positions: Any, sizes: Any) -> tuple[Records, list[int]]:
-        """The records at positions, and the numbers of those that are not there as promised."""
-        start = int(positions[0])
-        end = int((positions + sizes).max())
-        span = end - start
-        wanted = int(sizes.sum())
-        segment = store.segment_of(start)
-        dense = (
-            segment is not None
-            and end <= segment.end
-            and span <= wanted * _SPARSE
-            and span <= 4 * self._settings.batch_bytes + RECORD_SIZE_MAX
-            and bool((positions[1:] > positions[:-1]).all())
-        )
-        if dense:
-            assert segment is not None
-            return self._fetch_stretch(store, segment.path, segment.start, positions, sizes, span)
-        return self._fetch_each(store, positions, sizes)
+        """The records at positions, and the numbers of those that are not there as promised.
 
-    def _fetch_stretch(
-        self, store: StoreFiles, path: str, base: int, positions: Any, sizes: Any, span: int
-    ) -> tuple[Records, list[int]]:
-        start = int(positions[0])
-        try:
-            data = self._fill(store, path, start - base, span)
-        except NotFoundError:
-            return self._fetch_each(store, positions, sizes)
-        kept: list[dict[str, Any]] = []
-        missing: list[int] = []
-        done = 0  # units that are answered
-        at = 0
-        while done < len(positions):
-            self._columns.clear()
-            ended = scan(data, self._columns, self._topics, base=start, start=at, crc=self._crc)
-            columns = {name: self._columns.array(name) for name in self._names}
-            reached = start + ended.position
-            answered = int(np.searchsorted(positions, reached))
-            rows = np.searchsorted(columns["commit_log_offset"], positions[done:answered])
-            rows = np.minimum(rows, max(self._columns.count - 1, 0))
-            if self._columns.count:
-                same = (columns["commit_log_offset"][rows] == positions[done:answered]) & (
-                    columns["record_size"][rows] == sizes[done:answered]
-                )
-                kept.append({name: column[rows[same]] for name, column in columns.items()})
-                missing += (np.flatnonzero(~same) + done).tolist()
-            else:
-                missing += range(done, answered)
-            done = answered
-            at = ended.position
-            if done < len(positions) and ended.end is not ScanEnd.FULL:
-                # Damage: go on at the next record that is asked for.
-                if int(positions[done]) == reached:
-                    missing.append(done)
-                    done += 1
-                if done < len(positions):
-                    at = int(positions[done]) - start
-        merged = _merge(kept, self._names, self._columns)
-        count = len(merged[self._names[0]])
-        return Records(data, merged, count, self._topics.names, store.broker), missing
+        They are put behind each other first, so that a scan sees nothing else.
+        """
+        segment = store.segment_of(int(positions[0]))
+        end = int((positions + sizes).max())
+        if segment is not None and end <= segment.end and _apart(positions, sizes):
+            start = int(positions[0])
+            view = store.storage.view(segment.path, end - segment.start)
+            if view is not None:
+                taken = _take(view, positions - segment.start, sizes)
+                store.storage.bytes_read += len(taken)
+                return self._scan_promised(store, taken, positions, sizes, [])
+            if end - start <= int(sizes.sum()) * _SPARSE:
+                try:
+                    data = self._fill(store, segment.path, start - segment.start, end - start)
+                except NotFoundError:
+                    data = memoryview(b"")
+                if len(data) == end - start:
+                    taken = _take(data, positions - start, sizes)
+                    return self._scan_promised(store, taken, positions, sizes, [])
+        return self._fetch_each(store, positions, sizes)
 
     def _fetch_each(
         self, store: StoreFiles, positions: Any, sizes: Any
     ) -> tuple[Records, list[int]]:
-        """Records one by one, put behind each other."""
+        """Records read one by one."""
         total = int(sizes.sum())
         if len(self._buffer) < total:
             self._buffer = bytearray(total)
         target = memoryview(self._buffer)
         missing: list[int] = []
-        places: list[tuple[int, int, int]] = []  # number, place in the buffer, size
         at = 0
         for number, (position, size) in enumerate(
             zip(positions.tolist(), sizes.tolist(), strict=True)
@@ -661,50 +630,53 @@ class PieceReader:
             segment = store.segment_of(position)
             got = -1
             if segment is not None and position + size <= segment.end:
-                try:
+                with contextlib.suppress(NotFoundError):
                     got = store.storage.read_into(
                         segment.path, position - segment.start, target[at : at + size]
                     )
-                except NotFoundError:
-                    got = -1
             if got != size:
                 missing.append(number)
                 continue
-            places.append((number, at, size))
             at += size
-        data = target[:at]
+        return self._scan_promised(store, target[:at], positions, sizes, missing)
+
+    def _scan_promised(
+        self, store: StoreFiles, data: memoryview, positions: Any, sizes: Any, missing: list[int]
+    ) -> tuple[Records, list[int]]:
+        """Records that lie behind each other in data, each checked against what was promised."""
+        numbers = np.arange(len(positions))
+        if missing:
+            numbers = np.delete(numbers, missing)
+        wanted_sizes, wanted_positions = sizes[numbers], positions[numbers]
+        places = np.cumsum(wanted_sizes) - wanted_sizes
         kept: list[dict[str, Any]] = []
         done = 0
-        while done < len(places):
+        while done < len(numbers):
             self._columns.clear()
             scan(
-                data, self._columns, self._topics, start=places[done][1], crc=self._crc,
+                data, self._columns, self._topics, start=int(places[done]), crc=self._crc,
                 own_position=False,
             )  # fmt: skip
-            columns = {name: self._columns.array(name) for name in self._names}
-            found = self._columns.count
-            took = 0
-            good = []
-            for row in range(found):
-                number, _, size = places[done + row]
-                took += 1
-                if int(columns["record_size"][row]) != size or int(
-                    columns["stored_offset"][row]
-                ) != int(positions[number]):
-                    missing.append(number)
-                    if int(columns["record_size"][row]) != size:
-                        break  # what follows was read at wrong places
-                    continue
-                good.append(row)
-            kept.append({name: column[good] for name, column in columns.items()})
-            if took == 0:
-                missing.append(places[done][0])
-                took = 1
-            done += took
+            found = min(self._columns.count, len(numbers) - done)
+            columns = {name: self._columns.array(name)[:found] for name in self._names}
+            right = columns["record_size"] == wanted_sizes[done : done + found]
+            whole = found if right.all() else int(np.argmin(right))
+            same = columns["stored_offset"][:whole] == wanted_positions[done : done + whole]
+            if whole == found and same.all():
+                kept.append({name: column.copy() for name, column in columns.items()})
+            else:
+                rows = np.flatnonzero(same)
+                kept.append({name: column[rows] for name, column in columns.items()})
+                missing += numbers[done : done + whole][~same].tolist()
+            done += whole
+            if whole < found or found == 0:
+                # This one is no record, or not of its size: the next begins at its own place.
+                missing.append(int(numbers[done]))
+                done += 1
         merged = _merge(kept, self._names, self._columns)
-        count = len(merged[self._names[0]])
         merged["commit_log_offset"] = merged["stored_offset"]
         missing.sort()
+        count = len(merged["stored_offset"])
         return Records(data, merged, count, self._topics.names, store.broker), missing
 
     # Known places.
@@ -745,10 +717,18 @@ def _group(positions: Any, sizes: Any, at: int, limit: int) -> int:
     most = min(len(positions), at + BATCH_ROWS_MAX)
     total = np.cumsum(sizes[at:most])
     count = int(np.searchsorted(total, limit, side="right"))
-    count = max(count, 1)
-    gaps = positions[at + 1 : at + count] - positions[at : at + count - 1]
-    far = np.flatnonzero((gaps > _GAP_MAX) | (gaps < 0))
-    return int(far[0]) + 1 if len(far) else count
+    return max(count, 1)
+
+
+def _apart(positions: Any, sizes: Any) -> bool:
+    """Whether records come in the order of the log, none into another."""
+    return bool((positions[1:] >= positions[:-1] + sizes[:-1]).all())
+
+
+def _take(data: memoryview, at: Any, sizes: Any) -> memoryview:
+    """Stretches of data put behind each other, in memory of their own."""
+    taken = gather(data, at, sizes, pa.binary())
+    return memoryview(taken.buffers()[2])[: int(sizes.sum())]
 
 
 def _limits_by_queue(

@@ -76,7 +76,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 #: What readers run in every worker.
-KERNELS = ("scan", "find")
+KERNELS = ("scan", "find", "property_maps", "hosts", "message_ids")
 
 
 @dataclass(frozen=True, slots=True)

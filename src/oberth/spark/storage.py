@@ -1,15 +1,17 @@
 """Where a store's files lie: a file system of this machine, or an object store by its URL.
 
-Everything is read by position and length into memory of the reader's own, never mapped: a file
-that is cut off under a memory map kills the process that looks, and a Python worker of Spark would
-take its whole task with it. Beside Spark the copy costs little (1 GiB in 0.2 s). Every byte that
-is read is counted, so that what a push-down saves can be shown.
+What is read from end to end is read into memory of the reader's own: beside Spark the copy costs
+little (1 GiB in 0.2 s), and a file that is cut off under a memory map kills the process that looks.
+Records of one queue lie scattered between those of others; they are taken out of a map of the
+file, after a look that it is still as long as it was. A CommitLog file is never made shorter while
+its records live. Every byte that is read is counted, so that what a push-down saves can be shown.
 
 ``s3://``, ``gs://`` and ``hdfs://`` go through pyarrow, which is there for the batches anyway.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple
 from oberth.errors import NotFoundError, OptionError
 
 OPEN_FILES_MAX = 128
+MAPPED_FILES_MAX = 16
 _REMOTE_SCHEMES = ("s3", "gs", "hdfs", "viewfs", "abfs", "mock")
 
 
@@ -65,6 +68,17 @@ class Storage:
         got = self.read_into(path, position, memoryview(target))
         return bytes(target[:got])
 
+    def view(self, path: str, end: int) -> memoryview | None:
+        """A file's bytes in place, for taking few of many; None where that cannot be.
+
+        What is taken is not counted here.
+
+        Args:
+            path: the file.
+            end: how far it has to reach.
+        """
+        return None
+
     def data_end(self, path: str, size: int) -> int:
         """A position behind which the file holds only zeros, as far as that is cheap to know."""
         return size
@@ -83,6 +97,7 @@ class LocalStorage(Storage):
     def __init__(self) -> None:
         self.bytes_read = 0
         self._open: OrderedDict[str, int] = OrderedDict()
+        self._maps: OrderedDict[str, memoryview] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -90,6 +105,7 @@ class LocalStorage(Storage):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.bytes_read = 0
         self._open = OrderedDict()
+        self._maps = OrderedDict()
 
     def __del__(self) -> None:
         self.close()
@@ -135,6 +151,23 @@ class LocalStorage(Storage):
         self.bytes_read += done
         return done
 
+    def view(self, path: str, end: int) -> memoryview | None:
+        """See `Storage`."""
+        try:
+            descriptor = self._descriptor(path)
+            size = os.fstat(descriptor).st_size
+            if size < end or size == 0:
+                return None
+            found = self._maps.get(path)
+            if found is None or len(found) > size:
+                mapped = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+                found = self._maps[path] = memoryview(mapped)
+                if len(self._maps) > MAPPED_FILES_MAX:
+                    self._maps.popitem(last=False)
+        except (NotFoundError, OSError, ValueError):
+            return None  # gone, or a file system without maps
+        return found
+
     def data_end(self, path: str, size: int) -> int:
         """See `Storage`. A file made at full size has holes where nothing was written."""
         if not hasattr(os, "SEEK_HOLE"):
@@ -158,6 +191,7 @@ class LocalStorage(Storage):
 
     def close(self) -> None:
         """See `Storage`."""
+        self._maps.clear()
         while self._open:
             os.close(self._open.popitem()[1])
 
