@@ -131,7 +131,11 @@ def nearest_offset(
     modified = queue.stream.pool.files.modified_time
     chosen = files[-1]
     for file in files:
-        if int(modified(queue.stream.path(file.start * UNIT_SIZE)) * 1000) >= timestamp_ms:
+        try:
+            changed_ms = int(modified(queue.stream.path(file.start * UNIT_SIZE)) * 1000)
+        except FileNotFoundError:
+            changed_ms = timestamp_ms  # it is only in memory yet, or was just deleted
+        if changed_ms >= timestamp_ms:
             chosen = file
             break
     return _search_nearest(chosen, timestamp_ms)

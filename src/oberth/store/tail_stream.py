@@ -43,15 +43,31 @@ assert WINDOW_SIZE < TAIL_SIZE_MAX
 
 
 class _OpenFile:
-    """An open file that closes when the pool and the last reader have let go of it."""
+    """An open file that closes when the pool and the last reader have let go of it.
 
-    __slots__ = ("file",)
+    Whoever is in one of its methods holds it; the file itself must not be handed out, because its
+    number would be given to another file as soon as it is closed.
+    """
+
+    __slots__ = ("_file",)
 
     def __init__(self, file: RandomFile) -> None:
-        self.file = file
+        self._file = file
 
     def __del__(self) -> None:
-        self.file.close()
+        self._file.close()
+
+    def read(self, size: int, position: int) -> bytes:
+        return self._file.read(size, position)
+
+    def write(self, data: bytes | memoryview, position: int) -> None:
+        self._file.write(data, position)
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+    def sync(self) -> None:
+        self._file.sync()
 
 
 class FilePool:
@@ -79,7 +95,7 @@ class FilePool:
     # Files
 
     def get(self, path: str, *, create: bool = False) -> _OpenFile:
-        """An open file; whoever holds the result may use its ``file``.
+        """An open file, for one call or as long as the result is held.
 
         Raises:
             FileNotFoundError: there is none and it is not to be created.
@@ -201,7 +217,7 @@ class FilePool:
             opened = self.get(path)
         except FileNotFoundError:
             return  # deleted meanwhile
-        opened.file.sync()
+        opened.sync()
 
     def close(self) -> None:
         """Closes every file that nobody is just using. Unwritten bytes are not written."""
@@ -310,11 +326,11 @@ class TailStream:
         """Up to ``size`` bytes from a position; fewer at the end, none before the first file."""
         with self.lock:
             tail_start = self._tail_start
+            if position < self.first_start:
+                return b""
             if position >= tail_start:
                 start = position - tail_start
                 return bytes(self._tail[start : start + size])
-            if position < self.first_start:
-                return b""
             end = min(position + size, self.end)
             rest = bytes(self._tail[: end - tail_start]) if end > tail_start else b""
         data = self._read_files(position, min(end, tail_start))
@@ -328,7 +344,7 @@ class TailStream:
             start = position - position % self.file_size
             count = min(stop, start + self.file_size) - position
             try:
-                part = self.pool.get(self.path(start)).file.read(count, position - start)
+                part = self.pool.get(self.path(start)).read(count, position - start)
             except FileNotFoundError:
                 break  # deleted since we looked
             parts.append(part)
@@ -427,10 +443,10 @@ class TailStream:
             count = min(len(data) - at, start + self.file_size - position)
             path = self.path(start)
             if start >= self.files_end:
-                file = self._create(path).file
+                file = self._create(path)
                 self.files_end = start + self.file_size
             else:
-                file = self.pool.get(path).file
+                file = self.pool.get(path)
             file.write(data[at : at + count], position - start)
             self.pool.mark_written(path)
             at += count
@@ -439,7 +455,7 @@ class TailStream:
     def _create(self, path: str) -> _OpenFile:
         self.pool.files.make_dirs(self.directory, durable=False)
         opened = self.pool.get(path, create=True)
-        opened.file.truncate(self.file_size)
+        opened.truncate(self.file_size)
         self.pool.mark_created(self.directory)
         return opened
 
@@ -449,9 +465,9 @@ class TailStream:
             if position < self.written:
                 self._write(memoryview(data)[: self.written - position], position)
             with self.lock:
-                at = position - self._tail_start
-                if at >= 0:
-                    self._tail[at : at + len(data)] = data
+                data = data[max(self._tail_start - position, 0) :]
+                at = max(position - self._tail_start, 0)
+                self._tail[at : at + len(data)] = data
 
     def drop_window(self) -> None:
         """Frees the memory of what is written."""
@@ -491,7 +507,7 @@ class TailStream:
                 return 0
             start = self.end - self.end % self.file_size
             path = self.path(start)
-            file = self.pool.get(path).file
+            file = self.pool.get(path)
             at = self.end - start
             erased = 0
             while at < self.file_size:

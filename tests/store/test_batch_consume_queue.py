@@ -1,0 +1,130 @@
+"""A batch queue finds the unit of any message inside a batch, before and after reopening."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oberth.formats.batch_consume_queue import UNIT, UNIT_SIZE, BatchConsumeQueueUnit
+from oberth.formats.message import DispatchRequest
+from oberth.store.batch_consume_queue import BatchConsumeQueue
+from oberth.store.files import OsFileSystem
+from oberth.store.tail_stream import FilePool
+
+FILE_SIZE = 5 * UNIT_SIZE
+
+
+def open_queue(root: Path) -> BatchConsumeQueue:
+    return BatchConsumeQueue(FilePool(OsFileSystem()), f"{root}/t/0", "t", 0, FILE_SIZE)
+
+
+def fill(queue: BatchConsumeQueue, sizes: list[int]) -> list[BatchConsumeQueueUnit]:
+    units = []
+    base = 0
+    for number, size in enumerate(sizes):
+        unit = BatchConsumeQueueUnit(number * 100, 100, 0, 1000 + number * 10, base, size)
+        assert queue.put_unit(unit)
+        units.append(unit)
+        base += size
+    return units
+
+
+@settings(max_examples=40)
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=30), cut=st.integers(0, 30))
+def test_look_up(sizes: list[int], cut: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        queue = open_queue(Path(folder))
+        units = fill(queue, sizes)
+        for opening in range(3):
+            assert (queue.min_offset, queue.max_offset) == (0, units[-1].next_offset)
+            assert queue.max_physic_offset == queue.last_offset() == len(units) * 100
+            assert queue.latest_unit() == units[-1]
+            assert queue.earliest_unit() == units[0]
+            for unit in units:
+                for offset in (unit.message_base_offset, unit.next_offset - 1):
+                    assert queue.unit(offset) == unit
+            assert queue.unit(queue.max_offset) is None
+            for unit in units:
+                assert not queue.put_unit(unit)
+            if opening == 0:
+                queue.stream.write_out()
+                queue.stream.pool.close()
+                queue = open_queue(Path(folder))
+                assert queue.load() is None
+                queue.recover(None)
+            elif opening == 1:
+                keep = max(1, min(cut, len(units)))
+                assert queue.truncate(keep * 100) == (keep < len(units))
+                units = units[:keep]
+        for min_number in range(len(units)):
+            queue.correct_min_offset(min_number * 100)
+            assert queue.min_offset == units[min_number].message_base_offset
+        queue.correct_min_offset(1 << 40)
+        assert queue.min_offset == queue.max_offset
+        queue.stream.pool.close()
+
+
+def test_reads_stop_at_the_end_of_a_file(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    units = fill(queue, [2] * 12)
+    assert [u[4] for u in UNIT.iter_unpack(queue.units(3, 100))] == list(range(2, 24, 2))
+    within = queue.units(3, 100, within_segment=True)
+    assert [u[4] for u in UNIT.iter_unpack(within)] == [2, 4, 6, 8]
+    assert queue.roll_next_file(3) == units[5].message_base_offset
+    assert queue.units(24, 5) == b""
+
+
+def test_an_empty_queue_begins_at_minus_one(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    assert (queue.min_offset, queue.max_offset, queue.max_physic_offset) == (-1, 0, -1)
+    assert queue.offset_by_time(5, lambda _offset, _size: 0, 0) == -1
+    assert queue.earliest_unit() is None
+    queue.recover(None)
+    assert (queue.min_offset, queue.max_offset) == (-1, 0)
+
+
+def test_times(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, [3] * 8)
+
+    def at(time: int, log_min: int = 0, *, upper: bool = False) -> int:
+        return queue.offset_by_time(time, lambda _offset, _size: 0, log_min, upper=upper)
+
+    assert [at(t) for t in (0, 1000, 1001, 1010, 1070, 1071)] == [0, 0, 3, 3, 21, 21]
+    assert [at(t, upper=True) for t in (0, 1000, 1001, 1010, 1070, 9999)] == [-1, 0, -1, 3, 21, 21]
+    assert at(0, log_min=300) == 9
+
+
+def test_expired_files_go_but_never_the_last(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, [2] * 12)
+    queue.stream.write_out()
+    assert queue.delete_expired(500) == 1
+    queue.correct_min_offset(500)
+    assert queue.min_offset == 10
+    assert queue.delete_expired(1 << 40) == 1
+    assert queue.max_offset == 24
+
+
+@pytest.mark.parametrize(("base", "size", "expected"), [(4, 3, (4, 7)), (-1, -1, (9, 10))])
+def test_a_record_that_is_no_batch_is_one_of_one(
+    base: int, size: int, expected: tuple[int, int], tmp_path: Path
+) -> None:
+    queue = open_queue(tmp_path)
+    request = DispatchRequest("t", 0, 0, 100, 7, 1000, 9, 0, 0, b"")
+    request.message_base_offset, request.batch_size = base, size
+    assert queue.put_request(request)
+    assert (queue.min_offset, queue.max_offset) == expected
+
+
+def test_numbers_that_begin_anew_begin_the_queue_anew(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, [2] * 8)
+    assert not queue.put_unit(BatchConsumeQueueUnit(5000, 100, 0, 1, 3, 2)), "a damaged number"
+    assert queue.put_unit(BatchConsumeQueueUnit(6000, 100, 0, 1, 0, 2))
+    assert (queue.min_offset, queue.max_offset) == (0, 2)

@@ -1,0 +1,270 @@
+"""A stream reads back what was appended, wherever it lies: memory, files, both; syncs and fds."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oberth.errors import StoreCorruptError
+from oberth.store import tail_stream
+from oberth.store.files import OsFileSystem
+from oberth.store.tail_stream import FilePool, TailStream
+
+FILE_SIZE = 200
+
+
+class Recorder(OsFileSystem):
+    """Remembers what is open, and what was synced."""
+
+    def __init__(self) -> None:
+        self.open_now = 0
+        self.opened = 0
+        self.synced: list[str] = []
+        self.directories: list[str] = []
+        self.fail_sync = False
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+        file = super().open(path, create=create, writable=writable)
+        outer = self
+        outer.open_now += 1
+        outer.opened += 1
+
+        class File:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+            def sync(self) -> None:
+                if outer.fail_sync:
+                    raise OSError("broken disk")
+                outer.synced.append(path)
+                file.sync()
+
+            def close(self) -> None:
+                outer.open_now -= 1
+                file.close()
+
+        return File()
+
+    def sync_directory(self, path: str) -> None:
+        self.directories.append(path)
+        super().sync_directory(path)
+
+
+def append(stream: TailStream, data: bytes) -> None:
+    stream.make_room()
+    with stream.lock:
+        stream.append_locked(data)
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.binary(min_size=1, max_size=500)),
+        st.tuples(st.just("write"), st.none()),
+        st.tuples(st.just("drop"), st.none()),
+        st.tuples(st.just("truncate"), st.integers(0, 100)),
+        st.tuples(st.just("first"), st.none()),
+        st.tuples(st.just("overwrite"), st.tuples(st.integers(0, 1 << 20), st.binary(max_size=9))),
+        st.tuples(st.just("fill"), st.integers(1, 900)),
+        st.tuples(st.just("reopen"), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@given(actions=actions, window=st.sampled_from([0, 64, 10_000]))
+@settings(max_examples=150)
+def test_any_actions(
+    actions: list[tuple[str, Any]], window: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("stream")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tail_stream, "WINDOW_SIZE", window)
+        patch.setattr(tail_stream, "TAIL_SIZE_MAX", 700)
+        pool = FilePool(OsFileSystem(), open_files_max=2)
+        stream = TailStream(pool, f"{root}/s", FILE_SIZE)
+        data = bytearray()
+        for action, value in actions:
+            if action == "append":
+                append(stream, value)
+                data += value
+            elif action == "write":
+                pool.write_behind()
+            elif action == "drop":
+                stream.drop_window()
+            elif action == "truncate" and len(data) > stream.first_start:
+                room = len(data) - stream.first_start
+                end = stream.first_start + room * value // 100
+                stream.truncate(end)
+                del data[end:]
+            elif action == "first" and len(stream.segment_starts()) > 1:
+                stream.remove_first()
+            elif action == "overwrite":
+                at = stream.first_start + value[0] % max(len(data) - stream.first_start, 1)
+                piece = value[1][: len(data) - at]
+                stream.overwrite(at, piece)
+                data[at : at + len(piece)] = piece
+            elif action == "fill" and data:
+                stream.fill(len(data) + value, b"f")
+                data += b"f" * value
+            elif action == "reopen":
+                pool.write_behind()
+                first = stream.first_start
+                stream = TailStream(pool, f"{root}/s", FILE_SIZE)
+                assert stream.load() is None
+                if stream.is_empty:
+                    data.clear()
+                else:
+                    assert stream.first_start == first
+                    stream.set_end(len(data))
+            first, end = stream.first_start, stream.end
+            assert end == len(data)
+            assert stream.read(first, 1 << 20) == data[first:]
+            for at in (first, (first + end) // 2, max(first, end - 5)):
+                assert stream.read(at, 7) == data[at : at + 7]
+            assert stream.read(end, 5) == b""
+            assert stream.read(end + 100, 5) == b""
+            assert pool.open_files <= 2
+        pool.close()
+
+
+def test_files_close_when_they_fall_out_and_nobody_reads_them(tmp_path: Path) -> None:
+    files = Recorder()
+    pool = FilePool(files, open_files_max=4)
+    streams = [TailStream(pool, f"{tmp_path}/{n}", FILE_SIZE) for n in range(20)]
+    for stream in streams:
+        append(stream, b"x" * 10)
+    assert pool.write_behind() == 200
+    assert files.open_now == 4
+    held = pool.get(streams[-1].path(0))
+    for stream in streams:
+        stream.drop_window()
+        assert stream.read(0, 10) == b"x" * 10
+    assert files.open_now <= 5
+    assert held.read(10, 0) == b"x" * 10, "a reader keeps its file open"
+    del held
+    pool.close()
+    assert files.open_now == 0
+
+
+def test_only_dirty_streams_cost_anything(tmp_path: Path) -> None:
+    files = Recorder()
+    pool = FilePool(files)
+    streams = [TailStream(pool, f"{tmp_path}/{n}", FILE_SIZE) for n in range(50)]
+    for stream in streams:
+        append(stream, b"x")
+    pool.write_behind()
+    assert pool.sync() == 50
+    files.synced.clear()
+    files.directories.clear()
+    append(streams[7], b"y")
+    assert pool.dirty() == [streams[7]]
+    assert pool.write_behind() == 1
+    assert pool.sync() == 1
+    assert files.synced == [streams[7].path(0)]
+    assert files.directories == [], "no new names"
+    assert pool.write_behind() == 0
+    assert pool.sync() == 0
+    pool.close()
+
+
+def test_new_names_are_synced_up_to_where_queues_are_kept(tmp_path: Path) -> None:
+    files = Recorder()
+    pool = FilePool(files)
+    stream = TailStream(pool, f"{tmp_path}/consumequeue/topic/0", FILE_SIZE)
+    append(stream, b"x")
+    pool.write_behind()
+    assert files.directories == []
+    pool.sync()
+    assert set(files.directories) == {
+        f"{tmp_path}/consumequeue/topic/0",
+        f"{tmp_path}/consumequeue/topic",
+        f"{tmp_path}/consumequeue",
+    }
+    pool.close()
+
+
+def test_a_failed_sync_is_tried_again(tmp_path: Path) -> None:
+    files = Recorder()
+    pool = FilePool(files)
+    for n in range(3):
+        append(TailStream(pool, f"{tmp_path}/{n}", FILE_SIZE), b"x")
+    pool.write_behind()
+    files.fail_sync = True
+    with pytest.raises(OSError, match="broken disk"):
+        pool.sync()
+    files.fail_sync = False
+    assert pool.sync() == 3
+    pool.close()
+
+
+def test_windows_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_stream, "WINDOWS_MAX", 3)
+    pool = FilePool(Recorder())
+    streams = [TailStream(pool, f"{tmp_path}/{n}", FILE_SIZE) for n in range(10)]
+    for stream in streams:
+        append(stream, b"x" * 50)
+        pool.write_behind()
+    assert sum(len(stream._tail) for stream in streams) == 150
+    assert [stream.read(0, 50) for stream in streams] == [b"x" * 50] * 10
+    pool.close()
+
+
+def test_many_dirty_streams_are_written_by_whoever_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_stream, "DIRTY_STREAMS_MAX", 5)
+    pool = FilePool(Recorder())
+    for n in range(23):
+        append(TailStream(pool, f"{tmp_path}/{n}", FILE_SIZE), b"x")
+    assert pool.dirty_streams <= 5
+    pool.close()
+
+
+def test_files_of_length_zero_count_as_absent(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020d}").write_bytes(b"a" * FILE_SIZE)
+    (tmp_path / f"{FILE_SIZE:020d}").write_bytes(b"")
+    pool = FilePool(OsFileSystem())
+    stream = TailStream(pool, str(tmp_path), FILE_SIZE)
+    assert stream.load() is None
+    assert list(stream.segment_starts()) == [0]
+    assert not (tmp_path / f"{FILE_SIZE:020d}").exists()
+    pool.close()
+
+
+def test_a_start_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"{17:020d}").write_bytes(b"a" * FILE_SIZE)
+    with pytest.raises(StoreCorruptError, match="00017"):
+        TailStream(FilePool(OsFileSystem()), str(tmp_path), FILE_SIZE).load()
+
+
+def test_readers_beside_a_writer_see_a_growing_front(tmp_path: Path) -> None:
+    pool = FilePool(OsFileSystem(), open_files_max=2)
+    stream = TailStream(pool, f"{tmp_path}/s", 4000)
+    stop = threading.Event()
+    wrong: list[str] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            end = stream.end
+            for at in range(max(0, end - 20_000), end, 3900):
+                found = stream.read(at, min(4, end - at))
+                if found != (at.to_bytes(4, "big") if at % 4 == 0 else found):
+                    wrong.append(f"{at}: {found!r}")
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(0, 60_000, 4):
+        append(stream, number.to_bytes(4, "big"))
+        if number % 400 == 0:
+            pool.write_behind()
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert wrong == []
+    pool.close()
