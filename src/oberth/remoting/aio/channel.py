@@ -122,6 +122,7 @@ class Channel(asyncio.Protocol):
         local: our end, the address that the peer dialled.
         context: for the owner: whatever belongs to this peer.
         last_active: loop time of the last byte read or written.
+        last_received: loop time of the last byte read.
         in_work: requests handed to stages and not finished (kept by the dispatcher).
         is_tls: whether the connection is encrypted.
     """
@@ -164,6 +165,7 @@ class Channel(asyncio.Protocol):
         self.local = Address("", 0)
         self.context: Any = None
         self.last_active = 0.0
+        self.last_received = 0.0
         self.in_work = 0
         self.is_tls = False
 
@@ -183,14 +185,14 @@ class Channel(asyncio.Protocol):
         self.remote = peer_address(transport.get_extra_info("peername"))
         self.local = peer_address(transport.get_extra_info("sockname"))
         self.is_tls = transport.get_extra_info("ssl_object") is not None
-        self.last_active = self._loop.time()
+        self.last_active = self.last_received = self._loop.time()
         self._owner.on_open(self)
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
         if self._closing:
             return
-        self.last_active = self._loop.time()
+        self.last_active = self.last_received = self._loop.time()
         try:
             if self._first_bytes is not None:
                 data = self._read_first_bytes(data)
@@ -466,9 +468,34 @@ class Channel(asyncio.Protocol):
             open_requests.check_room(str(self.remote))
         request.opaque = opaque = open_requests.next_opaque()
         self.send(request)
+        self._expect(request.code, opaque, timeout_s, callback)
+
+    def give_opaque(self) -> int:
+        """The number of the next request, for ``invoke_frame``."""
+        return self._open_requests.next_opaque()
+
+    def invoke_frame(
+        self, code: int, opaque: int, frame: Buffer, timeout_s: float, callback: ResponseCallback
+    ) -> None:
+        """``invoke_callback`` for a request that is encoded already, with a number from here.
+
+        Raises:
+            RemotingSendRequestError, RemotingTooMuchRequestError: see ``invoke_callback``.
+        """
+        if self._closing or self._transport is None:
+            raise RemotingSendRequestError(
+                f"connection to {self.remote} is closed, code {code} not sent"
+            )
+        open_requests = self._open_requests
+        if len(open_requests) >= open_requests.count_max:
+            open_requests.check_room(str(self.remote))
+        self.send_frame(frame)
+        self._expect(code, opaque, timeout_s, callback)
+
+    def _expect(self, code: int, opaque: int, timeout_s: float, callback: ResponseCallback) -> None:
         now = self._loop.time()
         deadline = now + timeout_s
-        open_requests.open(opaque, request.code, now, deadline, callback)
+        self._open_requests.open(opaque, code, now, deadline, callback)
         timer = self._timer
         if timer is None or deadline < timer.when():
             if timer is not None:

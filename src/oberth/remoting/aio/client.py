@@ -194,7 +194,7 @@ class RemotingClient:
             channel = await self._channel_before(addr, deadline, timeout_s)
         response = await channel.invoke_nowait(request, deadline - loop.time())
         if response.code == ResponseCode.GO_AWAY:
-            self._leave(addr, channel)
+            self.leave(addr, channel)
             channel = await self._channel_before(addr, deadline, timeout_s)
             response = await channel.invoke_nowait(request, deadline - loop.time())
         return response
@@ -210,7 +210,7 @@ class RemotingClient:
                 f"no connection to {addr} within the request's {timeout_s:g} s"
             ) from None
 
-    def _leave(self, addr: str, channel: Channel) -> None:
+    def leave(self, addr: str, channel: Channel) -> None:
         """Use ``channel`` no more; what is open on it may still be answered."""
         if self._channels.get(addr) is channel:
             del self._channels[addr]
