@@ -34,6 +34,7 @@ from oberth.broker.config_file import ConfigFile
 from oberth.broker.consumer_offsets import ConsumerOffsets
 from oberth.broker.consumers import ConsumerTable
 from oberth.broker.expressions import Expressions
+from oberth.broker.kernel_loader import KernelLoader
 from oberth.broker.processors.admin_broker import BrokerAdminProcessor
 from oberth.broker.processors.admin_groups import GroupAdminProcessor
 from oberth.broker.processors.admin_offsets import OffsetAdminProcessor
@@ -222,6 +223,7 @@ class Broker:
         self._next_check_ms = 0
         self._persisting = False
         self._day = 0
+        self._kernels: KernelLoader | None = None
 
     # ---------------------------------------------------------------------------------- lifecycle
 
@@ -258,6 +260,7 @@ class Broker:
             self._next_delay_ms = now_ms + self.store_config.flush_delay_offset_interval_ms
             self._next_check_ms = now_ms + self.config.transaction_check_interval_ms
             self._day = now_ms // 86_400_000
+            self._kernels = KernelLoader(self.store.dispatched_offset)
             self._tick()
             self.client = RemotingClient(self.processors)
             self.registration = Registration(self, self.client)
@@ -355,6 +358,8 @@ class Broker:
         if self.client is not None:
             await self.client.aclose()
             self.client = None
+        if self._kernels is not None:
+            self._kernels.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -639,6 +644,8 @@ class Broker:
     def _on_second(self, now_ms: int) -> None:
         self.stats.on_time(now_ms)
         self.rates.sample(now_ms, self.stats.broker_put.value, self.stats.broker_get.value, 0)
+        if self._kernels is not None and not self._kernels.on_second(self.store.dispatched_offset):
+            self._kernels = None
         day = now_ms // 86_400_000
         if day != self._day:
             self._day = day
