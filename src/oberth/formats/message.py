@@ -553,6 +553,29 @@ def decode_record(
     )
 
 
+def properties_at(buffer: Buffer, position: int = 0) -> bytes:
+    """The properties string of the record that starts at a position; little is validated.
+
+    Raises:
+        RecordError: the lengths lead out of the buffer.
+    """
+    try:
+        sys_flag = _INT32.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]
+        body_start = position + FIXED[sys_flag & HOST_BITS].size
+        topic_at = body_start + _INT32.unpack_from(buffer, body_start - 4)[0]
+        if _INT32.unpack_from(buffer, position + 4)[0] == MAGIC_V1:
+            length_at = topic_at + 1 + buffer[topic_at]
+        else:
+            length_at = topic_at + 2 + (buffer[topic_at] << 8 | buffer[topic_at + 1])
+        start = length_at + 2
+        end = start + (buffer[length_at] << 8 | buffer[length_at + 1])
+    except (struct.error, IndexError) as error:
+        raise RecordError(f"record at {position}: {error}") from None
+    if not position < start <= end <= len(buffer):
+        raise RecordError(f"record at {position}: properties at {start} to {end}")
+    return bytes(buffer[start:end])
+
+
 def store_timestamp_at(buffer: Buffer, position: int) -> int:
     """The store time of the record that starts at a position, ms; nothing is validated."""
     sys_flag = _INT32.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]
