@@ -1,0 +1,734 @@
+"""TimerMessageStore: takes timed messages in, keeps them in the wheel, delivers them when due.
+
+A timed message is stored in rmq_sys_wheel_timer first (``store.put_hooks``). From there:
+
+    the timer topic's queue 0 -- enqueue --> timer log, slot of the wheel -- due --> real topic
+                  ^----------------- roll, if due behind the window ---------|
+
+What is always true: a message is delivered when the slot of its time is over, never before; the
+queue offset passes a message only when it is in the timer log or delivered; the read time passes a
+slot only when everything in it is delivered. The checkpoint is written when log, wheel and
+deliveries are on the disk, in this order. So a crash at any point loses nothing; it may deliver
+again what was delivered since the last checkpoint.
+
+A state machine: `on_time` is called with the time, from one thread, and never blocks on a sync.
+`begin_flush` gives a piece of work to be done by `flush`, which blocks and may run in another
+thread. RocketMQ: TimerMessageStore, whose files are read and written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from array import array
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from oberth.errors import ConfigFormatError, RecordError, StoreCorruptError, StoreFullError
+from oberth.formats import names
+from oberth.formats import properties as p
+from oberth.formats.config_files import Metric, TimerMetrics
+from oberth.formats.config_json import encode_config, parse_config
+from oberth.formats.java_string import tags_hash
+from oberth.formats.message import MessageExt, decode_record, properties_at
+from oberth.formats.paths import CONFIG, TIMER_LOG, TIMER_WHEEL
+from oberth.formats.timer_checkpoint import FILE_SIZE as CHECKPOINT_FILE_SIZE
+from oberth.formats.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
+from oberth.formats.timer_log import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    NO_PREVIOUS,
+    UNIT_SIZE,
+    TimerLogUnit,
+)
+from oberth.formats.timer_wheel import SLOTS_A_TURN
+from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+from oberth.store.timer.timer_log import TimerLog
+from oberth.store.timer.timer_wheel import SlotChange, TimerWheel
+
+if TYPE_CHECKING:
+    from oberth.store.message_store import MessageStore
+
+_log: Final = logging.getLogger(__name__)
+
+BATCH_SIZE: Final = 1000
+"""Messages that one call of `on_time` takes in, and delivers, so that sends go on."""
+
+CLEAN_INTERVAL_MS: Final = 60_000
+"""Between two looks for segments of the timer log that nothing needs any more."""
+
+SLOT_COUNT_UNLIMITED: Final = 0x7FFFFFFF
+DELAY_MS_MAX: Final = 0x7FFFFFFF
+"""The largest delay that a unit can hold."""
+ROLL_WINDOW_SLOTS_MAX: Final = SLOTS_A_TURN - 60
+DIRECT_ENQUEUE_TIME: Final = 0x7FFFFFFFFFFFFFFF
+"""TIMER_ENQUEUE_MS of a message that was due before it could be taken in."""
+
+TIMER_CHECK: Final = "timercheck"
+TIMER_METRICS: Final = "timermetrics"
+
+# Statuses that no further try will change.
+_HOPELESS: Final = frozenset(
+    {
+        PutMessageStatus.MESSAGE_ILLEGAL,
+        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+        PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL,
+        PutMessageStatus.WHEEL_TIMER_NOT_ENABLE,
+    }
+)
+
+
+class TimerStep(NamedTuple):
+    """What a call of `on_time` did.
+
+    Attributes:
+        appended: messages put into the store; they want to be dispatched.
+        more: whether there is more to do at this time.
+    """
+
+    appended: int
+    more: bool
+
+
+class TimerFlush(NamedTuple):
+    """Work for `flush`: the state to be reached on the disk, as it was when it was taken."""
+
+    checkpoint: TimerCheckpoint
+    changes: list[SlotChange]
+    metrics: bytes | None
+    delete_before: int
+
+
+class _Due:
+    """A slot that is being delivered.
+
+    Attributes:
+        time: its slot number.
+        positions: of its units but deletions, in the order in which they came.
+        done: how many of them are delivered.
+        deletes: keys of messages that were recalled.
+        last_pos: of the slot, when it was opened.
+    """
+
+    __slots__ = ("deletes", "done", "last_pos", "positions", "time")
+
+    def __init__(
+        self, time: int, last_pos: int, positions: array[int], deletes: set[bytes]
+    ) -> None:
+        self.time = time
+        self.last_pos = last_pos
+        self.positions = positions
+        self.deletes = deletes
+        self.done = 0
+
+
+class _Delivery(NamedTuple):
+    """A message that is due, and whether it only rolls on."""
+
+    message: MessageExtBrokerInner
+    real_topic: str
+    end: int
+
+
+class TimerMessageStore:
+    """See the module.
+
+    Args:
+        store: where the messages lie; opened before `load` is called.
+        store_host: of delivered messages.
+    """
+
+    def __init__(self, store: MessageStore, store_host: Callable[[], bytes]) -> None:
+        self._store = store
+        self._files = store.files
+        self._store_host = store_host
+        self._config = config = store.config
+        self._precision_ms = config.timer_precision_ms
+        self._config_dir = f"{store.root}/{CONFIG}"
+        self.log = TimerLog(
+            store.files, f"{store.root}/{TIMER_LOG}", config.mapped_file_size_timer_log
+        )
+        self.wheel = TimerWheel(store.files, f"{store.root}/{TIMER_WHEEL}")
+        self._metrics = TimerMetrics()
+        self._counts: dict[str, int] = {}  # changes of the metrics since they were last merged
+        self._count_changes = 0
+        window = config.timer_roll_window_slot
+        if not 2 <= window <= ROLL_WINDOW_SLOTS_MAX:
+            window = ROLL_WINDOW_SLOTS_MAX
+        self._window_ms = min(window * self._precision_ms, self._floor(DELAY_MS_MAX))
+        self.queue_offset = 0
+        """The next message of the timer topic's queue to be taken in."""
+        self.write_time_ms = 0
+        """Slots before this time are due."""
+        self._due: _Due | None = None
+        # Messages that the timer log had when it was opened although the checkpoint says that they
+        # are still to be taken in.
+        self._known: set[int] = set()
+        self._last_checkpoint = TimerCheckpoint()
+        self._next_clean_ms = 0
+        self._version = 0
+        if config.timer_congest_num_each_slot < SLOT_COUNT_UNLIMITED:
+            store.commit_log.put_hooks.append(self._refuse_congestion)
+
+    # Opening
+
+    def load(self, now_ms: int) -> None:
+        """Opens wheel and log and finds out how far they came.
+
+        Raises:
+            StoreCorruptError: a file of a size that is not configured.
+            OSError: a file cannot be read.
+        """
+        checkpoint = self._read_checkpoint()
+        self._read_metrics()
+        self._last_checkpoint = checkpoint
+        self._version = checkpoint.counter
+        from_time = checkpoint.last_read_time // self._precision_ms
+        log, wheel = self.log, self.wheel
+        trouble = log.load()
+        if trouble is not None:
+            _log.error("timer log: %s", trouble)
+        has_wheel = wheel.load(from_time)
+        flushed = checkpoint.last_timer_log_flush_pos
+        walk_from = log.first_position
+        if has_wheel:
+            walk_from = max(walk_from, log.segment_of(max(flushed - log.file_size, 0)))
+        last = self._walk(walk_from, from_time, flushed)
+        lowest = wheel.lowest_position()
+        if lowest is not None and (
+            wheel.highest_position() >= log.end or lowest < log.first_position
+        ):
+            # The wheel names units that are not there. What the log holds is the truth.
+            _log.warning("timer wheel: it names units outside the log, it is built anew")
+            wheel.clear()
+            last = self._walk(log.first_position, from_time, flushed)
+        self.queue_offset = self._find_queue_offset(checkpoint, last)
+        self.write_time_ms = self._floor(now_ms)
+
+    def _read_checkpoint(self) -> TimerCheckpoint:
+        data = self._files.read_file(f"{self._config_dir}/{TIMER_CHECK}")
+        if not data or len(data) < CHECKPOINT_FILE_SIZE:
+            return TimerCheckpoint()
+        return decode_timer_checkpoint(data)
+
+    def _read_metrics(self) -> None:
+        for path in (TIMER_METRICS, f"{TIMER_METRICS}.bak"):
+            data = self._files.read_file(f"{self._config_dir}/{path}")
+            if data and data.strip():
+                try:
+                    self._metrics = TimerMetrics.from_json(parse_config(data, name=path), path)
+                except ConfigFormatError as error:
+                    _log.error("%s: %s; counted from 0", path, error)
+                    continue
+                return
+
+    def _walk(self, start: int, from_time: int, flushed: int) -> TimerLogUnit | None:
+        """Enters the log's units into the wheel and ends the log where they end; the last one."""
+        end = start
+        last: TimerLogUnit | None = None
+        self._known.clear()
+        for position, unit in self.log.walk(start):
+            last, end = unit, position + UNIT_SIZE
+            time = unit.slot_time // self._precision_ms
+            # A unit younger than the checkpoint is never delivered, whatever the clock did.
+            if time >= from_time or position >= flushed:
+                self.wheel.put(time, position, is_delete=unit.is_delete and not unit.is_roll)
+            if position >= flushed:
+                self._known.add(unit.commit_log_offset)
+        self.log.truncate(end)
+        return last
+
+    def _find_queue_offset(self, checkpoint: TimerCheckpoint, last: TimerLogUnit | None) -> int:
+        """Where enqueuing goes on. What the log has beyond the checkpoint is in `_known`."""
+        offset = checkpoint.last_timer_queue_offset
+        if checkpoint.master_timer_queue_offset:
+            offset = min(offset, checkpoint.master_timer_queue_offset)
+        if self.log.end < checkpoint.last_timer_log_flush_pos:
+            # A part of the log is lost: whatever came after its last unit is taken in again.
+            record = None
+            if last is not None:
+                record = self._store.look_message_by_offset(
+                    last.commit_log_offset, last.record_size
+                )
+            found = 0 if record is None else record.queue_offset + 1
+            _log.error(
+                "timer log: it ends at %d, but %d bytes were on the disk; queue offset %d → %d",
+                self.log.end, checkpoint.last_timer_log_flush_pos, offset, min(offset, found),
+            )  # fmt: skip
+            offset = min(offset, found)
+        low = max(self._store.min_offset_in_queue(names.TIMER_TOPIC, 0), 0)
+        high = self._store.max_offset_in_queue(names.TIMER_TOPIC, 0)
+        return min(max(offset, low), max(high, low))
+
+    # Time
+
+    def _floor(self, time_ms: int) -> int:
+        return time_ms - time_ms % self._precision_ms
+
+    @property
+    def read_time_ms(self) -> int:
+        """Everything in slots before this time is delivered."""
+        earliest = self.wheel.earliest()
+        if earliest is None:
+            return self.write_time_ms
+        return min(earliest.time * self._precision_ms, self.write_time_ms)
+
+    def on_time(self, now_ms: int, batch_size: int = BATCH_SIZE) -> TimerStep:
+        """Delivers what is due and takes in what is new, up to ``batch_size`` messages of each."""
+        self.write_time_ms = self._floor(now_ms)
+        appended = 0
+        more = False
+        earliest = self.wheel.earliest()
+        if not self._config.timer_stop_enqueue and not (
+            # A slot that was missed for a whole turn could be in the place of a new one.
+            earliest is not None
+            and earliest.time + SLOTS_A_TURN < self.write_time_ms // self._precision_ms
+        ):
+            count, ok = self._enqueue(now_ms, batch_size)
+            appended += count
+            more |= ok and self.enqueue_behind > 0
+        if not self._config.timer_stop_dequeue:
+            count, ok = self._dequeue(now_ms, batch_size)
+            appended += count
+            more |= ok and self.is_due
+        return TimerStep(appended, more)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a slot that is over is not delivered completely."""
+        earliest = self.wheel.earliest()
+        return earliest is not None and earliest.time * self._precision_ms < self.write_time_ms
+
+    @property
+    def enqueue_behind(self) -> int:
+        """Messages of the timer topic that are not taken in yet."""
+        return self._store.max_offset_in_queue(names.TIMER_TOPIC, 0) - self.queue_offset
+
+    # Taking in
+
+    def _enqueue(self, now_ms: int, count_max: int) -> tuple[int, bool]:
+        """Takes messages in; how many went to their topics at once, and whether all went well."""
+        store = self._store
+        end = store.max_offset_in_queue(names.TIMER_TOPIC, 0)
+        if self.queue_offset >= end:
+            return 0, True
+        low = store.min_offset_in_queue(names.TIMER_TOPIC, 0)
+        offset = self.queue_offset = max(self.queue_offset, low)
+        units = store.iterate_consume_queue(
+            names.TIMER_TOPIC, 0, offset, min(count_max, end - offset)
+        )
+        direct: list[_Delivery] = []
+        timed: list[tuple[int, int, int, bytes]] = []  # queue offset, log offset, size, properties
+        for unit in units:
+            offset += 1
+            if not unit.is_message:
+                continue
+            if self._known and unit.commit_log_offset in self._known:
+                self._known.discard(unit.commit_log_offset)
+                continue
+            record = store.commit_log.select(unit.commit_log_offset, unit.record_size)
+            try:
+                raw = b"" if record is None else properties_at(record)
+            except RecordError as error:
+                _log.error("timed message at %d: %s", unit.commit_log_offset, error)
+                continue
+            if record is None:
+                _log.error("timed message at %d cannot be read", unit.commit_log_offset)
+                continue
+            if self._slot_time(raw) >= self.write_time_ms:
+                timed.append((offset, unit.commit_log_offset, unit.record_size, raw))
+            elif p.find_property(raw, b"TIMER_DEL_UNIQKEY") is None:
+                delivery = self._restore(record, unit.commit_log_offset, offset, None, now_ms)
+                if delivery is not None:
+                    direct.append(delivery)
+        failed_at = self._append(direct)
+        reached = offset if failed_at is None else direct[failed_at].end - 1
+        for end_offset, commit_log_offset, size, raw in timed:
+            if end_offset > reached:
+                break
+            try:
+                self._put_unit(commit_log_offset, size, raw)
+            except StoreFullError as error:
+                _log.error("timer log: %s", error)
+                # What went to its topic already and lies behind this one goes there once more.
+                self.queue_offset = end_offset - 1
+                return len(direct), False
+        self.queue_offset = reached
+        return len(direct) if failed_at is None else failed_at, failed_at is None
+
+    @staticmethod
+    def _slot_time(raw: bytes) -> int:
+        return _number(p.find_property(raw, b"TIMER_OUT_MS"))
+
+    def _put_unit(self, commit_log_offset: int, size: int, raw: bytes) -> None:
+        write_time = self.write_time_ms
+        slot_time = self._slot_time(raw)
+        magic = MAGIC_DEFAULT
+        window_ms = self._window_ms
+        delay = slot_time - write_time
+        if delay >= window_ms:
+            magic |= MAGIC_ROLL
+            # Not a short last stretch: where little would remain, two of half a window.
+            near = delay - window_ms < window_ms // 3
+            slot_time = self._floor(write_time + (window_ms // 2 if near else window_ms))
+        is_delete = p.find_property(raw, b"TIMER_DEL_UNIQKEY") is not None
+        if is_delete:
+            magic |= MAGIC_DELETE
+        is_rolling = bool(magic & MAGIC_ROLL)
+        time = slot_time // self._precision_ms
+        slot = self.wheel.get(time)
+        real_topic = p.find_property(raw, b"REAL_TOPIC") or b""
+        position = self.log.append(
+            TimerLogUnit(
+                NO_PREVIOUS if slot is None else slot.last_pos,
+                magic,
+                write_time,
+                slot_time - write_time,
+                commit_log_offset,
+                size,
+                tags_hash(real_topic),
+            )
+        )
+        self.wheel.put(time, position, is_delete=is_delete and not is_rolling)
+        self._count(str(real_topic, "utf-8", "replace"), -1 if is_delete else 1)
+
+    def _refuse_congestion(
+        self, message: MessageExtBrokerInner
+    ) -> MessageExtBrokerInner | PutMessageStatus:
+        """A put hook: no more messages into a slot that is full."""
+        if message.topic != names.TIMER_TOPIC or not message.convert:
+            return message
+        slot = self.wheel.get(self._slot_time(message.properties_raw) // self._precision_ms)
+        if slot is not None and slot.num >= self._config.timer_congest_num_each_slot:
+            return PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL
+        return message
+
+    # Delivering
+
+    def _dequeue(self, now_ms: int, count_max: int) -> tuple[int, bool]:
+        """Delivers; how many messages, and whether all went well."""
+        appended = 0
+        while count_max > 0 and self.is_due:
+            due = self._due
+            earliest = self.wheel.earliest()
+            assert earliest is not None
+            if due is None or (due.time, due.last_pos) != (earliest.time, earliest.last_pos):
+                # A clock that was set back can bring more into a slot that is at work, or an
+                # earlier one before it.
+                due = self._due = self._open_slot(earliest.time)
+            stop = min(due.done + count_max, len(due.positions))
+            deliveries = []
+            for number in range(due.done, stop):
+                delivery = self._due_message(due, number, now_ms)
+                if delivery is not None:
+                    deliveries.append(delivery)
+            count_max -= stop - due.done
+            failed_at = self._append(deliveries)
+            for delivery in deliveries[:failed_at]:
+                self._count(delivery.real_topic, -1)
+            if failed_at is not None:
+                due.done = deliveries[failed_at].end - 1
+                return appended + failed_at, False
+            appended += len(deliveries)
+            due.done = stop
+            if due.done == len(due.positions):
+                self._due = None
+                self.wheel.remove_earliest()
+        return appended, True
+
+    def _open_slot(self, time: int) -> _Due:
+        """Reads the chain of a slot's units."""
+        slot = self.wheel.get(time)
+        assert slot is not None
+        positions = array("q")
+        deletes: set[bytes] = set()
+        position = slot.last_pos
+        is_whole = True
+        while position != NO_PREVIOUS:
+            unit = self.log.read(position)
+            if unit is None or unit.slot_time // self._precision_ms != time:
+                is_whole = False
+                break
+            self._enter(unit, position, positions, deletes)
+            if position <= slot.first_pos or unit.previous >= position:
+                break
+            position = unit.previous
+        if is_whole:
+            positions.reverse()
+        else:
+            _log.error(
+                "timer slot %d: no unit of it at %d; everything from %d to %d is looked through",
+                time, position, slot.first_pos, slot.last_pos,
+            )  # fmt: skip
+            del positions[:]
+            deletes.clear()
+            start = max(slot.first_pos, self.log.first_position)
+            for position, unit in self.log.walk(start):
+                if position > slot.last_pos:
+                    break
+                if unit.slot_time // self._precision_ms == time:
+                    self._enter(unit, position, positions, deletes)
+        return _Due(time, slot.last_pos, positions, deletes)
+
+    def _enter(
+        self, unit: TimerLogUnit, position: int, positions: array[int], deletes: set[bytes]
+    ) -> None:
+        if not unit.is_delete or unit.is_roll:
+            positions.append(position)
+            return
+        record = self._store.commit_log.select(unit.commit_log_offset, unit.record_size)
+        if record is None:
+            return
+        try:
+            raw = properties_at(record)
+        except RecordError:
+            return
+        key = p.find_property(raw, b"TIMER_DEL_UNIQKEY")
+        if key is not None:
+            deletes.add(key)
+
+    def _due_message(self, due: _Due, number: int, now_ms: int) -> _Delivery | None:
+        unit = self.log.read(due.positions[number])
+        if unit is None:
+            _log.error("timer log: no unit at %d any more", due.positions[number])
+            return None
+        record = self._store.commit_log.select(unit.commit_log_offset, unit.record_size)
+        if record is None:
+            _log.error("timed message at %d cannot be read", unit.commit_log_offset)
+            return None
+        if due.deletes and self._is_deleted(record, due.deletes):
+            return None
+        return self._restore(record, unit.commit_log_offset, number + 1, unit, now_ms)
+
+    @staticmethod
+    def _is_deleted(record: memoryview, deletes: set[bytes]) -> bool:
+        try:
+            raw = properties_at(record)
+        except RecordError:
+            return False
+        key = p.find_property(raw, b"UNIQ_KEY")
+        if key is None:
+            return False
+        # With appendTopicForTimerDeleteKey a key names the topic too; either form may be pending.
+        topic = p.find_property(raw, b"REAL_TOPIC") or b""
+        return key in deletes or topic + b"+" + key in deletes
+
+    def _restore(
+        self,
+        record: memoryview,
+        commit_log_offset: int,
+        end: int,
+        unit: TimerLogUnit | None,
+        now_ms: int,
+    ) -> _Delivery | None:
+        """What is put into the store for a timed message; None if it never can be.
+
+        Like RocketMQ it leaves the stored properties as they are and adds two times.
+        """
+        try:
+            timed = decode_record(record, at=commit_log_offset)
+        except RecordError as error:
+            _log.error("timed message: %s", error)
+            return None
+        raw = timed.properties_raw
+        real_topic = str(p.find_property(raw, b"REAL_TOPIC") or b"", "utf-8", "replace")
+        topic = real_topic
+        queue_id = _number(p.find_property(raw, b"REAL_QID"))
+        is_rolling = unit is not None and unit.is_roll
+        if is_rolling:
+            topic, queue_id = names.TIMER_TOPIC, 0
+        elif not names.is_stored_topic(topic) or topic == names.TRANS_HALF_TOPIC:
+            _log.error("timed message at %d names topic %r", commit_log_offset, topic)
+            return None
+        enqueue_time = DIRECT_ENQUEUE_TIME if unit is None else unit.enqueue_time
+        more = f"TIMER_ENQUEUE_MS\x01{enqueue_time}\x02TIMER_DEQUEUE_MS\x01{now_ms}\x02"
+        if is_rolling:
+            rolls = _number(p.find_property(raw, b"TIMER_ROLL_TIMES")) + 1
+            more += f"TIMER_ROLL_TIMES\x01{rolls}\x02"
+        properties = raw if not raw or raw[-1] == 2 else raw + b"\x02"
+        added = more.encode()
+        if len(properties) + len(added) <= p.PROPERTIES_SIZE_MAX:
+            properties += added
+        return _Delivery(self._message(timed, topic, queue_id, properties), real_topic, end)
+
+    def _message(
+        self, timed: MessageExt, topic: str, queue_id: int, properties: bytes
+    ) -> MessageExtBrokerInner:
+        return MessageExtBrokerInner(
+            topic,
+            timed.body,
+            properties,
+            queue_id,
+            timed.flag,
+            timed.sys_flag,
+            timed.born_timestamp,
+            timed.born_host,
+            self._store_host(),
+            timed.reconsume_times,
+            0,
+            wait_store_ok=False,
+            convert=False,
+        )
+
+    def _append(self, deliveries: list[_Delivery]) -> int | None:
+        """Puts messages into the store; the number of the first that has to wait, or None.
+
+        What can never be stored is dropped, and said.
+        """
+        if not deliveries:
+            return None
+        results = self._store.append_messages([each.message for each in deliveries])
+        for number, result in enumerate(results):
+            if result.ok:
+                continue
+            message = deliveries[number].message
+            if result.status in _HOPELESS:
+                _log.error("timed message for %s lost: %s", message.topic, result.status.name)
+                continue
+            _log.error("timed message for %s waits: %s", message.topic, result.status.name)
+            return number
+        return None
+
+    # Metrics
+
+    def _count(self, topic: str, difference: int) -> None:
+        self._counts[topic] = self._counts.get(topic, 0) + difference
+        self._count_changes += 1
+
+    def metrics(self, now_ms: int) -> TimerMetrics:
+        """Timed messages under way, by topic. ``now_ms``: the time of what has changed."""
+        if self._count_changes:
+            counts, self._counts = self._counts, {}
+            for topic, difference in counts.items():
+                metric = self._metrics.timing_count.setdefault(topic, Metric())
+                metric.count += difference
+                metric.time_stamp = now_ms
+            version = self._metrics.data_version
+            self._metrics.data_version = replace(
+                version, counter=version.counter + self._count_changes, timestamp=now_ms
+            )
+            self._count_changes = 0
+        return self._metrics
+
+    def runtime_info(self) -> dict[str, str]:
+        """Keys of GET_BROKER_RUNTIME_INFO."""
+        earliest = self.wheel.earliest()
+        congestion = 0 if earliest is None else max(earliest.num, 0)
+        return {
+            "timerReadBehind": str((self.write_time_ms - self.read_time_ms) // 1000),
+            "timerOffsetBehind": str(self.enqueue_behind),
+            "timerCongestNum": str(congestion),
+        }
+
+    # Writing down
+
+    def write_out(self) -> None:
+        """Moves the newest units into the files; cheap."""
+        self.log.write_out()
+
+    def begin_flush(self, now_ms: int) -> TimerFlush | None:
+        """What `flush` is to bring to the disk; None if nothing has changed since the last one."""
+        last = self._last_checkpoint
+        changes = self.wheel.take_changes()
+        reached = (self.log.end, self.queue_offset)
+        if (
+            reached == (last.last_timer_log_flush_pos, last.last_timer_queue_offset)
+            and not changes
+            and not self._count_changes
+            and self.read_time_ms - last.last_read_time < CLEAN_INTERVAL_MS
+        ):
+            return None
+        self._version += 1
+        delete_before = 0
+        if now_ms >= self._next_clean_ms:
+            self._next_clean_ms = now_ms + CLEAN_INTERVAL_MS
+            lowest = self.wheel.lowest_position()
+            # Recovery begins a segment before the flushed position.
+            delete_before = self.log.end - self.log.file_size
+            if lowest is not None:
+                delete_before = min(delete_before, lowest)
+        checkpoint = TimerCheckpoint(
+            self.read_time_ms,
+            self.log.end,
+            self.queue_offset,
+            self.queue_offset,
+            last.state_version,
+            now_ms,
+            self._version,
+        )
+        metrics = None
+        if self._count_changes:
+            metrics = encode_config(self.metrics(now_ms).to_json(), pretty=False)
+        return TimerFlush(checkpoint, changes, metrics, delete_before)
+
+    def flush(self, work: TimerFlush) -> None:
+        """Brings everything up to the time of `begin_flush` to the disk. Blocks.
+
+        Raises:
+            StoreFullError, OSError: it could not; `give_back` takes the work back.
+        """
+        self._store.flush()
+        self.log.flush()
+        self.wheel.write(work.changes)
+        self._write_checkpoint(work.checkpoint)
+        if work.metrics is not None:
+            self._write_metrics(work.metrics)
+        if work.delete_before > 0:
+            self.log.delete_before(work.delete_before)
+        self._last_checkpoint = replace(work.checkpoint)
+
+    def give_back(self, work: TimerFlush) -> None:
+        """`flush` failed: its work is part of the next one."""
+        self.wheel.give_back(work.changes)
+
+    def flush_now(self, now_ms: int) -> None:
+        """Both steps of a flush. Blocks. Raises as `flush` does."""
+        work = self.begin_flush(now_ms)
+        if work is None:
+            return
+        try:
+            self.flush(work)
+        except BaseException:
+            self.give_back(work)
+            raise
+
+    def _write_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
+        """In place, as RocketMQ does: the used bytes lie within one sector."""
+        path = f"{self._config_dir}/{TIMER_CHECK}"
+        created = not self._files.exists(path)
+        if created:
+            self._files.make_dirs(self._config_dir)
+        file = self._files.open(path, create=True)
+        try:
+            if file.size() != CHECKPOINT_FILE_SIZE:
+                file.truncate(CHECKPOINT_FILE_SIZE)
+            file.write(checkpoint.encode(), 0)
+            file.sync()
+        finally:
+            file.close()
+        if created:
+            self._files.sync_directory(os.path.dirname(path))
+
+    def _write_metrics(self, data: bytes) -> None:
+        path = f"{self._config_dir}/{TIMER_METRICS}"
+        old = self._files.read_file(path)
+        if old:
+            self._files.write_file(f"{path}.bak", old)
+        self._files.write_file(path, data)
+
+    def shutdown(self, now_ms: int) -> None:
+        """Writes everything down and closes the files. The store must still be open."""
+        try:
+            self.flush_now(now_ms)
+        except (OSError, StoreFullError, StoreCorruptError) as error:
+            _log.error("the timer was not closed in order, it will be recovered: %s", error)
+        self.log.close()
+
+
+def _number(raw: bytes | None) -> int:
+    try:
+        return int(raw) if raw else 0
+    except ValueError:
+        return 0

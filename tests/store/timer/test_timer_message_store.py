@@ -1,0 +1,481 @@
+"""Timed messages under a virtual clock: golden stores go on, nothing comes early, nothing is lost.
+
+A store without threads and a timer are driven by hand. The golden store with pending timers is
+opened here and must then hold what RocketMQ delivered from it; wheel and log that we write are
+compared with RocketMQ's unit by unit; random schedules with restarts, kills and lost files are held
+against a list of what was promised.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oberth.errors import StoreCorruptError
+from oberth.formats import properties as p
+from oberth.formats.message import decode_record
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.names import TIMER_TOPIC
+from oberth.formats.timer_log import UNIT_SIZE
+from oberth.formats.timer_wheel import FILE_SIZE, read_slot
+from oberth.store.files import FileSystem
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+from oberth.store.timer.timer_message_store import TimerMessageStore
+from oberth.testing.fault_disk import FaultDisk, PowerCut
+
+START_MS = 1_700_000_000_000
+HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+
+
+class Rig:
+    """A store, its timer and a clock."""
+
+    def __init__(
+        self, root: Path, now_ms: int = START_MS, files: FileSystem | None = None, **options: Any
+    ) -> None:
+        self.now_ms = now_ms
+        self.config = MessageStoreConfig(
+            store_path_root_dir=str(root),
+            **{
+                "mapped_file_size_commit_log": 1 << 17,
+                "mapped_file_size_consume_queue": 20 * 500,
+                "mapped_file_size_timer_log": 1456,
+                "max_hash_slot_num": 100,
+                "max_index_num": 400,
+                "disk_max_used_space_ratio": 95,
+                **options,
+            },
+        )
+        self.store = MessageStore(self.config, clock_ms=lambda: self.now_ms, files=files)
+        self.timer = TimerMessageStore(self.store, lambda: HOST)
+        self.store.load()
+        self.timer.load(now_ms)
+        self.store.start(background=False)
+
+    def put(self, body: bytes, *, topic: str = "T", **properties: object) -> PutMessageStatus:
+        names = {name: str(value) for name, value in properties.items()}
+        message = MessageExtBrokerInner.of(
+            topic, body, properties={"UNIQ_KEY": f"U{body.decode()}", **names}, queue_id=1
+        )
+        return self.store.put_message(message).status
+
+    def run(self, ms: int = 0, *, step_ms: int = 500, flush: bool = False) -> None:
+        """Lets time pass."""
+        end = self.now_ms + ms
+        while True:
+            self.store.dispatch_nowait()
+            while self.timer.on_time(self.now_ms, 7).more:
+                self.store.dispatch_nowait()
+            self.store.dispatch_nowait()
+            if flush:
+                self.timer.flush_now(self.now_ms)
+            if self.now_ms >= end:
+                return
+            self.now_ms = min(end, self.now_ms + step_ms)
+
+    def delivered(self, topic: str = "T", queue_id: int = 1) -> list[tuple[bytes, int]]:
+        """(body, store time) of what is in a queue."""
+        result = self.store.get_message("g", topic, queue_id, 0, 32)
+        found = []
+        offset = 0
+        while result.message_count:
+            for at in result.commit_log_offsets:
+                message = self.store.look_message_by_offset(at)
+                assert message is not None
+                found.append((message.body, message.store_timestamp))
+            offset = result.next_begin_offset
+            result = self.store.get_message("g", topic, queue_id, offset, 32)
+        return found
+
+    def close(self) -> None:
+        self.timer.shutdown(self.now_ms)
+        self.store.shutdown()
+
+    def kill(self) -> None:
+        self.store.kill()
+
+
+def test_a_message_comes_when_its_second_is_over(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    assert rig.put(b"a", TIMER_DELAY_MS=2500) is PutMessageStatus.PUT_OK
+    assert rig.put(b"b", TIMER_DELAY_SEC=3) is PutMessageStatus.PUT_OK
+    assert rig.put(b"c", TIMER_DELIVER_MS=START_MS + 1) is PutMessageStatus.PUT_OK
+    rig.run(10_000, step_ms=100)
+    came = dict(rig.delivered())
+    due = {b"a": 2500, b"b": 3000, b"c": 1}
+    assert set(came) == set(due)
+    for body, after_ms in due.items():
+        assert START_MS + after_ms <= came[body] <= START_MS + after_ms + 1100
+    rig.close()
+
+
+def test_properties_are_those_that_rocketmq_adds(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.put(b"a", TIMER_DELAY_SEC=3)
+    rig.run(5000)
+    at = rig.store.get_message("g", "T", 1, 0, 1).commit_log_offsets[0]
+    message = rig.store.look_message_by_offset(at)
+    assert message is not None
+    assert message.properties[p.TIMER_OUT_MS] == str(START_MS + 2000)
+    assert message.properties[p.REAL_TOPIC] == "T"
+    assert message.properties[p.TIMER_ENQUEUE_MS] == str(START_MS)
+    assert int(message.properties[p.TIMER_DEQUEUE_MS]) >= START_MS + 3000
+    rig.close()
+
+
+def test_what_is_far_away_rolls(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, timer_roll_window_slot=60)
+    rig.put(b"near", TIMER_DELAY_SEC=30)
+    rig.put(b"far", TIMER_DELAY_SEC=200)
+    rig.run(199_000, step_ms=1000)
+    assert [body for body, _ in rig.delivered()] == [b"near"]
+    assert rig.store.max_offset_in_queue(TIMER_TOPIC, 0) > 4
+    rig.run(3000)
+    assert [body for body, _ in rig.delivered()] == [b"near", b"far"]
+    at = rig.store.get_message("g", "T", 1, 1, 1).commit_log_offsets[0]
+    message = rig.store.look_message_by_offset(at)
+    assert message is not None
+    assert int(message.properties[p.TIMER_ROLL_TIMES]) >= 3
+    rig.close()
+
+
+@pytest.mark.parametrize("window", [60, 172_800])
+def test_a_recalled_message_does_not_come(tmp_path: Path, window: int) -> None:
+    rig = Rig(tmp_path, timer_roll_window_slot=window)
+    due = START_MS + 100_500
+    rig.put(b"kept", TIMER_DELIVER_MS=due)
+    rig.put(b"gone", TIMER_DELIVER_MS=due)
+    rig.run(20_000)
+    rig.put(b"x", TIMER_DELIVER_MS=due, TIMER_DEL_UNIQKEY="Ugone")
+    rig.put(b"y", TIMER_DELIVER_MS=due, TIMER_DEL_UNIQKEY="T+Uelse")
+    rig.run(90_000)
+    assert [body for body, _ in rig.delivered()] == [b"kept"]
+    rig.close()
+
+
+def test_a_full_slot_refuses_more(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, timer_congest_num_each_slot=2)
+    due = START_MS + 10_000
+    for body in (b"a", b"b"):
+        assert rig.put(body, TIMER_DELIVER_MS=due) is PutMessageStatus.PUT_OK
+    rig.run()
+    status = rig.put(b"c", TIMER_DELIVER_MS=due)
+    assert status is PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL
+    assert rig.put(b"d", TIMER_DELIVER_MS=due + 1000) is PutMessageStatus.PUT_OK
+    rig.close()
+
+
+def test_switches_stop_each_half(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, timer_stop_dequeue=True)
+    rig.put(b"a", TIMER_DELAY_SEC=1)
+    rig.run(5000)
+    assert not rig.delivered()
+    rig.config.timer_stop_dequeue = False
+    rig.config.timer_stop_enqueue = True
+    rig.put(b"b", TIMER_DELAY_SEC=1)
+    rig.run(5000)
+    assert [body for body, _ in rig.delivered()] == [b"a"]
+    assert rig.timer.enqueue_behind == 1
+    assert rig.timer.runtime_info()["timerOffsetBehind"] == "1"
+    rig.close()
+
+
+def test_many_of_one_second_in_their_order(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, mapped_file_size_commit_log=1 << 22)
+    bodies = [b"%d" % number for number in range(3000)]
+    for body in bodies:
+        rig.put(body, TIMER_DELIVER_MS=START_MS + 5000)
+    rig.run(7000)
+    assert [body for body, _ in rig.delivered()] == bodies
+    rig.close()
+
+
+def test_a_clock_that_goes_back_delivers_nothing_early_and_loses_nothing(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.put(b"a", TIMER_DELAY_SEC=100)
+    rig.run(50_000, flush=True)
+    rig.now_ms -= 40_000
+    rig.put(b"b", TIMER_DELAY_SEC=5)
+    rig.run(4000, flush=True)
+    assert not rig.delivered()
+    rig.kill()
+    rig = Rig(tmp_path, rig.now_ms)
+    rig.run(2000)
+    assert [body for body, _ in rig.delivered()] == [b"b"]
+    rig.run(100_000)
+    assert {body for body, _ in rig.delivered()} == {b"a", b"b"}
+    rig.close()
+
+
+def test_a_store_that_slept_for_weeks_delivers_what_it_owes(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    for number in range(20):
+        rig.put(b"%d" % number, TIMER_DELAY_SEC=number * 1000 + 10)
+    rig.run(1000)
+    rig.close()
+    rig = Rig(tmp_path, START_MS + 30 * 86_400_000)
+    rig.put(b"new", TIMER_DELAY_SEC=20_000)
+    rig.run(2000)
+    assert len(rig.delivered()) == 20
+    rig.run(20_001_000, step_ms=1_000_000)
+    assert len(rig.delivered()) == 21
+    rig.close()
+
+
+# ---------------------------------------------------------------------------------- golden stores
+
+
+def golden_rig(golden: Any) -> Rig:
+    now_ms = golden.facts["timerCheckpoint"]["lastReadTimeMs"]
+    sizes: dict[str, Any] = {
+        "mapped_file_size_commit_log": int(golden.config["mappedFileSizeCommitLog"]),
+        "mapped_file_size_consume_queue": int(golden.config["mappedFileSizeConsumeQueue"]),
+        "mapped_file_size_timer_log": int(golden.config["mappedFileSizeTimerLog"]),
+        "max_hash_slot_num": int(golden.config["maxHashSlotNum"]),
+        "max_index_num": int(golden.config["maxIndexNum"]),
+    }
+    return Rig(golden.root, now_ms, **sizes)
+
+
+def contents(messages: list[dict[str, Any]]) -> Counter[tuple[object, ...]]:
+    return Counter(
+        (
+            m["topic"],
+            m["queueId"],
+            m["body"],
+            m["bornTimestamp"],
+            tuple(stable(m["propertiesText"])),
+        )
+        for m in messages
+    )
+
+
+def stable(properties_text: str) -> list[tuple[str, str]]:
+    properties = p.decode_properties(properties_text)
+    properties.pop(p.TIMER_DEQUEUE_MS, None)
+    return sorted(properties.items())
+
+
+def read_back(rig: Rig, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    import base64
+
+    found = []
+    offset = rig.store.min_phy_offset
+    bodies = {m["bodySha256"]: m["body"] for m in facts["messages"]}
+    import hashlib
+
+    while (record := rig.store.select_record(offset)) is not None:
+        message = decode_record(record)
+        digest = hashlib.sha256(message.body).hexdigest()
+        found.append(
+            {
+                "topic": message.topic,
+                "queueId": message.queue_id,
+                "body": bodies.get(digest, base64.b64encode(message.body).decode()),
+                "bornTimestamp": message.born_timestamp,
+                "propertiesText": message.properties_raw.decode(),
+            }
+        )
+        offset += message.record_size
+    return found
+
+
+def test_a_golden_store_with_pending_timers_goes_on(
+    golden_store: Callable[[str], Any], golden_facts: Callable[[str], dict[str, Any]]
+) -> None:
+    rig = golden_rig(golden_store("timer-before-5.5.0"))
+    after = golden_facts("timer-after-5.5.0")
+    rig.run(100_000)
+    assert contents(read_back(rig, after)) == contents(after["messages"])
+    # What is due in hours, less the recalled ones; then what rolls.
+    rig.run(3 * 3_600_000, step_ms=60_000)
+    count = Counter(body for q in range(4) for body, _ in rig.delivered("TimerTopic", q))
+    assert len(count) == 36 - 6 + 6 - 2 * 3
+    assert set(count.values()) == {1}
+    rig.run(60 * 3_600_000, step_ms=600_000)
+    count = Counter(body for q in range(4) for body, _ in rig.delivered("TimerTopic", q))
+    assert len(count) == 36
+    rig.close()
+
+
+@pytest.mark.parametrize("lost", [(), ("timerwheel",), ("timerlog",), ("timerlog", "timerwheel")])
+def test_a_golden_store_goes_on_without_a_file(
+    golden_store: Callable[[str], Any], lost: tuple[str, ...]
+) -> None:
+    golden = golden_store("timer-before-5.5.0")
+    for name in lost:
+        path = golden.root / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    rig = golden_rig(golden)
+    rig.run(60 * 3_600_000, step_ms=60_000)
+    found = {body for q in range(4) for body, _ in rig.delivered("TimerTopic", q)}
+    assert len(found) == 36
+    rig.close()
+
+
+def test_log_and_wheel_are_written_as_rocketmq_writes_them(
+    tmp_path: Path, golden_store: Callable[[str], Any]
+) -> None:
+    golden = golden_store("timer-before-5.5.0")
+    shutil.rmtree(golden.root / "timerlog")
+    (golden.root / "timerwheel").unlink()
+    (golden.root / "config" / "timercheck").unlink()
+    facts = golden.facts
+    rig = golden_rig(golden)
+    # As RocketMQ's broker did: each message is taken in at the time that its unit names.
+    expected = [u for u in facts["timerLogUnits"] if u["magic"] > 0]
+    rig.timer.queue_offset = 0
+    for unit in expected:
+        rig.now_ms = unit["enqueueTime"]
+        rig.timer.write_time_ms = rig.now_ms
+        rig.timer._enqueue(rig.now_ms, 1)
+    rig.timer.flush_now(rig.now_ms)
+    log = b"".join(path.read_bytes() for path in sorted((golden.root / "timerlog").iterdir()))
+    for unit in expected:
+        position = unit["pos"]
+        fields = int.from_bytes(log[position : position + 4], "big")
+        assert fields == UNIT_SIZE
+        ours = rig.timer.log.read(position)
+        assert ours is not None
+        assert (ours.previous, ours.magic, ours.enqueue_time, ours.delay_ms) == (
+            unit["prevPos"],
+            unit["magic"],
+            unit["enqueueTime"],
+            unit["delayedTime"],
+        )
+        assert (ours.commit_log_offset, ours.record_size, ours.topic_hash) == (
+            unit["commitLogOffset"],
+            unit["msgSize"],
+            unit["topicHash"],
+        )
+    wheel = (golden.root / "timerwheel").read_bytes()
+    assert len(wheel) == FILE_SIZE
+    for slot in facts["timerWheelSlots"]:
+        ours_slot = read_slot(wheel, slot["timeMs"])
+        assert (ours_slot.first_pos, ours_slot.last_pos, ours_slot.num) == (
+            slot["firstPos"],
+            slot["lastPos"],
+            slot["num"],
+        )
+    metrics = rig.timer.metrics(rig.now_ms).timing_count["TimerTopic"]
+    assert metrics.count == 30 + 30  # the file of RocketMQ was taken over
+    rig.close()
+
+
+def test_a_wheel_of_another_size_is_refused(tmp_path: Path) -> None:
+    Rig(tmp_path).close()
+    (tmp_path / "timerwheel").write_bytes(bytes(100))
+    with pytest.raises(StoreCorruptError, match="100 bytes"):
+        Rig(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------- crashes
+
+
+class Promises:
+    """What was put, body → due time, and which of it was acknowledged."""
+
+    def __init__(self) -> None:
+        self.due: dict[bytes, int] = {}
+        self.acknowledged: set[bytes] = set()
+
+    def check(self, rig: Rig, *, exactly_once: bool) -> None:
+        came = rig.delivered()
+        count = Counter(body for body, _ in came)
+        for body, stored_ms in came:
+            assert stored_ms >= self.due[body], (body, stored_ms, self.due[body])
+        assert not self.acknowledged - set(count)
+        if exactly_once:
+            assert set(count.values()) <= {1}
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32), ends=st.lists(st.sampled_from("ck"), max_size=6))
+def test_random_schedules_with_restarts_and_kills(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, ends: list[str]
+) -> None:
+    rng = random.Random(seed)
+    root = tmp_path_factory.mktemp("timer")
+    promises = Promises()
+    rig = Rig(root, timer_roll_window_slot=rng.choice([20, 172_800]))
+    number = 0
+    for end in [*ends, "e"]:
+        for _ in range(rng.randrange(1, 12)):
+            for _ in range(rng.randrange(0, 6)):
+                body = b"%d" % number
+                number += 1
+                due = rig.now_ms + rng.choice([1, 500, 1000, 3000, 17_000, 45_123])
+                promises.due[body] = due
+                if rig.put(body, TIMER_DELIVER_MS=due) is PutMessageStatus.PUT_OK:
+                    promises.acknowledged.add(body)
+            rig.run(rng.choice([0, 100, 700, 5000]), flush=rng.random() < 0.3)
+        if end == "c":
+            rig.close()
+        elif end == "k":
+            if rng.random() < 0.5:
+                rig.timer.write_out()
+            rig.kill()
+        if end != "e":
+            pause = rng.choice([0, 1500, 60_000])
+            window = rng.choice([20, 172_800])
+            rig = Rig(root, rig.now_ms + pause, timer_roll_window_slot=window)
+    rig.run(200_000, step_ms=1000)
+    promises.check(rig, exactly_once="k" not in ends)
+    rig.close()
+    shutil.rmtree(root)
+
+
+def scripted(disk: FaultDisk | None, root: Path, promises: Promises) -> None:
+    """Puts, deliveries, rolls and flushes; the store is synced before a promise counts."""
+    rng = random.Random(5)
+    now_ms = START_MS
+    for _ in range(2):
+        rig = Rig(root, now_ms, files=disk, timer_roll_window_slot=20)
+        for step in range(7):
+            fresh = set()
+            for number in range(3):
+                body = b"%d-%d-%d" % (now_ms % 1_000_000, step, number)
+                due = rig.now_ms + rng.choice([1, 900, 2500, 6000, 45_000])
+                promises.due[body] = due
+                if rig.put(body, TIMER_DELIVER_MS=due) is PutMessageStatus.PUT_OK:
+                    fresh.add(body)
+            rig.store.flush()
+            promises.acknowledged |= fresh
+            rig.run(1500, step_ms=1500, flush=step % 2 == 0)
+        now_ms = rig.now_ms
+        rig.close()
+
+
+@pytest.mark.crash
+def test_a_power_cut_at_any_event_loses_nothing(tmp_path: Path) -> None:
+    probe = FaultDisk()
+    scripted(probe, tmp_path / "probe", Promises())
+    events = probe.events
+    rng = random.Random(11)
+    cuts = sorted(rng.sample(range(1, events), 18))
+    for number, cut in enumerate(cuts):
+        root = tmp_path / f"cut-{cut}"
+        disk = FaultDisk(cut_power_at=cut)
+        promises = Promises()
+        with pytest.raises(PowerCut):
+            scripted(disk, root, promises)
+        # The wheel is 38 MB a copy, so each cut gets one of the images.
+        image = tmp_path / f"image-{cut}"
+        image.mkdir()
+        keep = (0.0, 0.5, 1.0)[number % 3]
+        disk.crash_image(str(image), str(root), random.Random(cut), keep)
+        shutil.rmtree(root)
+        rig = Rig(image, START_MS + 30_000, timer_roll_window_slot=20)
+        rig.run(120_000, step_ms=1000)
+        promises.check(rig, exactly_once=False)
+        rig.close()
+        shutil.rmtree(image)
