@@ -147,6 +147,16 @@ class FaultDisk(OsFileSystem):
                 if os.path.dirname(name) == path:
                     self._names[name] = file
 
+    def sync_all(self, path: str) -> bool:
+        """See FileSystem."""
+        self.event(f"sync-all {path}")
+        with self._lock:
+            for name in self._files:
+                if os.path.exists(name):
+                    self.synced(name)
+            self._names = dict(self._files)
+        return True
+
     # After the power cut
 
     def crash_image(self, target: str, root: str, rng: random.Random, keep: float) -> None:

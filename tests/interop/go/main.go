@@ -132,6 +132,8 @@ func (c *run) topic(p rocketmq.Producer) string {
 	var err error
 	for n := 0; n < 3; n++ { // the first of a new client can find no route under load
 		if _, err = p.SendSync(context.Background(), m); err == nil {
+			// Brokers tell the name server after they have acknowledged; a consumer wants the route at once.
+			time.Sleep(300 * time.Millisecond)
 			return name
 		}
 	}
@@ -461,7 +463,7 @@ func transaction(c *run) {
 func requestReply(c *run) {
 	asking := c.producer()
 	answering := c.producer(producer.WithGroupName(c.name("A")))
-	topic := c.topic(answering) // asking sends its first heartbeat with a request to a topic new to it
+	topic := c.topic(answering)
 	c.push(c.name("G"), topic, everything(), func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		for _, m := range messages {
 			if m.GetProperty("i") == "warm" {
@@ -478,6 +480,11 @@ func requestReply(c *run) {
 			}
 		}
 		return consumer.ConsumeSuccess, nil
+	})
+	// The broker can push a reply only after the asking client's first heartbeat, which has its own clock.
+	c.await(60*time.Second, "a first reply", func() bool {
+		_, err := asking.Request(context.Background(), 2*time.Second, message(topic, "t", 99))
+		return err == nil
 	})
 	for i := 0; i < 10; i++ {
 		m, err := asking.Request(context.Background(), 20*time.Second, message(topic, "t", i))
@@ -698,7 +705,11 @@ func one(sc scenario, prefix string) map[string]any {
 
 func main() {
 	flag.Parse()
-	rlog.SetLogLevel("error")
+	level := os.Getenv("ROCKETMQ_GO_LOG_LEVEL")
+	if level == "" {
+		level = "error"
+	}
+	rlog.SetLogLevel(level)
 	if flag.NArg() == 1 && flag.Arg(0) == "list" {
 		for _, sc := range scenarios {
 			fmt.Println(sc.name)

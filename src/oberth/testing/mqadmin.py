@@ -1,0 +1,247 @@
+"""Every mqadmin command over the same contents, against any cluster, and two runs compared.
+
+    ours = run_admin_suite(cluster.namesrv_addr, "5.5.0", directory)
+    compare(theirs, ours)  # label -> "equal", "differs", "fails", "both fail"
+
+The commands are in tests/interop/mqadmin.txt; AdminSuite (Java) prepares topics, messages, groups
+and a live consumer, then runs the official tool's commands one after the other in one JVM.
+Comparison is of what a person reads: addresses, times, ids, rates and sizes of logs are replaced by
+their kind first, and columns may have other widths.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from oberth.testing import peers
+from oberth.testing.clusters import cluster_for
+from oberth.testing.interop import client_classes, stream_json
+
+__all__ = [
+    "ADMIN_CONF",
+    "CommandRun",
+    "compare",
+    "normalise",
+    "plan_file",
+    "read_record",
+    "run_admin_suite",
+    "write_record",
+]
+
+#: broker.conf of a cluster whose commands are compared: users and policies kept, not enforced.
+ADMIN_CONF: Mapping[str, str] = {
+    "authenticationMetadataProvider": (
+        "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+    ),
+    "authorizationMetadataProvider": (
+        "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider"
+    ),
+}
+
+_TIMEOUT_S = 900
+_LINES_KEPT = 400
+
+#: What differs between any two runs, and what it is replaced by; in this order.
+_VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d([:,.]\d+)?"), "<date>"),
+    (re.compile(r"\d{4}-\d\d-\d\d#\d\d:\d\d:\d\d([:,.]\d+)?"), "<date>"),
+    (re.compile(r"/?\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(:\d+)?(@[\w#.-]+)?"), "<addr>"),
+    (re.compile(r"\b[0-9A-F]{32,}\b"), "<id>"),
+    (re.compile(r"spentTimeMills=\d+"), "<spent>"),
+    (re.compile(r"\b1[5-9]\d{11}\b"), "<ms>"),
+    (re.compile(r"\b\d+\.\d+(E-?\d+)?\b"), "<x>"),
+    (re.compile(r"/\S*/oberth-\S+|/tmp/\S+"), "<path>"),
+    (re.compile(r"\bV\d_\d+_\d+\w*\b"), "<version>"),
+    (re.compile(r"(?<=#)\d{6,}|\b\d{9,}\b"), "<n>"),
+    (re.compile(r"@[0-9a-f]{5,8}\b"), "@<hash>"),
+    (re.compile(r"\brt=\d+ms"), "<rt>"),
+    (re.compile(r"\bTID: \d+"), "TID: <n>"),
+    (re.compile(r"[ \t]+"), " "),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRun:
+    """One command: what it printed, and whether it ended without an exception."""
+
+    label: str
+    command: str
+    ok: bool | None
+    ended: bool
+    detail: str
+    output: str
+    errors: str
+
+
+def plan_file() -> Path:
+    """The commands: label, tab, command line."""
+    return peers.checkout() / "tests" / "interop" / "mqadmin.txt"
+
+
+def run_admin_suite(
+    namesrv_addr: str, version: str, directory: Path, *, labels: Sequence[str] = ()
+) -> list[CommandRun]:
+    """Run the commands of one release of the tool against a fresh cluster.
+
+    Args:
+        namesrv_addr: the cluster; topics and groups named Admin… are made in it.
+        version: of the tool, one of peers.CLIENT_VERSIONS.
+        directory: where exports and logs land.
+        labels: which commands; all when empty.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "conf").mkdir(exist_ok=True)
+    (directory / "conf" / "logback_tools.xml").write_text("<configuration/>")
+    topic = {"readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+    topics = [{"topicName": f"AdminList{n}", **topic} for n in range(2)]
+    (directory / "topics.json").write_text(json.dumps(topics))
+    groups = [{"groupName": f"AdminListGroup{n}"} for n in range(2)]
+    (directory / "groups.json").write_text(json.dumps(groups))
+    lines = [line for line in plan_file().read_text().splitlines() if "\t" in line]
+    chosen = [line for line in lines if not labels or line.partition("\t")[0] in labels]
+    plan = directory / "plan"
+    plan.write_text("\n".join(chosen) + "\n")
+    lib, classes = client_classes(version)
+    command = peers.java_command(
+        lib,
+        "AdminSuite",
+        *(f"namesrv={namesrv_addr}", f"plan={plan}", f"dir={directory}"),
+        classes=classes,
+        options=(
+            *("-Djava.security.manager=allow", f"-Duser.home={directory}", "-Xmx512m"),
+            f"-Djava.io.tmpdir={directory}",
+        ),
+    )
+    environment = {"ROCKETMQ_HOME": str(directory)}
+    return [
+        CommandRun(
+            label=line["scenario"],
+            command=line["command"],
+            ok=line["ok"],
+            ended=line["counts"]["ended"],
+            detail=line["detail"],
+            output=line["output"],
+            errors=line["errors"],
+        )
+        for line in stream_json(command, directory, timeout_s=_TIMEOUT_S, environment=environment)
+    ]
+
+
+def normalise(text: str) -> list[str]:
+    """Lines without what differs between any two runs, sorted (tools print maps in any order)."""
+    for pattern, kind in _VOLATILE:
+        text = pattern.sub(kind, text)
+    return sorted(line.strip() for line in text.splitlines() if line.strip())
+
+
+def compare(rival: Sequence[CommandRun], ours: Sequence[CommandRun]) -> Mapping[str, str]:
+    """What came of each command.
+
+    Returns:
+        By label: ``equal``, ``differs``, ``fails`` (only ours), ``both fail``,
+        ``only ours works`` or ``no such command``.
+    """
+    mine = {run.label: run for run in ours}
+    return {theirs.label: _verdict(theirs, mine.get(theirs.label)) for theirs in rival}
+
+
+def _verdict(theirs: CommandRun, own: CommandRun | None) -> str:
+    if theirs.ok is None:
+        return "no such command"
+    if own is None or (theirs.ok and not own.ok):
+        return "fails"
+    if not theirs.ok:
+        return "only ours works" if own.ok else "both fail"
+    return "equal" if normalise(theirs.output) == normalise(own.output) else "differs"
+
+
+def main() -> None:
+    """Compare a broker with Apache's and print the table: ``python -m oberth.testing.mqadmin``."""
+    _command()
+
+
+@click.command()
+@click.option("--broker", default="oberth", show_default=True, help="KIND or host:port.")
+@click.option("--rival", default="apache-5.5.0", show_default=True, help="KIND, or a record.")
+@click.option("--tool", default="5.5.0", show_default=True, help="Release of mqadmin.")
+@click.option("--record", type=click.Path(dir_okay=False), help="Write the rival's runs there.")
+@click.option("--diff", is_flag=True, help="Show the lines that differ.")
+@click.argument("labels", nargs=-1)
+def _command(
+    broker: str, rival: str, tool: str, record: str | None, diff: bool, labels: tuple[str, ...]
+) -> None:
+    """Run every mqadmin command on two clusters and compare.
+
+    --rival also takes a file that --record wrote, so that Apache's cluster need not run.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters are stopped
+    base = Path(tempfile.mkdtemp(prefix="oberth-mqadmin-"))
+
+    def run(kind: str) -> list[CommandRun]:
+        with cluster_for(kind, base / kind.replace(":", "-"), ADMIN_CONF) as cluster:
+            folder = base / f"tool-{kind.replace(':', '-')}"
+            return run_admin_suite(cluster.namesrv_addr, tool, folder, labels=labels)
+
+    theirs = read_record(Path(rival)) if Path(rival).is_file() else run(rival)
+    if record is not None:
+        write_record(Path(record), theirs)
+    ours = run(broker)
+    mine = {run.label: run for run in ours}
+    verdicts = compare([run for run in theirs if not labels or run.label in labels], ours)
+    before = {run.label: run for run in theirs}
+    for label, verdict in verdicts.items():
+        click.echo(f"{label:34} {verdict:16} {mine[label].detail if verdict == 'fails' else ''}")
+        if diff and verdict == "differs":
+            pair = (normalise(before[label].output), normalise(mine[label].output))
+            for line in list(difflib.unified_diff(*pair, lineterm="", n=0))[2:]:
+                if not line.startswith("@@"):
+                    click.echo("    " + line)
+    counts = Counter(verdicts.values())
+    click.echo(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
+
+
+def write_record(path: Path, runs: Sequence[CommandRun]) -> None:
+    """Keep what a cluster printed, without what differs between any two runs."""
+    kept = [
+        {
+            "label": run.label,
+            "command": run.command.split(" ", 1)[0],
+            "ok": run.ok,
+            "ended": run.ended,
+            "detail": normalise(run.detail)[0] if run.detail else "",
+            "output": normalise(run.output)[:_LINES_KEPT],
+        }
+        for run in runs
+    ]
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_record(path: Path) -> list[CommandRun]:
+    """What write_record() kept."""
+    return [
+        CommandRun(
+            label=kept["label"],
+            command=kept["command"],
+            ok=kept["ok"],
+            ended=kept["ended"],
+            detail=kept["detail"],
+            output="\n".join(kept["output"]),
+            errors="",
+        )
+        for kept in json.loads(path.read_text())
+    ]
+
+
+if __name__ == "__main__":
+    main()
