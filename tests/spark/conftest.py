@@ -147,6 +147,14 @@ class GrowingStore:
             self._write(f"consumequeue/{topic}/{queue}", offset * 20, unit, self._queue_size)
         return offset
 
+    def forget(self, topic: str, queue: int) -> None:
+        """The next message of a queue begins it anew, as when its topic was deleted."""
+        self._ends.pop((topic, queue), None)
+
+    def skip(self, topic: str, queue: int, count: int) -> None:
+        """So many messages of a queue never come."""
+        self._ends[topic, queue] = self._ends.get((topic, queue), 0) + count
+
     def _write(self, directory: str, at: int, data: bytes, file_size: int) -> None:
         start = at // file_size * file_size
         path = self.root / directory / f"{start:020d}"

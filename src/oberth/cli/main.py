@@ -19,6 +19,7 @@ COMMANDS = {
     "broker": ("oberth.cli.broker:broker", "Start a broker for name servers elsewhere."),
     "namesrv": ("oberth.cli.namesrv:namesrv", "Start a name server alone."),
     "store": ("oberth.cli.store:store", "Read, check and repair the files of a store."),
+    "spark": ("oberth.cli.spark:spark", "Pipelines over stores: dispatch, verify, export, SQL."),
 }
 
 EXIT_UNUSABLE = 2

@@ -31,6 +31,18 @@ class IndexTreeWriter:
         self._map: mmap.mmap | None = None
         self._previous: IndexHeader | None = None
 
+    @property
+    def room(self) -> int:
+        """How many entries the file that is being filled still takes, 0 where there is none."""
+        if self._map is None:
+            return 0
+        return self.shape.entries - IndexHeader(*HEADER.unpack_from(self._map)).next_entry
+
+    @property
+    def last_header(self) -> IndexHeader | None:
+        """The header of the last file that was closed."""
+        return self._previous
+
     def add(self, entries: IndexEntries) -> None:
         """Puts all entries of a stream; full files are closed and the next are begun."""
         start = 0

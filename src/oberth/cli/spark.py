@@ -1,0 +1,23 @@
+"""The group `oberth spark`: pipelines over whole stores, on this machine or a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from oberth.cli.lazy import LazyGroup
+
+COMMANDS = {
+    "dispatch": (
+        "oberth.cli.spark_dispatch:dispatch_command",
+        "Build queues and index from the CommitLog, once or as it grows.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, commands_by_name=COMMANDS)
+def spark() -> None:
+    """Pipelines over whole stores, on this machine or on a cluster.
+
+    No broker has to run. DIR is a store's root; every machine that takes part has to see it under
+    the same path. Exit codes: 0 done, 1 findings, 2 it could not be done.
+    """

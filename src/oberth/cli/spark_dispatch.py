@@ -1,0 +1,82 @@
+"""`oberth spark dispatch`."""
+
+from __future__ import annotations
+
+import click
+
+from oberth.cli.output import say, write_json
+from oberth.cli.progress import Progress
+from oberth.cli.spark_options import (
+    absolute,
+    apache_options,
+    directory_of,
+    one_store,
+    scratch_option,
+    spark_options,
+    spark_tasks,
+)
+from oberth.cli.store_options import read_entries
+
+
+@click.command(name="dispatch")
+@one_store
+@apache_options
+@spark_options
+@scratch_option
+@click.option(
+    "--into",
+    metavar="DIR2",
+    type=click.Path(file_okay=False),
+    help="Write into this directory; without it, into the store itself, which must not be in use.",
+)
+def dispatch_command(
+    directory: str | None,
+    store_option: str | None,
+    config: str | None,
+    settings: tuple[str, ...],
+    master: str,
+    confs: tuple[str, ...],
+    as_json: bool,
+    scratch: str | None,
+    into: str | None,
+) -> None:
+    """Build ConsumeQueues (with ext, batch and light queues), Index and checkpoint.
+
+    The files are those of `oberth store rebuild`, byte for byte; here many tasks make them, so a
+    log of terabytes takes as long as the machines need to read it. Into the store itself it is
+    built beside what is there and then exchanged.
+
+    Example: oberth spark dispatch ~/store --into /tmp/dispatched --master 'local[2]'
+    """
+    from oberth.spark.pipelines.dispatch import dispatch
+
+    root = directory_of(directory, store_option)
+    entries = read_entries(config, settings)
+    with (
+        spark_tasks(master, confs, app_name="oberth dispatch") as tasks,
+        Progress("dispatch", _log_size(root, entries)) as progress,
+    ):
+        report = dispatch(
+            tasks, root, absolute(into), entries=entries, scratch=absolute(scratch),
+            progress=progress,
+        )  # fmt: skip
+    if as_json:
+        write_json(report.to_json())
+        return
+    for damage in report.damages:
+        say(f"CommitLog {damage.start} to {damage.end}: no record ({damage.reason})")
+    for key, count in report.stand_ins.items():
+        say(f"{key}: {count} messages are lost; their places lead to the message that follows")
+    for topic in report.illegal_topics:
+        say(f"topic {topic!r}: no directory can have this name, its records are in no queue")
+    click.echo(
+        f"{report.records} records: {report.units} units in {report.queues} queues, "
+        f"{report.index_entries} entries in {report.index_files} index files, "
+        f"{report.seconds:.1f} s"
+    )
+
+
+def _log_size(root: str, entries: dict[str, str]) -> int:
+    from oberth.store.offline.layout import discover
+
+    return sum(each.size for each in discover(root, entries).commit_log)

@@ -1,0 +1,124 @@
+"""What all `oberth spark` commands have in common: the store, the session, Apache's options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from oberth.cli.store_options import config_option, json_option, set_option
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from oberth.spark.pipelines.tasks import OnSpark
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+master_option = click.option(
+    "--master",
+    metavar="URL",
+    default="local[*]",
+    show_default=True,
+    help="Where Spark runs: local[N], spark://host:port, yarn, k8s://….",
+)
+conf_option = click.option(
+    "--conf",
+    "confs",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting of Spark. Repeatable.",
+)
+scratch_option = click.option(
+    "--scratch",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Where tasks put what lies between the steps; every machine has to see it.",
+)
+
+
+def spark_options(command: F) -> F:
+    """--master, --conf and --json."""
+    for decorate in (json_option, conf_option, master_option):
+        command = decorate(command)
+    return command
+
+
+def one_store(command: F) -> F:
+    """DIR, or --store DIR; the command gets ``directory``."""
+    option = click.option(
+        "--store", "store_option", metavar="DIR", type=click.Path(), help="The store, as DIR."
+    )
+    argument = click.argument("directory", metavar="[DIR]", type=click.Path(), required=False)
+    return argument(option(command))
+
+
+def apache_options(command: F) -> F:
+    """-c and --set."""
+    return config_option(set_option(command))
+
+
+def directory_of(directory: str | None, store_option: str | None) -> str:
+    """The store that a command was given in one of two ways.
+
+    Raises:
+        click.UsageError: none, or two.
+    """
+    if (directory is None) == (store_option is None):
+        raise click.UsageError("name one store: DIR or --store DIR")
+    return directory or store_option or ""
+
+
+def parse_confs(confs: tuple[str, ...]) -> dict[str, str]:
+    """Spark's settings of --conf.
+
+    Raises:
+        click.UsageError: one is not NAME=VALUE.
+    """
+    settings = {}
+    for text in confs:
+        name, found, value = text.partition("=")
+        if not found or not name.strip():
+            raise click.UsageError(f"--conf {text!r}: allowed is NAME=VALUE")
+        settings[name.strip()] = value
+    return settings
+
+
+@contextmanager
+def session(
+    master: str, confs: tuple[str, ...], *, app_name: str, more: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for the length of a command.
+
+    Raises:
+        SparkUnavailableError: no Java, or no pyspark.
+    """
+    from oberth.spark.runtime import build_session
+
+    settings = {**(more or {}), **parse_confs(confs)}
+    # A command lives for seconds: the JVM's second compiler hardly pays, its start does cost.
+    quick = "spark.driver.extraJavaOptions" not in settings and master.startswith("local")
+    started = build_session(master, app_name=app_name, config=settings, quick=quick)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@contextmanager
+def spark_tasks(master: str, confs: tuple[str, ...], *, app_name: str) -> Iterator[OnSpark]:
+    """What pipelines run on, for the length of a command."""
+    from oberth.spark.pipelines.tasks import OnSpark
+
+    with session(master, confs, app_name=app_name) as started:
+        yield OnSpark(started)
+
+
+def absolute(path: str | None) -> str | None:
+    """A local path that means the same in every process; URLs stay as they are."""
+    if path is None or "://" in path:
+        return path
+    return os.path.abspath(path)

@@ -1,0 +1,186 @@
+"""Runs a function over items: as tasks of a Spark job, or one after the other in this process.
+
+A task is repeated when its process dies, so functions have to give the same result, and leave the
+same files, when they are called twice. An `OberthError` in a task is an answer rather than an
+accident: it is not tried again and is raised here as it was raised there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from oberth.errors import OberthError, SparkUnavailableError, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Done = Callable[[int, int], None]
+
+_PROGRESS_INTERVAL_S = 0.1
+
+
+class _Failed(NamedTuple):
+    error: OberthError
+
+
+class TaskRunner(Protocol):
+    """What pipelines run their work on."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at the same time."""
+
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        what: str,
+        done: Done | None = None,
+    ) -> list[Result]:
+        """The results in the order of the items.
+
+        Args:
+            function: can be pickled, or is a function of a module.
+            items: one task each.
+            what: what Spark's UI shows.
+            done: called with the number of finished tasks and of all, from any thread.
+        """
+
+
+class InProcess:
+    """Runs tasks in this process, in order."""
+
+    parallelism = 1
+
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        what: str,
+        done: Done | None = None,
+    ) -> list[Result]:
+        """See `TaskRunner`."""
+        results = []
+        for number, item in enumerate(items):
+            results.append(function(item))
+            if done is not None:
+                done(number + 1, len(items))
+        return results
+
+
+class OnSpark:
+    """Runs tasks on a session's executors.
+
+    Raises:
+        SparkUnavailableError: the session is a Spark Connect client, which cannot run tasks.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        from pyspark.sql import SparkSession as Classic
+
+        if not isinstance(session, Classic):
+            raise SparkUnavailableError(
+                "pipelines run Python tasks, which Spark Connect has no way to start: use a "
+                "classic session (--master). format('rocketmq') works with Spark Connect."
+            )
+        self._context = session.sparkContext
+
+    @property
+    def parallelism(self) -> int:
+        """See `TaskRunner`."""
+        return int(self._context.defaultParallelism)
+
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        what: str,
+        done: Done | None = None,
+    ) -> list[Result]:
+        """See `TaskRunner`.
+
+        Raises:
+            OberthError: a task raised it.
+            StoreError: a task failed for another reason, as often as Spark tries.
+        """
+        from py4j.protocol import Py4JJavaError
+
+        if not items:
+            return []
+        context = self._context
+        context.setJobGroup(f"oberth-{what}-{id(items)}", f"oberth: {what}")
+        try:
+            with _Watch(context, f"oberth-{what}-{id(items)}", len(items), done):
+                results = (
+                    context.parallelize(list(items), len(items)).map(_Guard(function)).collect()
+                )
+        except Py4JJavaError as error:
+            raise StoreError(f"{what}: a task failed: {_cause(error)}") from error
+        finally:
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+            context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+        for result in results:
+            if isinstance(result, _Failed):
+                raise result.error
+        return results
+
+
+class _Guard:
+    """Turns errors that are answers into values."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __call__(self, item: Any) -> Any:
+        try:
+            return self._function(item)
+        except OberthError as error:
+            return _Failed(error)
+
+
+def _cause(error: Any) -> str:
+    lines = [line.strip() for line in str(error.java_exception or error).splitlines()]
+    python = [line for line in lines if line and not line.startswith(("at ", "File ", "Traceback"))]
+    named = [line for line in python if "Error: " in line or "Exception: " in line]
+    return (named or python or ["unknown"])[-1]
+
+
+class _Watch:
+    """Asks Spark how many tasks of a job are done, and says so."""
+
+    def __init__(self, context: Any, group: str, total: int, done: Done | None) -> None:
+        self._context = context
+        self._group = group
+        self._total = total
+        self._done = done
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        if self._done is not None:
+            self._thread = threading.Thread(target=self._loop, name="oberth-progress", daemon=True)
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        assert self._done is not None
+        tracker = self._context.statusTracker()
+        while not self._stop.wait(_PROGRESS_INTERVAL_S):
+            finished = 0
+            for job in tracker.getJobIdsForGroup(self._group):
+                info = tracker.getJobInfo(job)
+                for stage in info.stageIds if info is not None else ():
+                    known = tracker.getStageInfo(stage)
+                    finished += known.numCompletedTasks if known is not None else 0
+            self._done(finished, self._total)

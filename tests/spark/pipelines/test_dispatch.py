@@ -1,0 +1,187 @@
+"""Dispatch in ranges gives the files of a rebuild, byte for byte, however the log is cut.
+
+Golden stores and stores with damage, without a JVM; tasks run in this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oberth.errors import StoreError, StoreLockedError
+from oberth.spark.pipelines.dispatch import STEPS, dispatch
+from oberth.spark.pipelines.tasks import InProcess, OnSpark
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.rebuild import DERIVED_DIRECTORIES, locked, rebuild
+from oberth.store.offline.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Golden = Callable[[str], Any]
+
+
+def derived_files(root: Path) -> dict[str, str]:
+    """Every file of queues and index with its digest."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for name in DERIVED_DIRECTORIES
+        for path in sorted((root / name).rglob("*"))
+        if path.is_file()
+    }
+
+
+def comparable(report: Any) -> dict[str, Any]:
+    """A report without what may differ."""
+    values: dict[str, Any] = report.to_json()
+    del values["seconds"]
+    values["standIns"] = sorted(values["standIns"], key=str)
+    return values
+
+
+def check(root: Path, tmp_path: Path, entries: dict[str, str] | None, range_size: int) -> None:
+    with StoreReader(root, entries) as reader:
+        expected = rebuild(reader, str(tmp_path / "rebuilt"))
+    found = dispatch(
+        InProcess(), str(root), str(tmp_path / "dispatched"), entries=entries,
+        range_size=range_size,
+    )  # fmt: skip
+    assert comparable(found) == comparable(expected)
+    assert derived_files(tmp_path / "dispatched") == derived_files(tmp_path / "rebuilt")
+    assert not list((tmp_path / "dispatched").glob(".oberth*"))
+
+
+def entries_of(store: Any) -> dict[str, str]:
+    """The options that a store was made with, without the paths of the machine."""
+    return {
+        name: value
+        for name, value in store.config.items()
+        if "Path" not in name or "CommitLog" in name
+    }
+
+
+def test_golden_stores(golden_name: str, golden_pristine: Golden, tmp_path: Path) -> None:
+    store = golden_pristine(golden_name)
+    # The segments of the stores with RocketMQ's defaults are holes of 1 GiB.
+    range_size = 1 << 28 if golden_name.startswith("defaults") else 20_000
+    check(store.root, tmp_path, entries_of(store), range_size)
+
+
+DAMAGE = st.lists(
+    st.tuples(
+        st.integers(0, 700_000),
+        st.one_of(st.binary(min_size=1, max_size=40), st.integers(1, 3000).map(bytes)),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=25)
+@given(damage=DAMAGE, range_size=st.integers(3000, 200_000), gone=st.booleans())
+def test_damaged_logs(
+    golden_pristine: Golden,
+    tmp_path_factory: pytest.TempPathFactory,
+    damage: list[tuple[int, bytes]],
+    range_size: int,
+    gone: bool,
+) -> None:
+    """Foreign bytes and holes anywhere, a missing file: the same records, lost in the same way."""
+    store = golden_pristine("basic-5.5.0")
+    base = tmp_path_factory.mktemp("damaged")
+    root = base / "store"
+    shutil.copytree(store.root, root)
+    segments = sorted((root / "commitlog").iterdir())
+    for position, data in damage:
+        for path in segments:
+            at = position - int(path.name)
+            if 0 <= at < path.stat().st_size - len(data):
+                with path.open("r+b") as file:
+                    file.seek(at)
+                    file.write(data)
+    if gone:
+        segments[len(segments) // 2].unlink()
+    check(root, base, None, range_size)
+    shutil.rmtree(base)
+
+
+@pytest.mark.parametrize("range_size", [3_000, 12_345, 100_000])
+def test_numbers_that_begin_anew_or_are_missing(
+    growing_store: Any, tmp_path: Path, range_size: int
+) -> None:
+    """Topics that were deleted and made again, and messages that never came, across ranges."""
+    for number in range(400):
+        growing_store.append("Orders", number % 3, b"x" * 40, keys=f"k{number}")
+        if number in (100, 260):
+            growing_store.forget("Orders", number % 3)
+        if number % 90 == 89:
+            growing_store.skip("Orders", 1, 5)
+    check(growing_store.root, tmp_path, None, range_size)
+
+
+def test_into_the_store_itself(golden_store: Golden, tmp_path: Path) -> None:
+    store = golden_store("crash-noqueue-5.5.0")
+    with StoreReader(store.root, entries_of(store)) as reader:
+        rebuild(reader, str(tmp_path / "rebuilt"))
+    report = dispatch(InProcess(), str(store.root), entries=entries_of(store))
+    assert derived_files(store.root) == derived_files(tmp_path / "rebuilt")
+    assert not list(store.root.glob("*oberth-*"))
+    with StoreReader(store.root, entries_of(store)) as reader:
+        assert verify(reader).clean
+        assert reader.layout.checkpoint is not None
+        assert reader.layout.checkpoint.logics_msg_timestamp == report.newest
+
+
+@pytest.mark.parametrize("killed_before", STEPS[1:])
+def test_killed_at_a_step(golden_store: Golden, tmp_path: Path, killed_before: str) -> None:
+    """The driver's process ends without another word: the store is as before or complete."""
+    store = golden_store("basic-5.5.0")
+    shutil.rmtree(store.root / "index")
+    before = derived_files(store.root)
+    with StoreReader(store.root) as reader:
+        rebuild(reader, str(tmp_path / "rebuilt"))
+    complete = derived_files(tmp_path / "rebuilt")
+
+    def step(name: str) -> None:
+        if name == killed_before:
+            os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            dispatch(InProcess(), str(store.root), step=step)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    left = derived_files(store.root)
+    assert left == (complete if killed_before == "clean" else before)
+    dispatch(InProcess(), str(store.root))
+    assert derived_files(store.root) == complete
+    assert not list(store.root.glob("*oberth-*"))
+
+
+def test_refusals(golden_store: Golden, tmp_path: Path) -> None:
+    store = golden_store("basic-5.5.0")
+    with locked(str(store.root)), pytest.raises(StoreLockedError):
+        dispatch(InProcess(), str(store.root))
+    with pytest.raises(StoreError, match="not empty"):
+        dispatch(InProcess(), str(store.root), str(store.root))
+    shutil.rmtree(store.root / "commitlog")
+    with pytest.raises(StoreError, match="no segment"):
+        dispatch(InProcess(), str(store.root), str(tmp_path / "into"))
+
+
+@pytest.mark.spark
+def test_on_spark(spark: SparkSession, golden_pristine: Golden, tmp_path: Path) -> None:
+    store = golden_pristine("batch-5.5.0")
+    with StoreReader(store.root) as reader:
+        rebuild(reader, str(tmp_path / "rebuilt"))
+    dispatch(OnSpark(spark), str(store.root), str(tmp_path / "dispatched"), range_size=20_000)
+    assert derived_files(tmp_path / "dispatched") == derived_files(tmp_path / "rebuilt")
