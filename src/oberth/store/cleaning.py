@@ -47,6 +47,7 @@ class CleanService:
         flags: RunningFlags,
         queue_directory: str,
         clock_ms: Callable[[], int],
+        checkpoint: Callable[[], None],
     ) -> None:
         self._config = config
         self._files = files
@@ -56,6 +57,7 @@ class CleanService:
         self._flags = flags
         self._queue_directory = queue_directory
         self._clock_ms = clock_ms
+        self._checkpoint = checkpoint
         self._manual_runs = 0
         self._clean_immediately = False
         self._last_min_offset = 0
@@ -128,6 +130,10 @@ class CleanService:
             if manual:
                 self._manual_runs -= 1
             config = self._config
+            if self._something_expired():
+                # A queue's last units must be on the disk before the records they count are gone:
+                # after a crash nothing else would say where the queue had got to.
+                self._checkpoint()
             deleted = self._commit_log.queue.delete_expired_by_time(
                 config.file_reserved_time_hours * _HOUR_MS,
                 config.delete_commit_log_files_interval_ms,
@@ -146,6 +152,14 @@ class CleanService:
         self._retry_first()
         self._follow_log()
         return deleted
+
+    def _something_expired(self) -> bool:
+        segments = self._commit_log.queue.segments
+        if len(segments) < 2:
+            return False
+        expired_ms = self._config.file_reserved_time_hours * _HOUR_MS
+        age_ms = self._clock_ms() - segments[0].modified_time_ms()
+        return self._clean_immediately or age_ms >= expired_ms
 
     def _retry_first(self) -> None:
         interval_s = self._config.redelete_hanged_file_interval_ms / 1000

@@ -146,6 +146,7 @@ class MessageStore:
             self.flags,
             f"{self.root}/{CONSUME_QUEUE}",
             clock_ms,
+            self.checkpoint_now,
         )
         self._waits = self.flush_service.is_sync
 
