@@ -268,3 +268,27 @@ def test_readers_beside_a_writer_see_a_growing_front(tmp_path: Path) -> None:
         reader.join()
     assert wrong == []
     pool.close()
+
+
+def test_many_files_are_synced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_stream, "SYNC_FILES_MAX", 5)
+    files = Recorder()
+    asked: list[str] = []
+    can = [True, False]
+
+    def sync_all(path: str) -> bool:
+        asked.append(path)
+        return OsFileSystem.sync_all(files, path) and can[len(asked) - 1]
+
+    monkeypatch.setattr(files, "sync_all", sync_all)
+    pool = FilePool(files)
+    streams = [TailStream(pool, f"{tmp_path}/{n}", FILE_SIZE) for n in range(6)]
+    for expected in ([], [stream.path(0) for stream in streams]):
+        for stream in streams:
+            append(stream, b"x")
+        pool.write_behind()
+        assert pool.sync() == 6
+        assert sorted(files.synced) == expected
+        files.directories.clear()
+    assert len(asked) == 2
+    pool.close()

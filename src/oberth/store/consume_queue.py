@@ -40,11 +40,17 @@ StoreTime = Callable[[int, int], int]
 """(CommitLog offset, record size) -> the record's store time in ms, -1 if it is not in the log."""
 
 _SCAN_UNITS: Final = 4096
+_BLOCK_UNITS: Final = 200
 _RUN_SIZE: Final = TAIL_SIZE_MAX // UNIT_SIZE * UNIT_SIZE
 # Filler, and what a power cut leaves of a page that was not written.
 _NO_MESSAGE: Final = (PRE_BLANK, bytes(UNIT_SIZE))
 _pack = UNIT.pack
 _unpack_from = UNIT.unpack_from
+
+
+def _is_valid(units: bytes, at: int) -> bool:
+    offset, size, _ = _unpack_from(units, at)
+    return bool(offset >= 0 and size > 0)
 
 
 def _first_message(units: bytes) -> int | None:
@@ -560,13 +566,29 @@ class ConsumeQueue:
                 return end
             start -= stream.file_size
 
-    def _end_of_valid(self, first: int, stop: int | None = None) -> int:
+    def _end_of_valid(self, first: int) -> int:
         """Where the valid units end that begin at ``first``, at the latest at the file's end."""
-        start, stop = first, self.roll_next_file(first) if stop is None else stop
+        start, stop = first, self.roll_next_file(first)
+        # Most queues are short: their end is found in the first block, with one read.
+        block = self._read(start, min(stop - start, _BLOCK_UNITS))
+        if not block:
+            return start
+        block_end = start + len(block) // UNIT_SIZE
+        if _is_valid(block, len(block) - UNIT_SIZE):
+            start = block_end
+        else:
+            stop = block_end - 1
+            while start < stop:
+                middle = (start + stop) // 2
+                if _is_valid(block, (middle - first) * UNIT_SIZE):
+                    start = middle + 1
+                else:
+                    stop = middle
+            return start
         while start < stop:
             middle = (start + stop) // 2
-            offset, size, _ = _unpack_from(self._read(middle, 1))
-            if offset >= 0 and size > 0:
+            data = self._read(middle, 1)
+            if data and _is_valid(data, 0):
                 start = middle + 1
             else:
                 stop = middle

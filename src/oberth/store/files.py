@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
@@ -127,6 +128,12 @@ class FileSystem(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Makes names created in or removed from a directory durable."""
+
+    def sync_all(self, path: str) -> bool:
+        """Makes all files and names of the file system below a path durable, in one go.
+
+        For thousands of files at once. False where that cannot be had; nothing is promised then.
+        """
 
     def modified_time(self, path: str) -> float:
         """Seconds since the epoch."""
@@ -377,6 +384,25 @@ class OsFileSystem:
                 raise
         finally:
             os.close(fd)
+
+    def sync_all(self, path: str) -> bool:
+        """See FileSystem."""
+        if not sys.platform.startswith("linux"):
+            return False
+        # ctypes takes 10 ms to import, and few stores have so many files.
+        import ctypes
+
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if syncfs is None:
+            return False
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            if syncfs(fd) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), path)
+        finally:
+            os.close(fd)
+        return True
 
     def modified_time(self, path: str) -> float:
         """See FileSystem."""

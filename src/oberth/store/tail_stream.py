@@ -36,6 +36,9 @@ WINDOW_SIZE = 8 << 10
 WINDOWS_MAX = 2048
 # More streams than this with unwritten bytes are written out by whoever appends.
 DIRTY_STREAMS_MAX = 4096
+# More files than this are synced with their whole file system: one commit of its journal instead of
+# one for each file (40 000 files: 94 s).
+SYNC_FILES_MAX = 64
 _FILL_SIZE = 1 << 20
 _ERASE_SIZE = 64 << 10
 
@@ -192,6 +195,8 @@ class FilePool:
             directories, self._new_names = self._new_names, set()
         count = len(paths)
         try:
+            if count > SYNC_FILES_MAX and self.files.sync_all(os.path.dirname(next(iter(paths)))):
+                paths, directories = set(), set()
             while paths:
                 path = paths.pop()
                 try:
