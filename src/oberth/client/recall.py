@@ -1,0 +1,28 @@
+"""Recall handles: URL-safe Base64 of ``v1 topic broker timestamp id``.
+
+RocketMQ: RecallMessageHandle.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from oberth.client.messages import MESSAGE_ILLEGAL
+from oberth.errors import MQClientError
+
+
+def broker_of_recall_handle(handle: str) -> str:
+    """The broker that keeps the message of a handle.
+
+    Raises:
+        MQClientError: it is none.
+    """
+    try:
+        text = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode()
+    except (binascii.Error, ValueError) as error:
+        raise MQClientError(f"recall handle {handle[:80]!r}: {error}", MESSAGE_ILLEGAL) from None
+    parts = text.split(" ")
+    if len(parts) != 5 or parts[0] != "v1":
+        raise MQClientError(f"recall handle {handle[:80]!r}: {text[:80]!r}", MESSAGE_ILLEGAL)
+    return parts[2]

@@ -1,0 +1,133 @@
+"""Routes: what a name server's answer means for producers and consumers.
+
+Pure functions of TopicRouteData, and the round robin of a producer over the queues that it may
+write. RocketMQ: MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishInfo.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from oberth.formats.topic_config import Permission
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.bodies.route import MASTER_ID, BrokerData, TopicRouteData
+
+
+def publish_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
+    """The queues that may be written, of brokers that have a master; sorted by broker name.
+
+    A topic with an order configuration (``broker:queues;broker:queues``) has just those queues.
+    """
+    if route.order_topic_conf:
+        queues = []
+        for item in route.order_topic_conf.split(";"):
+            broker, found, count = item.strip().partition(":")
+            if found and count.isdigit():
+                queues += [
+                    MessageQueue(topic=topic, broker_name=broker, queue_id=number)
+                    for number in range(int(count))
+                ]
+        return queues
+    masters = {
+        broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs
+    }
+    return [
+        MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=number)
+        for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
+        if data.perm & Permission.WRITE and data.broker_name in masters
+        for number in range(data.write_queue_nums)
+    ]
+
+
+def subscribe_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
+    """The queues that may be read, sorted as all clients sort them."""
+    return sorted(
+        MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=number)
+        for data in route.queue_datas
+        if data.perm & Permission.READ
+        for number in range(data.read_queue_nums)
+    )
+
+
+def with_queues_at_most(route: TopicRouteData, count: int) -> TopicRouteData:
+    """The route of a topic that a first send will make from the template topic's."""
+    for data in route.queue_datas:
+        data.read_queue_nums = data.write_queue_nums = min(count, data.read_queue_nums)
+    return route
+
+
+def is_same_route(one: TopicRouteData | None, other: TopicRouteData) -> bool:
+    """Whether two routes say the same, in whatever order."""
+    return one is not None and _route_key(one) == _route_key(other)
+
+
+def _route_key(route: TopicRouteData) -> tuple[object, ...]:
+    return (
+        route.order_topic_conf,
+        sorted(
+            (
+                data.broker_name,
+                data.perm,
+                data.read_queue_nums,
+                data.write_queue_nums,
+                data.topic_sys_flag,
+            )
+            for data in route.queue_datas
+        ),
+        sorted(
+            (data.broker_name, data.cluster, sorted(data.broker_addrs.items()))
+            for data in route.broker_datas
+        ),
+    )
+
+
+def any_address(broker: BrokerData) -> str | None:
+    """The master's address, else one of the others by chance."""
+    master = broker.broker_addrs.get(MASTER_ID)
+    if master is not None:
+        return master
+    return random.choice(list(broker.broker_addrs.values())) if broker.broker_addrs else None
+
+
+@dataclass(slots=True)
+class TopicPublishInfo:
+    """The queues that a producer writes to in turns.
+
+    Attributes:
+        queues: never empty.
+        order: whether the topic has an order configuration.
+        next_index: position of the next turn.
+    """
+
+    topic: str
+    queues: list[MessageQueue]
+    order: bool = False
+    next_index: int = 0
+
+    def select(self, last_broker: str | None = None) -> MessageQueue:
+        """The next queue; of another broker than the one that just failed, if there is any."""
+        queues = self.queues
+        count = len(queues)
+        index = self.next_index
+        self.next_index = index + 1
+        if last_broker is not None:
+            for step in range(count):
+                queue = queues[(index + step) % count]
+                if queue.broker_name != last_broker:
+                    self.next_index = index + step + 1
+                    return queue
+        return queues[index % count]
+
+    def select_where(
+        self, wanted: Callable[[MessageQueue], bool], last_broker: str | None
+    ) -> MessageQueue | None:
+        """The next queue that is wanted and not of ``last_broker``, or None."""
+        count = len(self.queues)
+        for _ in range(count):
+            queue = self.queues[self.next_index % count]
+            self.next_index += 1
+            if queue.broker_name != last_broker and wanted(queue):
+                return queue
+        return None
