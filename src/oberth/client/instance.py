@@ -1,0 +1,785 @@
+"""ClientInstance: what all producers and consumers of one configuration share.
+
+One connection to each address, the cache of routes, heartbeats, the clock of rebalances and offset
+commits, and the requests that brokers start. RocketMQ: MQClientInstance, MQClientAPIImpl.
+
+Lifecycle: made and found by ``ClientInstance.acquire``, started by its first user, closed when the
+last one left. Everything runs on one event loop; nothing may be called from another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from oberth.client.acl import SessionCredentials
+from oberth.client.config import ClientConfig, local_ip, split_addresses
+from oberth.client.route import (
+    TopicPublishInfo,
+    any_address,
+    is_same_route,
+    publish_queues,
+    subscribe_queues,
+    with_queues_at_most,
+)
+from oberth.client.unique_ids import UniqueIds
+from oberth.errors import (
+    MQBrokerError,
+    MQClientError,
+    OberthError,
+    RemotingError,
+)
+from oberth.formats.names import AUTO_CREATE_TOPIC_KEY
+from oberth.remoting.aio.channel import Channel, ChannelOptions
+from oberth.remoting.aio.client import ClientOptions, RemotingClient
+from oberth.remoting.aio.processors import ProcessorTable, Stage
+from oberth.remoting.bodies.base import Body, MessageQueue
+from oberth.remoting.bodies.clients import (
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    ProducerData,
+)
+from oberth.remoting.bodies.route import MASTER_ID, TopicRouteData
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import Body as CommandBody
+from oberth.remoting.command import RemotingCommand, create_request, create_response
+from oberth.remoting.headers.base import CommandHeader
+from oberth.remoting.headers.group import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerListByGroupRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    ResetOffsetRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from oberth.remoting.headers.namesrv import GetRouteInfoRequestHeader
+from oberth.remoting.headers.send import ReplyMessageRequestHeader
+from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
+
+_LOG: Final = logging.getLogger("oberth.client")
+_T = TypeVar("_T")
+
+NO_NAME_SERVER: Final = 10004
+NOT_FOUND_TOPIC: Final = 10005
+"""MQClientError.response_code, as in RocketMQ: ClientErrorCode."""
+
+NAMESRV_URL_INTERVAL_S: Final = 120.0
+HEARTBEAT_AFTER_LOSS_S: Final = 0.2
+"""How soon after a lost connection the broker is told again who we are."""
+
+REBALANCE_PAUSE_S: Final = 0.02
+"""Notices that come together make one rebalance."""
+
+
+def now_ms() -> int:
+    """The wall clock, ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class InnerProducer(Protocol):
+    """A producer, as the instance knows it."""
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+
+    def publish_topics(self) -> Iterable[str]:
+        """Topics whose routes it needs."""
+
+    def on_route(self, topic: str) -> None:
+        """A route changed."""
+
+    def on_check_transaction(
+        self, addr: str, header: CheckTransactionStateRequestHeader, body: bytes
+    ) -> None:
+        """A broker wants to know how a transaction ended."""
+
+
+class InnerConsumer(Protocol):
+    """A consumer, as the instance knows it."""
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+
+    def subscribed_topics(self) -> Iterable[str]:
+        """Topics whose routes it needs."""
+
+    def on_route(self, topic: str) -> None:
+        """A route changed."""
+
+    def consumer_data(self) -> ConsumerData | None:
+        """What heartbeats say of it; None: nothing."""
+
+    async def do_rebalance(self) -> bool:
+        """Take the queues that are ours now; whether all went well."""
+
+    async def persist_offsets(self, *, wait: bool = False) -> None:
+        """Commit what changed."""
+
+    async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        """A tool wants us to go on elsewhere."""
+
+    def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
+        """Offsets of a topic."""
+
+    def running_info(self) -> Body:
+        """All about it."""
+
+    async def consume_directly(self, body: bytes, broker_name: str) -> Body:
+        """Consume one message at once."""
+
+
+class ClientInstance:
+    """Shared state of clients with one configuration.
+
+    Attributes:
+        client_id: ``ip@instance``, unique in every group.
+        routes: by topic, as name servers gave them.
+        brokers: addresses by broker name and id.
+        now_ms: the wall clock.
+    """
+
+    _instances: weakref.WeakKeyDictionary[
+        asyncio.AbstractEventLoop, dict[object, list[ClientInstance]]
+    ] = weakref.WeakKeyDictionary()
+    _numbers = itertools.count()
+
+    def __init__(self, config: ClientConfig, *, stable_id: bool = False) -> None:
+        self.config = config
+        self.now_ms = now_ms
+        ip = config.client_ip or local_ip()
+        name = config.instance_name
+        if name == "DEFAULT" and not stable_id:
+            name = f"{os.getpid()}#{time.monotonic_ns()}{next(self._numbers)}"
+        self.client_id = f"{ip}@{name}" + (f"@{config.unit_name}" if config.unit_name else "")
+        self.unique_ids = UniqueIds(ip)
+        self.credentials = (
+            SessionCredentials(config.access_key, config.secret_key, config.security_token)
+            if config.access_key
+            else None
+        )
+        self.routes: dict[str, TopicRouteData] = {}
+        self.brokers: dict[str, dict[int, str]] = {}
+        self.broker_versions: dict[str, int] = {}
+        self.producers: dict[str, InnerProducer] = {}
+        self.consumers: dict[str, InnerConsumer] = {}
+        self.reply_handlers: list[Callable[[ReplyMessageRequestHeader, bytes], bool]] = []
+        self._publish: dict[str, TopicPublishInfo] = {}
+        self._namesrv = split_addresses(config.namesrv_addr)
+        self._namesrv_index = random.randrange(max(len(self._namesrv), 1))
+        self._route_tasks: dict[tuple[str, bool], asyncio.Task[TopicRouteData | None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._heartbeat_wanted = asyncio.Event()
+        self._rebalance_wanted = asyncio.Event()
+        self._users = 0
+        self._started = False
+        self._closed = False
+        self._key: object = None
+        self._loop = asyncio.get_running_loop()
+        self.remoting = RemotingClient(
+            self._processors(),
+            ClientOptions(
+                channel=ChannelOptions(proxy_protocol=False),
+                connect_timeout_s=config.connect_timeout_ms / 1000,
+                timeout_s=config.mq_client_api_timeout_ms / 1000,
+                tls_context=config.tls_context,
+            ),
+            on_close=self._on_connection_closed,
+        )
+
+    # -------------------------------------------------------------------------------- life cycle
+
+    @classmethod
+    async def acquire(
+        cls,
+        config: ClientConfig,
+        *,
+        producer: InnerProducer | None = None,
+        consumer: InnerConsumer | None = None,
+        stable_id: bool = False,
+    ) -> ClientInstance:
+        """The instance for a configuration on the running loop, with one more user.
+
+        Two members of one group never share an instance: the brokers tell them apart by client id.
+        """
+        loop = asyncio.get_running_loop()
+        by_key = cls._instances.setdefault(loop, {})
+        key = (config, stable_id)
+        known = by_key.setdefault(key, [])
+        instance = next(
+            (
+                each
+                for each in known
+                if not each._closed
+                and (producer is None or producer.group not in each.producers)
+                and (consumer is None or consumer.group not in each.consumers)
+            ),
+            None,
+        )
+        if instance is None:
+            if known and config.instance_name != "DEFAULT":
+                group = (producer or consumer).group if producer or consumer else ""  # type: ignore[union-attr]
+                raise MQClientError(
+                    f"group {group} is started twice with the instance name "
+                    f"{config.instance_name!r}; each member needs its own"
+                )
+            instance = cls(config, stable_id=stable_id)
+            instance._key = key
+            known.append(instance)
+        instance._users += 1
+        if producer is not None:
+            instance.producers[producer.group] = producer
+        if consumer is not None:
+            instance.consumers[consumer.group] = consumer
+        instance._start()
+        return instance
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        config = self.config
+        if config.namesrv_url:
+            self.spawn(self._every(NAMESRV_URL_INTERVAL_S, self._refresh_name_servers, 0.0))
+        self.spawn(self._every(config.poll_name_server_interval_ms / 1000, self.update_routes))
+        self.spawn(self._heartbeat_loop())
+        self.spawn(
+            self._every(config.persist_consumer_offset_interval_ms / 1000, self._persist_offsets)
+        )
+        self.spawn(self._rebalance_loop())
+
+    async def release(
+        self, *, producer: InnerProducer | None = None, consumer: InnerConsumer | None = None
+    ) -> None:
+        """A user leaves: brokers are told, and the last one closes the connections."""
+        if producer is not None and self.producers.get(producer.group) is producer:
+            del self.producers[producer.group]
+        if consumer is not None and self.consumers.get(consumer.group) is consumer:
+            del self.consumers[consumer.group]
+        if producer is not None or consumer is not None:
+            await self._unregister(
+                producer.group if producer else None, consumer.group if consumer else None
+            )
+        self._users -= 1
+        if self._users:
+            return
+        self._closed = True
+        known = self._instances.get(self._loop, {}).get(self._key)
+        if known is not None and self in known:
+            known.remove(self)
+            if not known:
+                del self._instances[self._loop][self._key]
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.remoting.aclose()
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """A task that ends with the instance."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("%s: background work failed", self.client_id, exc_info=error)
+
+    async def _every(
+        self, interval_s: float, work: Callable[[], Awaitable[Any]], first_s: float | None = None
+    ) -> None:
+        await asyncio.sleep(interval_s if first_s is None else first_s)
+        while True:
+            try:
+                await work()
+            except OberthError as error:
+                _LOG.warning("%s: %s: %s", self.client_id, work.__name__, error)
+            except Exception:  # noqa: BLE001 - the next round may go better
+                _LOG.exception("%s: %s", self.client_id, work.__name__)
+            await asyncio.sleep(interval_s)
+
+    # ------------------------------------------------------------------------------------ requests
+
+    async def invoke(
+        self, addr: str, request: RemotingCommand, timeout_s: float | None = None
+    ) -> RemotingCommand:
+        """Ask an address; the response may have any code."""
+        if self.credentials is not None:
+            self.credentials.sign(request)
+        return await self.remoting.invoke(addr, request, timeout_s)
+
+    async def invoke_oneway(self, addr: str, request: RemotingCommand) -> None:
+        """Tell an address."""
+        if self.credentials is not None:
+            self.credentials.sign(request)
+        await self.remoting.invoke_oneway(addr, request)
+
+    async def ask(
+        self,
+        addr: str,
+        code: int,
+        header: CommandHeader | None = None,
+        body: CommandBody = b"",
+        *,
+        timeout_s: float | None = None,
+        allowed: Sequence[int] = (ResponseCode.SUCCESS,),
+    ) -> RemotingCommand:
+        """Ask an address; only the allowed codes come back.
+
+        Raises:
+            MQBrokerError: any other code.
+            RemotingError: no connection, no answer.
+        """
+        response = await self.invoke(addr, create_request(code, header, body), timeout_s)
+        if response.code not in allowed:
+            raise MQBrokerError(response.code, response.remark or "", addr)
+        return response
+
+    async def tell(
+        self, addr: str, code: int, header: CommandHeader | None = None, body: CommandBody = b""
+    ) -> None:
+        """Tell an address something that it does not answer.
+
+        Raises:
+            RemotingError: no connection.
+        """
+        await self.invoke_oneway(addr, create_request(code, header, body))
+
+    # ------------------------------------------------------------------------------- name servers
+
+    @property
+    def name_server_addresses(self) -> list[str]:
+        """The name servers that are asked."""
+        return list(self._namesrv)
+
+    def update_name_server_addresses(self, addresses: Sequence[str]) -> None:
+        """Ask others from now on."""
+        if addresses and list(addresses) != self._namesrv:
+            self._namesrv = list(addresses)
+            self._namesrv_index = random.randrange(len(self._namesrv))
+
+    async def _refresh_name_servers(self) -> None:
+        from oberth.client.name_server_list import fetch_name_servers
+
+        found = await asyncio.to_thread(fetch_name_servers, self.config.namesrv_url)
+        self.update_name_server_addresses(found)
+
+    async def ask_name_server(
+        self,
+        code: int,
+        header: CommandHeader | None = None,
+        body: CommandBody = b"",
+        *,
+        timeout_s: float | None = None,
+        allowed: Sequence[int] = (ResponseCode.SUCCESS,),
+    ) -> RemotingCommand:
+        """Ask the name server that answered last, else the others in turn.
+
+        Raises:
+            MQBrokerError: a code that is not allowed.
+            MQClientError: there are no name servers.
+            RemotingError: none of them answered.
+        """
+        if not self._namesrv and self.config.namesrv_url:
+            await self._refresh_name_servers()
+        count = len(self._namesrv)
+        if not count:
+            raise MQClientError("no name server address is known", NO_NAME_SERVER)
+        failure: RemotingError | None = None
+        for _ in range(count):
+            addr = self._namesrv[self._namesrv_index % len(self._namesrv)]
+            try:
+                return await self.ask(
+                    addr, code, header, body, timeout_s=timeout_s, allowed=allowed
+                )
+            except RemotingError as error:
+                failure = error
+                self._namesrv_index += 1
+        assert failure is not None
+        raise failure
+
+    # -------------------------------------------------------------------------------------- routes
+
+    async def fetch_route(
+        self, topic: str, timeout_s: float | None = None
+    ) -> TopicRouteData | None:
+        """The route as a name server has it now; None: no such topic."""
+        response = await self.ask_name_server(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            GetRouteInfoRequestHeader(topic=topic),
+            timeout_s=timeout_s,
+            allowed=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST),
+        )
+        if response.code != ResponseCode.SUCCESS or not response.body_bytes():
+            return None
+        return TopicRouteData.decode(response.body_bytes())
+
+    async def update_route(
+        self, topic: str, *, template: str = "", queue_nums_max: int = 0
+    ) -> TopicRouteData | None:
+        """Bring one route up to date; callers that ask at the same time share one request.
+
+        Args:
+            topic: whose route.
+            template: topic whose route stands for it while it does not exist.
+            queue_nums_max: queues that a topic gets that is made from the template.
+        """
+        key = (topic, bool(template))
+        task = self._route_tasks.get(key)
+        if task is None:
+            task = self._loop.create_task(self._update_route(topic, template, queue_nums_max))
+            self._route_tasks[key] = task
+            self._tasks.add(task)
+            task.add_done_callback(lambda task: self._on_route_task_done(key, task))
+        return await asyncio.shield(task)
+
+    def _on_route_task_done(
+        self, key: tuple[str, bool], task: asyncio.Task[TopicRouteData | None]
+    ) -> None:
+        self._route_tasks.pop(key, None)
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # who waited has heard of it
+
+    async def _update_route(
+        self, topic: str, template: str, queue_nums_max: int
+    ) -> TopicRouteData | None:
+        route = await self.fetch_route(template or topic)
+        if route is None:
+            return None
+        if template:
+            with_queues_at_most(route, queue_nums_max)
+        self._note_route(topic, route)
+        return route
+
+    def _note_route(self, topic: str, route: TopicRouteData) -> None:
+        for broker in route.broker_datas:
+            if self.brokers.get(broker.broker_name) != broker.broker_addrs:
+                self.brokers[broker.broker_name] = dict(broker.broker_addrs)
+                self.heartbeat_soon()
+        if is_same_route(self.routes.get(topic), route):
+            return
+        self.routes[topic] = route
+        self._publish.pop(topic, None)
+        for producer in list(self.producers.values()):
+            producer.on_route(topic)
+        for consumer in list(self.consumers.values()):
+            consumer.on_route(topic)
+
+    async def update_routes(self) -> None:
+        """Bring the routes of all topics in use up to date, and forget brokers that are gone."""
+        topics: set[str] = set()
+        for producer in self.producers.values():
+            topics.update(producer.publish_topics())
+        for consumer in self.consumers.values():
+            topics.update(consumer.subscribed_topics())
+        for topic in sorted(topics):
+            try:
+                await self.update_route(topic)
+            except OberthError as error:
+                _LOG.warning("route of %s: %s", topic, error)
+        self._forget_gone_brokers()
+
+    def _forget_gone_brokers(self) -> None:
+        named = {
+            broker.broker_name: broker.broker_addrs
+            for route in self.routes.values()
+            for broker in route.broker_datas
+        }
+        for name in list(self.brokers):
+            if name not in named:
+                del self.brokers[name]
+
+    def publish_info_nowait(self, topic: str) -> TopicPublishInfo | None:
+        """The queues that a topic may be sent to, if its route is known."""
+        info = self._publish.get(topic)
+        if info is None:
+            route = self.routes.get(topic)
+            if route is None:
+                return None
+            queues = publish_queues(topic, route)
+            if not queues:
+                return None
+            info = TopicPublishInfo(
+                topic, queues, bool(route.order_topic_conf), random.randrange(1 << 16)
+            )
+            self._publish[topic] = info
+        return info
+
+    async def publish_info(
+        self, topic: str, *, template: str = AUTO_CREATE_TOPIC_KEY, queue_nums: int = 4
+    ) -> TopicPublishInfo:
+        """The queues that a topic may be sent to.
+
+        Raises:
+            MQClientError: neither the topic nor the template has a route, or no queue of it can
+                be written.
+            RemotingError: no name server answered.
+        """
+        info = self.publish_info_nowait(topic)
+        if info is not None:
+            return info
+        route = await self.update_route(topic)
+        if route is None and template:
+            route = await self.update_route(topic, template=template, queue_nums_max=queue_nums)
+        info = self.publish_info_nowait(topic)
+        if info is None:
+            why = "no route info of this topic" if route is None else "no queue may be written"
+            raise MQClientError(f"topic {topic}: {why}", NOT_FOUND_TOPIC)
+        return info
+
+    async def subscribe_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that a topic may be read from, sorted; empty: no such topic."""
+        route = self.routes.get(topic)
+        if route is None:
+            route = await self.update_route(topic)
+        return subscribe_queues(topic, route) if route is not None else []
+
+    def master_address(self, broker_name: str) -> str | None:
+        """The address of a broker's master."""
+        return self.brokers.get(broker_name, {}).get(MASTER_ID)
+
+    def broker_address(
+        self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = False
+    ) -> str | None:
+        """The address of one replica; unless ``only_this``, of another when it is gone."""
+        addresses = self.brokers.get(broker_name)
+        if not addresses:
+            return None
+        addr = addresses.get(broker_id)
+        if addr is None and not only_this:
+            addr = next((addresses[each] for each in sorted(addresses)), None)
+        return addr
+
+    async def require_address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
+        """The address that serves a queue, after a look at the route if need be.
+
+        Raises:
+            MQClientError: the broker is not in the route.
+            RemotingError: no name server answered.
+        """
+        addr = self.broker_address(queue.broker_name, broker_id)
+        if addr is None:
+            await self.update_route(queue.topic)
+            addr = self.broker_address(queue.broker_name, broker_id)
+            if addr is None:
+                raise MQClientError(f"broker {queue.broker_name} of {queue.topic} has no address")
+        return addr
+
+    async def address_of_topic(self, topic: str) -> str | None:
+        """Any broker of a topic, for questions that each of them can answer."""
+        route = self.routes.get(topic)
+        if route is None:
+            route = await self.update_route(topic)
+        if route is None or not route.broker_datas:
+            return None
+        return any_address(random.choice(route.broker_datas))
+
+    # ----------------------------------------------------------------------------------- heartbeats
+
+    def heartbeat_soon(self) -> None:
+        """Tell the brokers at once who we are."""
+        self._heartbeat_wanted.set()
+
+    async def _heartbeat_loop(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self.config.heartbeat_broker_interval_ms / 1000):
+                    await self._heartbeat_wanted.wait()
+            except TimeoutError:
+                pass
+            self._heartbeat_wanted.clear()
+            await self.send_heartbeats()
+
+    def heartbeat_data(self) -> HeartbeatData:
+        """Who we are."""
+        consumers = [consumer.consumer_data() for consumer in self.consumers.values()]
+        return HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[ProducerData(group_name=group) for group in self.producers],
+            consumer_data_set=[data for data in consumers if data is not None],
+        )
+
+    async def send_heartbeats(self) -> None:
+        """Tell all brokers that we know of; producers alone tell masters only."""
+        data = self.heartbeat_data()
+        if not data.producer_data_set and not data.consumer_data_set:
+            return
+        body = data.encode()
+        addresses = [
+            addr
+            for by_id in self.brokers.values()
+            for broker_id, addr in by_id.items()
+            if data.consumer_data_set or broker_id == MASTER_ID
+        ]
+        await asyncio.gather(*(self._send_heartbeat(addr, body) for addr in addresses))
+
+    async def _send_heartbeat(self, addr: str, body: bytes) -> None:
+        try:
+            response = await self.ask(addr, RequestCode.HEART_BEAT, None, body)
+            self.broker_versions[addr] = response.version
+        except (OberthError, OSError) as error:
+            _LOG.info("heartbeat to %s: %s", addr, error)
+
+    async def _unregister(self, producer_group: str | None, consumer_group: str | None) -> None:
+        header = UnregisterClientRequestHeader(
+            client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
+        )
+
+        async def tell(addr: str) -> None:
+            # A broker without a connection to us has already forgotten us.
+            if self.remoting.channel_nowait(addr) is None:
+                return
+            try:
+                await self.ask(addr, RequestCode.UNREGISTER_CLIENT, header, timeout_s=1.0)
+            except OberthError as error:
+                _LOG.info("unregister at %s: %s", addr, error)
+
+        addresses = {addr for by_id in self.brokers.values() for addr in by_id.values()}
+        await asyncio.gather(*(tell(addr) for addr in addresses))
+
+    def _on_connection_closed(self, addr: str, channel: Channel) -> None:
+        del channel
+        if self._closed:
+            return
+        if any(addr in by_id.values() for by_id in self.brokers.values()):
+            # The broker has dropped us from its groups with the connection.
+            self._loop.call_later(HEARTBEAT_AFTER_LOSS_S, self._heartbeat_wanted.set)
+
+    # ------------------------------------------------------------------------ rebalance and commits
+
+    def rebalance_soon(self) -> None:
+        """Look at once which queues are ours."""
+        self._rebalance_wanted.set()
+
+    async def _rebalance_loop(self) -> None:
+        interval_s = self.config.rebalance_interval_ms / 1000
+        balanced = True
+        while True:
+            try:
+                async with asyncio.timeout(interval_s if balanced else min(1.0, interval_s)):
+                    await self._rebalance_wanted.wait()
+                await asyncio.sleep(REBALANCE_PAUSE_S)
+            except TimeoutError:
+                pass
+            self._rebalance_wanted.clear()
+            balanced = True
+            for consumer in list(self.consumers.values()):
+                try:
+                    balanced &= await consumer.do_rebalance()
+                except OberthError as error:
+                    balanced = False
+                    _LOG.warning("rebalance of %s: %s", consumer.group, error)
+
+    async def _persist_offsets(self) -> None:
+        for consumer in list(self.consumers.values()):
+            await consumer.persist_offsets()
+
+    async def consumer_ids(self, topic: str, group: str) -> list[str] | None:
+        """The members of a group, as any broker of a topic knows them; None: it could not say."""
+        addr = await self.address_of_topic(topic)
+        if addr is None:
+            return None
+        header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+        try:
+            response = await self.ask(addr, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        except (MQBrokerError, RemotingError) as error:
+            _LOG.info("members of %s: %s", group, error)
+            return None
+        return GetConsumerListByGroupResponseBody.decode(response.body_bytes()).consumer_id_list
+
+    # ------------------------------------------------------------------------ requests from brokers
+
+    def _processors(self) -> ProcessorTable:
+        table = ProcessorTable()
+        stage = Stage("client", tasks=16)
+        table.sync([RequestCode.NOTIFY_CONSUMER_IDS_CHANGED], self._on_ids_changed)
+        table.sync([RequestCode.CHECK_TRANSACTION_STATE], self._on_check_transaction)
+        table.sync([RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT], self._on_reply)
+        table.async_([RequestCode.RESET_CONSUMER_CLIENT_OFFSET], self._on_reset, stage=stage)
+        table.sync([RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT], self._on_status)
+        table.sync([RequestCode.GET_CONSUMER_RUNNING_INFO], self._on_running_info)
+        table.async_([RequestCode.CONSUME_MESSAGE_DIRECTLY], self._on_consume, stage=stage)
+        return table
+
+    def _on_ids_changed(self, channel: Channel, request: RemotingCommand) -> None:
+        del channel
+        header = request.header(NotifyConsumerIdsChangedRequestHeader)
+        if header.consumer_group in self.consumers:
+            self.rebalance_soon()
+
+    def _on_check_transaction(self, channel: Channel, request: RemotingCommand) -> None:
+        from oberth.client.messages import decode_messages
+        from oberth.formats.properties import PRODUCER_GROUP
+
+        header = request.header(CheckTransactionStateRequestHeader)
+        messages = decode_messages(request.body_bytes())
+        group = messages[0].get_property(PRODUCER_GROUP) if messages else ""
+        producer = self.producers.get(group)
+        if producer is None:
+            _LOG.warning("transaction check for the group %r, which is not here", group)
+            return
+        producer.on_check_transaction(str(channel.remote), header, request.body_bytes())
+
+    def _on_reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        del channel
+        header = request.header(ReplyMessageRequestHeader)
+        if not any(handle(header, request.body_bytes()) for handle in self.reply_handlers):
+            _LOG.info("a reply that nobody waits for: %s", header.properties)
+        return create_response(request, ResponseCode.SUCCESS)
+
+    async def _on_reset(self, channel: Channel, request: RemotingCommand) -> None:
+        from oberth.remoting.bodies.offsets import ResetOffsetBody
+
+        del channel
+        header = request.header(ResetOffsetRequestHeader)
+        consumer = self.consumers.get(header.group)
+        if consumer is not None:
+            offsets = ResetOffsetBody.decode(request.body_bytes()).offset_table
+            await consumer.reset_offsets(header.topic, dict(offsets))
+
+    def _on_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        from oberth.remoting.bodies.offsets import GetConsumerStatusBody
+
+        del channel
+        header = request.header(GetConsumerStatusRequestHeader)
+        consumer = self.consumers.get(header.group)
+        offsets = consumer.consumer_status(header.topic) if consumer is not None else {}
+        body = GetConsumerStatusBody(message_queue_table=offsets)
+        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
+
+    def _on_running_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        del channel
+        header = request.header(GetConsumerRunningInfoRequestHeader)
+        consumer = self.consumers.get(header.consumer_group)
+        if consumer is None:
+            return self._not_here(request, header.consumer_group)
+        return create_response(request, ResponseCode.SUCCESS, body=consumer.running_info().encode())
+
+    async def _on_consume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        del channel
+        header = request.header(ConsumeMessageDirectlyResultRequestHeader)
+        consumer = self.consumers.get(header.consumer_group)
+        if consumer is None:
+            return self._not_here(request, header.consumer_group)
+        body = await consumer.consume_directly(request.body_bytes(), header.broker_name or "")
+        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
+
+    def _not_here(self, request: RemotingCommand, group: str) -> RemotingCommand:
+        return create_response(
+            request,
+            ResponseCode.SYSTEM_ERROR,
+            f"The Consumer Group <{group}> not exist in this consumer",
+        )

@@ -1,0 +1,1005 @@
+"""Producer: sends messages. RocketMQ: DefaultMQProducer, DefaultMQProducerImpl.
+
+    async with Producer("orders", namesrv_addr="127.0.0.1:9876") as producer:
+        result = await producer.send(Message("OrderTopic", b"42", tags="paid"))
+
+``send`` returns when the broker has answered, and tries other brokers when one fails;
+``send_async`` returns a future as soon as the message is on its way; ``send_oneway`` wants no
+answer. A message whose send failed may be stored all the same, and one that was tried twice may be
+stored twice: consumers see the same ``msg_id`` then.
+
+Lifecycle: ``start`` to ``shutdown``, or ``async with``. All calls belong to the loop that started
+it; ``oberth.client.blocking`` has the same class for programs without a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from oberth.client.config import ClientConfig, fast_address
+from oberth.client.fault_latency import LatencyFaultTolerance
+from oberth.client.instance import ClientInstance, now_ms
+from oberth.client.messages import (
+    MESSAGE_ILLEGAL,
+    Message,
+    SendResult,
+    SendStatus,
+    encode_message_properties,
+)
+from oberth.client.retry import (
+    RETRY_RESPONSE_CODES,
+    is_async_send_retryable,
+    is_send_retryable,
+    is_unreachable,
+)
+from oberth.client.route import TopicPublishInfo
+from oberth.client.selectors import MessageQueueSelector, select_by_hash
+from oberth.client.send_frames import SendTemplate, properties_json
+from oberth.errors import (
+    ClientError,
+    MQBrokerError,
+    MQClientError,
+    RemoteProtocolError,
+    RemotingError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+)
+from oberth.formats import names
+from oberth.formats import properties as p
+from oberth.formats.batch_body import BatchItem, encode_batch
+from oberth.formats.compression import Compression, compress, with_compression
+from oberth.formats.names import AUTO_CREATE_TOPIC_KEY, DEFAULT_PRODUCER_GROUP
+from oberth.formats.sys_flag import TRANSACTION_PREPARED
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
+from oberth.remoting.headers.send import RecallMessageRequestHeader, RecallMessageResponseHeader
+
+if TYPE_CHECKING:
+    from oberth.client.messages import MessageExt
+    from oberth.client.request_reply import RequestTable
+    from oberth.client.trace import TraceDispatcher
+    from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
+
+_LOG: Final = logging.getLogger("oberth.client")
+
+COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
+"""Bodies above are compressed in a thread: on the loop they would hold up everybody else."""
+
+REPLY_MESSAGE: Final = "reply"
+"""MSG_TYPE of the answer to a request."""
+
+MAX_MESSAGE_SIZE: Final = 4 * 1024 * 1024
+
+_STATUSES: Final = {status.value: status for status in SendStatus}
+
+
+class _Outgoing:
+    """A message made ready, for all attempts to send it."""
+
+    __slots__ = (
+        "body",
+        "code",
+        "flag",
+        "message",
+        "msg_id",
+        "properties",
+        "properties_json",
+        "sys_flag",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        code: RequestCode,
+        topic: str,
+        body: bytes,
+        sys_flag: int,
+        flag: int,
+        properties: str,
+        msg_id: str,
+        message: Message | Sequence[Message],
+    ) -> None:
+        self.code = code
+        self.topic = topic
+        self.body = body
+        self.sys_flag = sys_flag
+        self.flag = flag
+        self.properties = properties
+        self.properties_json = properties_json(properties)
+        self.msg_id = msg_id
+        self.message = message
+
+
+class _PendingSend:
+    """One attempt on its way; called with the response or the error."""
+
+    __slots__ = (
+        "addr", "born_ms", "channel", "future", "outgoing", "producer", "queue", "retries",
+        "started",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        producer: Producer,
+        outgoing: _Outgoing,
+        queue: MessageQueue,
+        addr: str,
+        channel: Channel,
+        future: asyncio.Future[SendResult],
+        started: float,
+        born_ms: int,
+        retries: int,
+    ) -> None:
+        self.producer = producer
+        self.outgoing = outgoing
+        self.queue = queue
+        self.addr = addr
+        self.channel = channel
+        self.future = future
+        self.started = started
+        self.born_ms = born_ms
+        self.retries = retries
+
+    def __call__(self, response: RemotingCommand | None, error: Exception | None) -> None:
+        producer = self.producer
+        producer._give_room(len(self.outgoing.body))
+        if producer._watched:
+            producer._note_outcome(self, response, error)
+        future = self.future
+        if future.done():
+            return
+        if response is not None:
+            status = _STATUSES.get(response.code)
+            if status is not None:
+                try:
+                    result = _result(status, self, response)
+                except (KeyError, ValueError, TypeError) as broken:
+                    future.set_exception(
+                        RemoteProtocolError(
+                            f"answer of {self.addr} to a send: {response.ext_fields}: {broken!r}"
+                        )
+                    )
+                else:
+                    future.set_result(result)
+                return
+            if response.code == ResponseCode.GO_AWAY:
+                producer._instance_or_raise().remoting.leave(self.addr, self.channel)
+            error = MQBrokerError(response.code, response.remark or "", self.addr)
+        assert error is not None
+        if isinstance(error, RemotingTimeoutError):
+            producer._close_if_dead(self.channel, self.started)
+        if self.retries and is_async_send_retryable(error):
+            producer._retry_async(self, error)
+        else:
+            future.set_exception(error)
+
+
+def _result(status: SendStatus, pending: _PendingSend, response: RemotingCommand) -> SendResult:
+    fields = response.ext_fields or {}
+    queue = pending.queue
+    queue_id = int(fields["queueId"])
+    if queue_id != queue.queue_id:
+        queue = MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue_id)
+    return SendResult(
+        status,
+        pending.outgoing.msg_id,
+        queue,
+        int(fields["queueOffset"]),
+        fields["msgId"],
+        fields.get("transactionId", ""),
+        fields.get(p.MESSAGE_REGION, "DefaultRegion"),
+        fields.get(p.TRACE_SWITCH) != "false",
+        fields.get("recallHandle", ""),
+    )
+
+
+class Producer:
+    """Sends messages of one producer group.
+
+    Args:
+        producer_group: of transactions and statistics; brokers know its members.
+        namesrv_addr: shorthand for the same field of ``config``.
+        config: how to reach the cluster.
+        create_topic_key: topic that stands for one that does not exist; "": never create any.
+        default_topic_queue_nums: queues on each broker of a topic that a send creates.
+        send_msg_timeout_ms: for one send with all its attempts.
+        send_msg_max_timeout_per_request_ms: for one attempt; None: whatever is left.
+        compress_msg_body_over_bytes: bodies above are compressed; RocketMQ:
+            ``compressMsgBodyOverHowmuch``.
+        compression: with what; old clients read zlib only.
+        compression_level: zlib's 0 to 9.
+        retry_times_when_send_failed: further attempts of ``send``.
+        retry_times_when_send_async_failed: further attempts of ``send_async``.
+        retry_another_broker_when_not_store_ok: also try again when the message was stored, but
+            not as safely as the broker is told to.
+        retry_response_codes: answers after which ``send`` tries another broker.
+        max_message_size: bytes of a body.
+        send_latency_fault_enable: leave slow and failing brokers alone for a while.
+        back_pressure_for_async_send_num: messages on their way above which sends wait.
+        back_pressure_for_async_send_bytes: bytes of bodies on their way above which they wait.
+
+    Raises:
+        IllegalNameError: the group's name is not allowed.
+    """
+
+    def __init__(
+        self,
+        producer_group: str = DEFAULT_PRODUCER_GROUP,
+        *,
+        namesrv_addr: str | None = None,
+        config: ClientConfig | None = None,
+        create_topic_key: str = AUTO_CREATE_TOPIC_KEY,
+        default_topic_queue_nums: int = 4,
+        send_msg_timeout_ms: int = 3000,
+        send_msg_max_timeout_per_request_ms: int | None = None,
+        compress_msg_body_over_bytes: int = 4096,
+        compression: Compression = Compression.ZLIB,
+        compression_level: int = 5,
+        retry_times_when_send_failed: int = 2,
+        retry_times_when_send_async_failed: int = 2,
+        retry_another_broker_when_not_store_ok: bool = False,
+        retry_response_codes: Iterable[int] = RETRY_RESPONSE_CODES,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+        send_latency_fault_enable: bool = False,
+        back_pressure_for_async_send_num: int = 10_000,
+        back_pressure_for_async_send_bytes: int = 100 * 1024 * 1024,
+    ) -> None:
+        self.group = names.check_group(producer_group)
+        self.config = client_config(config, namesrv_addr)
+        self.create_topic_key = create_topic_key
+        self.default_topic_queue_nums = default_topic_queue_nums
+        self.send_msg_timeout_ms = send_msg_timeout_ms
+        self.send_msg_max_timeout_per_request_ms = send_msg_max_timeout_per_request_ms
+        self.compress_msg_body_over_bytes = compress_msg_body_over_bytes
+        self.compression = compression
+        self.compression_level = compression_level
+        self.retry_times_when_send_failed = retry_times_when_send_failed
+        self.retry_times_when_send_async_failed = retry_times_when_send_async_failed
+        self.retry_another_broker_when_not_store_ok = retry_another_broker_when_not_store_ok
+        self.retry_response_codes = frozenset(int(code) for code in retry_response_codes)
+        self.max_message_size = max_message_size
+        self.back_pressure_for_async_send_num = back_pressure_for_async_send_num
+        self.back_pressure_for_async_send_bytes = back_pressure_for_async_send_bytes
+        self._faults = LatencyFaultTolerance() if send_latency_fault_enable else None
+        self._trace: TraceDispatcher | None = None
+        self._watched = send_latency_fault_enable
+        self._instance: ClientInstance | None = None
+        self._topics: set[str] = set()
+        self._templates: dict[tuple[MessageQueue, RequestCode], SendTemplate] = {}
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._retries: set[asyncio.Task[None]] = set()
+        self._requests: RequestTable | None = None
+
+    # -------------------------------------------------------------------------------- life cycle
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.shutdown()
+
+    async def start(self) -> None:
+        """Join the cluster; connections are opened when they are needed."""
+        if self._instance is not None:
+            return
+        self._instance = await ClientInstance.acquire(self.config, producer=self)
+        self._loop = asyncio.get_running_loop()
+        if self.config.enable_trace:
+            from oberth.client.trace import TraceDispatcher
+
+            self._trace = TraceDispatcher(self.config)
+            self._watched = True
+            await self._trace.start()
+
+    async def shutdown(self) -> None:
+        """Leave: what is on its way is waited for, as long as a send may take."""
+        instance = self._instance
+        if instance is None:
+            return
+        if self._in_flight or self._retries:
+            await self._wait_idle(self.send_msg_timeout_ms / 1000)
+        if self._trace is not None:
+            await self._trace.shutdown()
+            self._trace = None
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+        self._instance = None
+        await instance.release(producer=self)
+
+    async def _wait_idle(self, timeout_s: float) -> None:
+        deadline = self._loop.time() + timeout_s
+        while (self._in_flight or self._retries) and self._loop.time() < deadline:
+            waiter = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            try:
+                async with asyncio.timeout_at(min(deadline, self._loop.time() + 0.1)):
+                    await waiter
+            except TimeoutError:
+                continue
+
+    def _instance_or_raise(self) -> ClientInstance:
+        if self._instance is None:
+            raise MQClientError(f"producer {self.group} is not started, or shut down")
+        return self._instance
+
+    @property
+    def client_id(self) -> str:
+        """How brokers know this process."""
+        return self._instance_or_raise().client_id
+
+    # ----------------------------------------------------------------------- called by the instance
+
+    def publish_topics(self) -> Iterable[str]:
+        """Topics that were sent to."""
+        return self._topics
+
+    def on_route(self, topic: str) -> None:
+        """A route changed."""
+        self._templates = {
+            key: template for key, template in self._templates.items() if key[0].topic != topic
+        }
+
+    def on_check_transaction(
+        self, addr: str, header: CheckTransactionStateRequestHeader, body: bytes
+    ) -> None:
+        """A broker asks how a transaction ended; this producer has none."""
+        del body
+        _LOG.warning(
+            "%s: %s asks about transaction %s, but this producer has no transactions",
+            self.group, addr, header.transaction_id,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------- sending
+
+    async def send(
+        self,
+        msg: Message | Sequence[Message],
+        *,
+        mq: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        arg: Any = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send a message, or several of one topic as one batch, and wait for the broker's answer.
+
+        A message with a sharding key goes to the queue that ``select_by_hash`` gives for it,
+        unless a queue or a selector is given; such sends are tried once, on that queue.
+
+        Args:
+            msg: what to send; a batch is stored in one queue, in order, all or nothing.
+            mq: the queue to send to.
+            selector: chooses the queue.
+            arg: handed to ``selector``.
+            timeout_ms: for all attempts; None: ``send_msg_timeout_ms``.
+
+        Raises:
+            MQClientError: an illegal message, no route, or the producer is not running.
+            MQBrokerError: the broker refused it.
+            RemotingError: no connection, or no answer in time.
+        """
+        instance = self._instance
+        if instance is None:
+            instance = self._instance_or_raise()
+        loop = self._loop
+        begin = loop.time()
+        timeout_s = (self.send_msg_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        outgoing = self._prepare_nowait(msg) or await self._prepare_in_thread(msg)
+        if not self._has_room(len(outgoing.body)):
+            await self._wait_room(len(outgoing.body), timeout_s)
+        queue = mq
+        if queue is None:
+            info = instance.publish_info_nowait(outgoing.topic) or await self._publish_info(
+                outgoing.topic
+            )
+            queue = self._choose(info, outgoing, selector, arg)
+            if queue is None:
+                return await self._send_with_retries(outgoing, info, begin, timeout_s)
+        rest_s = timeout_s - (loop.time() - begin)
+        future = await self._post(outgoing, queue, rest_s)
+        return await future
+
+    def _choose(
+        self,
+        info: TopicPublishInfo,
+        outgoing: _Outgoing,
+        selector: MessageQueueSelector | None,
+        arg: Any,
+    ) -> MessageQueue | None:
+        """The one queue that the message must go to, or None."""
+        message = outgoing.message
+        if not isinstance(message, Message):
+            if selector is not None:
+                return selector(info.queues, message[0], arg)
+            return None
+        if selector is not None:
+            queue = selector(info.queues, message, arg)
+            if not isinstance(queue, MessageQueue):
+                raise MQClientError(f"the selector gave {queue!r}, allowed is a MessageQueue")
+            return queue
+        sharding_key = message.properties.get(p.SHARDING_KEY)
+        if sharding_key:
+            return select_by_hash(info.queues, message, sharding_key)
+        return None
+
+    async def _send_with_retries(
+        self, outgoing: _Outgoing, info: TopicPublishInfo, begin: float, timeout_s: float
+    ) -> SendResult:
+        loop = self._loop
+        attempts = 1 + max(0, self.retry_times_when_send_failed)
+        tried: list[str] = []
+        failure: Exception | None = None
+        result: SendResult | None = None
+        for _ in range(attempts):
+            queue = self._select_queue(info, tried[-1] if tried else None)
+            rest_s = timeout_s - (loop.time() - begin)
+            if rest_s <= 0:
+                break
+            tried.append(queue.broker_name)
+            try:
+                future = await self._post(outgoing, queue, self._attempt_timeout_s(rest_s))
+                result = await future
+            except (MQBrokerError, RemotingError) as error:
+                failure = error
+                if not is_send_retryable(error, self.retry_response_codes):
+                    break
+                _LOG.info("send of %s to %s: %s", outgoing.msg_id, queue, error)
+                await self._look_at_route(outgoing.topic, error)
+                info = self._instance_or_raise().publish_info_nowait(outgoing.topic) or info
+                continue
+            if (
+                result.status is SendStatus.SEND_OK
+                or not self.retry_another_broker_when_not_store_ok
+            ):
+                return result
+        if result is not None:
+            return result
+        if failure is None:
+            raise RemotingTimeoutError(
+                f"send of {outgoing.msg_id} to {outgoing.topic}: no attempt within {timeout_s:g} s"
+            )
+        if len(tried) > 1:
+            failure.add_note(
+                f"topic {outgoing.topic}, message {outgoing.msg_id}: tried {len(tried)} times, "
+                f"brokers {tried}, {loop.time() - begin:.3f} s"
+            )
+        raise failure
+
+    def _attempt_timeout_s(self, rest_s: float) -> float:
+        limit_ms = self.send_msg_max_timeout_per_request_ms
+        return rest_s if limit_ms is None else min(rest_s, limit_ms / 1000)
+
+    def _select_queue(self, info: TopicPublishInfo, last_broker: str | None) -> MessageQueue:
+        faults = self._faults
+        if faults is None:
+            return info.select(last_broker)
+        now = self._loop.time() * 1000
+        queue = info.select_where(
+            lambda queue: faults.is_available(queue.broker_name, now), last_broker
+        )
+        if queue is None:
+            queue = info.select_where(lambda queue: faults.is_reachable(queue.broker_name), None)
+        return queue or info.select(last_broker)
+
+    async def _look_at_route(self, topic: str, error: Exception) -> None:
+        """A broker that cannot be reached may have moved or be gone."""
+        if is_unreachable(error):
+            try:
+                await self._instance_or_raise().update_route(topic)
+            except (RemotingError, ClientError) as also:
+                _LOG.info("route of %s: %s", topic, also)
+
+    async def _publish_info(self, topic: str) -> TopicPublishInfo:
+        self._topics.add(topic)
+        return await self._instance_or_raise().publish_info(
+            topic, template=self.create_topic_key, queue_nums=self.default_topic_queue_nums
+        )
+
+    async def _post(
+        self, outgoing: _Outgoing, queue: MessageQueue, timeout_s: float, retries: int = 0
+    ) -> asyncio.Future[SendResult]:
+        """Write one attempt; the future gives its outcome.
+
+        Raises:
+            RemotingConnectError, RemotingTooMuchRequestError: nothing was sent.
+            MQClientError: the broker is not in the route.
+        """
+        instance = self._instance_or_raise()
+        addr = instance.master_address(queue.broker_name)
+        if addr is None:
+            addr = await instance.require_address(queue)
+        if self.config.vip_channel_enabled:
+            addr = fast_address(addr)
+        channel = instance.remoting.channel_nowait(addr)
+        if channel is None:
+            begin = self._loop.time()
+            try:
+                channel = await instance.remoting.channel(addr)
+            except RemotingError:
+                if self._faults is not None:
+                    now = self._loop.time()
+                    self._faults.update(
+                        queue.broker_name,
+                        (now - begin) * 1000,
+                        now * 1000,
+                        failed=True,
+                        reachable=False,
+                    )
+                raise
+            timeout_s = max(timeout_s - (self._loop.time() - begin), 0.001)
+        return self._write(outgoing, queue, addr, channel, timeout_s, retries)
+
+    def _write(
+        self,
+        outgoing: _Outgoing,
+        queue: MessageQueue,
+        addr: str,
+        channel: Channel,
+        timeout_s: float,
+        retries: int,
+        future: asyncio.Future[SendResult] | None = None,
+    ) -> asyncio.Future[SendResult]:
+        loop = self._loop
+        if future is None:
+            future = loop.create_future()
+        started = loop.time()
+        born_ms = now_ms()
+        pending = _PendingSend(
+            self, outgoing, queue, addr, channel, future, started, born_ms, retries
+        )
+        template = self._template(queue, outgoing.code)
+        instance = self._instance
+        assert instance is not None
+        if instance.credentials is not None:
+            command = template.command(
+                outgoing.sys_flag, born_ms, outgoing.flag, outgoing.properties, outgoing.body
+            )
+            instance.credentials.sign(command)
+            channel.invoke_callback(command, timeout_s, pending)
+        else:
+            opaque = channel.give_opaque()
+            frame = template.frame(
+                opaque,
+                outgoing.sys_flag,
+                born_ms,
+                outgoing.flag,
+                outgoing.properties_json,
+                outgoing.body,
+            )
+            channel.invoke_frame(outgoing.code, opaque, frame, timeout_s, pending)
+        self._in_flight += 1
+        self._in_flight_bytes += len(outgoing.body)
+        return future
+
+    def _template(self, queue: MessageQueue, code: RequestCode) -> SendTemplate:
+        key = (queue, code)
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = SendTemplate(
+                code,
+                self.group,
+                queue,
+                self.create_topic_key or AUTO_CREATE_TOPIC_KEY,
+                self.default_topic_queue_nums,
+                bool(self.config.unit_name),
+            )
+        return template
+
+    async def send_async(
+        self,
+        msg: Message | Sequence[Message],
+        *,
+        mq: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        arg: Any = None,
+        timeout_ms: int | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Send without waiting for the answer; the future gives it, or the errors of ``send``.
+
+        Returns as soon as the message is handed to the connection, and not before there is room
+        for it: that is the back pressure. Broken connections and time-outs are retried on other
+        brokers; answers of a broker are not.
+        """
+        instance = self._instance_or_raise()
+        timeout_s = (self.send_msg_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        outgoing = self._prepare_nowait(msg) or await self._prepare_in_thread(msg)
+        if not self._has_room(len(outgoing.body)):
+            await self._wait_room(len(outgoing.body), timeout_s)
+        queue = mq
+        retries = 0
+        if queue is None:
+            info = instance.publish_info_nowait(outgoing.topic) or await self._publish_info(
+                outgoing.topic
+            )
+            queue = self._choose(info, outgoing, selector, arg)
+            if queue is None:
+                retries = self.retry_times_when_send_async_failed
+                queue = self._select_queue(info, None)
+        try:
+            return await self._post(outgoing, queue, timeout_s, retries)
+        except (RemotingError, MQClientError) as error:
+            future: asyncio.Future[SendResult] = self._loop.create_future()
+            if retries and is_async_send_retryable(error):
+                self._start_retry(outgoing, queue, retries, future, error, timeout_s)
+            else:
+                future.set_exception(error)
+            return future
+
+    def _retry_async(self, pending: _PendingSend, error: Exception) -> None:
+        rest_s = self.send_msg_timeout_ms / 1000 - (self._loop.time() - pending.started)
+        if rest_s <= 0 or self._instance is None:
+            pending.future.set_exception(error)
+            return
+        self._start_retry(
+            pending.outgoing, pending.queue, pending.retries, pending.future, error, rest_s
+        )
+
+    def _start_retry(
+        self,
+        outgoing: _Outgoing,
+        queue: MessageQueue,
+        retries: int,
+        future: asyncio.Future[SendResult],
+        error: Exception,
+        rest_s: float,
+    ) -> None:
+        task = self._loop.create_task(
+            self._retry(outgoing, queue.broker_name, retries, future, error, rest_s)
+        )
+        self._retries.add(task)
+        task.add_done_callback(self._retries.discard)
+
+    async def _retry(
+        self,
+        outgoing: _Outgoing,
+        last_broker: str,
+        retries: int,
+        future: asyncio.Future[SendResult],
+        failure: Exception,
+        rest_s: float,
+    ) -> None:
+        deadline = self._loop.time() + rest_s
+        while retries and not future.done():
+            retries -= 1
+            rest_s = deadline - self._loop.time()
+            if rest_s <= 0:
+                break
+            try:
+                await self._look_at_route(outgoing.topic, failure)
+                info = await self._publish_info(outgoing.topic)
+                queue = self._select_queue(info, last_broker)
+                last_broker = queue.broker_name
+                result = await (await self._post(outgoing, queue, rest_s))
+            except (RemotingError, ClientError) as error:
+                failure = error
+                if not is_async_send_retryable(error):
+                    break
+            else:
+                if not future.done():
+                    future.set_result(result)
+                return
+        if not future.done():
+            future.set_exception(failure)
+
+    async def send_oneway(
+        self,
+        msg: Message,
+        *,
+        mq: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        arg: Any = None,
+    ) -> None:
+        """Send and want no answer: it is not known whether the message was stored.
+
+        Waits only while the broker does not read.
+
+        Raises:
+            MQClientError, RemotingConnectError: see ``send``.
+        """
+        instance = self._instance_or_raise()
+        outgoing = self._prepare_nowait(msg) or await self._prepare_in_thread(msg)
+        queue = mq
+        if queue is None:
+            info = instance.publish_info_nowait(outgoing.topic) or await self._publish_info(
+                outgoing.topic
+            )
+            queue = self._choose(info, outgoing, selector, arg) or self._select_queue(info, None)
+        addr = instance.master_address(queue.broker_name)
+        if addr is None:
+            addr = await instance.require_address(queue)
+        if self.config.vip_channel_enabled:
+            addr = fast_address(addr)
+        channel = instance.remoting.channel_nowait(addr) or await instance.remoting.channel(addr)
+        await channel.drain()
+        template = self._template(queue, outgoing.code)
+        if instance.credentials is not None:
+            command = template.command(
+                outgoing.sys_flag, now_ms(), outgoing.flag, outgoing.properties, outgoing.body
+            )
+            instance.credentials.sign(command)
+            channel.invoke_oneway(command)
+            return
+        channel.send_frame(
+            template.frame(
+                channel.give_opaque(),
+                outgoing.sys_flag,
+                now_ms(),
+                outgoing.flag,
+                outgoing.properties_json,
+                outgoing.body,
+                ONEWAY_FLAG,
+            )
+        )
+
+    async def send_batch(
+        self,
+        msgs: Sequence[Message],
+        *,
+        mq: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic in as many batches as ``max_message_size`` asks for.
+
+        In order as long as ``mq`` is given; each batch is stored all or nothing, the whole is not.
+
+        Raises:
+            See ``send``; batches before the one that failed are stored.
+        """
+        return [
+            await self.send(batch, mq=mq, timeout_ms=timeout_ms)
+            for batch in split_batch(msgs, self.max_message_size)
+        ]
+
+    async def request(self, msg: Message, timeout_ms: int = 3000) -> MessageExt:
+        """Send a request and wait for the reply that a consumer sends back.
+
+        Raises:
+            RequestTimeoutError: no reply in time.
+            MQClientError, MQBrokerError, RemotingError: the request could not be sent.
+        """
+        from oberth.client.request_reply import RequestTable
+
+        if self._requests is None:
+            self._requests = RequestTable(self._instance_or_raise())
+        return await self._requests.request(self, msg, timeout_ms)
+
+    async def recall_message(self, topic: str, recall_handle: str) -> str:
+        """Take back a delayed message that is not due yet; gives its id.
+
+        Raises:
+            MQClientError: the handle is broken.
+            MQBrokerError: the broker refuses (it must have ``recallMessageEnable``).
+        """
+        from oberth.client.recall import broker_of_recall_handle
+
+        instance = self._instance_or_raise()
+        broker_name = broker_of_recall_handle(recall_handle)
+        addr = await instance.require_address(
+            MessageQueue(topic=topic, broker_name=broker_name, queue_id=0)
+        )
+        response = await instance.ask(
+            addr,
+            RequestCode.RECALL_MESSAGE,
+            RecallMessageRequestHeader(
+                producer_group=self.group, topic=topic, recall_handle=recall_handle
+            ),
+            timeout_s=self.send_msg_timeout_ms / 1000,
+        )
+        return response.header(RecallMessageResponseHeader).msg_id
+
+    async def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that a topic may be sent to."""
+        return list((await self._publish_info(topic)).queues)
+
+    # ---------------------------------------------------------------------------- making it ready
+
+    def _prepare_nowait(self, msg: Message | Sequence[Message]) -> _Outgoing | None:
+        """The message as it goes over the wire; None: compressing it would take too long."""
+        if not isinstance(msg, Message):
+            return self._prepare_batch(msg)
+        body = msg.body
+        size = len(body)
+        if size > self.compress_msg_body_over_bytes:
+            if size > COMPRESS_IN_THREAD_BYTES:
+                return None
+            self._check(msg)
+            body = compress(body, self.compression, self.compression_level)
+            return self._outgoing(msg, body, with_compression(0, self.compression))
+        if not size or msg.topic not in self._topics:
+            self._check(msg)
+        return self._outgoing(msg, body, 0)
+
+    async def _prepare_in_thread(self, msg: Message | Sequence[Message]) -> _Outgoing:
+        assert isinstance(msg, Message)
+        self._check(msg)
+        body = await asyncio.to_thread(
+            compress, bytes(msg.body), self.compression, self.compression_level
+        )
+        return self._outgoing(msg, body, with_compression(0, self.compression))
+
+    def _outgoing(self, msg: Message, body: bytes, sys_flag: int) -> _Outgoing:
+        properties = msg.properties
+        msg_id = properties.get(p.UNIQ_KEY)
+        if msg_id is None:
+            assert self._instance is not None
+            msg_id = properties[p.UNIQ_KEY] = self._instance.unique_ids.next_id(now_ms())
+        if properties.get(p.TRANSACTION_PREPARED) == "true":
+            sys_flag |= TRANSACTION_PREPARED
+        code = (
+            RequestCode.SEND_REPLY_MESSAGE_V2
+            if properties.get(p.MESSAGE_TYPE) == REPLY_MESSAGE
+            else RequestCode.SEND_MESSAGE_V2
+        )
+        text = encode_message_properties(properties)
+        return _Outgoing(code, msg.topic, body, sys_flag, msg.flag, text, msg_id, msg)
+
+    def _check(self, msg: Message) -> None:
+        size = len(msg.body)
+        if not size:
+            raise MQClientError(f"message to {msg.topic}: the body is empty", MESSAGE_ILLEGAL)
+        if size > self.max_message_size:
+            raise MQClientError(
+                f"message to {msg.topic}: body of {size} bytes, allowed {self.max_message_size}",
+                MESSAGE_ILLEGAL,
+            )
+        names.check_topic(msg.topic)
+        if msg.topic in names.NO_SEND_TOPICS:
+            raise MQClientError(f"topic {msg.topic} is the broker's own", MESSAGE_ILLEGAL)
+
+    def _prepare_batch(self, msgs: Sequence[Message]) -> _Outgoing:
+        check_batch(msgs)
+        next_id = self._instance_or_raise().unique_ids.next_id
+        items = []
+        ids = []
+        for msg in msgs:
+            self._check(msg)
+            properties = msg.properties
+            msg_id = properties.get(p.UNIQ_KEY)
+            if msg_id is None:
+                msg_id = properties[p.UNIQ_KEY] = next_id(now_ms())
+            ids.append(msg_id)
+            items.append(
+                BatchItem(msg.flag, msg.body, encode_message_properties(properties).encode())
+            )
+        body = encode_batch(items)
+        if len(body) > self.max_message_size:
+            raise MQClientError(
+                f"batch of {len(items)} messages to {msgs[0].topic}: {len(body)} bytes, "
+                f"allowed {self.max_message_size}; send_batch splits it",
+                MESSAGE_ILLEGAL,
+            )
+        text = encode_message_properties({p.WAIT: msgs[0].properties.get(p.WAIT, "true")})
+        return _Outgoing(
+            RequestCode.SEND_BATCH_MESSAGE, msgs[0].topic, body, 0, 0, text, ",".join(ids), msgs
+        )
+
+    # -------------------------------------------------------------------------------- back pressure
+
+    def _has_room(self, size: int) -> bool:
+        return self._in_flight < self.back_pressure_for_async_send_num and (
+            self._in_flight_bytes + size <= self.back_pressure_for_async_send_bytes
+            or not self._in_flight
+        )
+
+    async def _wait_room(self, size: int, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._has_room(size):
+                    waiter = self._loop.create_future()
+                    self._room_waiters.append(waiter)
+                    await waiter
+        except TimeoutError:
+            raise RemotingTooMuchRequestError(
+                f"{self._in_flight} messages with {self._in_flight_bytes} bytes on their way, "
+                f"allowed {self.back_pressure_for_async_send_num} with "
+                f"{self.back_pressure_for_async_send_bytes}; waited {timeout_s:g} s"
+            ) from None
+
+    def _give_room(self, size: int) -> None:
+        self._in_flight -= 1
+        self._in_flight_bytes -= size
+        waiters = self._room_waiters
+        while waiters:
+            waiter = waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+
+    # -------------------------------------------------------------------------------------- outcome
+
+    def _note_outcome(
+        self, pending: _PendingSend, response: RemotingCommand | None, error: Exception | None
+    ) -> None:
+        """For latency faults and traces; called for every attempt when one of them is on."""
+        now = self._loop.time()
+        latency_ms = (now - pending.started) * 1000
+        ok = response is not None and response.code in _STATUSES
+        if self._faults is not None:
+            self._faults.update(
+                pending.queue.broker_name,
+                latency_ms,
+                now * 1000,
+                failed=not ok,
+                reachable=error is None or not is_unreachable(error),
+            )
+        if self._trace is not None:
+            self._trace.note_send(
+                self.group, pending.outgoing.message, pending.addr, pending.born_ms,
+                round(latency_ms), response if ok else None,
+            )  # fmt: skip
+
+    def _close_if_dead(self, channel: Channel, since: float) -> None:
+        """A connection from which nothing came since the request went out leads nowhere."""
+        if channel.last_received < since:
+            channel.close()
+
+
+def client_config(config: ClientConfig | None, namesrv_addr: str | None) -> ClientConfig:
+    """The configuration that a constructor's two arguments mean."""
+    made = config or ClientConfig()
+    return made if namesrv_addr is None else replace(made, namesrv_addr=namesrv_addr)
+
+
+def check_batch(msgs: Sequence[Message]) -> None:
+    """Whether messages may be sent as one batch. RocketMQ: MessageBatch.generateFromList.
+
+    Raises:
+        MQClientError: none at all, several topics or WAIT settings, delays, or a retry topic.
+    """
+    if not msgs:
+        raise MQClientError("a batch without messages", MESSAGE_ILLEGAL)
+    topic = msgs[0].topic
+    wait = msgs[0].properties.get(p.WAIT)
+    if topic.startswith(names.RETRY_PREFIX):
+        raise MQClientError(f"batch to {topic}: not allowed for retry topics", MESSAGE_ILLEGAL)
+    for msg in msgs:
+        if msg.topic != topic:
+            raise MQClientError(
+                f"batch to {topic}: also has a message to {msg.topic}", MESSAGE_ILLEGAL
+            )
+        if msg.properties.get(p.WAIT) != wait:
+            raise MQClientError(f"batch to {topic}: different WAIT settings", MESSAGE_ILLEGAL)
+        if not _DELAYS.isdisjoint(msg.properties):
+            raise MQClientError(f"batch to {topic}: delays are not allowed", MESSAGE_ILLEGAL)
+
+
+_DELAYS: Final = frozenset({p.DELAY, p.TIMER_DELAY_MS, p.TIMER_DELAY_SEC, p.TIMER_DELIVER_MS})
+
+ITEM_RESERVE: Final = 22 + 64
+"""Bytes of a batch item beside body and properties: its fields, and the id that is added."""
+
+
+def split_batch(msgs: Sequence[Message], size_max: int) -> list[list[Message]]:
+    """Messages in order, in as few batches as ``size_max`` bytes of body allow.
+
+    A message that is too long alone makes a batch of its own, which sending will refuse.
+    """
+    batches: list[list[Message]] = []
+    size = size_max + 1
+    for msg in msgs:
+        properties = sum(
+            len(name.encode()) + len(value.encode()) + 2 for name, value in msg.properties.items()
+        )
+        item_size = ITEM_RESERVE + len(msg.body) + properties
+        if size + item_size > size_max:
+            batches.append([])
+            size = 0
+        batches[-1].append(msg)
+        size += item_size
+    return batches
