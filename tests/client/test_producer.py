@@ -1,0 +1,258 @@
+"""Proves every way of sending, and what happens when brokers refuse, are slow, or go away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oberth.client import Message, Producer, SendStatus, select_by_hash
+from oberth.client.config import ClientConfig
+from oberth.client.producer import check_batch, split_batch
+from oberth.errors import (
+    MQBrokerError,
+    MQClientError,
+    RemotingError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+)
+from oberth.formats.compression import Compression
+from oberth.remoting.code import ResponseCode
+from oberth.testing.embedded_broker import EmbeddedBroker
+
+
+async def test_send_says_where_the_message_is(mq: EmbeddedBroker) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        message = Message("T", b"hello", tags="a", keys="k", properties={"mine": "1"}, flag=7)
+        result = await producer.send(message)
+    assert result.status is SendStatus.SEND_OK
+    (stored,) = mq.messages("T")
+    assert stored.msg_id == result.msg_id == message.msg_id
+    assert stored.offset_msg_id == result.offset_msg_id
+    assert (stored.queue_id, stored.queue_offset) == (
+        result.message_queue.queue_id,
+        result.queue_offset,
+    )
+    assert (stored.body, stored.tags, stored.keys, stored.flag) == (b"hello", "a", "k", 7)
+    assert stored.get_property("mine") == "1"
+
+
+async def test_messages_go_round_the_queues(mq: EmbeddedBroker) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        queues = await producer.fetch_publish_message_queues("T")
+        results = [await producer.send(Message("T", b"x")) for _ in range(8)]
+        sharded = [await producer.send(Message("T", b"x", sharding_key="s")) for _ in range(5)]
+        chosen = await producer.send(Message("T", b"x"), selector=select_by_hash, arg=6)
+        given = await producer.send(Message("T", b"x"), mq=queues[3])
+    assert [each.queue_id for each in queues] == [0, 1, 2, 3]
+    assert {each.message_queue for each in results} == set(queues)
+    assert len({each.message_queue for each in sharded}) == 1
+    assert chosen.message_queue == queues[2]
+    assert given.message_queue == queues[3]
+
+
+async def test_many_at_once_async_and_oneway(mq: EmbeddedBroker) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        await asyncio.gather(*(producer.send(Message("T", b"a%d" % n)) for n in range(200)))
+        futures = [await producer.send_async(Message("T", b"b%d" % n)) for n in range(200)]
+        await asyncio.gather(*futures)
+        for n in range(50):
+            await producer.send_oneway(Message("T", b"c%d" % n))
+        await mq.wait_until(lambda: len(mq.bodies("T")) == 450)
+    wanted = [b"a%d" % n for n in range(200)] + [b"b%d" % n for n in range(200)]
+    mq.assert_stored("T", wanted + [b"c%d" % n for n in range(50)])
+    assert len({message.msg_id for message in mq.messages("T")}) == 450
+
+
+@pytest.mark.parametrize("size", [5000, 200_000])
+@pytest.mark.parametrize("compression", [Compression.ZLIB, Compression.LZ4, Compression.ZSTD])
+async def test_long_bodies_are_compressed(
+    mq: EmbeddedBroker, size: int, compression: Compression
+) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr, compression=compression) as producer:
+        await producer.send(Message("T", b"ab" * size))
+        await producer.send(Message("T", b"x" * 4096))
+    long, short = sorted(mq.messages("T"), key=lambda each: -len(each.body))
+    assert long.body == b"ab" * size
+    assert len(long.stored_body) < size
+    assert short.stored_body == short.body
+
+
+async def test_batch(mq: EmbeddedBroker) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr, max_message_size=2000) as producer:
+        messages = [Message("T", b"%d" % n, tags="t") for n in range(10)]
+        result = await producer.send(messages)
+        assert result.msg_id == ",".join(each.msg_id for each in messages)
+        assert len(result.offset_msg_id.split(",")) == 10
+        with pytest.raises(MQClientError, match="send_batch"):
+            await producer.send([Message("T", b"x" * 300) for _ in range(10)])
+        results = await producer.send_batch([Message("T", b"x" * 300) for _ in range(10)])
+        assert len(results) == 2
+    assert len(mq.messages("T")) == 20
+    (queue_id,) = {m.queue_id for m in mq.messages("T") if m.tags}
+    assert [m.body for m in mq.messages("T", queue_id) if m.tags] == [b"%d" % n for n in range(10)]
+
+
+def test_batches_that_are_refused() -> None:
+    for messages in (
+        [],
+        [Message("T", b"x"), Message("U", b"x")],
+        [Message("T", b"x"), Message("T", b"x", wait_store_msg_ok=False)],
+        [Message("T", b"x", delay_time_level=1)],
+        [Message("%RETRY%g", b"x")],
+    ):
+        with pytest.raises(MQClientError):
+            check_batch(messages)
+
+
+def test_split_batch_keeps_order_and_size() -> None:
+    messages = [Message("T", b"x" * (n * 37 % 300 + 1)) for n in range(100)]
+    batches = split_batch(messages, 1000)
+    assert [each for batch in batches for each in batch] == messages
+    assert all(sum(len(each.body) + 86 for each in batch) <= 1000 for batch in batches)
+    assert split_batch([Message("T", b"x" * 5000)], 1000)[0][0].body == b"x" * 5000
+
+
+async def test_delay_level_and_timer(mq: EmbeddedBroker) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"later", delay_time_level=5))
+        assert mq.bodies("T") == []
+        mq.clock.advance(minutes=1)
+        await mq.wait_until(lambda: mq.bodies("T") == [b"later"])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("T", b""),
+        Message("T", b"x" * 5_000_000),
+        Message("no blanks", b"x"),
+        Message("SCHEDULE_TOPIC_XXXX", b"x"),
+    ],
+    ids=["empty", "long", "name", "system"],
+)
+async def test_illegal_messages(mq: EmbeddedBroker, message: Message) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        with pytest.raises((MQClientError, ValueError)):
+            await producer.send(message)
+    assert mq.topics() == []
+
+
+async def test_no_route(mq: EmbeddedBroker) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr, create_topic_key="") as producer:
+        with pytest.raises(MQClientError, match="no route info") as caught:
+            await producer.send(Message("NoSuchTopic", b"x"))
+    assert caught.value.response_code == 10005
+
+
+async def test_not_started() -> None:
+    with pytest.raises(MQClientError, match="not started"):
+        await Producer("g").send(Message("T", b"x"))
+
+
+async def test_busy_is_tried_again_and_illegal_is_not(mq: EmbeddedBroker) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        busy = mq.faults.refuse(times=2)
+        await producer.send(Message("T", b"x"))
+        assert busy.hits == 2
+        mq.faults.refuse(times=3)
+        with pytest.raises(MQBrokerError) as caught:
+            await producer.send(Message("T", b"x"))
+        assert caught.value.response_code == ResponseCode.SYSTEM_BUSY
+        assert "3 times" in caught.value.__notes__[0]
+        illegal = mq.faults.refuse(response_code=ResponseCode.MESSAGE_ILLEGAL)
+        with pytest.raises(MQBrokerError):
+            await producer.send(Message("T", b"x"))
+        assert illegal.hits == 1
+        # Answers are not retried by send_async, broken connections are.
+        mq.faults.refuse()
+        with pytest.raises(MQBrokerError):
+            await (await producer.send_async(Message("T", b"x")))
+        mq.faults.disconnect()
+        await (await producer.send_async(Message("T", b"y")))
+    assert mq.bodies("T") == [b"x", b"y"]
+
+
+async def test_go_away_means_a_new_connection(mq: EmbeddedBroker) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"x"))
+        mq.faults.refuse(response_code=ResponseCode.GO_AWAY)
+        await producer.send(Message("T", b"y"))
+    assert mq.bodies("T") == [b"x", b"y"]
+
+
+async def test_no_answer_is_a_timeout_and_may_have_been_stored(mq: EmbeddedBroker) -> None:
+    config = ClientConfig(namesrv_addr=mq.namesrv_addr)
+    async with Producer("g", config=config, send_msg_timeout_ms=200) as producer:
+        mq.faults.drop_after_store()
+        with pytest.raises(RemotingTimeoutError):
+            await producer.send(Message("T", b"x"))
+        await producer.send(Message("T", b"y"))
+    assert mq.bodies("T") == [b"x", b"y"]
+
+
+async def test_an_attempt_may_have_a_shorter_timeout(mq: EmbeddedBroker) -> None:
+    async with Producer(
+        "g", namesrv_addr=mq.namesrv_addr, send_msg_max_timeout_per_request_ms=100
+    ) as producer:
+        mq.faults.drop()
+        await producer.send(Message("T", b"x"))
+    assert mq.bodies("T") == [b"x"]
+
+
+async def test_kill_and_recover_loses_nothing_that_was_acknowledged(mq: EmbeddedBroker) -> None:
+    acknowledged = []
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        for n in range(50):
+            await producer.send(Message("T", b"%d" % n))
+            acknowledged.append(b"%d" % n)
+        await mq.kill()
+        with pytest.raises(RemotingError):
+            await producer.send(Message("T", b"lost"), timeout_ms=300)
+        await mq.recover()
+        await producer.send(Message("T", b"after"))
+    mq.assert_stored("T", [*acknowledged, b"after"])
+
+
+async def test_back_pressure(mq: EmbeddedBroker) -> None:
+    async with Producer(
+        "g", namesrv_addr=mq.namesrv_addr, back_pressure_for_async_send_num=10
+    ) as producer:
+        await producer.send(Message("T", b"x"))
+        mq.faults.slow(delay_s=0.05, times=100)
+        most = 0
+        futures = []
+        for _ in range(50):
+            futures.append(await producer.send_async(Message("T", b"x")))
+            most = max(most, producer._in_flight)
+        await asyncio.gather(*futures)
+        assert most == 10
+        mq.faults.slow(delay_s=1, times=100)
+        futures = [await producer.send_async(Message("T", b"x")) for _ in range(10)]
+        with pytest.raises(RemotingTooMuchRequestError):
+            await producer.send(Message("T", b"x"), timeout_ms=50)
+        await asyncio.gather(*futures)
+
+
+async def test_signed_requests_have_the_fields_of_the_template(mq: EmbeddedBroker) -> None:
+    config = ClientConfig(namesrv_addr=mq.namesrv_addr, access_key="me", secret_key="secret")
+    async with Producer("g", config=config) as producer:
+        await producer.send(Message("T", b"x", tags="a"))
+        await producer.send_oneway(Message("T", b"y"))
+        await mq.wait_until(lambda: len(mq.bodies("T")) == 2)
+    assert [each.tags for each in mq.messages("T") if each.body == b"x"] == ["a"]
+
+
+async def test_clients_of_one_configuration_share_connections(mq: EmbeddedBroker) -> None:
+    async with (
+        Producer("g1", namesrv_addr=mq.namesrv_addr) as one,
+        Producer("g2", namesrv_addr=mq.namesrv_addr) as other,
+        Producer("g1", namesrv_addr=mq.namesrv_addr) as twin,
+    ):
+        assert one.client_id == other.client_id != twin.client_id
+        await one.send(Message("T", b"x"))
+        await other.send(Message("T", b"x"))
+        server = mq.broker.server
+        assert server is not None
+        # The third has an instance of its own, and has not sent anything.
+        assert len(server.channels) == 1
