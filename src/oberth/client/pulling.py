@@ -1,0 +1,263 @@
+"""Pulling: one request for messages of a queue, and questions about its offsets.
+
+RocketMQ: PullAPIWrapper, MQAdminImpl.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+
+from oberth.client.instance import ClientInstance
+from oberth.client.messages import MessageExt, decode_messages
+from oberth.errors import MQBrokerError, MQClientError
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.bodies.clients import TAG, SubscriptionData
+from oberth.remoting.bodies.route import MASTER_ID
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand
+from oberth.remoting.headers.pull import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+COMMIT_OFFSET_FLAG: Final = 1
+SUSPEND_FLAG: Final = 2
+SUBSCRIPTION_FLAG: Final = 4
+LITE_PULL_FLAG: Final = 16
+
+PULL_TIMEOUT_S: Final = 30.0
+BROKER_SUSPEND_MAX_MS: Final = 15_000
+LITE_SUSPEND_MAX_MS: Final = 20_000
+assert BROKER_SUSPEND_MAX_MS < LITE_SUSPEND_MAX_MS < PULL_TIMEOUT_S * 1000
+
+OFFSET_TIMEOUT_S: Final = 5.0
+QUEUE_TIMEOUT_S: Final = 6.0
+
+
+class PullStatus(enum.Enum):
+    """How a pull went."""
+
+    FOUND = ResponseCode.SUCCESS.value
+    NO_NEW_MSG = ResponseCode.PULL_NOT_FOUND.value
+    NO_MATCHED_MSG = ResponseCode.PULL_RETRY_IMMEDIATELY.value
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED.value
+
+
+_STATUSES: Final = {status.value: status for status in PullStatus}
+
+
+@dataclass(slots=True)
+class PullResult:
+    """The answer to a pull.
+
+    Attributes:
+        next_begin_offset: where the next pull of the queue starts.
+        min_offset: first offset of the queue.
+        max_offset: its end.
+        messages: those that match, in order; may be empty though ``status`` is FOUND.
+        suggested_broker_id: the replica to pull from next time.
+    """
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[MessageExt] = field(default_factory=list)
+    suggested_broker_id: int = MASTER_ID
+
+
+class PullTemplate:
+    """Pulls of one group from one queue: most of their header is always the same."""
+
+    __slots__ = ("_fields", "group", "queue", "subscription")
+
+    def __init__(
+        self,
+        group: str,
+        queue: MessageQueue,
+        subscription: SubscriptionData,
+        *,
+        max_msg_nums: int,
+        with_subscription: bool,
+        suspend_timeout_ms: int,
+    ) -> None:
+        self.group = group
+        self.queue = queue
+        self.subscription = subscription
+        self._fields = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "maxMsgNums": str(max_msg_nums),
+            "suspendTimeoutMillis": str(suspend_timeout_ms),
+            "subVersion": str(subscription.sub_version),
+            "expressionType": subscription.expression_type,
+            "bname": queue.broker_name,
+        }
+        if with_subscription:
+            self._fields["subscription"] = subscription.sub_string
+
+    def request(self, offset: int, sys_flag: int, commit_offset: int) -> RemotingCommand:
+        """One pull."""
+        return RemotingCommand(
+            code=RequestCode.PULL_MESSAGE.value,
+            ext_fields={
+                **self._fields,
+                "queueOffset": str(offset),
+                "sysFlag": str(sys_flag),
+                "commitOffset": str(commit_offset),
+            },
+        )
+
+
+async def pull(
+    instance: ClientInstance,
+    template: PullTemplate,
+    offset: int,
+    *,
+    sys_flag: int,
+    commit_offset: int = 0,
+    broker_id: int = MASTER_ID,
+    timeout_s: float = PULL_TIMEOUT_S,
+) -> PullResult:
+    """Ask for messages from an offset on.
+
+    Raises:
+        MQBrokerError: any code but found, not found, retry or moved.
+        RemotingError: no connection or no answer.
+        RecordError: the answer holds no messages.
+    """
+    queue = template.queue
+    addr = instance.broker_address(queue.broker_name, broker_id)
+    if addr is None:
+        addr = await instance.require_address(queue, broker_id)
+    if sys_flag & COMMIT_OFFSET_FLAG and addr != instance.master_address(queue.broker_name):
+        sys_flag &= ~COMMIT_OFFSET_FLAG  # slaves keep no offsets
+    response = await instance.invoke(
+        addr, template.request(offset, sys_flag, commit_offset), timeout_s
+    )
+    status = _STATUSES.get(response.code)
+    if status is None:
+        raise MQBrokerError(response.code, response.remark or "", addr)
+    header = response.header(PullMessageResponseHeader)
+    messages: list[MessageExt] = []
+    if status is PullStatus.FOUND:
+        messages = decode_messages(response.body_bytes(), queue.broker_name)
+        subscription = template.subscription
+        if subscription.tags_set and subscription.expression_type == TAG:
+            # The broker compares hashes only.
+            wanted = frozenset(subscription.tags_set)
+            messages = [message for message in messages if message.tags in wanted]
+        if header.offset_delta:
+            for message in messages:
+                message.queue_offset += header.offset_delta
+    return PullResult(
+        status,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        messages,
+        header.suggest_which_broker_id,
+    )
+
+
+# ------------------------------------------------------------------------------------------ offsets
+
+
+async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
+    """The end of a queue: the offset that its next message gets."""
+    response = await instance.ask(
+        await instance.require_address(queue),
+        RequestCode.GET_MAX_OFFSET,
+        GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, committed=True),
+        timeout_s=QUEUE_TIMEOUT_S,
+    )
+    return response.header(GetMaxOffsetResponseHeader).offset
+
+
+async def min_offset(instance: ClientInstance, queue: MessageQueue) -> int:
+    """The first offset of a queue that can still be read."""
+    response = await instance.ask(
+        await instance.require_address(queue),
+        RequestCode.GET_MIN_OFFSET,
+        GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id),
+        timeout_s=QUEUE_TIMEOUT_S,
+    )
+    return response.header(GetMinOffsetResponseHeader).offset
+
+
+async def search_offset(
+    instance: ClientInstance, queue: MessageQueue, timestamp_ms: int, boundary: str = "LOWER"
+) -> int:
+    """LOWER: the first offset stored at or after a time; UPPER: the last at or before it."""
+    response = await instance.ask(
+        await instance.require_address(queue),
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        SearchOffsetRequestHeader(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            timestamp=timestamp_ms,
+            boundary_type=boundary,
+        ),
+        timeout_s=QUEUE_TIMEOUT_S,
+    )
+    return response.header(SearchOffsetResponseHeader).offset
+
+
+async def earliest_msg_store_time(instance: ClientInstance, queue: MessageQueue) -> int:
+    """When the first message of a queue was stored, ms."""
+    response = await instance.ask(
+        await instance.require_address(queue),
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id),
+        timeout_s=QUEUE_TIMEOUT_S,
+    )
+    return response.header(GetEarliestMsgStoretimeResponseHeader).timestamp
+
+
+async def query_consumer_offset(
+    instance: ClientInstance, group: str, queue: MessageQueue
+) -> int | None:
+    """What a group has committed; None: nothing."""
+    response = await instance.ask(
+        await instance.require_address(queue),
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        QueryConsumerOffsetRequestHeader(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
+        ),
+        timeout_s=OFFSET_TIMEOUT_S,
+        allowed=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+    )
+    if response.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    return response.header(QueryConsumerOffsetResponseHeader).offset
+
+
+async def update_consumer_offset(
+    instance: ClientInstance, group: str, queue: MessageQueue, offset: int, wait: bool = True
+) -> None:
+    """Commit an offset; without ``wait`` nobody answers."""
+    if offset < 0:
+        raise MQClientError(f"offset {offset} of {queue}, allowed 0 and above")
+    addr = await instance.require_address(queue)
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+    )
+    if wait:
+        await instance.ask(
+            addr, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_s=OFFSET_TIMEOUT_S
+        )
+    else:
+        await instance.tell(addr, RequestCode.UPDATE_CONSUMER_OFFSET, header)

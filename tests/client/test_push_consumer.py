@@ -1,0 +1,368 @@
+"""Proves what a push consumer promises: at least once, order, retries, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from oberth.client import (
+    ConsumeContext,
+    ConsumeFromWhere,
+    ConsumeStatus,
+    Message,
+    MessageExt,
+    MessageModel,
+    MessageSelector,
+    Producer,
+    PushConsumer,
+)
+from oberth.client.config import ClientConfig
+from oberth.errors import MQBrokerError, MQClientError
+from oberth.testing.embedded_broker import EmbeddedBroker
+
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+def quick(mq: EmbeddedBroker) -> ClientConfig:
+    """Commits ten times a second."""
+    return ClientConfig(namesrv_addr=mq.namesrv_addr, persist_consumer_offset_interval_ms=100)
+
+
+async def fill(mq: EmbeddedBroker, topic: str, bodies: Sequence[bytes]) -> None:
+    async with Producer("filler", namesrv_addr=mq.namesrv_addr) as producer:
+        await asyncio.gather(*(producer.send(Message(topic, body)) for body in bodies))
+
+
+class Seen:
+    """Collects what a listener is given."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.messages: list[MessageExt] = []
+
+    async def __call__(self, message: MessageExt) -> None:
+        self.bodies.append(message.body)
+        self.messages.append(message)
+
+    def sync(self, message: MessageExt) -> None:
+        self.bodies.append(message.body)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("kind", ["async", "threads", "batch", "loop"])
+async def test_everything_is_consumed_and_committed(
+    mq: EmbeddedBroker, kind: str, orderly: bool
+) -> None:
+    bodies = [b"%d" % n for n in range(300)]
+    await fill(mq, "T", bodies)
+    seen = Seen()
+
+    async def batch(messages: Sequence[MessageExt], context: ConsumeContext) -> ConsumeStatus:
+        assert len(messages) <= 16
+        assert {m.queue_id for m in messages} == {context.message_queue.queue_id}
+        seen.bodies += [m.body for m in messages]
+        return ConsumeStatus.SUCCESS
+
+    consumer = PushConsumer(
+        "g",
+        {"T": "*"},
+        listener=seen if kind == "async" else seen.sync if kind == "threads" else None,
+        batch_listener=batch if kind == "batch" else None,
+        consume_message_batch_max_size=16,
+        orderly=orderly,
+        namesrv_addr=mq.namesrv_addr,
+        consume_from_where=FIRST,
+    )
+    async with consumer:
+        if kind == "loop":
+            async for message in consumer:
+                seen.bodies.append(message.body)
+                if len(seen.bodies) == 300:
+                    break
+        await mq.wait_until(lambda: len(seen.bodies) == 300)
+    assert sorted(seen.bodies) == sorted(bodies)
+    assert mq.lag("g", "T") == 0
+
+
+async def test_order_in_each_queue(mq: EmbeddedBroker) -> None:
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        for n in range(200):
+            key = str(n % 5)
+            await producer.send(Message("T", b"%d" % n, sharding_key=key))
+    seen: dict[str, list[int]] = defaultdict(list)
+
+    async def handle(message: MessageExt) -> None:
+        if int(message.body) % 7 == 0 and message.reconsume_times == 0:
+            raise RuntimeError("once")
+        await asyncio.sleep(0)
+        seen[message.get_property("__SHARDINGKEY")].append(int(message.body))
+
+    async with PushConsumer(
+        "g",
+        {"T": "*"},
+        listener=handle,
+        orderly=True,
+        suspend_current_queue_time_ms=10,
+        namesrv_addr=mq.namesrv_addr,
+        consume_from_where=FIRST,
+    ):
+        await mq.wait_until(lambda: sum(map(len, seen.values())) == 200)
+    for numbers in seen.values():
+        assert numbers == sorted(numbers)
+    assert mq.lag("g", "T") == 0
+
+
+async def test_tags_and_sql(mq: EmbeddedBroker) -> None:
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        for n in range(30):
+            tag = "abc"[n % 3]
+            await producer.send(Message("T", tag.encode(), tags=tag, properties={"n": str(n)}))
+    by_tag = Seen()
+    async with PushConsumer(
+        "g1", {"T": "a || c"}, listener=by_tag, config=quick(mq),
+        consume_from_where=FIRST,
+    ):  # fmt: skip
+        await mq.wait_until(lambda: len(by_tag.bodies) == 20)
+        await mq.wait_consumed("g1", "T")
+    assert set(by_tag.bodies) == {b"a", b"c"}
+
+
+async def test_sql(mq: EmbeddedBroker) -> None:
+    if mq.broker.expressions is None:
+        pytest.skip("this broker has no engine for SQL92 yet")
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        for n in range(30):
+            await producer.send(Message("T", b"x", properties={"n": str(n)}))
+    by_sql = Seen()
+    async with PushConsumer(
+        "g2", {"T": MessageSelector.by_sql("n BETWEEN 3 AND 7")}, listener=by_sql,
+        namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST,
+    ):  # fmt: skip
+        await mq.wait_until(lambda: len(by_sql.bodies) == 5)
+    with pytest.raises(MQBrokerError):
+        await PushConsumer(
+            "g3", {"T": MessageSelector.by_sql("n BETWEEN")}, listener=by_sql,
+            namesrv_addr=mq.namesrv_addr,
+        ).start()  # fmt: skip
+
+
+async def test_retries_and_dead_letter(mq: EmbeddedBroker) -> None:
+    await fill(mq, "T", [b"bad", b"good"])
+    attempts: list[tuple[bytes, int, str]] = []
+
+    async def handle(message: MessageExt) -> None:
+        attempts.append((message.body, message.reconsume_times, message.topic))
+        if message.body == b"bad":
+            raise RuntimeError("no")
+
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=handle, max_reconsume_times=2, namesrv_addr=mq.namesrv_addr,
+        consume_from_where=FIRST,
+    ):  # fmt: skip
+        await mq.wait_until(lambda: len(attempts) == 2)
+        await mq.wait_until(lambda: len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1)
+        mq.clock.advance(minutes=10)
+        await mq.wait_until(lambda: len(attempts) == 3)
+        await mq.wait_until(lambda: len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 2)
+        mq.clock.advance(minutes=10)
+        await mq.wait_until(lambda: len(mq.dead_letters("g")) == 1)
+    assert attempts.count((b"good", 0, "T")) == 1
+    assert [times for body, times, topic in attempts if body == b"bad"] == [0, 1, 2]
+    (dead,) = mq.dead_letters("g")
+    assert dead.body == b"bad"
+    assert dead.get_property("RETRY_TOPIC") == "T"
+
+
+async def test_orderly_dead_letter(mq: EmbeddedBroker) -> None:
+    await fill(mq, "T", [b"bad"])
+    seen = Seen()
+
+    async def handle(message: MessageExt) -> ConsumeStatus:
+        await seen(message)
+        return ConsumeStatus.RECONSUME_LATER
+
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=handle, orderly=True, max_reconsume_times=2,
+        suspend_current_queue_time_ms=10, config=quick(mq), consume_from_where=FIRST,
+    ):  # fmt: skip
+        await mq.wait_until(lambda: len(mq.dead_letters("g")) == 1)
+        await mq.wait_consumed("g", "T")
+    assert len(seen.bodies) == 2
+
+
+async def test_loop_refuses_a_message(mq: EmbeddedBroker) -> None:
+    await fill(mq, "T", [b"x"])
+    async with PushConsumer(
+        "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+    ) as consumer:
+        async for message in consumer:
+            if message.reconsume_times:
+                break
+            consumer.reconsume_later(message, delay_level=1)
+            asyncio.get_running_loop().call_later(0.1, mq.clock.advance, 2000)
+    assert mq.lag("g", "%RETRY%g") == 0
+    with pytest.raises(MQClientError):
+        consumer.reconsume_later(message)
+
+
+async def test_leaving_the_loop_by_an_exception_gives_the_message_back(mq: EmbeddedBroker) -> None:
+    await fill(mq, "T", [b"x"])
+
+    async def work() -> None:
+        async with PushConsumer(
+            "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+        ) as consumer:
+            async for _ in consumer:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+    assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1
+    assert mq.lag("g", "T") == 0
+
+
+async def test_a_message_that_cannot_be_given_back_goes_to_the_retry_topic(
+    mq: EmbeddedBroker,
+) -> None:
+    await fill(mq, "T", [b"x"])
+    mq.faults.refuse([36], response_code=1)
+
+    async def handle(message: MessageExt) -> None:
+        if message.reconsume_times == 0:
+            raise RuntimeError("once")
+        again.set_result(message)
+
+    again: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=handle, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+    ):
+        await mq.wait_until(lambda: len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1)
+        mq.clock.advance(minutes=1)
+        message = await asyncio.wait_for(again, 5)
+    assert (message.topic, message.reconsume_times) == ("T", 1)
+
+
+async def test_broadcasting_keeps_offsets_in_a_file(mq: EmbeddedBroker, tmp_path: Path) -> None:
+    await fill(mq, "T", [b"1", b"2", b"3"])
+
+    async def consume(count: int) -> list[bytes]:
+        seen = Seen()
+        async with PushConsumer(
+            "g", {"T": "*"}, listener=seen, message_model=MessageModel.BROADCASTING,
+            config=config, offset_store_dir=str(tmp_path), consume_from_where=FIRST,
+        ):  # fmt: skip
+            await mq.wait_until(lambda: len(seen.bodies) == count)
+        return sorted(seen.bodies)
+
+    config = ClientConfig(namesrv_addr=mq.namesrv_addr, client_ip="127.0.0.1")
+    assert await consume(3) == [b"1", b"2", b"3"]
+    assert (tmp_path / "127.0.0.1@DEFAULT" / "g" / "offsets.json").exists()
+    await fill(mq, "T", [b"4"])
+    assert await consume(1) == [b"4"]
+    assert mq.offsets("g", "T") == {}
+
+
+async def test_rebalance_moves_queues_without_loss_or_repeats(mq: EmbeddedBroker) -> None:
+    seen: list[bytes] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.body)
+
+    def member() -> PushConsumer:
+        return PushConsumer(
+            "g", {"T": "*"}, listener=handle, namesrv_addr=mq.namesrv_addr,
+            consume_from_where=FIRST,
+        )  # fmt: skip
+
+    count = 0
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+
+        async def send_some(number: int) -> None:
+            nonlocal count
+            for _ in range(number):
+                await producer.send(Message("T", b"%d" % count))
+                count += 1
+
+        await send_some(20)
+        first = member()
+        await first.start()
+        await mq.wait_until(lambda: len(seen) == count)
+        second = member()
+        await second.start()
+        await mq.wait_until(lambda: len([q for q in second.assigned if q.topic == "T"]) == 2)
+        await mq.wait_until(lambda: len([q for q in first.assigned if q.topic == "T"]) == 2)
+        await send_some(40)
+        await mq.wait_until(lambda: len(seen) == count)
+        await first.shutdown()
+        await mq.wait_until(lambda: len([q for q in second.assigned if q.topic == "T"]) == 4)
+        await send_some(40)
+        await mq.wait_until(lambda: len(seen) >= count)
+        await second.shutdown()
+    assert sorted(seen) == sorted(b"%d" % n for n in range(count))
+    assert mq.lag("g", "T") == 0
+
+
+async def test_flow_control(mq: EmbeddedBroker) -> None:
+    await fill(mq, "T", [b"%d" % n for n in range(400)])
+    gate = asyncio.Event()
+    seen = Seen()
+
+    async def handle(message: MessageExt) -> None:
+        await gate.wait()
+        await seen(message)
+
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=handle, pull_threshold_for_queue=10, pull_batch_size=8,
+        namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST,
+    ) as consumer:  # fmt: skip
+        await mq.wait_until(lambda: consumer.flow_control_times > 3)
+        assert max(each.process_queue.count for each in consumer.assigned.values()) <= 18
+        gate.set()
+        await mq.wait_until(lambda: len(seen.bodies) == 400)
+
+
+async def test_kill_and_recover_under_a_consumer(mq: EmbeddedBroker) -> None:
+    seen = Seen()
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=seen, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+    ):
+        await fill(mq, "T", [b"1"])
+        await mq.wait_until(lambda: b"1" in seen.bodies)
+        await mq.kill()
+        await mq.recover()
+        await fill(mq, "T", [b"2"])
+        await mq.wait_until(lambda: b"2" in seen.bodies, 10)
+
+
+async def test_a_second_listener_or_a_wrong_number_is_refused() -> None:
+    with pytest.raises(MQClientError):
+        PushConsumer("g", listener=Seen(), batch_listener=lambda messages, context: None)
+    with pytest.raises(MQClientError, match="pull_batch_size"):
+        PushConsumer("g", pull_batch_size=0)
+    with pytest.raises(MQClientError, match="tag"):
+        PushConsumer("g", {"T": " || "})
+
+
+async def test_a_slow_listener_loses_its_message(mq: EmbeddedBroker) -> None:
+    await fill(mq, "T", [b"x"])
+    gate = asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        await gate.wait()
+
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=handle, config=quick(mq), consume_from_where=FIRST
+    ) as consumer:
+        service = consumer._service
+        assert service is not None
+        await mq.wait_until(lambda: len(service.running) == 1)
+        now_ms = next(iter(service.running)).started_ms
+        assert consumer.give_up_expired(now_ms + 15 * 60_000) == 0
+        assert consumer.give_up_expired(now_ms + 15 * 60_000 + 1) == 1
+        await mq.wait_consumed("g", "T")
+        gate.set()
+    assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1
