@@ -24,7 +24,7 @@ from dataclasses import fields, replace
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from oberth.broker.broker_config import (
     FAST_PORT_DISTANCE,
@@ -44,6 +44,7 @@ from oberth.broker.processors.consumer import ConsumerManageProcessor
 from oberth.broker.processors.end_transaction import EndTransactionProcessor
 from oberth.broker.processors.pull import PullMessageProcessor
 from oberth.broker.processors.query import QueryMessageProcessor
+from oberth.broker.processors.recall import RecallMessageProcessor
 from oberth.broker.processors.relay import RelayProcessor
 from oberth.broker.processors.reply import ReplyMessageProcessor
 from oberth.broker.processors.send import SendMessageProcessor
@@ -55,6 +56,7 @@ from oberth.broker.runtime_info import StoreRates
 from oberth.broker.schedule_service import TICK_MS, ScheduleService
 from oberth.broker.stats import TOPIC_PUT_SIZE, BrokerStats
 from oberth.broker.subscription_groups import SubscriptionGroups
+from oberth.broker.timers import TimerService
 from oberth.broker.topic_configs import TopicConfigs
 from oberth.broker.transactions import Transactions
 from oberth.broker.unique_ids import UniqueIds
@@ -112,6 +114,19 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class Part(Protocol):
+    """A service of a broker that keeps files beside the store."""
+
+    def load(self) -> None:
+        """Read them; the store is loaded and not started yet. In a thread, may block."""
+
+    def close(self) -> None:
+        """Write them; the store is still open, nobody is served any more. In a thread, may block.
+
+        Only called after `load`.
+        """
+
+
 class Broker:
     """One broker.
 
@@ -125,6 +140,7 @@ class Broker:
         extend: called with the table of processors before the servers start; for what is built on
             top of the broker.
         closing: called when the broker stops, before the store closes.
+        parts: services with files of their own, in the order in which they are loaded.
     """
 
     def __init__(
@@ -141,6 +157,7 @@ class Broker:
         self.expressions: Expressions | None = None
         self.extend: list[Callable[[ProcessorTable], None]] = []
         self.closing: list[Callable[[], None]] = []
+        self.parts: list[Part] = []
         self.ticks: list[Callable[[int], None]] = []
         """Called with the time about every TICK_MS."""
         self.arrival_listeners: list[Callable[[str, int, int, int | None, bytes], None]] = []
@@ -197,6 +214,9 @@ class Broker:
         self.store_host = encode_host(_resolve(self.ip), config.listen_port)
         self.unique_ids = UniqueIds(self.store_host[:-4])
 
+        self.timers: TimerService | None = None
+        if store_config.timer_wheel_enable:
+            self.timers = TimerService(self)
         self.send = SendMessageProcessor(self)
         self.pull = PullMessageProcessor(self)
         self.clients = ClientManageProcessor(self)
@@ -276,6 +296,8 @@ class Broker:
         self._delay_file.load(self.schedule.read)
         self.store.load()
         self._clamp_offsets()
+        for part in self.parts:
+            part.load()
         self.topics.add_system_topics(max(self.schedule.level_max, 1))
         self.groups.add_system_groups()
         self._loading = False
@@ -379,6 +401,8 @@ class Broker:
             self._write_offsets(self.offsets.encode())
             self._delay_file.write_document(self.schedule.to_body(), sync=True)
             self._sync_files()
+            for part in reversed(self.parts):
+                part.close()
         self.store.shutdown()
 
     # --------------------------------------------------------------------------------- processors
@@ -435,6 +459,8 @@ class Broker:
         table.async_(
             [Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2], reply.reply, stage=relay_stage
         )
+
+        table.sync([Code.RECALL_MESSAGE], RecallMessageProcessor(self).recall)
 
         relay = RelayProcessor(self)
         table.async_([Code.GET_CONSUMER_RUNNING_INFO], relay.running_info, stage=relay_stage)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
 from oberth.broker.expressions import FilterUnknownError
-from oberth.broker.processors.rendered import pull_frame_head
 from oberth.broker.pull_request_hold import HeldPull, PropertiesFilter
 from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
 from oberth.broker.subscriptions import Subscription, SubscriptionError, build_subscription
@@ -22,6 +21,7 @@ from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
 from oberth.remoting.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from oberth.remoting.rendered import render_pull_head
 from oberth.store.messages import GetMessageResult, GetMessageStatus, MessageFilter, TagsFilter
 
 if TYPE_CHECKING:
@@ -182,17 +182,17 @@ class PullMessageProcessor:
             self._broker_gets.add(count)
         send_frame = channel.send_frame
         send_frame(
-            pull_frame_head(
-                code,
+            render_pull_head(
                 request.opaque,
-                _NAMES[status],
+                code,
                 result.next_begin_offset,
                 result.min_offset,
                 result.max_offset,
-                suggested,
-                group_config.group_sys_flag,
-                topic_config.topic_sys_flag,
                 result.buffer_total_size if code == 0 else 0,
+                suggest_which_broker_id=suggested,
+                group_sys_flag=group_config.group_sys_flag,
+                topic_sys_flag=topic_config.topic_sys_flag,
+                remark=_NAMES[status],
             )
         )
         if code == 0:

@@ -14,7 +14,6 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
-from oberth.broker.processors.rendered import SendResponses
 from oberth.broker.put_status import put_outcome
 from oberth.broker.stats import (
     BROKER_PUT_NUMS,
@@ -38,6 +37,7 @@ from oberth.remoting.headers.send import (
     SendMessageRequestHeader,
     SendMessageResponseHeader,
 )
+from oberth.remoting.rendered import SendResponses
 from oberth.store.messages import (
     MessageExtBatch,
     MessageExtBrokerInner,
@@ -65,15 +65,16 @@ class ClientAddresses:
     Attributes:
         born_host: the client, as a record holds it.
         store_host: the broker as the client knows it, as a record holds it.
-        id_prefix: ``store_host`` as offset message ids begin.
+        id_prefix: ``store_host`` as offset message ids begin; ``id_prefix_raw`` in ASCII.
     """
 
-    __slots__ = ("born_host", "id_prefix", "store_host")
+    __slots__ = ("born_host", "id_prefix", "id_prefix_raw", "store_host")
 
     def __init__(self, born_host: bytes, store_host: bytes) -> None:
         self.born_host = born_host
         self.store_host = store_host
         self.id_prefix = store_host.hex().upper()
+        self.id_prefix_raw = self.id_prefix.encode()
 
 
 class _SendTopic:
@@ -532,36 +533,31 @@ class SendMessageProcessor:
         pendings: list[_Pending],
         results: list[PutMessageResult],
     ) -> None:
-        frame = self._responses.frame
-        prefix = addresses.id_prefix
+        render = self._responses.render
+        prefix = addresses.id_prefix_raw
         send_frame = channel.send_frame
         stored = 0
         for pending, result in zip(pendings, results, strict=True):
-            status = result.status
             request = pending.request
-            if status is _PUT_OK and result.offsets is None:
+            if result.status is _PUT_OK and result.offsets is None:
                 stored += 1
                 topic = pending.topic
                 topic.puts.value += 1
                 topic.puts.times += 1
                 topic.sizes.value += result.record_size
                 topic.sizes.times += 1
-                if request.flag & ONEWAY_FLAG:
-                    continue
-                unique_key = pending.unique_key
-                if unique_key.isalnum() and unique_key.isascii():
+                if not request.flag & ONEWAY_FLAG:
                     send_frame(
-                        frame(
-                            0,
+                        render(
                             request.opaque,
-                            f"{prefix}{result.commit_log_offset:016X}",
                             pending.queue_id,
                             result.queue_offset,
-                            unique_key,
+                            b"%b%016X" % (prefix, result.commit_log_offset),
+                            pending.unique_key,
                         )
                     )
-                    continue
-            elif result.ok:
+                continue
+            if result.ok:
                 count = result.message_count
                 stored += count
                 pending.topic.puts.add(count)

@@ -1,0 +1,349 @@
+"""Sends over a socket: what is stored, what is answered, and every check with its code."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from oberth.formats.message import decode_host
+from oberth.formats.message_id import decode_offset_message_id
+from oberth.remoting.command import RemotingCommand, encode_frame_bytes
+
+
+async def test_a_message_is_stored_and_answered(live: Any) -> None:
+    response = await live.peer.send("T", b"body", 2, {"TAGS": "A", "UNIQ_KEY": "U1", "k": "v"})
+    assert response.code == 0
+    fields = response.fields
+    assert (fields["queueId"], fields["queueOffset"]) == ("2", "0")
+    assert fields["transactionId"] == "U1"
+    assert (fields["MSG_REGION"], fields["TRACE_ON"]) == ("DefaultRegion", "true")
+    where = decode_offset_message_id(fields["msgId"])
+    assert where.broker_address == live.peer.address
+    (message,) = await live.peer.read("T", 2)
+    assert message.body == b"body"
+    assert message.properties == {
+        "TAGS": "A",
+        "UNIQ_KEY": "U1",
+        "k": "v",
+        "CLUSTER": "DefaultCluster",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    assert message.commit_log_offset == where.commit_log_offset
+    channel = await live.peer.channel()
+    assert decode_host(message.born_host) == str(channel.local)
+
+
+async def test_a_burst_is_answered_whole_and_in_queue_order(live: Any) -> None:
+    await live.peer.send("T")
+    channel = await live.peer.channel()
+    futures = [
+        channel.invoke_nowait(
+            RemotingCommand(code=310, ext_fields=live.peer.send_fields("T"), body=str(n).encode()),
+            10.0,
+        )
+        for n in range(300)
+    ]
+    responses = await asyncio.gather(*futures)
+    assert [int(each.fields["queueOffset"]) for each in responses] == list(range(1, 301))
+    messages = await live.peer.read("T")
+    assert [message.body for message in messages[1:]] == [str(n).encode() for n in range(300)]
+
+
+async def test_a_burst_of_good_and_bad_gets_each_its_answer(live: Any) -> None:
+    await live.peer.send("T")
+    channel = await live.peer.channel()
+    topics = ["T", "bad topic!", "T", "SCHEDULE_TOPIC_XXXX", "T"]
+    responses = await asyncio.gather(
+        *(
+            channel.invoke_nowait(
+                RemotingCommand(code=310, ext_fields=live.peer.send_fields(topic), body=b"x"), 5.0
+            )
+            for topic in topics
+        )
+    )
+    assert [each.code for each in responses] == [0, 29, 0, 16, 0]
+    assert len(await live.peer.read("T")) == 4
+
+
+async def test_code_10_has_the_long_names(live: Any) -> None:
+    response = await live.peer.call(
+        10,
+        {
+            "producerGroup": "PG",
+            "topic": "T",
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4",
+            "queueId": "1",
+            "sysFlag": "0",
+            "bornTimestamp": "1",
+            "flag": "7",
+            "properties": "a\x01b",
+        },
+        b"x",
+    )
+    assert response.code == 0
+    (message,) = await live.peer.read("T", 1)
+    assert message.flag == 7
+    assert message.properties["a"] == "b"
+
+
+async def test_one_way_gets_no_answer(live: Any) -> None:
+    await live.peer.oneway(310, live.peer.send_fields("T"), b"x")
+    await live.peer.oneway(310, live.peer.send_fields("not allowed!"), b"x")
+    assert (await live.peer.send("T")).fields["queueOffset"] == "1"
+
+
+async def test_a_missing_unique_key_is_made(live: Any) -> None:
+    response = await live.peer.send("T", b"x", 0, {"KEYS": "MY_UNIQ_KEY"})
+    (message,) = await live.peer.read("T")
+    assert message.uniq_key == response.fields["transactionId"]
+    assert len(message.uniq_key or "") == 32
+
+
+async def test_properties_that_must_not_be_stored(live: Any) -> None:
+    await live.peer.send(
+        "T",
+        b"x",
+        0,
+        {"POP_CK": "old", "CLUSTER": "wrong", "__RMQ.TRANSIENT.x": "1", "UNIQ_KEY": 'quo"te'},
+    )
+    (message,) = await live.peer.read("T")
+    assert message.properties == {
+        "CLUSTER": "DefaultCluster",
+        "UNIQ_KEY": 'quo"te',
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+
+
+async def test_a_batch_becomes_messages(live: Any) -> None:
+    response = await live.peer.send_batch("T", [b"a", b"b", b"c"])
+    assert response.code == 0
+    assert len(response.fields["msgId"].split(",")) == 3
+    assert response.fields["queueOffset"] == "0"
+    assert [message.body for message in await live.peer.read("T")] == [b"a", b"b", b"c"]
+
+
+async def test_a_broken_batch_is_refused(live: Any) -> None:
+    response = await live.peer.call(320, live.peer.send_fields("T", m="true"), b"\0\0\0\x05x")
+    assert response.code == 13
+    assert (await live.peer.send("T")).code == 0
+
+
+async def test_the_first_send_makes_a_topic(live: Any) -> None:
+    await live.peer.send("New", d="3")
+    made = live.broker.topics.get("New")
+    assert made is not None
+    assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (3, 3, 6)
+    await live.restart()
+    assert live.broker.topics.get("New") is not None
+
+
+async def test_a_negative_queue_is_the_brokers_choice(live: Any) -> None:
+    chosen = {(await live.peer.send("T", b"x", -1)).fields["queueId"] for _ in range(60)}
+    assert chosen == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "code", "remark"),
+    [
+        ("", 0, 29, "blank"),
+        ("no spaces", 0, 29, "illegal characters"),
+        ("../../etc", 0, 29, "illegal characters"),
+        ("y" * 128, 0, 29, "longer than topic max length: 127"),
+        ("SCHEDULE_TOPIC_XXXX", 0, 16, "forbidden"),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 16, "forbidden"),
+        ("Known", 77, 29, "queueId[77] is illegal"),
+        ("%RETRY%bad group", 0, 29, "illegal characters"),
+    ],
+)
+async def test_refusals(live: Any, topic: str, queue_id: int, code: int, remark: str) -> None:
+    await live.peer.send("Known")
+    response = await live.peer.send(topic, b"x", queue_id)
+    assert response.code == code
+    assert remark in (response.remark or "")
+    assert response.fields["MSG_REGION"] == "DefaultRegion"
+
+
+async def test_without_automatic_creation_a_topic_is_unknown(make_live: Any) -> None:
+    live = await make_live(autoCreateTopicEnable="false")
+    response = await live.peer.send("New")
+    assert response.code == 17
+    assert "topic[New] not exist" in (response.remark or "")
+    assert (await live.peer.send("%RETRY%G")).code == 0  # consumers must be able to retry
+
+
+async def test_a_topic_that_may_not_be_written(live: Any) -> None:
+    await live.peer.send("T")
+    found = live.broker.topics.get("T")
+    found.perm = 4
+    live.broker.send.forget_topics()
+    assert (await live.peer.send("T")).code == 16
+    found.perm = 6
+    live.broker.send.forget_topics()
+    assert (await live.peer.send("T")).code == 0
+
+
+async def test_a_broker_that_may_not_be_written(make_live: Any) -> None:
+    live = await make_live(brokerPermission="4")
+    assert (await live.peer.send("T")).code == 16
+
+
+async def test_a_broker_that_still_starts(make_live: Any) -> None:
+    live = await make_live(startAcceptSendRequestTimeStamp=str(2**60))
+    response = await live.peer.send("T")
+    assert response.code == 1
+    assert "unable to service" in (response.remark or "")
+
+
+async def test_a_body_over_the_limit(make_live: Any) -> None:
+    live = await make_live(maxMessageSize="1000")
+    assert (await live.peer.send("T", b"x" * 1000)).code == 0
+    response = await live.peer.send("T", b"x" * 1001)
+    assert response.code == 13
+    assert "body length limit 1000B" in (response.remark or "")
+
+
+async def test_properties_over_the_limit(live: Any) -> None:
+    assert (await live.peer.send("T", b"x", 0, {"a": "x" * 33_000})).code == 13
+
+
+async def test_a_header_without_a_field_is_named(live: Any) -> None:
+    fields = live.peer.send_fields("T")
+    del fields["e"]
+    response = await live.peer.call(310, fields, b"x")
+    assert response.code == 1
+    assert "e is missing" in (response.remark or "")
+
+
+async def test_a_header_with_a_word_for_a_number(live: Any) -> None:
+    response = await live.peer.send("T", e="one")
+    assert response.code == 1
+    assert "'one'" in (response.remark or "")
+
+
+async def test_sync_flush_answers_when_the_disk_has_it(make_live: Any) -> None:
+    live = await make_live(flushDiskType="SYNC_FLUSH")
+    responses = await asyncio.gather(*(live.peer.send("T", str(n).encode()) for n in range(20)))
+    assert {each.code for each in responses} == {0}
+    assert live.broker.store.flushed_offset >= live.broker.store.max_phy_offset
+    assert (await live.peer.send("T", b"x", 0, {"WAIT": "false"})).code == 0
+    await live.until(lambda: live.broker.store.max_offset_in_queue("T", 0) == 21)
+    assert (await live.peer.send_batch("T", [b"a", b"b"])).code == 0
+
+
+# ---------------------------------------------------------------------------- delay and retries
+
+
+async def test_a_delayed_message_waits_in_its_level(live: Any) -> None:
+    response = await live.peer.send("T", b"later", 1, {"DELAY": "1", "TAGS": "A"})
+    assert response.code == 0
+    assert response.fields["queueId"] == "1"
+    assert await live.peer.read("T", 1) == []
+    await live.later(1000)
+    await live.until(lambda: live.broker.store.max_offset_in_queue("T", 1) == 1)
+    (message,) = await live.peer.read("T", 1)
+    assert message.body == b"later"
+    assert message.properties["REAL_TOPIC"] == "T"
+    assert message.tags == "A"
+
+
+async def send_back(live: Any, offset: int, **more: str) -> RemotingCommand:
+    fields = {"offset": str(offset), "group": "G", "delayLevel": "0", **more}
+    response: RemotingCommand = await live.peer.call(36, fields)
+    return response
+
+
+async def test_send_back_goes_to_the_retry_topic(live: Any) -> None:
+    await live.peer.send("T", b"again", 0, {"TAGS": "A"})
+    (first,) = await live.peer.read("T")
+    assert (await send_back(live, first.commit_log_offset)).code == 0
+    (delayed,) = await live.peer.read("SCHEDULE_TOPIC_XXXX", 2)
+    assert delayed.properties["DELAY"] == "3"
+    await live.later(10_000)
+    await live.until(lambda: live.broker.store.max_offset_in_queue("%RETRY%G", 0) == 1)
+    (again,) = await live.peer.read("%RETRY%G")
+    assert again.reconsume_times == 1
+    assert again.body == b"again"
+    assert again.properties["RETRY_TOPIC"] == "T"
+    assert again.properties["ORIGIN_MESSAGE_ID"] == (
+        f"{first.store_host.hex().upper()}{first.commit_log_offset:016X}"
+    )
+    assert again.born_host == first.born_host
+    # The next attempt waits longer and still names its origin.
+    assert (await send_back(live, again.commit_log_offset)).code == 0
+    (delayed,) = await live.peer.read("SCHEDULE_TOPIC_XXXX", 3)
+    assert delayed.reconsume_times == 2
+    assert delayed.properties["RETRY_TOPIC"] == "T"
+
+
+@pytest.mark.parametrize("how", [{"delayLevel": "-1"}, {"maxReconsumeTimes": "0"}])
+async def test_send_back_ends_in_the_dead_letter_topic(live: Any, how: dict[str, str]) -> None:
+    await live.peer.send("T", b"dead")
+    (first,) = await live.peer.read("T")
+    assert (await send_back(live, first.commit_log_offset, **how)).code == 0
+    (dead,) = await live.peer.read("%DLQ%G")
+    assert dead.body == b"dead"
+    assert dead.properties["DELAY"] == "0"
+    found = live.broker.topics.get("%DLQ%G")
+    assert found is not None
+    assert found.perm == 6
+
+
+async def test_send_back_refusals(make_live: Any) -> None:
+    live = await make_live(autoCreateSubscriptionGroup="false")
+    assert (await send_back(live, 0)).code == 26
+    live = await make_live()
+    response = await send_back(live, 123)
+    assert response.code == 1
+    assert "look message by offset failed, 123" in (response.remark or "")
+    found = live.broker.groups.find("G")
+    found.retry_queue_nums = 0
+    assert (await send_back(live, 123)).code == 0
+
+
+async def test_a_clients_own_retry_above_its_limit_is_a_dead_letter(live: Any) -> None:
+    more = {"j": "3", "l": "3"}
+    assert (await live.peer.send("%RETRY%G", b"again", 0, {"DELAY": "1"}, **more)).code == 0
+    assert await live.peer.read("%DLQ%G") == []
+    more = {"j": "4", "l": "3"}
+    assert (await live.peer.send("%RETRY%G", b"dead", 0, {"DELAY": "1"}, **more)).code == 0
+    (dead,) = await live.peer.read("%DLQ%G")
+    assert (dead.body, dead.reconsume_times) == (b"dead", 4)
+
+
+async def test_a_retry_of_an_orderly_group_is_a_dead_letter(live: Any) -> None:
+    live.broker.locks.lock("G", "client", [("T", "broker-a", 0)], live.broker.now_ms())
+    assert (await live.peer.send("%RETRY%G", b"dead")).code == 0
+    (dead,) = await live.peer.read("%DLQ%G")
+    assert dead.body == b"dead"
+
+
+async def test_statistics_count_what_is_stored(live: Any) -> None:
+    await live.peer.send("T", b"x" * 10)
+    await live.peer.send_batch("T", [b"a", b"b"])
+    item = live.broker.stats.item("TOPIC_PUT_NUMS", "T")
+    assert item.value == 3
+    assert live.broker.stats.broker_put.value == 3
+
+
+async def test_frames_of_one_write_come_back_in_one_piece(live: Any) -> None:
+    reader, writer = await asyncio.open_connection(*live.broker.address)
+    frames = b"".join(
+        encode_frame_bytes(
+            RemotingCommand(code=310, ext_fields=live.peer.send_fields("T"), opaque=n, body=b"x")
+        )
+        for n in range(50)
+    )
+    writer.write(frames)
+    await writer.drain()
+    sizes = []
+    for _ in range(50):
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        sizes.append(size)
+        await reader.readexactly(size)
+    writer.close()
+    assert len(sizes) == 50
