@@ -50,18 +50,18 @@ async def test_delivered_on_time_and_kept_over_a_restart() -> None:
         assert (await send(mq, b"soon", TIMER_DELIVER_MS=now_ms + 60_200)).code == 0
         assert (await send(mq, b"later", TIMER_DELAY_SEC=600)).code == 0
         await until(lambda: mq.broker.timers is not None and len(mq.broker.timers.store.wheel) == 2)
-        mq.clock.advance(59)
+        mq.clock.advance(seconds=59)
         await asyncio.sleep(0.05)
         assert mq.bodies("Timed") == []
-        mq.clock.advance(3)
+        mq.clock.advance(seconds=3)
         await until(lambda: mq.bodies("Timed") == [b"soon"])
         (message,) = mq.messages("Timed")
         assert message.store_timestamp >= now_ms + 60_200
         await mq.restart()
-        mq.clock.advance(300)
+        mq.clock.advance(seconds=300)
         await mq.kill()
         await mq.recover()
-        mq.clock.advance(300)
+        mq.clock.advance(seconds=300)
         await until(lambda: b"later" in mq.bodies("Timed"))
 
 
@@ -79,9 +79,9 @@ async def test_a_message_can_be_recalled_by_its_handle() -> None:
         recalled = await call(mq, RequestCode.RECALL_MESSAGE, fields)
         assert recalled.code == ResponseCode.SUCCESS
         assert recalled.fields["msgId"] == "K2"
-        mq.clock.advance(30)
+        mq.clock.advance(seconds=30)
         await asyncio.sleep(0.3)
-        mq.clock.advance(40)
+        mq.clock.advance(seconds=40)
         await until(lambda: mq.bodies("Timed"))
         await asyncio.sleep(0.2)
         assert mq.bodies("Timed") == [b"K1"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
 from oberth.broker.put_status import put_outcome
+from oberth.broker.recall_handle import RecallHandle
 from oberth.broker.stats import (
     BROKER_PUT_NUMS,
     DLQ_PUT_NUMS,
@@ -27,7 +28,7 @@ from oberth.broker.topic_configs import FLAG_UNIT, FLAG_UNIT_SUB, java_text, que
 from oberth.errors import IllegalNameError
 from oberth.formats import names
 from oberth.formats import properties as p
-from oberth.formats.message import encode_host
+from oberth.formats.message import encode_host, properties_at
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
@@ -536,6 +537,7 @@ class SendMessageProcessor:
         render = self._responses.render
         prefix = addresses.id_prefix_raw
         send_frame = channel.send_frame
+        recallable = self._broker.config.recall_message_enable
         stored = 0
         for pending, result in zip(pendings, results, strict=True):
             request = pending.request
@@ -546,7 +548,9 @@ class SendMessageProcessor:
                 topic.puts.times += 1
                 topic.sizes.value += result.record_size
                 topic.sizes.times += 1
-                if not request.flag & ONEWAY_FLAG:
+                if recallable and b"TIMER_D" in pending.message.properties_raw:
+                    self._answer_slowly(channel, addresses, pending, result)
+                elif not request.flag & ONEWAY_FLAG:
                     send_frame(
                         render(
                             request.opaque,
@@ -593,6 +597,8 @@ class SendMessageProcessor:
             queue_offset=result.queue_offset,
             transaction_id=pending.unique_key or None,
         )
+        if broker.config.recall_message_enable and result.offsets is None:
+            header.recall_handle = self._recall_handle(pending, result)
         channel.reply(
             request,
             create_response(
@@ -603,6 +609,19 @@ class SendMessageProcessor:
                 ext_fields=dict(self._region_fields),
             ),
         )
+
+    def _recall_handle(self, pending: _Pending, result: PutMessageResult) -> str | None:
+        """What a producer can take a timed message back with; None if it is not timed."""
+        record = self._broker.store.select_record(result.commit_log_offset)
+        raw = b"" if record is None else properties_at(record)
+        slot_ms = p.find_property(raw, b"TIMER_OUT_MS")
+        topic = p.find_property(raw, b"REAL_TOPIC")
+        if slot_ms is None or topic is None:
+            return None
+        # A time at which the recalling message falls into the same slot.
+        deliver_ms = int(slot_ms) + 1
+        broker_name = self._broker.config.broker_name
+        return RecallHandle(topic.decode(), broker_name, deliver_ms, pending.unique_key).encode()
 
     def _answer_when_durable(
         self,
