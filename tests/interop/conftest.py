@@ -108,6 +108,18 @@ def outcome_of(_runs: Runs) -> Callable[[str, str, str], Outcome]:
     return _runs.outcome
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without being asked, none of this runs: it takes minutes and other people's programs."""
+    asked = "OBERTH_INTEROP" in os.environ or "interop" in config.option.markexpr
+    for item in items:
+        if Path(__file__).parent not in item.path.parents:
+            continue
+        if not asked:
+            item.add_marker(pytest.mark.skip(reason="make interop runs this"))
+        elif not FULL and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="OBERTH_INTEROP=full runs this"))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes ``broker`` or ``suite`` runs for each that was asked for."""
     if "broker" in metafunc.fixturenames:
