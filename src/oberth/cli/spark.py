@@ -7,6 +7,10 @@ import click
 from oberth.cli.lazy import LazyGroup
 
 COMMANDS = {
+    "sql": (
+        "oberth.cli.spark_sql:sql_command",
+        "Ask a store in SQL: each topic is a view.",
+    ),
     "dispatch": (
         "oberth.cli.spark_dispatch:dispatch_command",
         "Build queues and index from the CommitLog, once or as it grows.",

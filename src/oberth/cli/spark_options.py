@@ -91,14 +91,21 @@ def parse_confs(confs: tuple[str, ...]) -> dict[str, str]:
 def session(
     master: str, confs: tuple[str, ...], *, app_name: str, more: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session for the length of a command.
+    """A session for the length of a command; one that is there already is used and left alone.
 
     Raises:
         SparkUnavailableError: no Java, or no pyspark.
     """
-    from oberth.spark.runtime import build_session
+    from oberth.spark.runtime import build_session, prepare_environment
 
     settings = {**(more or {}), **parse_confs(confs)}
+    prepare_environment()
+    from pyspark.sql import SparkSession
+
+    present = SparkSession.getActiveSession()
+    if present is not None:
+        yield present
+        return
     # A command lives for seconds: the JVM's second compiler hardly pays, its start does cost.
     quick = "spark.driver.extraJavaOptions" not in settings and master.startswith("local")
     started = build_session(master, app_name=app_name, config=settings, quick=quick)

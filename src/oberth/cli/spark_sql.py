@@ -1,0 +1,228 @@
+"""`oberth spark sql`."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oberth.cli.output import fail, say, write_table
+from oberth.cli.spark_options import conf_option, master_option, session
+from oberth.cli.store_options import json_option
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from oberth.spark.pipelines.views import TopicViews
+
+ROWS_SHOWN = 1000
+_CELL_WIDTH_MAX = 100
+_HELP = r"""Statements end with ;   \d  topics and their views   \q  quit"""
+
+
+@click.command(name="sql")
+@click.option(
+    "--store",
+    "stores",
+    metavar="DIR",
+    multiple=True,
+    required=True,
+    help="A store's root. Repeatable: topics of several brokers become one view.",
+)
+@click.option(
+    "--expand",
+    metavar="TOPIC",
+    multiple=True,
+    help="JSON bodies of this topic become columns; * for all. Repeatable.",
+)
+@click.option("--columns", default="", help="Columns of the views; all but raw bytes if not given.")
+@click.option(
+    "--option",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of format('rocketmq'), for example failOnDataLoss=false. Repeatable.",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="CSV with a header on stdout.")
+@json_option
+@conf_option
+@master_option
+@click.argument("statement", required=False)
+def sql_command(
+    stores: tuple[str, ...],
+    expand: tuple[str, ...],
+    columns: str,
+    options: tuple[str, ...],
+    as_csv: bool,
+    as_json: bool,
+    confs: tuple[str, ...],
+    master: str,
+    statement: str | None,
+) -> None:
+    r"""Ask a store in SQL: each topic is a view, all_messages holds all of them.
+
+    Names are made safe: topic my-topic is the view my_topic (\d lists them). Without STATEMENT it
+    is interactive, or reads statements that end with ; from standard input. JSON output is one
+    object a row; bytes that are UTF-8 are text, others {"base64": …}.
+
+    Example: oberth spark sql --store ~/store "select tags, count(*) from orders group by tags"
+    """
+    from oberth.spark.pipelines.views import TopicViews
+
+    if as_json and as_csv:
+        raise click.UsageError("--json or --csv, not both")
+    given = {}
+    for text in options:
+        name, found, value = text.partition("=")
+        if not found:
+            raise click.UsageError(f"--option {text!r}: allowed is NAME=VALUE")
+        given[name] = value
+    show = _show_csv if as_csv else _show_json if as_json else _show_table
+    # A small answer in many pieces is slow.
+    more = {"spark.sql.shuffle.partitions": "4", "spark.sql.artifact.isolation.enabled": "false"}
+    with session(master, confs, app_name="oberth sql", more=more) as started:
+        views = TopicViews(started, stores, given, columns, frozenset(expand))
+        if statement is not None:
+            failed = _answer(views, statement, show)
+        else:
+            failed = _converse(views, show)
+    sys.exit(2 if failed else 0)
+
+
+def _converse(views: TopicViews, show: Any) -> bool:
+    interactive = sys.stdin.isatty()
+    if interactive:
+        import readline  # noqa: F401 - gives input() its history
+
+        say(f"{len(views.names)} topics. {_HELP}")
+    failed = False
+    for text in _statements(interactive):
+        if text in (r"\q", "quit", "exit"):
+            break
+        if text == r"\d":
+            write_table(("view", "topic"), sorted((n, t) for t, n in views.names.items()))
+        elif text in (r"\h", r"\?", "help"):
+            say(_HELP)
+        else:
+            failed |= _answer(views, text, show)
+            if failed and not interactive:
+                break
+    return failed and not interactive
+
+
+def _statements(interactive: bool) -> Iterator[str]:
+    """Statements without their semicolons; commands of one line as they are."""
+    pending = ""
+    while True:
+        try:
+            prompt = ("oberth> " if not pending else "     -> ") if interactive else ""
+            line = input(prompt)
+        except EOFError:
+            break
+        except KeyboardInterrupt:
+            say("")
+            pending = ""
+            continue
+        if not pending and line.strip() in (r"\q", r"\d", r"\h", r"\?", "quit", "exit", "help"):
+            yield line.strip()
+            continue
+        pending += ("\n" if pending else "") + line
+        if pending.rstrip().endswith(";"):
+            yield pending.rstrip().rstrip(";").strip()
+            pending = ""
+    if pending.strip():
+        yield pending.strip()
+
+
+def _answer(views: TopicViews, statement: str, show: Any) -> bool:
+    """Runs one statement; whether it failed."""
+    from pyspark.errors import PySparkException
+
+    from oberth.errors import OberthError
+
+    statement = statement.strip().rstrip(";")
+    if not statement:
+        return False
+    try:
+        views.make_for(statement)
+        show(views.session.sql(statement))
+    except PySparkException as error:
+        message = (error.getMessage() or str(error)).split("\n\nJVM stacktrace")[0].strip()
+        click.echo(f"error: {message}", err=True)
+        return True
+    except OberthError as error:
+        fail(error)
+        return True
+    return False
+
+
+def _rows(frame: DataFrame) -> Iterator[list[Any]]:
+    for row in frame.toLocalIterator():
+        yield [_plain(value) for value in row]
+
+
+def _show_json(frame: DataFrame) -> None:
+    names = frame.columns
+    for row in _rows(frame):
+        line = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
+        sys.stdout.write(line + "\n")
+
+
+def _show_csv(frame: DataFrame) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(frame.columns)
+    for row in _rows(frame):
+        writer.writerow([_csv_cell(value) for value in row])
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, dict | list | bool):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None else value
+
+
+def _show_table(frame: DataFrame) -> None:
+    if not frame.columns:
+        return
+    rows = [[_plain(value) for value in row] for row in frame.take(ROWS_SHOWN + 1)]
+    write_table(frame.columns, [[_cell(value) for value in row] for row in rows[:ROWS_SHOWN]])
+    if len(rows) > ROWS_SHOWN:
+        say(f"the first {ROWS_SHOWN} rows; --json and --csv give all")
+    else:
+        say(f"{len(rows)} rows")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, dict | list):
+        value = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        value = "".join(char if char.isprintable() else "·" for char in value)
+        return value if len(value) <= _CELL_WIDTH_MAX else value[: _CELL_WIDTH_MAX - 1] + "…"
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, bytes | bytearray):
+        try:
+            return bytes(value).decode("utf-8")
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, datetime | date):
+        return value.isoformat(sep=" ") if isinstance(value, datetime) else value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(_plain(name)): _plain(each) for name, each in value.items()}
+    if hasattr(value, "asDict"):
+        return {name: _plain(each) for name, each in value.asDict(recursive=False).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,190 @@
+"""Topics of stores as views for SQL: safe names, JSON bodies as columns, rows without a job.
+
+A view has the name of its topic where SQL takes it as it is; other characters become ``_``, a
+digit in front gets ``t_`` before it, and names that would be the same for SQL, which knows no
+case, get numbers. `all_messages` holds the messages of all topics.
+
+A statement is answered faster when Spark's Python workers need not be started. Topics with few
+bytes are therefore read here, in the driver, and handed over as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from oberth.spark import plan as p
+from oberth.spark.options import parse_read_options
+from oberth.spark.pipelines.json_types import ddl_type, infer_struct
+from oberth.spark.schemas import ALL_COLUMNS, column_named, parse_columns, struct_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+ALL_MESSAGES = "all_messages"
+#: Record bytes up to which a topic is read in the driver.
+READ_HERE_MAX = 32 << 20
+_WORD = re.compile(r"\w+")
+
+
+def safe_names(topics: Iterable[str]) -> dict[str, str]:
+    """View name by topic; the same for the same topics, whatever their order."""
+    taken = {ALL_MESSAGES}
+    names: dict[str, str] = {}
+    # Topics that SQL takes as they are keep their names, whatever the others are called.
+    for topic in sorted(topics, key=lambda each: (_plain(each) != each, each)):
+        base = name = _plain(topic)
+        number = 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{base}_{number}"
+        taken.add(name.lower())
+        names[topic] = name
+    return names
+
+
+def _plain(topic: str) -> str:
+    name = re.sub(r"\W", "_", topic, flags=re.ASCII)
+    return f"t_{name}" if name[:1].isdigit() else name or "_"
+
+
+def read_rows(
+    options: Mapping[str, str], columns: str, *, rows_max: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch query, read in this process.
+
+    Args:
+        options: of ``format("rocketmq")``.
+        columns: as the option ``columns``.
+        rows_max: stop after the batch with which so many are reached.
+    """
+    from oberth.spark.source import RocketMQPartition, RocketMQReader
+
+    parsed = parse_read_options(options, streaming=False)
+    reader = RocketMQReader(parsed, struct_type(parse_columns(columns)))
+    count = 0
+    for partition in reader.partitions():
+        assert isinstance(partition, RocketMQPartition)
+        for batch in reader.piece_reader(partition).read(partition.pieces):
+            yield batch
+            count += batch.num_rows
+            if rows_max is not None and count >= rows_max:
+                return
+
+
+@dataclass(slots=True)
+class TopicViews:
+    """Views of the topics of some stores, made when a statement names them.
+
+    Attributes:
+        session: where they are made.
+        paths: the stores.
+        options: further options of ``format("rocketmq")``.
+        columns: which columns they have, as the option ``columns``.
+        expand: topics whose JSON bodies become columns; ``*`` for all.
+        names: view name by topic.
+    """
+
+    session: SparkSession
+    paths: Sequence[str]
+    options: Mapping[str, str] = field(default_factory=dict)
+    columns: str = ""
+    expand: frozenset[str] = frozenset()
+    names: dict[str, str] = field(default_factory=dict)
+    _made: set[str] = field(default_factory=set)
+    _stores: p.Stores | None = None
+
+    def __post_init__(self) -> None:
+        """Lists the topics."""
+        self._stores = p.open_stores(self._parsed())
+        topics = {topic for store in self._stores.files for topic in store.topics()}
+        self.names = safe_names(topics)
+
+    def _parsed(self, **more: str) -> Any:
+        return parse_read_options(self._options(**more), streaming=False)
+
+    def _options(self, **more: str) -> dict[str, str]:
+        path = self.paths[0] if len(self.paths) == 1 else ",".join(self.paths)
+        return {**self.options, "path": path, **more}
+
+    def make_for(self, statement: str) -> list[str]:
+        """Makes the views that a statement names (all, where it asks what there is).
+
+        Returns:
+            The names of the views that are new.
+        """
+        words = {word.lower() for word in _WORD.findall(statement)}
+        every = "show" in words and bool({"tables", "views"} & words)
+        made = []
+        for topic, name in self.names.items():
+            if (every or name.lower() in words) and name not in self._made:
+                self._make(name, topic)
+                made.append(name)
+        if (every or ALL_MESSAGES in words) and ALL_MESSAGES not in self._made:
+            self._make(ALL_MESSAGES, None)
+            made.append(ALL_MESSAGES)
+        return made
+
+    def _make(self, name: str, topic: str | None) -> None:
+        more = {} if topic is None else {"subscribe": topic}
+        frame = self._frame(more)
+        if topic is not None and ("*" in self.expand or topic in self.expand):
+            frame = self._expanded(frame, more)
+        frame.createOrReplaceTempView(name)
+        self._made.add(name)
+
+    def _frame(self, more: Mapping[str, str]) -> DataFrame:
+        options = self._options(**more)
+        if self._size(more) <= READ_HERE_MAX:
+            import pyarrow as pa
+
+            from oberth.spark.schemas import arrow_schema
+
+            columns = self.columns or ",".join(view_columns())
+            schema = arrow_schema(struct_type(parse_columns(columns)))
+            table = pa.Table.from_batches(read_rows(options, columns), schema)
+            return self.session.createDataFrame(table)
+        reader = self.session.read.format("rocketmq").options(**options)
+        return reader.option("columns", self.columns or ",".join(view_columns())).load()
+
+    def _size(self, more: Mapping[str, str]) -> int:
+        assert self._stores is not None
+        parsed = self._parsed(**more)
+        keys = p.select_queues(parsed, self._stores, must_exist=True)
+        if not keys:
+            return sum(store.log_end() - store.log_start() for store in self._stores.files)
+        total = 0
+        for key, (start, end) in p.queue_bounds(self._stores, keys).items():
+            total += self._stores.queue(key).record_bytes(start, end) if end > start else 0
+            if total > READ_HERE_MAX:
+                break
+        return total
+
+    def _expanded(self, frame: DataFrame, more: Mapping[str, str]) -> DataFrame:
+        """The bodies' fields as further columns; a field with a column's name gets ``body_``."""
+        from pyspark.sql import functions as f
+
+        samples = [
+            body
+            for batch in read_rows(self._options(**more), "value", rows_max=1000)
+            for body in batch.column(0).to_pylist()
+        ]
+        body_type = infer_struct(samples)
+        body = f.from_json(f.col("value").cast("string"), ddl_type(body_type))
+        taken = {name.lower() for name in frame.columns}
+        chosen = []
+        for number in range(body_type.num_fields):
+            name = body_type.field(number).name
+            alias = f"body_{name}" if name.lower() in taken else name
+            taken.add(alias.lower())
+            chosen.append(f.col("body").getField(name).alias(alias))
+        return frame.withColumn("body", body).select(*frame.columns, *chosen)
+
+
+def view_columns() -> list[str]:
+    """What a view has unless told otherwise: all but the record's raw bytes."""
+    raw = {"storedBody", "storedProperties"}
+    return [name for name in ALL_COLUMNS if column_named(name).name not in raw]

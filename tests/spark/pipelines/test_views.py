@@ -1,0 +1,90 @@
+"""Topics as SQL views: names without a JVM; rows, expanded bodies and the command with one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oberth.cli.main import oberth
+from oberth.spark.pipelines.views import ALL_MESSAGES, safe_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAMES = st.sets(st.text("aAbB-_%|1", min_size=1, max_size=6), max_size=30)
+
+
+@given(NAMES)
+def test_names_are_safe_and_different(topics: set[str]) -> None:
+    names = safe_names(topics)
+    assert names.keys() == topics
+    assert all(re.fullmatch(r"[A-Za-z_]\w*", name) for name in names.values())
+    lowered = [name.lower() for name in names.values()]
+    assert len(set(lowered)) == len(lowered)
+    assert ALL_MESSAGES not in lowered
+    assert safe_names(sorted(topics, reverse=True)) == names
+
+
+def test_names_that_sql_takes_are_kept() -> None:
+    assert safe_names(["a-b", "a_b", "%RETRY%g", "1x", "all_messages"]) == {
+        "a_b": "a_b",
+        "a-b": "a_b_2",
+        "%RETRY%g": "_RETRY_g",
+        "1x": "t_1x",
+        "all_messages": "all_messages_2",
+    }
+
+
+def run(*arguments: str, stdin: str | None = None) -> Any:
+    return CliRunner().invoke(oberth, ["spark", "sql", *arguments], input=stdin)
+
+
+@pytest.mark.spark
+def test_topics_in_sql(spark: SparkSession, golden_pristine: Callable[[str], Any]) -> None:
+    store = golden_pristine("basic-5.5.0")
+    delivered = [m for m in store.facts["messages"] if m["sysFlag"] & 0xC in (0, 8)]
+    orders = [m for m in delivered if m["topic"] == "orders-eu"]
+    place = ["--store", str(store.root)]
+    done = run(*place, "--json", "select count(*) n, max(offset) o from orders_eu")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {
+        "n": len(orders),
+        "o": max(m["queueOffset"] for m in orders),
+    }
+    done = run(
+        *place, "--csv",
+        stdin="select topic, count(*) from all_messages group by 1 order by 1;\n\\d\n",
+    )  # fmt: skip
+    lines = list(csv.reader(io.StringIO(done.stdout)))
+    assert ["orders-eu", str(len(orders))] in lines
+    assert "orders_eu" in done.stdout
+    failed = run(*place, "select nothing from orders_eu")
+    assert failed.exit_code == 2
+    assert "nothing" in failed.stderr
+
+
+@pytest.mark.spark
+def test_bodies_as_columns(spark: SparkSession, growing_store: Any) -> None:
+    for number in range(20):
+        body = {"id": number, "offset": "x", "legs": [{"km": number / 2}]}
+        growing_store.append("flights", number % 2, json.dumps(body).encode())
+    growing_store.append("flights", 0, b"no json")
+    done = run(
+        "--store", str(growing_store.root), "--expand", "flights", "--json",
+        "select id, body_offset, legs[0].km as km, partition from flights "
+        "where id >= 18 or id is null order by id",
+    )  # fmt: skip
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"id": None, "body_offset": None, "km": None, "partition": 0},
+        {"id": 18, "body_offset": "x", "km": 9.0, "partition": 0},
+        {"id": 19, "body_offset": "x", "km": 9.5, "partition": 1},
+    ]
