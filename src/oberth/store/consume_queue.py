@@ -618,10 +618,17 @@ class ConsumeQueue:
         self._conflict = None
         first = stream.first_start // UNIT_SIZE
         stop = self.max_offset
-        end = self._next_message(self.first_at_or_behind(log_end_offset, first, stop), stop)
-        if end is None:
+        found = self.first_at_or_behind(log_end_offset, first, stop)
+        message = self._next_message(found, stop)
+        if message is None:
             return False
-        if end == first:
+        last = self._last_message(found)
+        if last is not None:
+            end = last + 1
+        elif self._read(first, message - first) == PRE_BLANK * (message - first) != b"":
+            # Only the filled front is left: it keeps the number that the queue goes on with.
+            end = message
+        else:
             self.reset()
             return False
         stream.truncate(end * UNIT_SIZE)

@@ -278,6 +278,10 @@ class IndexFile:
         if count <= 1:
             return found
         unpack, start = ENTRY.unpack_from, self._entries_start
+        while count <= number < self.entries_max:
+            # Just being put, or by another process that has not published it yet.
+            previous = unpack(self.view, start + number * ENTRY_SIZE)[3]
+            number = previous if previous < number else 0
         while 0 < number < count and len(found) < max_num:
             entry_hash, offset, time_diff, previous = unpack(self.view, start + number * ENTRY_SIZE)
             if time_diff < 0:

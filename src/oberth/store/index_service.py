@@ -304,8 +304,8 @@ class IndexService:
             if safe_count >= file.index_count and file.is_full:
                 continue
             later = self.index_files[number + 1 :]
-            if safe_count != file.index_count or later:
-                file.cut(min(safe_count, file.index_count))
+            # Even where the header tells of no more: slots are written before it.
+            file.cut(min(safe_count, file.index_count))
             for each in later:
                 each.destroy()
             del self.index_files[number + 1 :]
