@@ -248,10 +248,6 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         if not self.broker_name:
             self.broker_name = default_broker_name()
-        if self.broker_id > 0:
-            raise OptionError(
-                f"brokerId: {self.broker_id}, allowed is 0: a slave's replication is not offered"
-            )
         if self.tls_mode not in TLS_MODES:
             raise OptionError(
                 f"tlsServerMode: {self.tls_mode!r} is not one of {', '.join(TLS_MODES)}"

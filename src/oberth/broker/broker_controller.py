@@ -34,6 +34,7 @@ from oberth.broker.config_file import ConfigFile
 from oberth.broker.consumer_offsets import ConsumerOffsets
 from oberth.broker.consumers import ConsumerTable
 from oberth.broker.expressions import Expressions
+from oberth.broker.ha_service import HAService
 from oberth.broker.kernel_loader import KernelLoader
 from oberth.broker.processors.admin_broker import BrokerAdminProcessor
 from oberth.broker.processors.admin_groups import GroupAdminProcessor
@@ -64,7 +65,7 @@ from oberth.errors import OberthError, OptionError, RemotingError
 from oberth.formats import names
 from oberth.formats.data_version import DataVersion
 from oberth.formats.message import MessageExt, encode_host
-from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
+from oberth.formats.message_store_config import BrokerRole, FlushDiskType, MessageStoreConfig
 from oberth.formats.options import update_option
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.aio.address import Address
@@ -96,6 +97,7 @@ TRANSACTION_STEP_PAUSE_S: Final = 0.005
 """Between two steps of a transaction check, so that sends go on."""
 
 STOP_GRACE_S: Final = 5.0
+HA_PORT_DEFAULT: Final = 10_912
 PROC_MEMORY: Final = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
 
 FAST_PORT_EXCLUDED: Final = (
@@ -214,6 +216,7 @@ class Broker:
         self.store_host = encode_host(_resolve(self.ip), config.listen_port)
         self.unique_ids = UniqueIds(self.store_host[:-4])
 
+        self.ha = HAService(self)
         self.timers: TimerService | None = None
         if store_config.timer_wheel_enable:
             self.timers = TimerService(self)
@@ -283,6 +286,7 @@ class Broker:
             self._kernels = KernelLoader(self.store.dispatched_offset)
             self._tick()
             self.client = RemotingClient(self.processors)
+            await self._start_replication()
             self.registration = Registration(self, self.client)
             await self.registration.start()
         except BaseException:
@@ -308,6 +312,30 @@ class Broker:
         self.store.reput.bulk_bytes = BULK_DISPATCH_BYTES
         self.store.start(reput_thread=False)
         self.schedule.start()
+
+    async def _start_replication(self) -> None:
+        """The HA port is the configured one, or the one behind the broker's own."""
+        configured = self.store_config.ha_listen_port
+        if configured == HA_PORT_DEFAULT:
+            configured = self.address.port + 1 if self.config.listen_port else 0
+        try:
+            await self.ha.start(configured)
+        except OSError as error:
+            if self.store_config.broker_role is BrokerRole.SYNC_MASTER:
+                raise
+            _LOG.warning("no replication, the HA port %d is taken: %s", configured, error)
+        self.ha_address = f"{self.config.broker_ip2 or self.ip}:{self.ha.port}"
+        if self.store.waits_for_replicas:
+            self.waits_for_disk = True
+
+    def metadata_replaced(self) -> None:
+        """A slave has taken over its master's tables: they go to disk and to the name servers."""
+        self.send_forget_topics()
+        self._write_topics()
+        self._write_groups()
+        self._persist_soon()
+        if self.registration is not None:
+            self.registration.topics_changed([c.topic_name or "" for c in self.topics])
 
     def _clamp_offsets(self) -> None:
         """Take offsets back that lie behind the end of their queue.
@@ -382,6 +410,7 @@ class Broker:
             self.client = None
         if self._kernels is not None:
             self._kernels.close()
+        await self.ha.aclose()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -603,7 +632,20 @@ class Broker:
             listener(topic, queue_id, max_offset, None, b"")
 
     def when_durable(self, end_offset: int, finish: Callable[[PutMessageStatus], None]) -> None:
-        """Call ``finish`` on the loop when the log is on the disk up to an offset."""
+        """Call ``finish`` on the loop when the log is safe up to an offset.
+
+        On the disk with SYNC_FLUSH, and on enough replicas with SYNC_MASTER.
+        """
+        if self.store.waits_for_replicas:
+            self.ha.on_append()
+            replicated = finish
+
+            def finish(status: PutMessageStatus) -> None:
+                self.ha.when_replicated(end_offset, status, replicated)
+
+            if not self.store.flush_service.is_sync:
+                finish(PutMessageStatus.PUT_OK)
+                return
         durable = self._durable
         loop = self._loop
         assert loop is not None
@@ -647,9 +689,10 @@ class Broker:
     def _on_time(self, now_ms: int) -> None:
         for held in self.hold.on_time(now_ms):
             self.pull.pull_again(held)
-        if self.schedule.deliver(now_ms):
-            self.dispatch_soon()
-        self.transactions.on_time(now_ms)
+        if not self.ha.is_slave:
+            if self.schedule.deliver(now_ms):
+                self.dispatch_soon()
+            self.transactions.on_time(now_ms)
         if self.store.dispatch_behind_bytes:
             self.dispatch_soon()
         for tick in self.ticks:
@@ -663,7 +706,7 @@ class Broker:
         if now_ms >= self._next_offsets_ms:
             self._next_offsets_ms = now_ms + self.config.flush_consumer_offset_interval_ms
             self._persist_soon()
-        if now_ms >= self._next_check_ms:
+        if now_ms >= self._next_check_ms and not self.ha.is_slave:
             self._next_check_ms = now_ms + self.config.transaction_check_interval_ms
             self._start(self._check_transactions())
 

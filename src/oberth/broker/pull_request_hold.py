@@ -82,13 +82,14 @@ class HeldPull:
 class PullRequestHold:
     """All held pulls of a broker."""
 
-    __slots__ = ("_buckets", "_count", "_queues", "count_max")
+    __slots__ = ("_buckets", "_channels", "_count", "_queues", "count_max")
 
     def __init__(self, count_max: int = HELD_COUNT_MAX) -> None:
         self.count_max = count_max
         self._count = 0
         self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._buckets: dict[int, dict[HeldPull, None]] = {}
+        self._channels: dict[Hashable, dict[HeldPull, None]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -113,6 +114,7 @@ class PullRequestHold:
         if bucket is None:
             bucket = self._buckets[number] = {}
         bucket[held] = None
+        self._channels.setdefault(held.channel, {})[held] = None
         self._count += 1
         return True
 
@@ -186,8 +188,7 @@ class PullRequestHold:
 
     def connection_closed(self, channel: Hashable) -> int:
         """Forget what a channel waits for; how many that were."""
-        # Closing is rare and a hold is frequent, so there is no index by channel.
-        gone = [held for held in self if held.channel == channel]
+        gone = list(self._channels.get(channel, ()))
         for held in gone:
             self._remove(held)
         return len(gone)
@@ -197,6 +198,7 @@ class PullRequestHold:
         everybody = list(self)
         self._queues.clear()
         self._buckets.clear()
+        self._channels.clear()
         self._count = 0
         for held in everybody:
             held.key = None
@@ -215,4 +217,8 @@ class PullRequestHold:
         del bucket[held]
         if not bucket:
             del self._buckets[number]
+        channel = self._channels[held.channel]
+        del channel[held]
+        if not channel:
+            del self._channels[held.channel]
         self._count -= 1

@@ -26,6 +26,7 @@ from oberth.remoting.headers.namesrv import (
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
 
@@ -175,6 +176,9 @@ class Registration:
             self._complain(name_server, f"code {response.code}: {response.remark}")
             return
         self._registered.add(name_server)
+        if self._broker.ha.is_slave:
+            answer = response.header(RegisterBrokerResponseHeader)
+            self._broker.ha.master_found(answer.master_addr, answer.ha_server_addr)
         self._complained.discard(name_server)
         if full and response.body:
             try:

@@ -207,6 +207,7 @@ class ClientManageProcessor:
     def connection_closed(self, channel: Channel) -> None:
         """A connection is gone: its clients leave their groups at once."""
         broker = self._broker
+        broker.hold.connection_closed(channel)
         broker.producers.connection_closed(channel)
         for group in broker.consumers.connection_closed(channel):
             self.notify_group(group)

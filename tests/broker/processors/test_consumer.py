@@ -1,0 +1,105 @@
+"""Offsets, queue offsets and locks over a socket."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+KEY = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+
+
+async def test_a_young_topic_starts_at_zero(live: Any) -> None:
+    assert (await live.peer.call(14, KEY)).code == 22  # no queue yet
+    await live.peer.send("T")
+    response = await live.peer.call(14, KEY)
+    assert (response.code, response.fields) == (0, {"offset": "0"})
+    response = await live.peer.call(14, {**KEY, "setZeroIfNotFound": "false"})
+    assert response.code == 22
+    assert (await live.peer.call(14, {**KEY, "queueId": "3"})).code == 22
+
+
+async def test_a_commit_is_kept_and_may_go_back(live: Any) -> None:
+    await live.peer.send("T")
+    await live.peer.heartbeat("G", {"T": "*"})
+    for offset in ("9", "4"):
+        response = await live.peer.call(15, {**KEY, "commitOffset": offset})
+        assert response.code == 0
+        assert (await live.peer.call(14, KEY)).fields["offset"] == offset
+    await live.restart()
+    assert live.broker.offsets.query("G", "T", 0) == 1  # never behind the queue's end
+
+
+async def test_commits_survive_a_restart(live: Any) -> None:
+    for _ in range(5):
+        await live.peer.send("T")
+    await live.peer.call(15, {**KEY, "commitOffset": "3"})
+    await live.restart()
+    assert (await live.peer.call(14, KEY)).fields["offset"] == "3"
+
+
+async def test_commits_to_what_is_unknown(make_live: Any) -> None:
+    live = await make_live(autoCreateSubscriptionGroup="false")
+    assert (await live.peer.call(15, {**KEY, "commitOffset": "1"})).code == 17
+    await live.peer.send("T")
+    assert (await live.peer.call(15, {**KEY, "commitOffset": "1"})).code == 26
+
+
+async def test_a_commit_during_a_reset_has_no_effect(live: Any) -> None:
+    await live.peer.send("T")
+    live.broker.groups.find("G")
+    live.broker.offsets.assign_reset("G", "T", 0, 0, 1)
+    response = await live.peer.call(15, {**KEY, "commitOffset": "1"})
+    assert (response.code, response.remark) == (0, "Offset has been previously reset")
+    assert live.broker.offsets.query("G", "T", 0) == 0
+
+
+async def test_queue_offsets(live: Any) -> None:
+    queue = {"topic": "T", "queueId": "0"}
+    assert (await live.peer.call(30, queue)).fields == {"offset": "0"}
+    assert (await live.peer.call(31, queue)).fields == {"offset": "0"}
+    for _ in range(3):
+        await live.peer.send("T")
+    assert (await live.peer.call(30, queue)).fields == {"offset": "3"}
+    first = (await live.peer.read("T"))[0]
+    response = await live.peer.call(32, queue)
+    assert response.fields == {"timestamp": str(first.store_timestamp)}
+
+
+@pytest.mark.parametrize(
+    ("boundary", "ahead_ms", "expected"),
+    [("LOWER", -(10**9), "0"), ("LOWER", 10**9, "3"), ("UPPER", 10**9, "2")],
+)
+async def test_search_by_time(live: Any, boundary: str, ahead_ms: int, expected: str) -> None:
+    for _ in range(3):
+        await live.peer.send("T")
+    fields = {
+        "topic": "T",
+        "queueId": "0",
+        "timestamp": str(live.broker.now_ms() + ahead_ms),
+        "boundaryType": boundary,
+    }
+    assert (await live.peer.call(29, fields)).fields == {"offset": expected}
+
+
+async def test_locks(live: Any) -> None:
+    queue = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
+
+    def body(client: str) -> bytes:
+        return json.dumps(
+            {"consumerGroup": "G", "clientId": client, "mqSet": [queue], "onlyThisBroker": False}
+        ).encode()
+
+    response = await live.peer.call(41, None, body("one"))
+    assert json.loads(response.body_bytes()) == {"lockOKMQSet": [queue]}
+    response = await live.peer.call(41, None, body("two"))
+    assert (response.code, json.loads(response.body_bytes())) == (0, {"lockOKMQSet": []})
+    assert (await live.peer.call(42, None, body("one"))).code == 0
+    response = await live.peer.call(41, None, body("two"))
+    assert json.loads(response.body_bytes()) == {"lockOKMQSet": [queue]}
+
+
+async def test_lock_bodies_that_are_none(live: Any) -> None:
+    for body in (b"{}", b"7", b'{"consumerGroup":"G","clientId":"c","mqSet":[3]}'):
+        assert (await live.peer.call(41, {}, body)).code == 1
