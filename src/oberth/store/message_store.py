@@ -149,6 +149,8 @@ class MessageStore:
             self.checkpoint_now,
         )
         self._waits = self.flush_service.is_sync
+        # Set by who replicates the log: acknowledgements then wait for slaves too.
+        self.waits_for_replicas = False
 
     @staticmethod
     def _directories(text: str | None) -> list[str]:
@@ -334,8 +336,9 @@ class MessageStore:
         return results
 
     def needs_wait(self, message: MessageExtBrokerInner, result: PutMessageResult) -> bool:
-        """Whether an acknowledgement has to wait for a sync."""
-        return self._waits and message.wait_store_ok and result.ok
+        """Whether an acknowledgement has to wait, for a sync or for replicas."""
+        waits = self._waits or self.waits_for_replicas
+        return waits and message.wait_store_ok and result.ok
 
     def when_durable(self, end_offset: int, done: Done) -> None:
         """See FlushService.when_durable."""
@@ -590,6 +593,19 @@ class MessageStore:
     def dispatch_nowait(self) -> int:
         """Dispatches on the caller's thread; returns the bytes it went forward."""
         return self.reput.dispatch_nowait()
+
+    def append_replica(self, offset: int, data: bytes) -> bool:
+        """Appends bytes of the master's log; False if they do not join on to this one.
+
+        Raises:
+            StoreFullError: the disk is full.
+        """
+        self._check_open()
+        if not self.commit_log.append_raw(offset, data):
+            return False
+        self.flush_service.wake()
+        self.reput.wake()
+        return True
 
     def add_dispatcher(self, dispatcher: Callable[[DispatchRequest], None]) -> None:
         """Has further code see every record, after queues and index, in order."""

@@ -1,0 +1,238 @@
+"""Replication of the CommitLog, without a socket: what master and slave say and when a put is safe.
+
+Slave to master, whenever the slave has grown and at least every few seconds:
+
+    offset  size  field       type   note
+         0     8  max_offset  int64  the slave's CommitLog reaches up to here
+
+Master to slave, again and again:
+
+    offset  size  field              type   note
+         0     8  commit_log_offset  int64  of the first byte that follows
+         8     4  size               int32  bytes that follow; 0 is a heartbeat
+
+A frame never crosses a segment; blanks and what lies behind them travel along, so the files become
+equal byte by byte. A slave that holds something takes only what joins on; an empty one takes any
+start. RocketMQ: DefaultHAConnection, DefaultHAClient, GroupTransferService.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import struct
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from oberth.errors import RemoteProtocolError
+from oberth.store.commit_log import CommitLog
+from oberth.store.messages import PutMessageStatus
+
+FRAME_SIZE_MAX = 4 << 20
+"""Bytes of one piece that a slave takes: RocketMQ's read buffer."""
+
+REPORT = struct.Struct(
+    ">q"  # max_offset
+)
+FRAME = struct.Struct(
+    ">"
+    "q"  # commit_log_offset
+    "i"  # size
+)
+assert REPORT.size == 8
+assert FRAME.size == 12
+
+Done = Callable[[PutMessageStatus], None]
+
+
+class LogPiece(NamedTuple):
+    """Bytes of a master's log; none for a heartbeat."""
+
+    commit_log_offset: int
+    data: bytes
+
+
+class ReportReceiver:
+    """Takes a slave's reports out of its byte stream."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def receive_data(self, data: bytes) -> int | None:
+        """The newest complete report, or None.
+
+        Raises:
+            RemoteProtocolError: a negative offset.
+        """
+        data = self._rest + data
+        whole = len(data) // REPORT.size * REPORT.size
+        self._rest = data[whole:]
+        if not whole:
+            return None
+        offset: int = REPORT.unpack_from(data, whole - REPORT.size)[0]
+        if offset < 0:
+            raise RemoteProtocolError(f"replica: reported offset {offset}, allowed is 0 or more")
+        return offset
+
+
+class LogReceiver:
+    """Takes pieces of the log out of a master's byte stream."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def receive_data(self, data: bytes) -> list[LogPiece]:
+        """The complete pieces so far, in order.
+
+        Raises:
+            RemoteProtocolError: a size or an offset out of range.
+        """
+        buffer = self._buffer
+        buffer += data
+        pieces: list[LogPiece] = []
+        position = 0
+        while len(buffer) - position >= FRAME.size:
+            offset, size = FRAME.unpack_from(buffer, position)
+            if not 0 <= size <= FRAME_SIZE_MAX or offset < 0:
+                raise RemoteProtocolError(
+                    f"replication: {size} bytes at offset {offset}, "
+                    f"allowed are 0 to {FRAME_SIZE_MAX} at 0 or more"
+                )
+            end = position + FRAME.size + size
+            if end > len(buffer):
+                break
+            pieces.append(LogPiece(offset, bytes(buffer[position + FRAME.size : end])))
+            position = end
+        del buffer[:position]
+        return pieces
+
+
+class LogSender:
+    """What one slave is sent. Begins with the slave's first report.
+
+    RocketMQ sends an empty slave the newest segment only; here it gets everything, unless
+    ``syncFromLastFile`` asks for that.
+    """
+
+    __slots__ = ("_batch_size", "_from_last_file", "_log", "next_offset")
+
+    def __init__(self, log: CommitLog, batch_size: int, *, from_last_file: bool) -> None:
+        self._log = log
+        self._batch_size = min(batch_size, FRAME_SIZE_MAX)
+        self._from_last_file = from_last_file
+        self.next_offset = -1
+
+    def begin(self, reported: int) -> None:
+        """Sets where to start; later reports change nothing.
+
+        Raises:
+            RemoteProtocolError: the slave is ahead of this log, or behind its beginning.
+        """
+        if self.next_offset >= 0:
+            return
+        log = self._log
+        if reported == 0:
+            size = log.queue.file_size
+            self.next_offset = (
+                log.max_offset - log.max_offset % size if self._from_last_file else log.min_offset
+            )
+            return
+        if not log.min_offset <= reported <= log.max_offset:
+            raise RemoteProtocolError(
+                f"replica: it is at {reported}, this log goes from {log.min_offset} "
+                f"to {log.max_offset}; the logs have parted or what is missing was deleted"
+            )
+        self.next_offset = reported
+
+    def next_frame(self) -> tuple[bytes, memoryview] | None:
+        """Header and bytes of the next frame, or None while the slave has everything."""
+        log = self._log
+        if not 0 <= self.next_offset < log.max_offset:
+            return None
+        segment = log.queue.find(self.next_offset)
+        if segment is None:
+            return None
+        position = self.next_offset - segment.start_offset
+        data = segment.select(position)
+        if data is None:
+            return None
+        data = data[: self._batch_size]
+        header = FRAME.pack(self.next_offset, len(data))
+        self.next_offset += len(data)
+        return header, data
+
+    def heartbeat(self) -> bytes:
+        """A frame without data."""
+        return FRAME.pack(max(self.next_offset, 0), 0)
+
+
+class ReplicaTable:
+    """How far each slave is, and who waits for how many of them.
+
+    Owned by one thread (the broker's loop); time is an argument.
+    """
+
+    def __init__(self, gap_max: int) -> None:
+        self._gap_max = gap_max
+        self._acked: dict[Hashable, int] = {}
+        self._numbers = itertools.count()
+        # (end offset, number, replicas besides the master, deadline, what to call)
+        self._waiting: list[tuple[int, int, int, float, Done]] = []
+
+    def __len__(self) -> int:
+        return len(self._acked)
+
+    @property
+    def acked(self) -> dict[Hashable, int]:
+        """The offset of each connected slave."""
+        return dict(self._acked)
+
+    def in_sync_count(self, max_offset: int) -> int:
+        """Replicas close enough to the end, the master included."""
+        gap = self._gap_max
+        return 1 + sum(1 for offset in self._acked.values() if max_offset - offset < gap)
+
+    def on_report(self, replica: Hashable, offset: int) -> list[tuple[Done, PutMessageStatus]]:
+        """A slave has reported; returns whom that satisfies."""
+        self._acked[replica] = max(offset, self._acked.get(replica, 0))
+        return self._satisfied()
+
+    def on_close(self, replica: Hashable) -> None:
+        """A slave is gone."""
+        self._acked.pop(replica, None)
+
+    def has(self, end_offset: int, replicas: int) -> bool:
+        """Whether so many slaves reach an offset."""
+        return sum(1 for offset in self._acked.values() if offset >= end_offset) >= replicas
+
+    def wait(self, end_offset: int, replicas: int, deadline: float, done: Done) -> None:
+        """Has ``done`` called once so many slaves reach an offset, or when time is up."""
+        entry = (end_offset, next(self._numbers), replicas, deadline, done)
+        heapq.heappush(self._waiting, entry)
+
+    def _satisfied(self) -> list[tuple[Done, PutMessageStatus]]:
+        ready: list[tuple[Done, PutMessageStatus]] = []
+        later: list[tuple[int, int, int, float, Done]] = []
+        highest = max(self._acked.values(), default=0)
+        while self._waiting and self._waiting[0][0] <= highest:
+            entry = heapq.heappop(self._waiting)
+            if self.has(entry[0], entry[2]):
+                ready.append((entry[4], PutMessageStatus.PUT_OK))
+            else:
+                later.append(entry)
+        for entry in later:
+            heapq.heappush(self._waiting, entry)
+        return ready
+
+    def expire(self, now: float) -> list[tuple[Done, PutMessageStatus]]:
+        """Those whose time is up: stored, but perhaps on this machine only."""
+        if not any(entry[3] <= now for entry in self._waiting):
+            return []
+        late = [entry for entry in self._waiting if entry[3] <= now]
+        self._waiting = [entry for entry in self._waiting if entry[3] > now]
+        heapq.heapify(self._waiting)
+        return [(entry[4], PutMessageStatus.FLUSH_SLAVE_TIMEOUT) for entry in late]
