@@ -176,20 +176,17 @@ async def test_without_automatic_creation_a_topic_is_unknown(make_live: Any) -> 
     assert (await live.peer.send("%RETRY%G")).code == 0  # consumers must be able to retry
 
 
-async def test_a_topic_that_may_not_be_written(live: Any) -> None:
-    await live.peer.send("T")
+async def test_permissions_are_the_routes_business_but_for_order_topics(make_live: Any) -> None:
+    live = await make_live(brokerPermission="4")
+    assert (await live.peer.send("T")).code == 0
     found = live.broker.topics.get("T")
     found.perm = 4
-    live.broker.send.forget_topics()
-    assert (await live.peer.send("T")).code == 16
-    found.perm = 6
-    live.broker.send.forget_topics()
     assert (await live.peer.send("T")).code == 0
-
-
-async def test_a_broker_that_may_not_be_written(make_live: Any) -> None:
-    live = await make_live(brokerPermission="4")
-    assert (await live.peer.send("T")).code == 16
+    found.order = True
+    live.broker.send.forget_topics()
+    response = await live.peer.send("T")
+    assert response.code == 16
+    assert "sending message is forbidden" in (response.remark or "")
 
 
 async def test_a_broker_that_still_starts(make_live: Any) -> None:

@@ -5,7 +5,9 @@ answered in the same write. What is always true: a request is answered with succ
 message is in the log, and, where flushDiskType says so, on the disk; no name has been used for a
 path before it was checked.
 
-The checks of a topic are worked out once and kept until any topic or group changes.
+A topic's own permission is not among the checks, as in RocketMQ: it is enforced through the route,
+by which producers choose queues. The checks of a topic are worked out once and kept until any
+topic or group changes.
 """
 
 from __future__ import annotations
@@ -81,19 +83,17 @@ class ClientAddresses:
 class _SendTopic:
     """The checks of a topic, worked out."""
 
-    __slots__ = ("is_retry", "puts", "queue_nums_max", "refusal", "sizes", "write_queue_nums")
+    __slots__ = ("is_retry", "puts", "queue_nums_max", "sizes", "write_queue_nums")
 
     def __init__(
         self,
         topic_config: TopicConfig,
-        refusal: tuple[int, str] | None,
         puts: StatsItem,
         sizes: StatsItem,
     ) -> None:
         self.queue_nums_max = queue_nums_max(topic_config)
         self.write_queue_nums = topic_config.write_queue_nums
         self.is_retry = (topic_config.topic_name or "").startswith(names.RETRY_PREFIX)
-        self.refusal = refusal
         self.puts = puts
         self.sizes = sizes
 
@@ -232,8 +232,8 @@ class SendMessageProcessor:
         if topic is None:
             assert header is not None
             topic = self._check_topic(header, channel)
-        if topic.refusal is not None or self._broker.sends_refused_until_ms:
-            self._refuse_topic(topic)
+        if self._broker.sends_refused_until_ms:
+            self._refuse_while_starting()
         if not 0 <= queue_id < topic.queue_nums_max:
             queue_id = self._queue_of(topic_name, topic, queue_id, channel)
         if is_batch:
@@ -419,17 +419,12 @@ class SendMessageProcessor:
                 ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist, {error}"
             ) from None
 
-    def _refuse_topic(self, topic: _SendTopic) -> None:
+    def _refuse_while_starting(self) -> None:
         broker = self._broker
         until_ms = broker.sends_refused_until_ms
-        if until_ms:
-            if broker.now_ms() < until_ms:
-                raise _Refusal(
-                    ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until_ms}"
-                )
-            broker.sends_refused_until_ms = 0
-        if topic.refusal is not None:
-            raise _Refusal(*topic.refusal)
+        if broker.now_ms() < until_ms:
+            raise _Refusal(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until_ms}")
+        broker.sends_refused_until_ms = 0
 
     def refusal_of(
         self, header: SendMessageRequestHeader, channel: Channel
@@ -437,7 +432,8 @@ class SendMessageProcessor:
         """Code and remark if a message may not go where its header says; None if it may."""
         try:
             topic = self._topics.get(header.topic) or self._check_topic(header, channel)
-            self._refuse_topic(topic)
+            if self._broker.sends_refused_until_ms:
+                self._refuse_while_starting()
             self._queue_of(header.topic, topic, header.queue_id, channel)
         except _Refusal as refusal:
             return refusal.code, refusal.remark
@@ -466,9 +462,8 @@ class SendMessageProcessor:
         config = broker.config
         topic_name = header.topic
         self_refusal = f"the broker[{broker.ip}] sending message is forbidden"
-        until_ms = broker.sends_refused_until_ms
-        if until_ms and broker.now_ms() < until_ms:
-            raise _Refusal(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until_ms}")
+        if broker.sends_refused_until_ms:
+            self._refuse_while_starting()
         if not config.writable and broker.topics.is_order_topic(topic_name):
             raise _Refusal(ResponseCode.NO_PERMISSION, self_refusal)
         try:
@@ -487,19 +482,9 @@ class SendMessageProcessor:
             topic_config = self._create_topic(header)
         if topic_config is None:
             raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(topic_name))
-        refusal = None
-        if not topic_config.is_writable:
-            # Apache leaves this to its clients, which pick no queue of such a topic.
-            refusal = (
-                int(ResponseCode.NO_PERMISSION),
-                f"the topic[{topic_name}] sending message is forbidden",
-            )
-        elif not config.writable:
-            refusal = (int(ResponseCode.NO_PERMISSION), self_refusal)
         stats = broker.stats
         made = _SendTopic(
             topic_config,
-            refusal,
             stats.item(TOPIC_PUT_NUMS, topic_name),
             stats.item(TOPIC_PUT_SIZE, topic_name),
         )
