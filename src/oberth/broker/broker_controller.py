@@ -31,6 +31,7 @@ from oberth.broker.broker_config import (
     BrokerConfig,
 )
 from oberth.broker.config_file import ConfigFile
+from oberth.broker.consumer_filters import ConsumerFilters
 from oberth.broker.consumer_offsets import ConsumerOffsets
 from oberth.broker.consumers import ConsumerTable
 from oberth.broker.expressions import Expressions
@@ -138,7 +139,7 @@ class Broker:
         clock_ms: the wall clock.
 
     Attributes:
-        expressions: an engine for filters other than by tag, or None.
+        expressions: the engine for filters other than by tag, or None for none.
         extend: called with the table of processors before the servers start; for what is built on
             top of the broker.
         closing: called when the broker stops, before the store closes.
@@ -217,6 +218,7 @@ class Broker:
         self.unique_ids = UniqueIds(self.store_host[:-4])
 
         self.ha = HAService(self)
+        self.expressions = ConsumerFilters(self)
         self.timers: TimerService | None = None
         if store_config.timer_wheel_enable:
             self.timers = TimerService(self)
