@@ -7,6 +7,7 @@ one of the stores and not of the program.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from typing import Any
 import pytest
 
 from oberth.errors import PeerUnavailableError
+from oberth.formats.broker_conf import read_store_config
+from oberth.formats.properties import encode_properties
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
 from oberth.testing.apache_store import ApacheDump, StoredMessage, put_messages, read_store
 
 pytestmark = pytest.mark.interop
@@ -86,3 +91,111 @@ def test_put_is_read_back(tmp_path: Path, version: str, kill: bool) -> None:
             assert found["bodySha256"] == hashlib.sha256(sent.body).hexdigest()
     assert len(dump.answers[0]["commitLogOffsets"]) == 10
     assert dump.answers[1]["status"] == "FOUND"
+
+
+SIZES = {
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "2000",
+}
+
+
+def _our_store(root: Path) -> MessageStore:
+    return MessageStore(read_store_config(overrides={**SIZES, "storePathRootDir": str(root)}))
+
+
+def _our_messages(count: int) -> list[MessageExtBrokerInner]:
+    messages = []
+    for i in range(count):
+        properties = {
+            "KEYS": f"k{i} common",
+            "UNIQ_KEY": f"{i:032X}",
+            "n": str(i),
+            "имя": "значение",
+        }
+        if i % 4:
+            properties["TAGS"] = ("red", "polygenelubricants", "зелёный")[i % 3]
+        messages.append(
+            MessageExtBrokerInner(
+                f"T{i % 3}",
+                bytes([i % 256]) * (i * 37 % 3000),
+                encode_properties(properties),
+                queue_id=i % 2,
+                flag=i,
+                born_timestamp=1_700_000_000_000 + i,
+                reconsume_times=i % 5,
+            )
+        )
+    return messages
+
+
+def _check_same(dump: ApacheDump, store: MessageStore) -> None:
+    """What Apache read is what our store holds: records by offset, units by queue."""
+    assert dump.load["load"] is True
+    assert dump.load["maxOffset"] == store.max_phy_offset
+    for found in dump.messages:
+        own = store.look_message_by_offset(found["commitLogOffset"])
+        assert own is not None
+        assert (own.topic, own.queue_id, own.queue_offset) == (
+            found["topic"],
+            found["queueId"],
+            found["queueOffset"],
+        )
+        assert own.properties == found["properties"]
+        assert own.born_timestamp == found["bornTimestamp"]
+        assert own.store_timestamp == found["storeTimestamp"]
+        assert own.reconsume_times == found["reconsumeTimes"]
+        if found["bodyLength"]:
+            assert hashlib.sha256(own.body).hexdigest() == found["bodySha256"]
+    queues = {(q["topic"], q["queueId"]): q["units"] for q in dump.queues if q["units"]}
+    assert set(queues) == {(t, q) for t in store.topics() for q in store.queue_ids(t)}
+    for (topic, queue_id), units in queues.items():
+        own_units = [
+            [offset, unit.commit_log_offset, unit.record_size, unit.tags_code]
+            for offset, unit in enumerate(
+                store.iterate_consume_queue(topic, queue_id, 0, 1_000_000)
+            )
+        ]
+        assert units == own_units, (topic, queue_id)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("queues", ["kept", "deleted"])
+def test_apache_reads_ours_and_we_read_theirs(
+    tmp_path: Path, version: str, killed: bool, queues: str
+) -> None:
+    root = tmp_path / "store"
+    store = _our_store(root)
+    store.load()
+    store.start()
+    results = [store.put_message(message) for message in _our_messages(300)]
+    assert all(result.ok for result in results)
+    store.flush()
+    if killed:
+        store.kill()
+    else:
+        store.shutdown()
+    if queues == "deleted":
+        shutil.rmtree(root / "consumequeue", ignore_errors=True)  # a killed one may have none
+        shutil.rmtree(root / "index", ignore_errors=True)
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    # Apache opens it, with recovery, and reads the same.
+    questions = [("key", "T1", "common", 10, 0, 2**62), ("key", "T0", "k3", 10, 0, 2**62)]
+    dump = _read(copy, version, SIZES, start=True, questions=questions)
+    assert [m["commitLogOffset"] for m in dump.messages] == [r.commit_log_offset for r in results]
+    assert len(dump.answers[0]["commitLogOffsets"]) == 10
+    assert dump.answers[1]["commitLogOffsets"] == [results[3].commit_log_offset]
+    with _our_store(root) as reopened:
+        _check_same(dump, reopened)
+    # It writes on where we stopped, and we read all of it.
+    more = [StoredMessage("T1", b"theirs" * i, keys="theirs", tags="red") for i in range(30)]
+    assert {r["status"] for r in put_messages(copy, version, more, SIZES)} == {"PUT_OK"}
+    with _our_store(copy) as after:
+        assert after.max_offset_in_queue("T1", 0) == 50 + 30
+        found = after.query_message("T1", "theirs", 64, 0, 2**62)
+        assert len(found.records) == 30
+        _check_same(_read(shutil.copytree(copy, tmp_path / "again"), version, SIZES), after)
