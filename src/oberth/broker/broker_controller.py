@@ -203,6 +203,7 @@ class Broker:
             lambda: self.store_host,
             clock_ms,
             self._check_transaction,
+            lambda topic: self.topics.create_internal(topic, 1),
         )
         self.config_version = DataVersion()
         self.sends_refused_until_ms = config.start_accept_send_request_timestamp

@@ -218,6 +218,7 @@ class Transactions:
         store_host: of messages that the broker writes itself.
         clock_ms: the wall clock.
         notify: asks a producer.
+        make_topic: makes a topic of one queue if it is missing.
     """
 
     def __init__(
@@ -228,6 +229,7 @@ class Transactions:
         store_host: Callable[[], bytes],
         clock_ms: Callable[[], int],
         notify: Notifier,
+        make_topic: Callable[[str], object],
     ) -> None:
         self._store = store
         self._offsets = offsets
@@ -235,6 +237,7 @@ class Transactions:
         self._store_host = store_host
         self._clock_ms = clock_ms
         self._notify = notify
+        self._make_topic = make_topic
         self._batch = OpBatch(
             config.transaction_op_msg_max_size, config.transaction_op_batch_interval_ms
         )
@@ -444,6 +447,7 @@ class Transactions:
 
     def _discard(self, half: MessageExt) -> bool:
         """Move a half to where nobody asks about it any more."""
+        self._make_topic(names.TRANS_CHECK_MAX_TIME_TOPIC)
         host = self._store_host()
         message = MessageExtBrokerInner(
             names.TRANS_CHECK_MAX_TIME_TOPIC,

@@ -1,0 +1,342 @@
+"""Half messages end once, are asked about when nobody ends them, and survive a crash.
+
+The first part is state machines with a virtual clock, the second a live broker and a raw producer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oberth.broker.transactions import (
+    ROOTS_MAX,
+    Lineage,
+    OpBatch,
+    from_half,
+    parse_op_body,
+    to_half,
+)
+from oberth.formats import properties as p
+from oberth.formats.message import MessageExt, decode_record
+from oberth.formats.message_id import decode_offset_message_id
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.command import RemotingCommand
+
+COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
+HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+
+# ----------------------------------------------------------------------------- state machines
+
+
+def test_a_batch_of_ended_offsets_is_written_when_it_is_full() -> None:
+    batch = OpBatch(size_max=6, interval_ms=3000)
+    assert batch.add(1, 0) is None
+    assert batch.add(22, 0) is None
+    assert batch.add(3, 0) == b"1,22,3,"
+    assert len(batch) == 0
+
+
+def test_a_batch_of_ended_offsets_is_written_when_its_time_comes() -> None:
+    batch = OpBatch(size_max=4096, interval_ms=3000)
+    batch.add(1, 10)
+    batch.add(2, 2000)
+    assert batch.on_time(3009) is None
+    assert batch.on_time(3010) == b"1,2,"
+    assert batch.on_time(9999) is None
+    assert batch.take() is None
+
+
+@given(st.lists(st.integers(0, 2**62), max_size=50))
+def test_op_bodies_come_back(offsets: list[int]) -> None:
+    batch = OpBatch(1 << 20, 0)
+    for offset in offsets:
+        batch.add(offset, 0)
+    assert parse_op_body(batch.take() or b"") == offsets
+
+
+@pytest.mark.parametrize(
+    ("body", "offsets"), [(b"17", [17]), (b"1,2,", [1, 2]), (b"", []), (b"x,3,-1,", [3])]
+)
+def test_op_bodies_of_either_line(body: bytes, offsets: list[int]) -> None:
+    assert parse_op_body(body) == offsets
+
+
+def test_copies_share_an_end() -> None:
+    lineage = Lineage()
+    lineage.copied(5, 9)
+    lineage.copied(9, 14)
+    assert lineage.root(14) == 5
+    assert not lineage.has_ended(14)
+    # The producer ends it by the offset it was given first.
+    assert lineage.ended(5) == {5, 14}
+    assert lineage.has_ended(14)
+    assert lineage.has_ended(5)
+    lineage.passed(14)
+    assert lineage.has_ended(5)
+
+
+def test_ends_are_remembered_within_limits() -> None:
+    lineage = Lineage()
+    for offset in range(ROOTS_MAX + 1):
+        lineage.ended(offset)
+    assert not lineage.has_ended(0)
+    assert lineage.has_ended(ROOTS_MAX)
+
+
+def test_a_half_becomes_what_it_was() -> None:
+    properties = {"UNIQ_KEY": "U", "TRAN_MSG": "true", "PGROUP": "PG"}
+    topic, queue_id, sys_flag = to_half("T", 3, 0x4 | 0x1, properties)
+    assert (topic, queue_id, sys_flag) == (HALF, 0, 0x1)
+    half = MessageExt(
+        topic=topic, queue_id=0, queue_offset=7, commit_log_offset=100, record_size=0, magic=0,
+        body_crc=0, flag=5, sys_flag=sys_flag, born_timestamp=1, born_host=b"12345678",
+        store_timestamp=2, store_host=b"12345678", reconsume_times=0,
+        prepared_transaction_offset=0, body=b"x", properties_raw=p.encode_properties(properties),
+    )  # fmt: skip
+    message = from_half(half, b"87654321")
+    assert message is not None
+    assert (message.topic, message.queue_id, message.sys_flag) == ("T", 3, 0x8 | 0x1)
+    assert message.prepared_transaction_offset == 100
+    stored = p.decode_properties(message.properties_raw)
+    assert stored == {
+        "UNIQ_KEY": "U", "TRAN_MSG": "true", "PGROUP": "PG", "__transactionId__": "U",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("real", [{}, {"REAL_TOPIC": "../x", "REAL_QID": "0"},
+                                  {"REAL_TOPIC": "T", "REAL_QID": "one"}])  # fmt: skip
+def test_a_half_that_names_no_place_becomes_nothing(real: dict[str, str]) -> None:
+    half = MessageExt(
+        topic=HALF, queue_id=0, queue_offset=0, commit_log_offset=0, record_size=0, magic=0,
+        body_crc=0, flag=0, sys_flag=0, born_timestamp=1, born_host=b"12345678",
+        store_timestamp=2, store_host=b"12345678", reconsume_times=0,
+        prepared_transaction_offset=0, body=b"x", properties_raw=p.encode_properties(real),
+    )  # fmt: skip
+    assert from_half(half, b"87654321") is None
+
+
+# --------------------------------------------------------------------------------- live broker
+
+
+class Producer:
+    """Sends halves, ends them, and notes what it is asked."""
+
+    def __init__(self, live: Any) -> None:
+        self.live = live
+        self.asked: list[RemotingCommand] = []
+        table = ProcessorTable()
+        table.sync([39], self._on_check)
+        self.peer = live.another(table)
+
+    def _on_check(self, channel: object, request: RemotingCommand) -> None:
+        self.asked.append(request)
+
+    async def half(self, body: bytes, **properties: str) -> tuple[int, int]:
+        """Queue offset and CommitLog offset of a new half message."""
+        given = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": f"U{body.decode()}", **properties}
+        response = await self.peer.send("T", body, 1, given, f="4", g=str(self.live.clock()))
+        assert response.code == 0
+        assert response.fields["queueId"] == "1"
+        where = decode_offset_message_id(response.fields["msgId"]).commit_log_offset
+        return int(response.fields["queueOffset"]), where
+
+    async def end(
+        self, half: tuple[int, int], decision: str = COMMIT, **more: str
+    ) -> RemotingCommand:
+        fields = {
+            "producerGroup": "PG",
+            "tranStateTableOffset": str(half[0]),
+            "commitLogOffset": str(half[1]),
+            "commitOrRollback": decision,
+            "msgId": "U",
+            **more,
+        }
+        response: RemotingCommand = await self.peer.call(37, fields)
+        return response
+
+    async def committed(self) -> list[bytes]:
+        return [message.body for message in await self.peer.read("T", 1)]
+
+
+@pytest.fixture
+async def producer(make_live: Any) -> Producer:
+    live = await make_live(transactionCheckInterval="1000", transactionTimeOut="6000")
+    made = Producer(live)
+    await made.peer.send("T")
+    await made.peer.heartbeat(producers=("PG",))
+    return made
+
+
+async def check(producer: Producer, ms: int) -> None:
+    """Let time pass and a round of checks be done."""
+    live = producer.live
+    before = live.broker._next_check_ms
+    await live.later(ms)
+    await live.until(lambda: live.broker._next_check_ms > before and not live.broker._tasks)
+    live.broker.dispatch_now()
+
+
+async def test_a_half_is_seen_by_nobody_until_it_is_committed(producer: Producer) -> None:
+    half = await producer.half(b"1")
+    assert await producer.committed() == []
+    assert (await producer.end(half)).code == 0
+    (message,) = await producer.peer.read("T", 1)
+    assert message.body == b"1"
+    assert message.prepared_transaction_offset == half[1]
+    assert message.sys_flag == 8
+    assert "REAL_TOPIC" not in message.properties
+
+
+async def test_a_rollback_leaves_nothing(producer: Producer) -> None:
+    half = await producer.half(b"1")
+    assert (await producer.end(half, ROLLBACK)).code == 0
+    await check(producer, 60_000)
+    assert await producer.committed() == []
+    assert producer.asked == []
+
+
+async def test_what_ends_twice_is_stored_once(producer: Producer) -> None:
+    half = await producer.half(b"1")
+    for _ in range(3):
+        assert (await producer.end(half)).code == 0
+    assert await producer.committed() == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "remark"),
+    [
+        ({"producerGroup": "other"}, "The producer group wrong"),
+        ({"tranStateTableOffset": "99"}, "The transaction state table offset wrong"),
+        ({"commitLogOffset": "3"}, "Find prepared transaction message failed"),
+    ],
+)
+async def test_ends_that_do_not_fit(producer: Producer, more: dict[str, str], remark: str) -> None:
+    half = await producer.half(b"1")
+    response = await producer.end(half, **more)
+    assert (response.code, response.remark) == (1, remark)
+    assert await producer.committed() == []
+
+
+async def test_a_message_that_is_no_half_cannot_be_committed(producer: Producer) -> None:
+    (first,) = await producer.peer.read("T")
+    response = await producer.end((0, first.commit_log_offset))
+    assert response.code == 1
+
+
+async def test_who_does_not_end_is_asked(producer: Producer) -> None:
+    half = await producer.half(b"1")
+    await check(producer, 3_000)
+    assert producer.asked == []
+    await check(producer, 4_000)
+    await producer.live.until(lambda: len(producer.asked) == 1)
+    (request,) = producer.asked
+    assert request.fields["transactionId"] == "U1"
+    again = (
+        int(request.fields["tranStateTableOffset"]),
+        int(request.fields["commitLogOffset"]),
+    )
+    assert again[0] > half[0]
+    shown = decode_record(request.body_bytes())
+    assert (shown.topic, shown.queue_id, shown.body) == ("T", 1, b"1")
+    assert (await producer.end(again, fromTransactionCheck="true")).code == 0
+    assert await producer.committed() == [b"1"]
+    # The late answer to the first half changes nothing.
+    assert (await producer.end(half, ROLLBACK)).code == 0
+    await check(producer, 60_000)
+    assert await producer.committed() == [b"1"]
+    assert len(producer.asked) == 1
+
+
+async def test_the_first_offset_still_ends_a_half_that_was_asked_about(producer: Producer) -> None:
+    half = await producer.half(b"1")
+    await check(producer, 7_000)
+    await producer.live.until(lambda: len(producer.asked) == 1)
+    assert (await producer.end(half)).code == 0
+    assert await producer.committed() == [b"1"]
+    for _ in range(3):
+        await check(producer, 10_000)
+    assert len(producer.asked) == 1
+
+
+async def test_asking_ends_after_so_many_times(make_live: Any) -> None:
+    live = await make_live(transactionCheckInterval="1000", transactionCheckMax="3")
+    producer = Producer(live)
+    await producer.peer.heartbeat(producers=("PG",))
+    await producer.half(b"1")
+    for _ in range(6):
+        await check(producer, 7_000)
+    await live.until(lambda: len(producer.asked) == 3)
+    (given_up,) = await producer.peer.read("TRANS_CHECK_MAX_TIME_TOPIC")
+    assert given_up.body == b"1"
+    offset_id = f"{given_up.store_host.hex().upper()}{given_up.commit_log_offset:016X}"
+    assert (await producer.peer.call(323, {"msgId": offset_id})).code == 0
+    await check(producer, 7_000)
+    await live.until(lambda: len(producer.asked) == 4)
+
+
+async def test_an_immune_half_is_asked_about_later_and_holds_up_nobody(
+    producer: Producer,
+) -> None:
+    immune = await producer.half(b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    await producer.half(b"2")
+    await check(producer, 7_000)
+    await producer.live.until(lambda: len(producer.asked) == 1)
+    assert producer.asked[0].fields["transactionId"] == "U2"
+    assert (await producer.end(immune)).code == 0
+    assert await producer.committed() == [b"immune"]
+
+
+async def test_an_end_after_the_immunity_comes_too_late(producer: Producer) -> None:
+    half = await producer.half(b"1", CHECK_IMMUNITY_TIME_IN_SECONDS="5", k="v")
+    producer.live.clock.ahead_ms += 10_000
+    assert (await producer.end(half)).code == 604
+
+
+async def test_unknown_gets_no_answer(producer: Producer) -> None:
+    half = await producer.half(b"1")
+    fields = {
+        "producerGroup": "PG",
+        "tranStateTableOffset": str(half[0]),
+        "commitLogOffset": str(half[1]),
+        "commitOrRollback": UNKNOWN,
+        "msgId": "U",
+    }
+    await producer.peer.oneway(37, fields)
+    assert await producer.committed() == []
+
+
+async def test_halves_may_be_refused(make_live: Any) -> None:
+    live = await make_live(rejectTransactionMessage="true")
+    response = await live.peer.send("T", b"x", 0, {"TRAN_MSG": "true", "PGROUP": "PG"}, f="4")
+    assert response.code == 16
+    assert "transaction message is forbidden" in (response.remark or "")
+
+
+async def test_a_restart_asks_only_about_what_is_open(producer: Producer) -> None:
+    live = producer.live
+    ended = [await producer.half(str(n).encode()) for n in range(5)]
+    for half in ended[:3]:
+        await producer.end(half)
+    await producer.end(ended[3], ROLLBACK)
+    await live.restart()
+    again = Producer(live)
+    await again.peer.heartbeat(producers=("PG",))
+    await check(again, 7_000)
+    await live.until(lambda: len(again.asked) == 1)
+    assert again.asked[0].fields["transactionId"] == "U4"
+    assert await again.committed() == [b"0", b"1", b"2"]
+
+
+async def test_op_messages_are_worked_off(producer: Producer) -> None:
+    live = producer.live
+    for n in range(30):
+        await producer.end(await producer.half(str(n).encode()))
+    await check(producer, 4_000)
+    await check(producer, 7_000)
+    offsets = live.broker.offsets
+    assert offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 30
+    assert offsets.query("CID_RMQ_SYS_TRANS", OP, 0) == live.broker.store.max_offset_in_queue(OP, 0)
+    assert producer.asked == []
