@@ -86,7 +86,6 @@ SECOND_MS: Final = 1000
 EXPIRY_SCAN_MS: Final = 10_000
 """How often clients and locks are looked over for silence."""
 
-OFFSETS_FIRST_PERSIST_MS: Final = 10_000
 DISPATCH_S: Final = 0.002
 """How long messages may wait to be dispatched with others, while nobody waits for them."""
 
@@ -282,7 +281,7 @@ class Broker:
             now_ms = self.now_ms()
             self._next_second_ms = now_ms
             self._next_scan_ms = now_ms + EXPIRY_SCAN_MS
-            self._next_offsets_ms = now_ms + OFFSETS_FIRST_PERSIST_MS
+            self._next_offsets_ms = now_ms + self.config.flush_consumer_offset_interval_ms
             self._next_delay_ms = now_ms + self.store_config.flush_delay_offset_interval_ms
             self._next_check_ms = now_ms + self.config.transaction_check_interval_ms
             self._day = now_ms // 86_400_000
