@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from oberth.formats import checkpoint as cp
@@ -26,6 +27,7 @@ from oberth.spark.options import WriteOptions
 from oberth.spark.store_files import QueueName, StoreFiles
 
 _COPY_CHUNK = 8 << 20
+_SYNC_BYTES = 64 << 20
 
 
 class ChangedFiles:
@@ -122,7 +124,10 @@ class LogFiles:
     ) -> None:
         self._size = existing.segment_size
         self._descriptors: dict[int, int] = {}
-        self._closing = threading.Lock()  # guards _descriptors
+        self._unsynced = 0
+        self._counting = threading.Lock()  # guards _unsynced
+        # Waits for the disk while others still write; what is left for the end is little then.
+        self._syncing = ThreadPoolExecutor(1, "load-sync")
         directory = f"{new}/{paths.COMMIT_LOG}"
         if old is not None and existing.segments:
             newest = existing.segments[-1].path
@@ -140,16 +145,26 @@ class LogFiles:
             self.write(offset, message.encode_blank(remaining))
 
     def write(self, offset: int, data: bytes | bytearray) -> None:
+        """Writes bytes that lie within one segment; ranges of several threads never overlap."""
         start = offset // self._size * self._size
+        descriptor = self._descriptors[start]
         view = memoryview(data)
         done = 0
         while done < len(view):
-            done += os.pwrite(self._descriptors[start], view[done:], offset - start + done)
+            done += os.pwrite(descriptor, view[done:], offset - start + done)
+        with self._counting:
+            self._unsynced += len(view)
+            due = self._unsynced >= _SYNC_BYTES
+            if due:
+                self._unsynced = 0
+        if due:
+            self._syncing.submit(os.fdatasync, descriptor)
 
     def close(self) -> None:
-        with self._closing:
-            while self._descriptors:
-                os.close(self._descriptors.popitem()[1])
+        """Waits for syncs that were begun, and closes the files."""
+        self._syncing.shutdown(wait=True)
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
 
 
 class QueueFileWriter:

@@ -23,7 +23,7 @@ from oberth.formats import sys_flag as flags
 from oberth.formats.batch_body import BatchItem
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX
 from oberth.formats.java_string import tags_hash
-from oberth.formats.message import BLANK_MAGIC, FIXED_SIZE_V1
+from oberth.formats.message import BLANK_MAGIC, FIXED_SIZE_V1, MAGIC_V1, MAGIC_V2
 from oberth.formats.names import SCHEDULE_TOPIC, is_lmq
 from oberth.formats.properties import decode_properties, find_property
 from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
@@ -45,8 +45,9 @@ BATCH_ROWS_MAX = 16_384
 #: is more than this many times what they have, else the whole stretch at once.
 _SPARSE = 8
 _FIND_WINDOW = 64 << 10
-_FIND_WINDOW_MAX = _FIND_WINDOW << 12
-assert _FIND_WINDOW_MAX > 2 * RECORD_SIZE_MAX
+_FIND_WINDOW_MAX = 16 << 20
+#: What a record has to show for its place and size to be known: up to its own offset.
+_HEAD_SIZE = 36
 _CRC_MARK = f"{CRC_PROPERTY}\x01".encode()
 
 
@@ -258,25 +259,21 @@ class PieceReader:
         """The offset of the first record of a file that starts in [start, stop)."""
         end = self._end_of_file(base, store, path)
         stop = end if stop is None else min(stop, end)
-        # A window that grows from one place: the first record found in it is the first there is,
-        # for a larger one before it would lie in the window as a whole too.
         window = _FIND_WINDOW
         while start < stop:
             data = store.storage.read(path, start - base, min(window, end - start))
-            found = find_record(
-                data,
-                base=start,
-                stop=min(stop - start, len(data)),
-                check_crc=self._settings.verify_crc,
-            )
+            limit = min(stop - start, len(data))
+            found = find_record(data, base=start, stop=limit, check_crc=self._settings.verify_crc)
+            cut_off = _cut_off_record(data, start, limit if found is None else found)
+            if cut_off is not None and cut_off <= min(end - start, RECORD_SIZE_MAX):
+                window = cut_off
+                continue
             if found is not None:
                 return start + found
-            if len(data) < window:
+            if start + limit >= stop or len(data) < window:
                 return None
-            if window < _FIND_WINDOW_MAX:
-                window *= 4
-            else:
-                start += window - RECORD_SIZE_MAX
+            start += len(data) - _HEAD_SIZE
+            window = min(window * 4, _FIND_WINDOW_MAX)
         return None
 
     def _fill(self, store: StoreFiles, path: str, position: int, size: int) -> memoryview:
@@ -704,6 +701,26 @@ class PieceReader:
             at += count
 
 
+def _cut_off_record(data: bytes, start: int, limit: int) -> int | None:
+    """Up to where data would have to reach for the first record that begins before limit.
+
+    None if no record that names its own place begins there and ends behind data.
+    """
+    first = None
+    for magic in _MAGICS:
+        at = data.find(magic, 4, limit + 8)
+        while at >= 0:
+            place = at - 4
+            own = data[place + 28 : place + _HEAD_SIZE]
+            if len(own) == 8 and int.from_bytes(own, "big") == start + place:
+                size = int.from_bytes(data[place : place + 4], "big")
+                if place < limit and place + size > len(data) and size <= RECORD_SIZE_MAX:
+                    first = place + size if first is None else min(first, place + size)
+                    break
+            at = data.find(magic, at + 1, limit + 8)
+    return first
+
+
 def _merge(parts: list[dict[str, Any]], names: Sequence[str], columns: Columns) -> dict[str, Any]:
     if not parts:
         return {name: columns.array(name)[:0].copy() for name in names}
@@ -804,6 +821,7 @@ def _body_position(records: Records, number: int) -> int:
 
 
 _BLANK = BLANK_MAGIC.to_bytes(4, "big", signed=True)
+_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))
 
 
 def _queue_text(store: StoreFiles, piece: QueueRange) -> str:

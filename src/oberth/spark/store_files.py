@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 #: A broker's records have at most maxMessageSize (4 MiB unless set) and 64 KiB; larger sizes than
 #: this are taken for damage.
 RECORD_SIZE_MAX = (64 << 20) + (64 << 10)
-_TAIL_BLOCK = 4 << 20
+# Blocks in which the end of a file is looked for, and how far before it a record is.
+_TAIL_BLOCK = 64 << 10
+_TAIL_BLOCK_MAX = 4 << 20
+_TAIL_REACH = 512 << 10
 # A record can end in zeros: the length of empty properties, say.
 _ZEROS_AT_END = 64 << 10
 # How far behind the supposed end of a queue further units are looked for.
@@ -203,7 +206,7 @@ class StoreFiles:
     def _data_end_of(self, segment: Segment) -> int | None:
         """The position behind the last whole record of a segment, None if there is no record."""
         written = self._last_written(segment)
-        reach = 2 * _TAIL_BLOCK
+        reach = _TAIL_REACH
         while written > 0:
             low = max(0, written - reach)
             high = min(segment.size, written + _ZEROS_AT_END)
@@ -219,8 +222,10 @@ class StoreFiles:
     def _last_written(self, segment: Segment) -> int:
         """The position behind the last byte that is not zero."""
         position = min(self.storage.data_end(segment.path, segment.size), segment.size)
+        size = _TAIL_BLOCK
         while position > 0:
-            low = max(0, position - _TAIL_BLOCK)
+            low = max(0, position - size)
+            size = min(size * 4, _TAIL_BLOCK_MAX)
             block = self.storage.read(segment.path, low, position - low)
             used = len(block.rstrip(b"\0"))
             if used:
@@ -432,12 +437,17 @@ class QueueFiles:
                 else:
                     high = middle
             # A damaged unit looks like the end; that it is none shows in the units behind it.
-            for number in range(min(low + _UNITS_AFTER_DAMAGE, last) - 1, low, -1):
-                if self._is_written(number):
-                    low, high = number + 1, last
-                    break
-            else:
+            behind = self.read_units(low, min(low + _UNITS_AFTER_DAMAGE, last))
+            written = self._are_written(behind).nonzero()[0]
+            if len(written) == 0:
                 return low
+            low, high = low + int(written[-1]) + 1, last
+
+    def _are_written(self, units: Units) -> Any:
+        found = (units["offset"] >= 0) & (units["size"] > 0)
+        if self.is_batch:
+            found &= (units["base"] >= 0) & (units["count"] > 0)
+        return found
 
     def _first_with(self, low: int, high: int, wanted: Any) -> int:
         """The first number in [low, high) whose unit satisfies a monotonic condition, or high."""

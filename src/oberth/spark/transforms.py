@@ -32,7 +32,7 @@ COUNTS_FORMAT = "rocketmq_tag_counts"
 SAMPLES = 16
 CODES_MAX = 4096
 _UNITS_AT_ONCE = 1 << 20
-_TARGET_UNITS = 8 << 20
+_TARGET_UNITS = 2 << 20
 
 
 def count_by_tag(spark: SparkSession, path: str, **options: str) -> DataFrame:
@@ -197,12 +197,9 @@ def _name_of(store: StoreFiles, units: Any, codes: Any, code: int) -> Any:
     from oberth.errors import RecordError
     from oberth.formats.message import decode_record
 
-    if code == 0:
-        places = _first_places(codes, 0, 1)
-    else:
-        # Where a code begins is found fast; further samples are spread over the whole range.
-        spread = np.linspace(0, len(codes) - 1, SAMPLES * 64, dtype=np.int64)
-        places = [*_first_places(codes, code, 1), *spread[codes[spread] == code][:SAMPLES].tolist()]
+    # Where a code begins is found fast; further samples are spread over the whole range.
+    spread = np.linspace(0, len(codes) - 1, SAMPLES * 64, dtype=np.int64)
+    places = [*_first_places(codes, code, 1), *spread[codes[spread] == code][:SAMPLES].tolist()]
     found: set[str | None] = set()
     for place in dict.fromkeys(places):
         offset, size = int(units["offset"][place]), int(units["size"][place])

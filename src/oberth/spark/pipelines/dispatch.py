@@ -48,7 +48,7 @@ from oberth.spark.pipelines.log_ranges import (
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.store.offline.index_files import IndexTreeWriter, file_name
 from oberth.store.offline.layout import IndexShape, QueueKey, StoreLayout
-from oberth.store.offline.queue_files import QueueTreeWriter
+from oberth.store.offline.queue_files import ILLEGAL_RECORDS_MAX, QueueTreeWriter
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import (
     BESIDE_SUFFIX,
@@ -238,6 +238,7 @@ class _QueuesWritten:
     queues: int = 0
     stand_ins: dict[QueueKey, int] = field(default_factory=dict)
     illegal_topics: set[bytes] = field(default_factory=set)
+    illegal_records: list[int] = field(default_factory=list)
 
 
 def _write_queues(
@@ -251,7 +252,9 @@ def _write_queues(
         report.queues += written.queues
         report.stand_ins.update(written.stand_ins)
         illegal |= written.illegal_topics
+        report.illegal_records += written.illegal_records
     report.illegal_topics = sorted(repr(topic)[2:-1] for topic in illegal)
+    report.illegal_records = sorted(report.illegal_records)[:ILLEGAL_RECORDS_MAX]
 
 
 def bundle_queues(results: Sequence[RangeResult], bundles_max: int) -> list[list[QueueParts]]:
@@ -311,7 +314,9 @@ def _write_bundle(job: _TreeJob, bundle: Sequence[QueueParts]) -> _QueuesWritten
                     tree.add(run)
         tree.finish()
     _sync_queues(job, bundle)
-    return _QueuesWritten(tree.units, len(tree.queues), tree.stand_ins, tree.illegal_topics)
+    return _QueuesWritten(
+        tree.units, len(tree.queues), tree.stand_ins, tree.illegal_topics, tree.illegal_records
+    )
 
 
 def unit_runs(part: QueuePart) -> list[UnitRun]:

@@ -1,0 +1,309 @@
+"""`oberth store verify`, spread over tasks: the same findings in the same order.
+
+    1  the log is read in ranges (`log_ranges`), which gives what is wrong with records
+    2  each queue is compared with the units that the log asks for, some queues a task; one further
+       task compares the index files with all entries, since what a file holds depends on those before
+    3  the driver puts the findings in the order in which one reader would have met them, and looks
+       at checkpoint and config
+
+The checks themselves are those of `store.offline.verify`.
+"""  # noqa: E501 - the list
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from oberth.spark.pipelines.dispatch import QueueParts, bundle_queues, unit_runs
+from oberth.spark.pipelines.log_ranges import (
+    BadChecksum,
+    BadRecordChecksum,
+    EntryPart,
+    EntryStream,
+    Event,
+    FoundAnomaly,
+    FoundBlank,
+    FoundDamage,
+    FoundFillers,
+    RangeResult,
+    make_job,
+    prepare_kernels,
+    read_ranges,
+)
+from oberth.spark.pipelines.tasks import TaskRunner
+from oberth.store.offline.findings import Finding, FindingKind
+from oberth.store.offline.layout import QueueKey, StoreLayout
+from oberth.store.offline.log_columns import BlankMet
+from oberth.store.offline.log_walk import Damage, LogEnd
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.verify import VerifyReport, _QueueCheck, _Verify
+from oberth.store.offline.verify_index import IndexCheck
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TASKS_PER_CORE = 3
+# What a task reads of the entries at once.
+_ENTRIES_AT_ONCE = 1 << 20
+
+FINDINGS_DDL = (
+    "kind string, severity string, file string, position bigint, found string, expected string, "
+    "commitLogOffset bigint, topic string, queueId int, queueOffset bigint, keys string, "
+    "length bigint"
+)
+
+
+def verify(
+    tasks: TaskRunner,
+    root: str,
+    *,
+    entries: Mapping[str, str] | None = None,
+    scratch: str | None = None,
+    range_size: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> VerifyReport:
+    """Checks everything in a store.
+
+    Args:
+        tasks: where the work is done.
+        root: the store; every task has to reach it under this path.
+        entries: options by their Java names; what they leave out is taken from the files.
+        scratch: a directory that every task reaches; None for one of this machine.
+        range_size: bytes of log for one task; None chooses.
+        progress: called with the bytes of the log that are done.
+
+    Raises:
+        StoreError: the CommitLog has no segment although there are queues, or cannot be read.
+    """
+    work = tempfile.mkdtemp(prefix="oberth-verify-", dir=scratch)
+    try:
+        with StoreReader(root, entries) as reader:
+            return _DistributedVerify(tasks, reader, work, range_size, progress).run()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def findings_frame(session: SparkSession, report: VerifyReport) -> DataFrame:
+    """The findings of a report as a frame, damage first."""
+    rows = [
+        tuple(
+            each.to_json().get(name.strip().partition(" ")[0]) for name in FINDINGS_DDL.split(",")
+        )
+        for each in (*report.damage, *report.notes)
+    ]
+    return session.createDataFrame(rows, FINDINGS_DDL)
+
+
+class _DistributedVerify(_Verify):
+    """One check whose log and queues are read by tasks."""
+
+    def __init__(
+        self,
+        tasks: TaskRunner,
+        reader: StoreReader,
+        scratch: str,
+        range_size: int | None,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        super().__init__(reader, None, progress)
+        self._tasks = tasks
+        self._scratch = scratch
+        self._range_size = range_size
+        self._index: _IndexChecked | None = None
+
+    def _log(self, index: IndexCheck, beside: Any) -> None:
+        """Reads the log, and has queues and index compared."""
+        job = make_job(self.reader, self.reader, self._scratch, checks=True)
+        results = read_ranges(self._tasks, job, range_size=self._range_size, progress=self.progress)
+        newest = 0
+        queues: set[tuple[bytes, int]] = set()
+        for result in results:
+            self.report.records += result.records
+            newest = max(newest, result.newest)
+            if result.log_end is not None:
+                self.end = result.log_end
+            for event in result.events:
+                self._take(event)
+            queues.update(part.key for part in result.queues)
+        self.newest_store_time = newest or None
+        if self._has_queues:
+            for result in results:
+                for part in result.queues:
+                    self.report.units += sum(run.unit_count for run in part.runs)
+        self._compare(results, index)
+        self._log_read(len(queues))
+
+    @property
+    def _has_queues(self) -> bool:
+        return bool(self.layout.queues or self.layout.batch_queues)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, BadChecksum):
+            self._bad_crc(event.offset)
+        elif isinstance(event, BadRecordChecksum):
+            self._bad_record_crc(event)
+        elif isinstance(event, FoundDamage):
+            self._damage(event.damage)
+        elif isinstance(event, FoundBlank):
+            number = self.reader.log.index_of(event.segment_start)
+            assert number is not None
+            self._blank(BlankMet(self.reader.log.map(number), event.position, event.remaining))
+        elif isinstance(event, FoundAnomaly):
+            self._anomaly(event.offset, event.what)
+        elif isinstance(event, FoundFillers):
+            self.has_fillers = True
+        elif self._has_queues:
+            key = QueueKey(event.topic.decode("utf-8", "replace"), event.queue_id)
+            if key not in self.queues:
+                self.queues[key] = self._open(key, event.is_batch)
+
+    def _bad_record_crc(self, event: BadRecordChecksum) -> None:
+        file, position = self._place(event.offset)
+        self.found(
+            Finding(
+                FindingKind.RECORD_PROPERTY_CRC,
+                file,
+                position,
+                "a record that fails its whole-record CRC",
+                "bytes as they were stored",
+                commit_log_offset=event.offset,
+                topic=event.topic.decode("utf-8", "replace"),
+                queue_id=event.queue_id,
+                queue_offset=event.queue_offset,
+                length=event.size,
+            )
+        )
+
+    def _compare(self, results: Sequence[RangeResult], index: IndexCheck) -> None:
+        known = _Known(
+            self.layout, self.reader.delays_ms, tuple(self.damages), self.end, self.has_fillers
+        )
+        bundles: list[_CheckWork] = []
+        if self._has_queues:
+            bundles_max = self._tasks.parallelism * _TASKS_PER_CORE
+            bundles += [_CheckWork(tuple(each)) for each in bundle_queues(results, bundles_max)]
+        stream = EntryStream(results)
+        if index.enabled and stream.count:
+            bundles.insert(0, _CheckWork(entries=tuple(stream.parts)))
+        checked: dict[QueueKey, _QueueChecked] = {}
+        for outcome in self._tasks.run(partial(_check, known), bundles, what="compare"):
+            checked.update(outcome.queues)
+            self._index = outcome.index or self._index
+        for key, queue in checked.items():
+            self.queues[key] = _Replayed(self, key, queue)
+        if self._index is not None:
+            index.compared = self._index.compared
+            for finding in self._index.findings:
+                index.found(finding)
+            # The task has finished the check as well.
+            index.enabled = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a task that compares has to know."""
+
+    layout: StoreLayout
+    delays_ms: tuple[int, ...]
+    damages: tuple[Damage, ...]
+    end: LogEnd
+    has_fillers: bool
+
+
+class _CheckWork(NamedTuple):
+    """One task: some queues, or the whole index."""
+
+    queues: tuple[QueueParts, ...] = ()
+    entries: tuple[EntryPart, ...] = ()
+
+
+class _IndexChecked(NamedTuple):
+    """What the comparison of the index found."""
+
+    compared: int
+    findings: list[Finding]
+
+
+@dataclass(slots=True)
+class _QueueChecked:
+    """What the comparison of a queue found."""
+
+    end: int | None
+    findings: list[Finding]
+    dropped: Counter[FindingKind]
+
+
+@dataclass(slots=True)
+class _Checked:
+    """What a task found."""
+
+    queues: dict[QueueKey, _QueueChecked] = field(default_factory=dict)
+    index: _IndexChecked | None = None
+
+
+class _Replayed(_QueueCheck):
+    """A queue that a task has compared."""
+
+    def __init__(self, owner: _Verify, key: QueueKey, outcome: _QueueChecked) -> None:
+        super().__init__(owner, key)
+        self._outcome = outcome
+
+    def finish(self) -> None:
+        """Passes the task's findings on."""
+        self.end = self._outcome.end
+        for finding in self._outcome.findings:
+            self.owner.found(finding)
+        self.owner.report.dropped.update(self._outcome.dropped)
+
+
+class _TaskVerify(_Verify):
+    """What the checks of queues ask, inside a task: all damage of the log is known already."""
+
+    def __init__(self, reader: StoreReader, known: _Known) -> None:
+        super().__init__(reader, 1, None)
+        self.damages = list(known.damages)
+        self.end = known.end
+        self.has_fillers = known.has_fillers
+        # The driver decides what it means that a store is in use.
+        self.in_use = False
+
+
+def _check(known: _Known, work: _CheckWork) -> _Checked:
+    """In a task: compares some queues, or the index."""
+    outcome = _Checked()
+    with StoreReader(known.layout.root, layout=known.layout) as reader:
+        reader.use_delays(known.delays_ms)
+        for parts in work.queues:
+            owner = _TaskVerify(reader, known)
+            key = QueueKey(parts[0].topic.decode("utf-8", "replace"), parts[0].queue_id)
+            table = reader.layout.batch_queues if parts[0].is_batch else reader.layout.queues
+            if key not in table or not table[key].segments:
+                continue  # the driver has said that it is missing
+            check = owner._open(key, parts[0].is_batch)
+            for part in parts:
+                for run in unit_runs(part):
+                    check.run(run)
+            check.finish()
+            outcome.queues[key] = _QueueChecked(
+                check.end, owner.report.findings, owner.report.dropped
+            )
+        if work.entries:
+            outcome.index = _check_index(reader, known, work.entries)
+    return outcome
+
+
+def _check_index(reader: StoreReader, known: _Known, parts: Sequence[EntryPart]) -> _IndexChecked:
+    prepare_kernels(sum(segment.size for segment in known.layout.commit_log))
+    findings: list[Finding] = []
+    check = IndexCheck(reader, findings.append)
+    check.in_damage = _TaskVerify(reader, known).in_damage
+    for part in parts:
+        for start in range(0, part.entry_count, _ENTRIES_AT_ONCE):
+            check.add(part.read(start, min(start + _ENTRIES_AT_ONCE, part.entry_count)))
+    check.finish()
+    return _IndexChecked(check.compared, findings)
