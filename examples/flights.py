@@ -1,4 +1,4 @@
-"""Loads the flights of New York City 2013 into a store, reads them back, and kills the writer.
+"""The flights of New York City 2013: in a store, through a broker, and as a table in Spark.
 
 `make run` runs this. It ends by itself; what it made stays in a temporary directory whose name it
 prints. With ``--count`` it takes fewer flights.
@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from flights_broker import broker_part
 from flights_data import FLIGHT_COUNT, QUEUES, TOPICS, Flight, flights
 
 from oberth.formats.message import decode_record
@@ -184,6 +185,7 @@ def main() -> None:
     """Runs all steps, or only the second writer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=FLIGHT_COUNT, help="how many flights")
+    parser.add_argument("--no-spark", action="store_true", help="leave out what needs Java")
     parser.add_argument("--write", metavar="DIR", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.write:
@@ -196,7 +198,12 @@ def main() -> None:
     read_back(root, arguments.count)
     kill_and_recover(root)
     verify(root)
-    print(f"\nEverything holds. {time.perf_counter() - start:.0f} s in all; the store is in {root}")
+    title("the same flights through a broker, over TCP")
+    served = os.path.join(os.path.dirname(root), "served")
+    broker_part(served, list(flights(arguments.count)), with_spark=not arguments.no_spark)
+    verify(served)
+    print(f"\nEverything holds. {time.perf_counter() - start:.0f} s in all.")
+    print(f"The stores are in {os.path.dirname(root)}")
 
 
 if __name__ == "__main__":

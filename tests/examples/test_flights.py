@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.mark.slow
 def test_the_demonstration_holds() -> None:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "flights.py"), "--count", "4000"],
+        [sys.executable, str(EXAMPLES / "flights.py"), "--count", "4000", "--no-spark"],
         capture_output=True,
         text=True,
         timeout=300,
