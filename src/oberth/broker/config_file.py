@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ from oberth.formats.config_json import (
 class ConfigFile:
     """One configuration file and its back-up."""
 
-    __slots__ = ("back_up", "path")
+    __slots__ = ("_lock", "back_up", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.back_up = path.with_name(path.name + ".bak")
+        self._lock = threading.Lock()  # guards NAME.tmp: the last write meets a periodic one
 
     def load(self, read: Callable[[Any], None]) -> bool:
         """Give the newest readable document to ``read``; False if there is none yet.
@@ -73,14 +75,15 @@ class ConfigFile:
         """Replace the file; what was there becomes the back-up."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(self.path.name + ".tmp")
-        with open(new, "wb") as file:
-            file.write(data)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(self.path, self.back_up)
-        os.replace(new, self.path)
+        with self._lock:
+            with open(new, "wb") as file:
+                file.write(data)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.path, self.back_up)
+            os.replace(new, self.path)
 
     def sync(self) -> None:
         """Bring the file to the disk. Blocks."""
