@@ -1,0 +1,415 @@
+"""PullConsumer: the application asks for messages and says where to go on.
+
+    async with PullConsumer("reports", {"OrderTopic": "*"}) as consumer:
+        messages = await consumer.poll()
+        ...
+        await consumer.commit()
+
+``subscribe`` shares the queues with the other members of the group; ``assign`` takes just the given
+ones. Messages are fetched ahead. What ``poll`` gave out is committed by the next ``poll`` when it
+is due (``auto_commit``), or by ``commit``. RocketMQ: DefaultLitePullConsumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Final
+
+from oberth.client.config import ClientConfig
+from oberth.client.group_consumer import AssignedQueue, GroupConsumer
+from oberth.client.messages import MessageExt
+from oberth.client.offset_store import NO_OFFSET
+from oberth.client.pulling import (
+    LITE_PULL_FLAG,
+    LITE_SUSPEND_MAX_MS,
+    SUBSCRIPTION_FLAG,
+    SUSPEND_FLAG,
+    PullStatus,
+    PullTemplate,
+    max_offset,
+    min_offset,
+    pull,
+    search_offset,
+)
+from oberth.client.rebalance import AllocateStrategy
+from oberth.client.retry import PULL_ERROR_DELAY_S
+from oberth.client.subscriptions import MessageSelector, build_subscription_data
+from oberth.errors import MQClientError, OberthError
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.bodies.clients import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+
+_LOG: Final = logging.getLogger("oberth.client")
+
+POLL_TIMEOUT_MS: Final = 5_000
+AUTO_COMMIT_INTERVAL_MS: Final = 5_000
+PAUSED_STEP_S: Final = 0.05
+
+
+class PullConsumer(GroupConsumer):
+    """A consumer that is asked.
+
+    Args:
+        consumer_group: its members share the messages.
+        subscriptions: tags or a ``MessageSelector`` by topic; leave out to ``assign``.
+        namesrv_addr: shorthand for the same field of ``config``.
+        config: how to reach the cluster.
+        message_model: CLUSTERING or BROADCASTING.
+        consume_from_where: where a group starts that has no offset.
+        consume_timestamp_ms: for CONSUME_FROM_TIMESTAMP; None: half an hour ago.
+        allocate_strategy: who of the group gets which queue.
+        auto_commit: commit what was given out, every ``auto_commit_interval_ms``.
+        auto_commit_interval_ms: between two commits.
+        poll_timeout_ms: how long ``poll`` waits for a message.
+        pull_batch_size: messages of one ``poll`` and of one request.
+        pull_threshold_for_queue: messages of a queue in hand above which fetching pauses.
+        pull_threshold_size_for_queue_mib: as above, in MiB.
+        offset_store_dir: broadcasting: where offsets are kept.
+    """
+
+    CONSUME_TYPE = ConsumeType.CONSUME_ACTIVELY
+
+    def __init__(
+        self,
+        consumer_group: str,
+        subscriptions: Mapping[str, str | MessageSelector] | None = None,
+        *,
+        namesrv_addr: str | None = None,
+        config: ClientConfig | None = None,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        allocate_strategy: AllocateStrategy | None = None,
+        auto_commit: bool = True,
+        auto_commit_interval_ms: int = AUTO_COMMIT_INTERVAL_MS,
+        poll_timeout_ms: int = POLL_TIMEOUT_MS,
+        pull_batch_size: int = 32,
+        pull_threshold_for_queue: int = 1000,
+        pull_threshold_size_for_queue_mib: int = 100,
+        offset_store_dir: str = "",
+    ) -> None:
+        super().__init__(
+            consumer_group,
+            subscriptions,
+            namesrv_addr=namesrv_addr,
+            config=config,
+            message_model=message_model,
+            consume_from_where=consume_from_where,
+            consume_timestamp_ms=consume_timestamp_ms,
+            allocate_strategy=allocate_strategy,
+            offset_store_dir=offset_store_dir,
+        )
+        self.auto_commit = auto_commit
+        self.auto_commit_interval_ms = auto_commit_interval_ms
+        self.poll_timeout_ms = poll_timeout_ms
+        self.pull_batch_size = pull_batch_size
+        self.pull_threshold_for_queue = pull_threshold_for_queue
+        self.pull_threshold_size_for_queue_mib = pull_threshold_size_for_queue_mib
+        self._ready: deque[AssignedQueue] = deque()
+        self._arrived = asyncio.Event()
+        self._paused: set[MessageQueue] = set()
+        self._handed_out: dict[MessageQueue, int] = {}
+        self._manual: dict[MessageQueue, SubscriptionData] = {}
+        self._next_commit_ms = 0
+
+    # -------------------------------------------------------------------------------- life cycle
+
+    async def start(self) -> None:
+        """Join the group; fetching starts as soon as queues are ours."""
+        if self._instance is None:
+            instance = await self._join()
+            self._next_commit_ms = instance.now_ms() + self.auto_commit_interval_ms
+            instance.rebalance_soon()
+
+    async def shutdown(self) -> None:
+        """Leave the group; with ``auto_commit``, what was given out is committed."""
+        if self._instance is None:
+            return
+        self._closing = True
+        self._arrived.set()
+        async with self._rebalance_lock:
+            for assigned in self.assigned.values():
+                assigned.process_queue.drop()
+                self._stop_queue(assigned)
+            if self.auto_commit:
+                with contextlib.suppress(OberthError):
+                    await self.commit()
+            self.assigned.clear()
+            self._ready.clear()
+            self._handed_out.clear()
+        await self._leave()
+
+    # ---------------------------------------------------------------------------------- assignment
+
+    def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
+        """Want messages of a topic, shared with the group.
+
+        Raises:
+            MQClientError: queues are assigned by hand.
+        """
+        if self._manual:
+            raise MQClientError("subscribe and assign cannot be mixed")
+        super().subscribe(topic, expression)
+
+    async def assign(
+        self, queues: Iterable[MessageQueue], expression: str | MessageSelector = "*"
+    ) -> None:
+        """Read just these queues, whoever else does; a second call replaces the first.
+
+        Raises:
+            MQClientError: topics are subscribed to.
+        """
+        if self._subscriptions:
+            raise MQClientError("subscribe and assign cannot be mixed")
+        self._running()
+        wanted = list(queues)
+        async with self._rebalance_lock:
+            self._manual = {
+                queue: build_subscription_data(queue.topic, expression, 0) for queue in wanted
+            }
+            gone = [queue for queue in self.assigned if queue not in self._manual]
+            if gone:
+                await self._revoke(gone)
+            for queue in wanted:
+                if queue not in self.assigned:
+                    await self._running().require_address(queue)
+                    self._take(queue, await self._start_offset(queue))
+
+    @property
+    def assignment(self) -> set[MessageQueue]:
+        """The queues that are ours."""
+        return set(self.assigned)
+
+    async def do_rebalance(self) -> bool:
+        """See ``GroupConsumer``; what was assigned by hand stays."""
+        return bool(self._manual) or await super().do_rebalance()
+
+    def subscribed_topics(self) -> Iterable[str]:
+        """Topics whose routes are needed."""
+        return {*self._subscriptions, *(queue.topic for queue in self._manual)}
+
+    async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
+        """All readable queues of a topic, sorted."""
+        await self._running().update_route(topic)
+        return await self._running().subscribe_queues(topic)
+
+    # ------------------------------------------------------------------------------------- fetching
+
+    def _start_queue(self, assigned: AssignedQueue) -> None:
+        assigned.task = self._running().spawn(self._fetch(assigned))
+
+    def _stop_queue(self, assigned: AssignedQueue) -> None:
+        super()._stop_queue(assigned)
+        assigned.process_queue.pending.clear()
+
+    async def _fetch(self, assigned: AssignedQueue) -> None:
+        queue, process_queue = assigned.queue, assigned.process_queue
+        instance = self._running()
+        while not process_queue.dropped:
+            process_queue.last_pull_ms = instance.now_ms()
+            subscription = self._manual.get(queue) or self._subscriptions.get(queue.topic)
+            if subscription is None:
+                return
+            if queue in self._paused or process_queue.is_full(
+                self.pull_threshold_for_queue, self.pull_threshold_size_for_queue_mib << 20, None
+            ):
+                await asyncio.sleep(PAUSED_STEP_S)
+                continue
+            template = PullTemplate(
+                self.group,
+                queue,
+                subscription,
+                max_msg_nums=self.pull_batch_size,
+                with_subscription=True,
+                suspend_timeout_ms=LITE_SUSPEND_MAX_MS,
+            )
+            try:
+                result = await pull(
+                    instance,
+                    template,
+                    process_queue.next_offset,
+                    sys_flag=SUSPEND_FLAG | SUBSCRIPTION_FLAG | LITE_PULL_FLAG,
+                    broker_id=assigned.pull_from,
+                )
+            except (OberthError, OSError) as error:
+                _LOG.info("%s: pull of %s: %s", self.group, queue, error)
+                await asyncio.sleep(PULL_ERROR_DELAY_S / 3)
+                continue
+            if assigned.is_gone:
+                return
+            assigned.pull_from = result.suggested_broker_id
+            if result.status is PullStatus.OFFSET_ILLEGAL:
+                _LOG.warning(
+                    "%s: %s has no offset %d, going on at %d",
+                    self.group, queue, process_queue.next_offset, result.next_begin_offset,
+                )  # fmt: skip
+            if result.messages:
+                process_queue.put(result.messages, result.next_begin_offset)
+                if not assigned.in_ready:
+                    assigned.in_ready = True
+                    self._ready.append(assigned)
+                self._arrived.set()
+            else:
+                process_queue.skip_to(result.next_begin_offset)
+
+    async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+        """The next messages of one queue; none when there are none in time.
+
+        What was given out before counts as done.
+
+        Raises:
+            MQClientError: not started, or shut down.
+        """
+        instance = self._running()
+        if self.auto_commit and instance.now_ms() >= self._next_commit_ms:
+            self._next_commit_ms = instance.now_ms() + self.auto_commit_interval_ms
+            await self.commit(wait=False)
+        timeout_s = (self.poll_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        messages = self._take_ready()
+        if messages or timeout_s <= 0:
+            return messages
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                    messages = self._take_ready()
+                    if messages or self._closing:
+                        return messages
+        except TimeoutError:
+            return []
+
+    def _take_ready(self) -> list[MessageExt]:
+        for _ in range(len(self._ready)):
+            assigned = self._ready.popleft()
+            assigned.in_ready = False
+            process_queue = assigned.process_queue
+            if assigned.is_gone or not process_queue.pending:
+                continue
+            if assigned.queue in self._paused:
+                assigned.in_ready = True
+                self._ready.append(assigned)
+                continue
+            messages = process_queue.take(self.pull_batch_size)
+            process_queue.last_consume_ms = self._running().now_ms()
+            if process_queue.pending:
+                assigned.in_ready = True
+                self._ready.append(assigned)
+            process_queue.remove(messages)
+            self._handed_out[assigned.queue] = messages[-1].queue_offset + 1
+            return messages
+        return []
+
+    async def __aiter__(self) -> AsyncIterator[MessageExt]:
+        """Messages one by one, until ``shutdown``; the queue of each is committed behind it."""
+        while not self._closing and self._instance is not None:
+            for message in await self.poll():
+                queue = MessageQueue(
+                    topic=message.topic,
+                    broker_name=message.broker_name,
+                    queue_id=message.queue_id,
+                )
+                self._handed_out[queue] = message.queue_offset
+                yield message
+                self._handed_out[queue] = message.queue_offset + 1
+
+    # -------------------------------------------------------------------------------------- offsets
+
+    def _note_progress(self, assigned: AssignedQueue) -> None:
+        """Only what was given out is done, and with ``auto_commit`` off only ``commit`` says so."""
+        if self.auto_commit:
+            self._note_handed_out(assigned.queue)
+
+    def _note_handed_out(self, queue: MessageQueue) -> None:
+        offset = self._handed_out.get(queue, NO_OFFSET)
+        if offset != NO_OFFSET:
+            self._store().table.update(queue, offset, increase_only=False)
+
+    async def persist_offsets(self, *, wait: bool = False) -> None:
+        """The instance's clock: ``poll`` commits instead, it knows what was given out."""
+
+    async def commit(
+        self, offsets: Mapping[MessageQueue, int] | None = None, *, wait: bool = True
+    ) -> None:
+        """Commit what was given out, or the given offsets.
+
+        Args:
+            offsets: of the next message to be read, by queue.
+            wait: until the brokers have them.
+        """
+        store = self._store()
+        if offsets is None:
+            queues = list(self._handed_out)
+            for queue in queues:
+                self._note_handed_out(queue)
+        else:
+            queues = list(offsets)
+            for queue, offset in offsets.items():
+                store.table.update(queue, offset, increase_only=False)
+        await store.persist(queues, wait=wait)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """What the group has committed; None: nothing."""
+        offset = await self._store().read(queue)
+        return None if offset == NO_OFFSET else offset
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at an offset; nothing is committed by that.
+
+        Raises:
+            MQClientError: the queue is not ours, or has no such offset.
+        """
+        assigned = self.assigned.get(queue)
+        if assigned is None:
+            raise MQClientError(f"{queue} is not assigned to this consumer")
+        low, high = await self.min_offset(queue), await self.max_offset(queue)
+        if not low <= offset <= high:
+            raise MQClientError(f"seek {queue} to {offset}, allowed {low} to {high}")
+        async with self._rebalance_lock:
+            if self.assigned.get(queue) is not assigned:
+                raise MQClientError(f"{queue} is no longer assigned to this consumer")
+            assigned.process_queue.drop()
+            self._stop_queue(assigned)
+            self._handed_out[queue] = offset
+            self._take(queue, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the first offset."""
+        await self.seek(queue, await self.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on behind the last offset."""
+        await self.seek(queue, await self.max_offset(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Go on at the first message that was stored at a time or later."""
+        await self.seek(queue, await self.offset_for_timestamp(queue, timestamp_ms))
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset that was stored at a time or later."""
+        return await search_offset(self._running(), queue, timestamp_ms)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The end of a queue."""
+        return await max_offset(self._running(), queue)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The first offset of a queue that can be read."""
+        return await min_offset(self._running(), queue)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Neither fetch nor give out from these queues."""
+        self._paused.update(queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with them."""
+        self._paused.difference_update(queues)
+        self._arrived.set()

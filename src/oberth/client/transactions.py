@@ -1,0 +1,254 @@
+"""TransactionProducer: a message that is delivered just if a local transaction commits.
+
+The message is stored where no consumer sees it, then ``execute_local_transaction`` runs, and its
+verdict is told to the broker. When that does not arrive, or is UNKNOW, the broker asks later and
+``check_local_transaction`` answers, in any member of the producer group. RocketMQ:
+TransactionMQProducer, DefaultMQProducerImpl.sendMessageInTransaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import inspect
+import logging
+from collections.abc import Awaitable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from oberth.client.config import ClientConfig
+from oberth.client.messages import (
+    MESSAGE_ILLEGAL,
+    Message,
+    MessageExt,
+    SendResult,
+    SendStatus,
+    decode_messages,
+)
+from oberth.client.producer import Producer
+from oberth.errors import FormatError, MQClientError, OberthError
+from oberth.formats import properties as p
+from oberth.formats.message_id import decode_offset_message_id
+from oberth.remoting.code import RequestCode
+from oberth.remoting.command import create_request
+from oberth.remoting.headers.transaction import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+)
+
+_LOG: Final = logging.getLogger("oberth.client")
+
+CHECKS_MAX: Final = 2000
+"""Checks that may wait for their listener; more are left to the broker's next question."""
+
+
+class LocalTransactionState(enum.Enum):
+    """A verdict, and its number in END_TRANSACTION."""
+
+    COMMIT_MESSAGE = 8
+    ROLLBACK_MESSAGE = 12
+    UNKNOW = 0
+
+
+class TransactionSendResult(msgspec.Struct, frozen=True, gc=False):
+    """What became of a message in a transaction.
+
+    Attributes:
+        send_result: of the half message.
+        local_transaction_state: the verdict that was told to the broker.
+    """
+
+    send_result: SendResult
+    local_transaction_state: LocalTransactionState
+
+    @property
+    def msg_id(self) -> str:
+        """Id of the message."""
+        return self.send_result.msg_id
+
+    @property
+    def transaction_id(self) -> str:
+        """Id of the transaction."""
+        return self.send_result.transaction_id or self.send_result.msg_id
+
+
+class TransactionListener(Protocol):
+    """The application's side; both may be coroutine functions. What is raised counts as UNKNOW."""
+
+    def execute_local_transaction(
+        self, msg: Message, arg: Any
+    ) -> LocalTransactionState | Awaitable[LocalTransactionState]:
+        """The half message is stored: do the local transaction."""
+
+    def check_local_transaction(
+        self, msg: MessageExt
+    ) -> LocalTransactionState | Awaitable[LocalTransactionState]:
+        """The broker does not know the verdict: look it up by ``msg.transaction_id`` or keys."""
+
+
+class TransactionProducer(Producer):
+    """A producer with transactions; sends everything else as well.
+
+    Args:
+        producer_group: its members answer each other's checks.
+        transaction_listener: does and looks up local transactions.
+        namesrv_addr: shorthand for the same field of ``config``.
+        config: how to reach the cluster.
+        options: see ``Producer``.
+    """
+
+    def __init__(
+        self,
+        producer_group: str,
+        transaction_listener: TransactionListener,
+        *,
+        namesrv_addr: str | None = None,
+        config: ClientConfig | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(producer_group, namesrv_addr=namesrv_addr, config=config, **options)
+        self.transaction_listener = transaction_listener
+        self._checks: set[asyncio.Task[None]] = set()
+
+    async def shutdown(self) -> None:
+        """See ``Producer``; checks at work are waited for."""
+        if self._checks:
+            await asyncio.wait(list(self._checks), timeout=self.send_msg_timeout_ms / 1000)
+        await super().shutdown()
+
+    async def send_message_in_transaction(
+        self, msg: Message, arg: Any = None
+    ) -> TransactionSendResult:
+        """Send a half message, do the local transaction, tell the broker.
+
+        Raises:
+            MQClientError: a delayed message.
+            MQBrokerError, RemotingError: the half message was not stored; the local transaction
+                was not done.
+        """
+        if not msg.properties.keys().isdisjoint(_DELAYS):
+            raise MQClientError("a message in a transaction cannot be delayed", MESSAGE_ILLEGAL)
+        msg.properties[p.TRANSACTION_PREPARED] = "true"
+        msg.properties[p.PRODUCER_GROUP] = self.group
+        sent = await self.send(msg)
+        msg.transaction_id = sent.transaction_id or sent.msg_id
+        state = LocalTransactionState.ROLLBACK_MESSAGE
+        failure = ""
+        if sent.status is SendStatus.SEND_OK:
+            try:
+                found = self.transaction_listener.execute_local_transaction(msg, arg)
+                state = await found if inspect.isawaitable(found) else found
+            except Exception as error:  # noqa: BLE001 - the broker will ask
+                _LOG.warning("%s: local transaction of %s", self.group, sent.msg_id, exc_info=error)
+                state, failure = LocalTransactionState.UNKNOW, repr(error)
+        await self._end(msg, sent, state, failure)
+        return TransactionSendResult(sent, state)
+
+    async def _end(
+        self, msg: Message, sent: SendResult, state: LocalTransactionState, failure: str
+    ) -> None:
+        instance = self._instance_or_raise()
+        place = decode_offset_message_id(sent.offset_msg_id or sent.msg_id)
+        header = EndTransactionRequestHeader(
+            topic=msg.topic,
+            producer_group=self.group,
+            tran_state_table_offset=sent.queue_offset,
+            commit_log_offset=place.commit_log_offset,
+            commit_or_rollback=state.value,
+            msg_id=sent.msg_id,
+            transaction_id=sent.transaction_id or None,
+            from_transaction_check=False,
+        )
+        try:
+            addr = await instance.require_address(sent.message_queue)
+            await self._tell(addr, header, failure)
+        except OberthError as error:
+            _LOG.warning("%s: end of transaction %s: %s", self.group, sent.msg_id, error)
+        if self._trace is not None:
+            self._trace_end(msg, addr_of(sent), sent.transaction_id, state, from_check=False)
+
+    async def _tell(self, addr: str, header: EndTransactionRequestHeader, remark: str) -> None:
+        request = create_request(RequestCode.END_TRANSACTION, header)
+        request.remark = remark or None
+        await self._instance_or_raise().invoke_oneway(addr, request)
+
+    def _trace_end(
+        self,
+        msg: Message | MessageExt,
+        store_host: str,
+        transaction_id: str,
+        state: LocalTransactionState,
+        *,
+        from_check: bool,
+    ) -> None:
+        from oberth.client.trace import end_transaction_record
+
+        assert self._trace is not None
+        self._trace.add(
+            [
+                end_transaction_record(
+                    group=self.group,
+                    message=msg,
+                    time_ms=self._instance_or_raise().now_ms(),
+                    store_host=store_host,
+                    transaction_id=transaction_id,
+                    state=state.name,
+                    from_check=from_check,
+                )
+            ]
+        )
+
+    # ------------------------------------------------------------------------------------- checks
+
+    def on_check_transaction(
+        self, addr: str, header: CheckTransactionStateRequestHeader, body: bytes
+    ) -> None:
+        """CHECK_TRANSACTION_STATE: a broker does not know a verdict."""
+        if len(self._checks) >= CHECKS_MAX:
+            _LOG.warning("%s: %d checks wait, one is left out", self.group, len(self._checks))
+            return
+        task = self._loop.create_task(self._check_state(addr, header, body))
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+
+    async def _check_state(
+        self, addr: str, header: CheckTransactionStateRequestHeader, body: bytes
+    ) -> None:
+        failure = ""
+        try:
+            (message,) = decode_messages(body)
+        except (FormatError, ValueError) as error:
+            _LOG.warning("%s: transaction check from %s: %s", self.group, addr, error)
+            return
+        try:
+            found = self.transaction_listener.check_local_transaction(message)
+            state = await found if inspect.isawaitable(found) else found
+        except Exception as error:  # noqa: BLE001 - the broker will ask again
+            _LOG.warning("%s: check of %s", self.group, message.msg_id, exc_info=error)
+            state, failure = LocalTransactionState.UNKNOW, repr(error)
+        end = EndTransactionRequestHeader(
+            topic=message.topic,
+            producer_group=self.group,
+            tran_state_table_offset=header.tran_state_table_offset,
+            commit_log_offset=header.commit_log_offset,
+            commit_or_rollback=state.value,
+            msg_id=message.msg_id,
+            transaction_id=header.transaction_id,
+            from_transaction_check=True,
+        )
+        try:
+            await self._tell(addr, end, failure)
+        except OberthError as error:
+            _LOG.warning("%s: end of transaction %s: %s", self.group, message.msg_id, error)
+        if self._trace is not None:
+            transaction_id = header.transaction_id or message.msg_id
+            self._trace_end(message, addr, transaction_id, state, from_check=True)
+
+
+_DELAYS: Final = frozenset({p.DELAY, p.TIMER_DELAY_MS, p.TIMER_DELAY_SEC, p.TIMER_DELIVER_MS})
+
+
+def addr_of(sent: SendResult) -> str:
+    """The address inside the broker's id of a message."""
+    return decode_offset_message_id(sent.offset_msg_id).broker_address

@@ -1,0 +1,98 @@
+"""Proves receipt handles and the reading of POP answers, and a life of messages on a broker."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oberth.client.messages import MessageExt
+from oberth.client.pop_consumer import (
+    ReceiptHandle,
+    attach_handles,
+    parse_offset_info,
+    real_topic,
+    retry_flag_of,
+)
+from oberth.errors import MQClientError, RemoteProtocolError
+from oberth.remoting.headers.pop import PopMessageResponseHeader
+
+
+def message(topic: str, queue_id: int, offset: int, properties: bytes = b"") -> MessageExt:
+    fixed = (100, 0, 0, queue_id, 0, offset, 0, 0, 0, b"", 0, b"", 0, 0, 0)
+    return MessageExt(properties, fixed, topic, 0, 0, 0, len(properties), "b")
+
+
+def header(**fields: str) -> PopMessageResponseHeader:
+    return PopMessageResponseHeader(
+        pop_time=1000, invisible_time=60000, revive_qid=3, rest_num=0, **fields
+    )
+
+
+@given(
+    st.builds(
+        ReceiptHandle,
+        st.integers(0), st.integers(0), st.integers(0), st.integers(0, 999),
+        st.sampled_from("012"), st.sampled_from(["broker-a", "b"]), st.integers(0), st.integers(0),
+    )
+)  # fmt: skip
+def test_handle_both_ways(handle: ReceiptHandle) -> None:
+    assert ReceiptHandle.parse(handle.text()) == handle
+
+
+@pytest.mark.parametrize("text", ["", "1 2 3", "a b c d e f g h", "1 2 3 4 0 b x 5"])
+def test_handles_that_are_none(text: str) -> None:
+    with pytest.raises(MQClientError):
+        ReceiptHandle.parse(text)
+
+
+def test_answer_with_offset_maps() -> None:
+    messages = [
+        message("T", 0, 5),
+        message("T", 0, 6),
+        message("%RETRY%g_T", 0, 2, b"RETRY_TOPIC\x01T\x02"),
+    ]
+    attach_handles(
+        messages,
+        header(start_offset_info="0 0 5;1 0 2", msg_offset_info="0 0 5,6;1 0 2"),
+        "T",
+        "broker-a",
+    )
+    assert [each.properties["POP_CK"] for each in messages] == [
+        "5 1000 60000 3 0 broker-a 0 5",
+        "5 1000 60000 3 0 broker-a 0 6",
+        "2 1000 60000 3 1 broker-a 0 2",
+    ]
+    assert {each.topic for each in messages} == {"T"}
+    assert messages[0].properties["1ST_POP_TIME"] == "1000"
+
+
+def test_answer_without_offset_maps() -> None:
+    messages = [message("T", 1, 5), message("T", 1, 6), message("T", 2, 9)]
+    attach_handles(messages, header(), "T", "b")
+    assert [ReceiptHandle.parse(each.properties["POP_CK"]).start_offset for each in messages] == [
+        5, 5, 9,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("starts", "offsets"), [("0 1 5", "0 1 5"), ("0 0 5", ""), ("0 0", "0 0 5"), ("0 0 x", "0 0 5")]
+)
+def test_answers_that_do_not_fit(starts: str, offsets: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        attach_handles(
+            [message("T", 0, 5)],
+            header(start_offset_info=starts, msg_offset_info=offsets),
+            "T",
+            "b",
+        )
+
+
+def test_retry_topics() -> None:
+    assert retry_flag_of("T", "T") == "0"
+    assert retry_flag_of("%RETRY%g_T", "T") == "1"
+    assert retry_flag_of("%RETRY%g+T", "T") == "2"
+    assert real_topic("T", "g", "0") == "T"
+    assert real_topic("T", "g", "1") == "%RETRY%g_T"
+    assert real_topic("T", "g", "2") == "%RETRY%g+T"
+    assert parse_offset_info("0 qo1%3 2;0 1 5") == {("0", 1): "5"}
