@@ -15,6 +15,14 @@ COMMANDS = {
         "oberth.cli.spark_dispatch:dispatch_command",
         "Build queues and index from the CommitLog, once or as it grows.",
     ),
+    "verify": (
+        "oberth.cli.spark_verify:verify_command",
+        "Check CommitLog, queues, index and config against each other.",
+    ),
+    "salvage": (
+        "oberth.cli.spark_salvage:salvage_command",
+        "Copy what is undamaged into a new store.",
+    ),
 }
 
 

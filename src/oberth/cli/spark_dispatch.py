@@ -10,6 +10,7 @@ from oberth.cli.spark_options import (
     absolute,
     apache_options,
     directory_of,
+    log_size,
     one_store,
     scratch_option,
     spark_options,
@@ -54,7 +55,7 @@ def dispatch_command(
     entries = read_entries(config, settings)
     with (
         spark_tasks(master, confs, app_name="oberth dispatch") as tasks,
-        Progress("dispatch", _log_size(root, entries)) as progress,
+        Progress("dispatch", log_size(root, entries)) as progress,
     ):
         report = dispatch(
             tasks, root, absolute(into), entries=entries, scratch=absolute(scratch),
@@ -74,9 +75,3 @@ def dispatch_command(
         f"{report.index_entries} entries in {report.index_files} index files, "
         f"{report.seconds:.1f} s"
     )
-
-
-def _log_size(root: str, entries: dict[str, str]) -> int:
-    from oberth.store.offline.layout import discover
-
-    return sum(each.size for each in discover(root, entries).commit_log)

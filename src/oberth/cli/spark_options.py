@@ -129,3 +129,15 @@ def absolute(path: str | None) -> str | None:
     if path is None or "://" in path:
         return path
     return os.path.abspath(path)
+
+
+def log_size(root: str, entries: Mapping[str, str]) -> int:
+    """Bytes of a store's CommitLog files.
+
+    Raises:
+        NotFoundError: no store there.
+        OptionError: an unknown option or a wrong value.
+    """
+    from oberth.store.offline.layout import discover
+
+    return sum(each.size for each in discover(root, entries).commit_log)

@@ -39,7 +39,10 @@ def _print(result: dict[str, Any]) -> None:
     log = result["commitLog"]
     click.echo(f"store       {result['root']}")
     click.echo(f"written by  RocketMQ {result['line']} (or compatible)")
-    state = "open, or not closed cleanly" if result["abort"] else "closed cleanly"
+    if result["inUse"]:
+        state = "in use by another process"
+    else:
+        state = "not closed cleanly" if result["abort"] else "closed cleanly"
     if result["abortProcessId"] is not None:
         state += f" (process {result['abortProcessId']})"
     click.echo(f"state       {state}")

@@ -11,7 +11,7 @@ from oberth.cli.progress import Progress
 from oberth.cli.store_options import read_entries, store_options
 
 if TYPE_CHECKING:
-    from oberth.store.offline.salvage import LostRange
+    from oberth.store.offline.salvage import LostRange, SalvageReport
 
 
 @click.command(name="salvage")
@@ -50,13 +50,18 @@ def salvage_command(
         report = salvage(reader, into, threads=threads, progress=progress)
     if as_json:
         write_json(report.to_json())
-        return
+    else:
+        show_report(report)
+
+
+def show_report(report: SalvageReport) -> None:
+    """What was saved and lost, as text on stdout."""
     for lost in report.lost:
         _print(lost)
     for mended in report.mended:
         click.echo(
-            f"mended: {mended.topic}/{mended.queue_id} at {mended.commit_log_offset}: queue offset "
-            f"{mended.found}, corrected to {mended.corrected}"
+            f"mended: the record at {mended.commit_log_offset} says {mended.found}, corrected to "
+            f"{mended.corrected}"
         )
     for key, count in report.kept_ends.items():
         click.echo(f"{key}: the newest {count} messages are lost, the queue keeps its end")

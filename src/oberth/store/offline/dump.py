@@ -10,7 +10,7 @@ from oberth.errors import NotFoundError
 from oberth.formats.message import MessageExt
 from oberth.store.offline.filler import is_filler
 from oberth.store.offline.layout import QueueKey
-from oberth.store.offline.log_walk import Damage, DamagedRecord
+from oberth.store.offline.log_walk import Damage, DamagedRecord, body_ok
 from oberth.store.offline.message_json import message_to_json
 from oberth.store.offline.reader import StoreReader
 
@@ -59,7 +59,7 @@ def _by_queue(
                 f"{unit.commit_log_offset}"
             )
             continue
-        yield message, message.crc_ok
+        yield message, body_ok(message)
 
 
 def _by_log(
@@ -104,5 +104,5 @@ def message_by_offset(reader: StoreReader, offset: int) -> dict[str, Any]:
 def to_json(reader: StoreReader, message: MessageExt) -> dict[str, Any]:
     """A message of a store as JSON."""
     return message_to_json(
-        message, crc_ok=message.crc_ok, line=reader.line, delays_ms=reader.delays_ms
+        message, crc_ok=body_ok(message), line=reader.line, delays_ms=reader.delays_ms
     )

@@ -36,6 +36,7 @@ def inspect(reader: StoreReader) -> dict[str, Any]:
         "line": str(layout.line),
         "abort": layout.abort,
         "abortProcessId": layout.abort_process_id,
+        "inUse": layout.in_use,
         "sizes": {
             java: {"value": getattr(layout.config, name), "from": _source(layout, java)}
             for java, name in SIZE_KEYS

@@ -32,6 +32,7 @@ from oberth.formats.marker_files import decode_abort
 from oberth.formats.message import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 from oberth.formats.names import LMQ_PREFIX
 from oberth.store.offline.findings import Finding, FindingKind, Severity
+from oberth.store.offline.lock_state import is_locked
 from oberth.store.offline.segments import Segment, SegmentMap
 
 LOG_MAGICS = frozenset((MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
@@ -84,9 +85,11 @@ class StoreLayout:
         batch_queues: files of each BatchConsumeQueue.
         index_files: paths in the order of their names.
         index_shape: how they are divided.
+        index_readable: whether that is known; otherwise the index files tell nothing.
         checkpoint: what the checkpoint says, or None where there is none or it cannot be read.
         abort: whether the store is open or was not closed cleanly.
         abort_process_id: the process that says so, where 5.x wrote it.
+        in_use: whether another process has the store open now.
         findings: foreign files, wrong sizes, gaps, what cannot be read.
         other_files: files that belong to a broker but not to the store proper, relative paths.
     """
@@ -101,9 +104,11 @@ class StoreLayout:
     batch_queues: Mapping[QueueKey, QueueFiles]
     index_files: tuple[Segment, ...]
     index_shape: IndexShape
+    index_readable: bool
     checkpoint: checkpoint.Checkpoint | None
     abort: bool
     abort_process_id: int | None
+    in_use: bool
     findings: tuple[Finding, ...]
     other_files: tuple[str, ...] = ()
     config_entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -191,6 +196,7 @@ class _Discovery:
         self.names = names
         self.entries = entries
         self.findings: list[Finding] = []
+        self.index_readable = True
 
     def run(self) -> StoreLayout:
         log_paths, read_only = self._commit_log_paths()
@@ -233,7 +239,7 @@ class _Discovery:
                 files.directory, files.segments, self.config.batch_consume_queue_file_size
             )
         for segment in index:
-            if segment.size != shape.file_size:
+            if self.index_readable and segment.size != shape.file_size:
                 self._found(
                     FindingKind.FILE_SIZE,
                     segment.path,
@@ -251,9 +257,11 @@ class _Discovery:
             batch_queues=batch,
             index_files=index,
             index_shape=shape,
+            index_readable=self.index_readable,
             checkpoint=point,
             abort=abort,
             abort_process_id=process_id,
+            in_use=is_locked(self.root),
             findings=tuple(self.findings),
             config_entries=self.entries,
         )
@@ -444,19 +452,25 @@ class _Discovery:
         elif entries_given:
             slots = (size - index_file.HEADER_SIZE - entries * 20) // 4
         else:
-            shape = None
-            for segment in sorted(index, key=lambda each: each.size != size):
+            votes: Counter[IndexShape] = Counter()
+            for segment in [each for each in index if each.size == size][:_INDEX_FILES_ASKED]:
                 with suppress(OSError):
                     opened = SegmentMap(segment)
                     try:
-                        shape = infer_index_shape(opened)
+                        if (shape := infer_index_shape(opened)) is not None:
+                            votes[shape] += 1
                     finally:
                         opened.close()
-                if shape is not None:
-                    break
-            if shape is None:
+            if not votes:
+                self.index_readable = False
+                self._found(
+                    FindingKind.INDEX_HEADER,
+                    index[0].path,
+                    f"{size} bytes, and entries that fit no division into slots and entries",
+                    "an index file; --set maxHashSlotNum=… and maxIndexNum=… tell its sizes",
+                )
                 return IndexShape(slots, entries)
-            slots, entries = shape
+            slots, entries = votes.most_common(1)[0][0]
         if slots < 1 or entries < 2:
             return IndexShape(config.max_hash_slot_num, config.max_index_num)
         config.max_hash_slot_num, config.max_index_num = slots, entries
@@ -500,6 +514,7 @@ class _Discovery:
         return Line.V4_9 if point is not None else self.config.line
 
 
+_INDEX_FILES_ASKED = 3
 _ONLY_IN_5 = frozenset(
     ("abort.bak", "compaction", "rocksdbstore", "timerwheel", "timerlog", "batchconsumequeue")
 )
@@ -537,38 +552,63 @@ def common_size(groups: Iterable[Sequence[Segment]]) -> int:
 
 
 def infer_index_shape(opened: SegmentMap) -> IndexShape | None:
-    """How an index file is divided, from where its entries lie; None if it has none.
+    """How an index file is divided, from its own chains; None if it does not tell.
 
-    The header names the CommitLog offsets of the first and of the last entry and how many there
-    are, so the two offsets must be found that many entries apart; then the first entry's slot,
-    which follows from its hash and the number of slots, must lead to an entry of the same slot.
+    Candidates come from the header, which names the CommitLog offsets of the first and of the last
+    entry and how many there are: they must be found that many entries apart. Each is judged by a
+    sample of entries, whose hashes must lead to slots and earlier entries of the same hash.
     """
     view = opened.view
     size = len(view)
     if size < index_file.HEADER_SIZE:
         return None
     header = index_file.IndexHeader(*index_file.HEADER.unpack_from(view, 0))
-    written = header.next_entry - 1
     default = IndexShape(index_file.DEFAULT_SLOTS, index_file.DEFAULT_ENTRIES)
-    if written == 0:
+    if header.next_entry == 1:
         return default if size == default.file_size else _proportional_shape(size)
-    if size == default.file_size and _shape_fits(view, header, default.slots):
+    if size == default.file_size and _fitness(view, header, default) > _FIT:
         return default
-    # Search for the rarer of the two offsets: an offset of 0 looks like unwritten bytes.
-    by_last = header.begin_offset == 0
-    needle = (header.end_offset if by_last else header.begin_offset).to_bytes(8, "big")
+    best: tuple[float, IndexShape] | None = None
+    for shape in _candidates(opened, header, size):
+        fitness = _fitness(view, header, shape)
+        if best is None or fitness > best[0]:
+            best = (fitness, shape)
+        if fitness == 1.0:
+            break
+    return best[1] if best is not None and best[0] > _FIT else None
+
+
+_FIT = 0.7
+_SAMPLE = 48
+# Without help of the header every possible division of a file up to this size is tried.
+_TRY_ALL_SIZE = 1 << 20
+_NEEDLES_MAX = 4096
+
+
+def _candidates(
+    opened: SegmentMap, header: index_file.IndexHeader, size: int
+) -> Iterator[IndexShape]:
+    """Divisions of a file, the likelier first."""
+    written = header.next_entry - 1
     distance = (written - 1) * index_file.ENTRY_SIZE
     first_place = index_file.HEADER_SIZE + index_file.ENTRY_SIZE
-    if needle == bytes(8):
-        return _shape_by_slots(view, header, size)
-    position = 0
-    while (position := opened.find(needle, position, size)) >= 0:
-        first = position - 4 - (distance if by_last else 0)
-        slots, odd = divmod(first - first_place, index_file.SLOT_SIZE)
-        if not odd and slots >= 1 and _shape_fits(view, header, slots):
-            return _shape(size, slots)
-        position += 1
-    return None
+    for offset, before in ((header.begin_offset, 0), (header.end_offset, distance)):
+        needle = offset.to_bytes(8, "big", signed=True)
+        # An offset of 0 looks like what was never written.
+        if needle == bytes(8):
+            continue
+        position, tried = 0, 0
+        while (position := opened.find(needle, position, size)) >= 0 and tried < _NEEDLES_MAX:
+            slots, odd = divmod(position - 4 - before - first_place, index_file.SLOT_SIZE)
+            if not odd and slots >= 1 and (shape := _shape(size, slots)) is not None:
+                tried += 1
+                yield shape
+            position += 1
+    if size <= _TRY_ALL_SIZE:
+        rest = (size - index_file.HEADER_SIZE) // index_file.SLOT_SIZE % 5
+        for slots in range(rest or 5, size // index_file.SLOT_SIZE, 5):
+            if (shape := _shape(size, slots)) is not None:
+                yield shape
 
 
 def _shape(size: int, slots: int) -> IndexShape | None:
@@ -587,41 +627,34 @@ def _proportional_shape(size: int) -> IndexShape | None:
     return None
 
 
-def _shape_by_slots(
-    view: memoryview, header: index_file.IndexHeader, size: int
-) -> IndexShape | None:
-    """For a file whose offsets are all 0: tries the numbers of slots that the length allows."""
-    first = (size - index_file.HEADER_SIZE) // index_file.SLOT_SIZE % 5
-    for slots in range(first or 5, size // index_file.SLOT_SIZE, 5):
-        if _shape_fits(view, header, slots):
-            return _shape(size, slots)
-    return None
-
-
-def _shape_fits(view: memoryview, header: index_file.IndexHeader, slots: int) -> bool:
+def _fitness(view: memoryview, header: index_file.IndexHeader, shape: IndexShape) -> float:
+    """Which part of a sample of entries makes sense if the file is divided so, 0 to 1."""
     written = header.next_entry - 1
-    end = index_file.entry_position(written + 1, slots)
-    if end > len(view):
-        return False
-    first = index_file.IndexEntry(
-        *index_file.ENTRY.unpack_from(view, index_file.entry_position(1, slots))
-    )
-    last = index_file.IndexEntry(
-        *index_file.ENTRY.unpack_from(view, index_file.entry_position(written, slots))
-    )
-    if first.key_hash < 0 or last.key_hash < 0 or first.previous != 0:
-        return False
-    if (
-        first.commit_log_offset != header.begin_offset
-        or last.commit_log_offset != header.end_offset
-        or last.previous >= written
-    ):
-        return False
-    (head,) = index_file.SLOT.unpack_from(view, index_file.slot_position(last.key_hash % slots))
-    (first_head,) = index_file.SLOT.unpack_from(
-        view, index_file.slot_position(first.key_hash % slots)
-    )
-    return bool(head == written and 1 <= first_head <= written)
+    slots = shape.slots
+    if not 1 <= written < shape.entries:
+        return 0.0
+    numbers = {1, written, *range(1, written + 1, max(1, written // _SAMPLE))}
+    good = 0
+    for number in numbers:
+        entry = index_file.IndexEntry(
+            *index_file.ENTRY.unpack_from(view, index_file.entry_position(number, slots))
+        )
+        if entry.key_hash < 0 or entry.time_diff < 0 or not 0 <= entry.previous < number:
+            continue
+        if entry.commit_log_offset < 0 or (entry.commit_log_offset == 0 and number > _SAMPLE):
+            continue
+        slot = entry.key_hash % slots
+        (head,) = index_file.SLOT.unpack_from(view, index_file.slot_position(slot))
+        if not number <= head <= written:
+            continue
+        if entry.previous:
+            (before,) = index_file.SLOT.unpack_from(
+                view, index_file.entry_position(entry.previous, slots)
+            )
+            if before < 0 or before % slots != slot:
+                continue
+        good += 1
+    return good / len(numbers)
 
 
 def walk_files(root: str) -> Iterator[tuple[str, int]]:

@@ -67,6 +67,11 @@ class LogEnd(NamedTuple):
 LogItem = MessageExt | DamagedRecord | Damage
 
 
+def body_ok(message: MessageExt) -> bool:
+    """Whether a record's body passes its checksum; one without a body has none."""
+    return not message.body or message.crc_ok
+
+
 def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
     """Records and damage from an offset on (None: from the log's beginning), up to its end.
 
@@ -247,6 +252,6 @@ def item_at(
     except RecordError as error:
         # The position that it names is the segment's, and whoever reports it names it anyway.
         return str(error).partition(": ")[2], position
-    if not message.crc_ok:
+    if not body_ok(message):
         return DamagedRecord(message), position + size
     return message, position + size

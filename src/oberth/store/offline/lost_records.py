@@ -85,6 +85,18 @@ def ordinal_of(reader: StoreReader, message: MessageExt) -> int | None:
     return at if unit.record_size == message.record_size else None
 
 
+def owner_of(reader: StoreReader, message: MessageExt) -> tuple[QueueKey, int] | None:
+    """The queue and queue offset whose unit points to a record, whatever the record says."""
+    for key in reader.queue_keys():
+        view = reader.queue(key.topic, key.queue_id)
+        end = view.end_offset()
+        at = view.min_offset(message.commit_log_offset, end)
+        unit = view.unit(at) if at < end else None
+        if unit is not None and unit[:2] == (message.commit_log_offset, message.record_size):
+            return key, at
+    return None
+
+
 def guess_record(reader: StoreReader, offset: int, size: int) -> MessageExt | None:
     """Takes bytes for a record of a known size even if size, magic or own offset are damaged."""
     if not FIXED_SIZE_V1 <= size <= RECORD_SIZE_MAX:

@@ -34,6 +34,7 @@ BUFFER_SIZE = 1 << 20
 # All queues together hold back at most this much.
 BUFFERED_MAX = 256 << 20
 _STAND_IN_PIECE = 4096
+ILLEGAL_RECORDS_MAX = 1000
 
 
 class QueueFileWriter:
@@ -237,6 +238,7 @@ class QueueTreeWriter:
         self.lost_front_max = 0
         self.stand_ins: dict[QueueKey, int] = {}
         self.illegal_topics: set[bytes] = set()
+        self.illegal_records: list[int] = []
         self.units = 0
         self._buffered = 0
 
@@ -247,6 +249,12 @@ class QueueTreeWriter:
         if writer is None:
             if run.queue_id < 0 or not is_stored_topic(run.topic.decode("utf-8", "replace")):
                 self.illegal_topics.add(run.topic)
+                if len(self.illegal_records) < ILLEGAL_RECORDS_MAX:
+                    size = batch.UNIT_SIZE if run.is_batch else cq.UNIT_SIZE
+                    self.illegal_records += [
+                        int.from_bytes(run.units[at : at + 8], "big")
+                        for at in range(0, len(run.units), size)
+                    ]
                 return
             writer = self.queues[key] = self._open(run)
         units: bytes | bytearray | memoryview = run.units

@@ -16,6 +16,8 @@ from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit, decode_ext_uni
 from oberth.store.offline.layout import QueueFiles, QueueKey
 from oberth.store.offline.segments import SegmentStream
 
+_LOOK_BACK = 16
+
 
 class QueueView:
     """Reads a ConsumeQueue. Queue offsets are ordinals; see `consume_queue` for the units."""
@@ -76,12 +78,21 @@ class QueueView:
         high = self.end_offset() if end is None else end
         while low < high:
             middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is None or unit.is_pre_blank or unit.commit_log_offset < log_start:
+            if self._is_before(middle, log_start):
                 low = middle + 1
             else:
                 high = middle
+        # A damaged unit can have led astray; what lies just before shows it.
+        back = low
+        while back > self.first_offset and low - back < _LOOK_BACK:
+            back -= 1
+            if not self._is_before(back, log_start):
+                low = back
         return low
+
+    def _is_before(self, queue_offset: int, log_start: int) -> bool:
+        unit = self.unit(queue_offset)
+        return unit is None or unit.is_pre_blank or 0 <= unit.commit_log_offset < log_start
 
     def units(self, start: int, stop: int) -> Iterator[tuple[int, cq.ConsumeQueueUnit]]:
         """Queue offsets with their units in [start, stop), as they lie there."""

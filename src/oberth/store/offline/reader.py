@@ -268,7 +268,7 @@ class StoreReader:
         """The index files, oldest first; one that is too short for its shape is left out."""
         if self._index is None:
             opened = []
-            for segment in self.layout.index_files:
+            for segment in self.layout.index_files if self.layout.index_readable else ():
                 view = IndexView(segment, self.layout.index_shape)
                 if view.usable:
                     opened.append(view)

@@ -75,7 +75,9 @@ class RebuildReport:
         stand_ins: by queue, places whose message the log lacks.
         anomalies: records with an odd queue offset, the first thousand.
         kept_queues: queues that were copied because none of their records are left.
-        illegal_topics: topics that no directory can be named after; their records have no queue.
+        illegal_topics: topics of queues that no directory can be named after (or with a negative
+            queue id); their records are in no queue.
+        illegal_records: where those records start, the first thousand.
         seconds: how long it took.
     """
 
@@ -91,6 +93,7 @@ class RebuildReport:
     anomalies: list[Anomaly] = field(default_factory=list)
     kept_queues: list[QueueKey] = field(default_factory=list)
     illegal_topics: list[str] = field(default_factory=list)
+    illegal_records: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -273,6 +276,7 @@ def _build(
     report.units, report.queues = tree.units, len(tree.queues) + len(report.kept_queues)
     report.stand_ins = tree.stand_ins
     report.illegal_topics = sorted(repr(topic)[2:-1] for topic in tree.illegal_topics)
+    report.illegal_records = tree.illegal_records
     report.index_entries, report.index_files = index.entries, len(index.paths)
     report.seconds = time.perf_counter() - started
     return report

@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from oberth.errors import StoreError
@@ -24,16 +24,17 @@ from oberth.formats import consume_queue as cq
 from oberth.formats import paths
 from oberth.formats.broker_conf import Line
 from oberth.formats.checkpoint import Checkpoint
-from oberth.formats.message import BLANK_SIZE_MIN, QUEUE_OFFSET_POSITION, encode_blank
+from oberth.formats.message import BLANK_SIZE_MIN, encode_blank
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers
 from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows
 from oberth.store.offline.log_walk import BODY_FAILS, Damage, LogEnd
-from oberth.store.offline.lost_records import LostRecord, describe_range, ordinal_of
+from oberth.store.offline.lost_records import LostRecord, describe_range, ordinal_of, owner_of
 from oberth.store.offline.queue_files import QueueFileWriter
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import RebuildReport, rebuild, sync_tree
+from oberth.store.offline.segments import SegmentStream
 
 _COPY_SIZE = 8 << 20
 # What is copied beside log, queues and index, where it exists: it names CommitLog offsets, and
@@ -51,6 +52,7 @@ _MADE = (
     paths.BATCH_CONSUME_QUEUE,
     paths.INDEX,
 )
+_SUSPECTS_PER_QUEUE = 8
 TOO_SMALL = "between two damaged ranges that no record fits into"
 
 
@@ -99,13 +101,11 @@ class LostRange:
 
 
 class MendedRecord(NamedTuple):
-    """A record whose queue offset was wrong, and is right in the new store."""
+    """A record whose topic, queue or queue offset was wrong, and is right in the new store."""
 
     commit_log_offset: int
-    topic: str
-    queue_id: int
-    found: int
-    corrected: int
+    found: str
+    corrected: str
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class SalvageReport:
         lost: ranges of the CommitLog that were lost.
         tail_bytes: bytes behind the log's end that were no record and were left out.
         rebuilt: what the new queues and index hold.
-        mended: records whose queue offset was corrected.
+        mended: records whose topic, queue or queue offset was corrected.
         kept_ends: queues that lost their newest messages, and how many places keep their number.
         seconds: how long it took.
     """
@@ -146,8 +146,6 @@ class SalvageReport:
             "mended": [
                 {
                     "commitLogOffset": each.commit_log_offset,
-                    "topic": each.topic,
-                    "queueId": each.queue_id,
                     "found": each.found,
                     "corrected": each.corrected,
                 }
@@ -181,6 +179,15 @@ def salvage(
         StoreError: ``into`` is not empty or lies inside the source, or the log has no segment.
         OSError: something cannot be read or written.
     """
+    return _Salvage(reader, check_target(reader, into), threads, progress).run()
+
+
+def check_target(reader: StoreReader, into: str) -> str:
+    """The absolute path of the new store.
+
+    Raises:
+        StoreError: it is not empty or lies inside the source, or the log has no segment.
+    """
     root = reader.layout.root
     target = os.path.abspath(into)
     if not reader.log.segments:
@@ -189,7 +196,45 @@ def salvage(
         raise StoreError(f"{target}: lies inside the store that is salvaged")
     if os.path.isdir(target) and os.listdir(target):
         raise StoreError(f"{target}: exists and is not empty; choose another directory")
-    return _Salvage(reader, target, threads, progress).run()
+    return target
+
+
+class SegmentCopy(NamedTuple):
+    """A segment that is to be copied.
+
+    Attributes:
+        start: CommitLog offset of its first byte.
+        path: of the copy.
+        size: bytes of the copy.
+        used: bytes up to the log's end; may be more than the size.
+        blank_at: position of the blank that ends it, None where there is none.
+    """
+
+    start: int
+    path: str
+    size: int
+    used: int
+    blank_at: int | None
+
+
+def copy_segment(log: SegmentStream, copy: SegmentCopy) -> None:
+    """Copies one segment; holes stay holes."""
+    with open(copy.path, "wb", buffering=0) as file:
+        file.truncate(copy.size)
+        index = log.index_of(copy.start)
+        if index is None or log.segments[index].start != copy.start:
+            return
+        opened = log.map(index)
+        stop = min(len(opened), copy.size, copy.used)
+        if copy.blank_at is not None:
+            stop = min(stop, copy.blank_at)
+        for begin, end in opened.data_extents(0, max(stop, 0)):
+            file.seek(begin)
+            for at in range(begin, end, _COPY_SIZE):
+                file.write(opened.view[at : min(at + _COPY_SIZE, end)])
+        if copy.blank_at is not None and copy.blank_at + BLANK_SIZE_MIN <= copy.size:
+            file.seek(copy.blank_at)
+            file.write(encode_blank(copy.size - copy.blank_at))
 
 
 class _Salvage:
@@ -319,28 +364,23 @@ class _Salvage:
         return os.path.join(self.target, paths.COMMIT_LOG, paths.segment_name(start))
 
     def _copy_log(self) -> None:
-        """Copies the segments up to the log's end; holes stay holes."""
-        log = self.reader.log
-        first = log.start
+        """Copies the segments up to the log's end."""
+        for copy in self._copies():
+            copy_segment(self.reader.log, copy)
+
+    def _copies(self) -> list[SegmentCopy]:
+        first = self.reader.log.start
         last = max(self.end.offset - 1, first)
-        for start in range(first, last + 1, self.size):
-            with open(self._path(start), "wb", buffering=0) as file:
-                file.truncate(self.size)
-                index = log.index_of(start)
-                if index is None or log.segments[index].start != start:
-                    continue
-                opened = log.map(index)
-                stop = min(len(opened), self.size, self.end.offset - start)
-                blank = self.blanks.get(start)
-                if blank is not None:
-                    stop = min(stop, blank.position)
-                for begin, end in opened.data_extents(0, max(stop, 0)):
-                    file.seek(begin)
-                    for at in range(begin, end, _COPY_SIZE):
-                        file.write(opened.view[at : min(at + _COPY_SIZE, end)])
-                if blank is not None and blank.position + BLANK_SIZE_MIN <= self.size:
-                    file.seek(blank.position)
-                    file.write(encode_blank(self.size - blank.position))
+        return [
+            SegmentCopy(
+                start,
+                self._path(start),
+                self.size,
+                self.end.offset - start,
+                blank.position if (blank := self.blanks.get(start)) is not None else None,
+            )
+            for start in range(first, last + 1, self.size)
+        ]
 
     def _fill(self, damage: Damage) -> None:
         """Makes a damaged range readable."""
@@ -408,43 +448,78 @@ class _Salvage:
             entries["messageDelayLevel"] = self.reader.layout.config.message_delay_level
         with StoreReader(self.target, entries) as fresh:
             fresh.use_delays(self.reader.delays_ms)
-            self.report.rebuilt = rebuild(
-                fresh, self.target, threads=self.threads, former=self.reader
-            )
+            self.report.rebuilt = self._rebuild(fresh)
         with StoreReader(self.target, entries) as fresh:
             if self._mend(fresh):
                 for name in _MADE:
                     shutil.rmtree(os.path.join(self.target, name), ignore_errors=True)
                 fresh.refresh()
-                self.report.rebuilt = rebuild(
-                    fresh, self.target, threads=self.threads, former=self.reader
-                )
+                self.report.rebuilt = self._rebuild(fresh)
                 fresh.refresh()
             self._keep_ends(fresh)
 
+    def _rebuild(self, fresh: StoreReader) -> RebuildReport:
+        """Builds queues and index of the new store."""
+        return rebuild(fresh, self.target, threads=self.threads, former=self.reader)
+
     def _mend(self, fresh: StoreReader) -> bool:
-        """Corrects queue offsets in records whose place in their queue is known otherwise."""
-        for anomaly in self.report.rebuilt.anomalies:
-            if anomaly.what in (QueueAnomaly.GAP, QueueAnomaly.RESTART):
+        """Corrects records whose place in a queue is known better from elsewhere.
+
+        The second witness is the unit that points to the record, in the old queues, or in the new
+        ones where the queue's other records showed the number.
+        """
+        numbered = {
+            each.commit_log_offset
+            for each in self.report.rebuilt.anomalies
+            if each.what is QueueAnomaly.MISNUMBERED
+        }
+        for offset in self._suspects(fresh):
+            message = fresh.record_at(offset)
+            ordinal = ordinal_of(fresh, message)
+            owner = (
+                (QueueKey(message.topic, message.queue_id), ordinal)
+                if ordinal is not None and offset in numbered
+                else owner_of(self.reader, message)
+            )
+            if owner is None or len(owner[0].topic.encode()) != len(message.topic.encode()):
                 continue
-            message = fresh.record_at(anomaly.commit_log_offset)
-            for reader in (fresh, self.reader):
-                ordinal = ordinal_of(reader, message)
-                if ordinal is not None and ordinal != message.queue_offset:
-                    break
-            else:
+            key, ordinal = owner
+            mended = replace(message, topic=key.topic, queue_id=key.queue_id, queue_offset=ordinal)
+            if mended == message:
                 continue
             at = message.commit_log_offset % self.size
             with open(self._path(message.commit_log_offset - at), "r+b", buffering=0) as file:
-                file.seek(at + QUEUE_OFFSET_POSITION)
-                file.write(ordinal.to_bytes(8, "big"))
+                file.seek(at)
+                file.write(mended.encode())
             self.report.mended.append(
                 MendedRecord(
-                    message.commit_log_offset, message.topic, message.queue_id,
-                    message.queue_offset, ordinal,
+                    message.commit_log_offset,
+                    f"{message.topic}/{message.queue_id}/{message.queue_offset}",
+                    f"{key}/{ordinal}",
                 )
-            )  # fmt: skip
+            )
         return bool(self.report.mended)
+
+    def _suspects(self, fresh: StoreReader) -> list[int]:
+        """Records with an odd place: by their number, or in a queue that there was not before."""
+        rebuilt = self.report.rebuilt
+        offsets = [
+            each.commit_log_offset
+            for each in rebuilt.anomalies
+            if each.what not in (QueueAnomaly.GAP, QueueAnomaly.RESTART)
+        ]
+        offsets += rebuilt.illegal_records
+        if self.reader.layout.queues:
+            for key in fresh.queue_keys():
+                if key in self.reader.layout.queues:
+                    continue
+                view = fresh.queue(key.topic, key.queue_id)
+                units = view.units(view.first_offset, view.end_offset())
+                found = {unit.commit_log_offset for _, unit in units if unit.is_message}
+                # One bit makes one such record, not a queue full of them.
+                if len(found) <= _SUSPECTS_PER_QUEUE:
+                    offsets += sorted(found)
+        return list(dict.fromkeys(offsets))
 
     def _keep_ends(self, fresh: StoreReader) -> None:
         """Lets queues whose newest messages are lost end where they did."""

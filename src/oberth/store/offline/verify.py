@@ -17,7 +17,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oberth.errors import FormatError, OberthError, StoreError
@@ -39,6 +39,7 @@ from oberth.store.files import OsFileSystem
 from oberth.store.offline.filler import is_filler_topic
 from oberth.store.offline.findings import Finding, FindingKind, Severity
 from oberth.store.offline.layout import QueueKey
+from oberth.store.offline.lock_state import is_locked
 from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows
 from oberth.store.offline.log_walk import Damage, LogEnd
 from oberth.store.offline.lost_records import describe_range
@@ -48,6 +49,23 @@ from oberth.store.offline.rebuild import batch_topics, gap_max
 from oberth.store.offline.segments import same_bytes
 from oberth.store.offline.verify_index import IndexCheck
 
+_WRITTEN_BEHIND = frozenset(
+    (
+        FindingKind.LOG_TAIL,
+        FindingKind.QUEUE_MISSING,
+        FindingKind.UNIT_MISSING,
+        FindingKind.QUEUE_TAIL,
+        FindingKind.EXT_UNIT,
+        FindingKind.INDEX_MISSING,
+        FindingKind.INDEX_ENTRY_MISSING,
+        FindingKind.INDEX_HEADER,
+        FindingKind.INDEX_SLOT,
+        FindingKind.INDEX_TAIL,
+        FindingKind.CHECKPOINT,
+    )
+)
+"""What looks like damage while somebody is writing, because log, queues and index follow one
+another."""
 FINDINGS_MAX = 10_000
 """More findings than this are counted by kind, not listed."""
 _UNIT_FINDINGS_PER_QUEUE = 1000
@@ -146,8 +164,16 @@ class _Verify:
         self.known_topics = _known_topics(self.layout.root)
         self.newest_store_time: int | None = None
         self.has_fillers = False
+        # Whoever has it open now, had it perhaps no more when the files were looked at, or not yet.
+        self.in_use = self.layout.in_use or is_locked(self.layout.root)
 
     def found(self, finding: Finding) -> None:
+        if self.in_use and finding.kind in _WRITTEN_BEHIND:
+            finding = replace(
+                finding,
+                severity=Severity.NOTE,
+                expected=f"{finding.expected} (the store is in use: it may be written any moment)",
+            )
         if len(self.report.findings) < FINDINGS_MAX:
             self.report.findings.append(finding)
         else:
@@ -221,16 +247,22 @@ class _Verify:
             else:
                 self.end = part
         self.newest_store_time = log.newest_store_time
+        self._log_read(len(table))
+
+    def _log_read(self, queue_count: int) -> None:
+        """What can be said once the log's end is known."""
         self.report.log_end = self.end.offset
-        self.report.bytes_read = self.end.offset - reader.min_offset
-        if not has_queues and self.report.units == 0 and len(table):
+        self.report.bytes_read = self.end.offset - self.reader.min_offset
+        has_queues = bool(self.layout.queues or self.layout.batch_queues)
+        if not has_queues and self.report.units == 0 and queue_count:
             self.found(
                 Finding(
                     FindingKind.QUEUE_MISSING,
                     paths.CONSUME_QUEUE,
                     0,
                     "no queue",
-                    f"{len(table)} queues, as the CommitLog has; `oberth store rebuild` makes them",
+                    f"{queue_count} queues, as the CommitLog has; "
+                    "`oberth store rebuild` makes them",
                 )
             )
         if self.end.garbage_end is not None:
@@ -582,6 +614,8 @@ class _SimpleQueueCheck(_QueueCheck):
         self.first: int | None = None
         self.next = 0
         self.findings: list[tuple[int, Finding]] = []
+        self._written: int | None = None
+        self._no_file: tuple[int, int, int, int] | None = None
 
     def _found(
         self,
@@ -631,7 +665,11 @@ class _SimpleQueueCheck(_QueueCheck):
                 return
             opened = stream.map(index)
             at = ordinal * size - opened.segment.start
-            count = min(run.unit_count - done, (len(opened) - at) // size)
+            limit = len(opened)
+            if index + 1 < len(stream.segments):
+                # A file that is too long does not hide the one after it.
+                limit = min(limit, stream.segments[index + 1].start - opened.segment.start)
+            count = min(run.unit_count - done, (limit - at) // size)
             if count <= 0:
                 self._missing(ordinal, run.unit_count - done, run.units[done * size :])
                 return
@@ -644,6 +682,14 @@ class _SimpleQueueCheck(_QueueCheck):
     def _missing(self, ordinal: int, count: int, units: memoryview) -> None:
         lag = self.owner.layout.abort
         offset, record_size, _ = cq.UNIT.unpack_from(units, 0)
+        before = self._no_file
+        if before is not None and before[0] + before[1] == ordinal:
+            if self.findings and self.findings[-1][0] == before[0]:
+                # They go on where the last ones ended: one finding, however the log was read.
+                self.findings.pop()
+            ordinal, count = before[0], before[1] + count
+            offset, record_size = before[2:]
+        self._no_file = (ordinal, count, offset, record_size)
         self._found(
             FindingKind.UNIT_MISSING,
             ordinal,
@@ -656,7 +702,6 @@ class _SimpleQueueCheck(_QueueCheck):
 
     def _compare(self, first: int, actual: memoryview, expected: memoryview) -> None:
         pairs = zip(cq.UNIT.iter_unpack(actual), cq.UNIT.iter_unpack(expected), strict=True)
-        last_written = len(bytes(actual).rstrip(b"\0"))
         for number, (is_, should) in enumerate(pairs):
             ordinal = first + number
             if is_ == should:
@@ -665,7 +710,7 @@ class _SimpleQueueCheck(_QueueCheck):
                 continue
             unit = cq.ConsumeQueueUnit(*is_)
             if is_ == (0, 0, 0):
-                behind = number * cq.UNIT_SIZE >= last_written
+                behind = ordinal >= self._written_end()
                 if behind and self.owner.layout.abort:
                     # Dispatch had not come so far when the process ended; a start catches up.
                     self._found(
@@ -682,6 +727,18 @@ class _SimpleQueueCheck(_QueueCheck):
                     FindingKind.UNIT_WRONG, ordinal, _text(unit), _text(should),
                     commit_log_offset=should[0],
                 )  # fmt: skip
+
+    def _written_end(self) -> int:
+        """The ordinal behind the last unit that is not all zeros."""
+        if self._written is None:
+            self._written = 0
+            for index in reversed(range(len(self.view.stream.segments))):
+                opened = self.view.stream.map(index)
+                last = opened.last_nonzero(0, len(opened))
+                if last is not None:
+                    self._written = (opened.segment.start + last) // cq.UNIT_SIZE + 1
+                    break
+        return self._written
 
     def _ext_matches(self, is_: tuple[Any, ...], should: tuple[Any, ...]) -> bool:
         if is_[:2] != should[:2] or not cq.is_ext_address(is_[2]):

@@ -28,6 +28,8 @@ from oberth.store.offline.rebuild import indexes_tags
 from oberth.store.offline.segments import same_bytes
 
 FINDINGS_PER_FILE = 200
+_LOOK_BACK = 64
+LATEST_OFFSET = 2**63 - 1
 
 
 class _Wanted(NamedTuple):
@@ -78,6 +80,10 @@ class IndexCheck:
         entries = self._entries
         entries.clear()
         index_keys(part.columns, topics, part.segment.view, entries, index_tags=self.tags_too)
+        self.add(entries)
+
+    def add(self, entries: IndexEntries) -> None:
+        """Compares some entries that the log asks for, in its order."""
         self._wanted_any |= entries.count > 0
         at = 0
         while at < entries.count:
@@ -115,7 +121,7 @@ class IndexCheck:
             count = real_count(view)
             wanted = entries.entry(at)[1]
             seeded = 0
-            while seeded < count and view.entry(seeded + 1).commit_log_offset < wanted:
+            while seeded < count and self._is_older(view, seeded + 1, wanted):
                 seeded += 1
             for number in range(1, seeded + 1):
                 self._extra(view, number)
@@ -123,8 +129,12 @@ class IndexCheck:
                 # All of it is of expired records.
                 self._previous = view.header
                 continue
-            first = view.entry(seeded + 1).commit_log_offset
-            while at < entries.count and entries.entry(at)[1] < first:
+            first, damaged = _first_offset(view, seeded + 1, count)
+            begin = at
+            while begin < entries.count and entries.entry(begin)[1] < first:
+                begin += 1
+            # Entries at the front that name no place could be those of the wanted just before.
+            while at < begin - damaged:
                 self._lacks(entries.entry(at)[1])
                 at += 1
             if at == entries.count:
@@ -141,6 +151,23 @@ class IndexCheck:
         for number in range(at, entries.count):
             self._lacks(entries.entry(number)[1])
         return entries.count
+
+    def _is_older(self, view: IndexView, number: int, wanted: int) -> bool:
+        """Whether an entry at a file's front is of a record before the wanted one."""
+        entry = view.entry(number)
+        if not 0 <= entry.commit_log_offset < wanted:
+            return False
+        if entry.commit_log_offset < self.reader.min_offset:
+            return True
+        # Indexed twice after a crash, at the end of the file before. Else it is a damaged entry.
+        before = self.files[self._number - 2] if self._number > 1 else None
+        if before is None:
+            return False
+        count = real_count(before)
+        return any(
+            before.entry(each)[:2] == entry[:2]
+            for each in range(max(1, count - _LOOK_BACK), count + 1)
+        )
 
     def _compare(self, current: _Current) -> None:
         scratch, view = current.scratch, current.view
@@ -164,7 +191,7 @@ class IndexCheck:
 
     def _collect(self, current: _Current, entries: IndexEntries, at: int) -> int:
         """Goes on collecting wanted entries of a file that differs, up to its last record."""
-        last = self._last_offset(current)
+        last = self._last_offset()
         while at < entries.count:
             wanted = _Wanted(*entries.entry(at))
             if wanted.offset > last or (
@@ -176,17 +203,12 @@ class IndexCheck:
             at += 1
         return at
 
-    def _last_offset(self, current: _Current) -> int:
-        """The last record that the file speaks of: the greatest offset before the next file's."""
-        bound = self.reader.log.end
-        if self._number < len(self.files):
-            bound = self.files[self._number].entry(1).commit_log_offset
-        last = 0
-        for number in range(current.count, max(current.count - 8, 0), -1):
-            offset = current.view.entry(number).commit_log_offset
-            if last < offset <= bound:
-                last = offset
-        return last
+    def _last_offset(self) -> int:
+        """The last record that a file can speak of: the one that the next file begins with."""
+        if self._number == len(self.files):
+            return LATEST_OFFSET
+        following = self.files[self._number]
+        return _first_offset(following, 1, real_count(following))[0]
 
     def _walk(self, current: _Current) -> None:
         """Says where a file differs from what is wanted."""
@@ -211,7 +233,7 @@ class IndexCheck:
             if want is None:
                 self._extra(view, here, budget)
                 here += 1
-            elif (
+            elif (here == current.count and there == len(wanted) - 1) or (
                 following is not None
                 and there + 1 < len(wanted)
                 and _same(following, wanted[there + 1])
@@ -244,7 +266,12 @@ class IndexCheck:
         self._header(budget, view, current)
         self._rest(view, current.count)
         self.compared += current.count
-        self._previous = view.header
+        # The next file begins with these; what is wrong in this header is reported already.
+        header = view.header
+        if wanted:
+            last = wanted[min(there, len(wanted)) - 1].offset
+            header = header._replace(end_offset=last, end_timestamp=self._stored(last))
+        self._previous = header
 
     def _chains(self, budget: _Budget, view: IndexView, good: bytearray, count: int) -> None:
         slots = self.shape.slots
@@ -314,6 +341,8 @@ class IndexCheck:
             )  # fmt: skip
         if current.wanted:
             last = view.entry(current.count).commit_log_offset
+            if not 0 <= last < self.reader.log.end:
+                last = current.wanted[-1].offset
             expected["endPhyOffset"] = (24, header.end_offset, last)
             expected["endTimestamp"] = (8, header.end_timestamp, self._stored(last))
         for name, (position, found, should) in expected.items():
@@ -412,7 +441,7 @@ class IndexCheck:
         if not self.enabled:
             return
         if not self.files:
-            if self._wanted_any:
+            if self._wanted_any and self.reader.layout.index_readable:
                 self.found(
                     Finding(
                         FindingKind.INDEX_MISSING, paths.INDEX, 0, "no index file",
@@ -497,6 +526,15 @@ class _Budget:
 
 def _same(entry: IndexEntry, want: _Wanted) -> bool:
     return entry.key_hash == want.key_hash and entry.commit_log_offset == want.offset
+
+
+def _first_offset(view: IndexView, number: int, count: int) -> tuple[int, int]:
+    """Where a file's entries begin, and how many damaged ones lie before: offsets only grow."""
+    offsets = [
+        view.entry(each).commit_log_offset for each in range(number, min(number + 4, count + 1))
+    ]
+    first = min((offset for offset in offsets if offset >= 0), default=0)
+    return first, offsets.index(first) if first in offsets else 0
 
 
 def _is_repeated(view: IndexView, number: int) -> bool:

@@ -1,0 +1,313 @@
+"""One flipped bit anywhere costs at most the message or entry that it hits.
+
+Bits of a small store's files are flipped one at a time, all kinds of places chosen by Hypothesis;
+reading, verify and salvage are compared with the undamaged store. Larger damage (ranges, cut off
+and missing files) must leave salvage with all that reading still finds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from oberth.formats.message import FIXED, HOST_BITS, MessageExt, decode_record
+from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
+from oberth.store.offline.filler import is_filler
+from oberth.store.offline.findings import FindingKind
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.salvage import salvage
+from oberth.store.offline.verify import verify
+
+Pristine = Callable[[str], Any]
+STORE = "crash-4.9.7"
+SIZE = {"mappedFileSizeCommitLog": "131072"}
+relaxed = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture(scope="module")
+def damaged_root(
+    golden_pristine: Pristine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """One copy for the module; each example puts right what it flipped."""
+    root = tmp_path_factory.mktemp("damage") / STORE
+    shutil.copytree(golden_pristine(STORE).root, root)
+    yield root
+    shutil.rmtree(root)
+
+
+def messages(root: Path) -> dict[int, bytes]:
+    """Each valid record that is no filler, by its CommitLog offset."""
+    with StoreReader(root, SIZE) as reader:
+        return {each.commit_log_offset: each.encode() for each in reader.messages()
+                if not is_filler(each)}  # fmt: skip
+
+
+@contextmanager
+def flipped(path: Path, position: int, bit: int) -> Iterator[None]:
+    """One bit of a file is different for a while."""
+    data = path.read_bytes()
+    changed = bytearray(data)
+    changed[position] ^= 1 << bit
+    path.write_bytes(changed)
+    try:
+        yield
+    finally:
+        path.write_bytes(data)
+
+
+def files_below(root: Path, *directories: str) -> list[Path]:
+    return sorted(
+        path for name in directories for path in (root / name).rglob("*") if path.is_file()
+    )
+
+
+def covered(record: bytes, position: int) -> bool:
+    """Whether something vouches for a byte of a record: CRC, lengths, unit or index entry.
+
+    sysFlag, flag, born time and host, store host, reconsume times, the prepared offset and the
+    properties are the application's and the client's word alone; of the store time the index keeps
+    seconds. What is not dispatched has no unit to compare with, and an empty body no checksum.
+    """
+    message = decode_record(record)
+    fixed = FIXED[message.sys_flag & HOST_BITS].size
+    topic = fixed + len(message.body)
+    in_queue = message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NOT, TRANSACTION_COMMIT)
+    return (
+        position < 8
+        or 28 <= position < 36
+        or fixed - 4 <= position < topic + 1
+        or (8 <= position < 12 and message.body != b"")
+        or (in_queue and (12 <= position < 16 or 20 <= position < 28))
+        or (in_queue and topic < position < topic + 1 + len(message.topic.encode()))
+    )
+
+
+@given(data=st.data())
+@relaxed
+def test_a_bit_of_the_log(data: st.DataObject, damaged_root: Path) -> None:
+    whole = messages(damaged_root)
+    path = data.draw(st.sampled_from(files_below(damaged_root, "commitlog")))
+    used = len(path.read_bytes().rstrip(b"\0"))
+    position = data.draw(st.integers(0, max(used - 1, 0)))
+    bit = data.draw(st.integers(0, 7))
+    start = int(path.name)
+    with flipped(path, position, bit):
+        read = messages(damaged_root)
+        changed = [offset for offset in whole if read.get(offset) != whole[offset]]
+        assert len(changed) <= 1
+        assert not read.keys() - whole.keys()
+        hit = max((offset for offset in whole if offset <= start + position), default=0)
+        if hit in whole and start + position < hit + len(whole[hit]):
+            assert changed in ([], [hit])
+            if covered(whole[hit], start + position - hit):
+                with StoreReader(damaged_root) as reader:
+                    report = verify(reader)
+                assert report.findings
+                places = {
+                    each.commit_log_offset for each in report.findings
+                }  # the record, or what leads to it
+                assert hit in places or any(path.name in each.file for each in report.findings)
+
+
+@given(data=st.data())
+@relaxed
+def test_a_bit_of_a_queue(data: st.DataObject, damaged_root: Path) -> None:
+    path = data.draw(st.sampled_from(files_below(damaged_root, "consumequeue")))
+    position = data.draw(st.integers(0, len(path.read_bytes()) - 1))
+    with flipped(path, position, data.draw(st.integers(0, 7))):
+        whole = messages(damaged_root)
+        with StoreReader(damaged_root) as reader:
+            report = verify(reader)
+            assert len(report.findings) == 1
+            (finding,) = report.findings
+            assert finding.file == str(path.relative_to(damaged_root))
+            assert finding.position == position // 20 * 20
+            assert finding.topic is not None
+            assert finding.queue_id is not None
+            reached = {
+                message.commit_log_offset
+                for key in reader.queue_keys()
+                for _, _, message in reader.queue_messages(key.topic, key.queue_id)
+                if message is not None
+            }
+        # Rolled back and prepared records are in no queue.
+        assert len(whole) - len(reached & whole.keys()) <= 3
+
+
+@given(data=st.data())
+@relaxed
+def test_a_bit_of_the_index(data: st.DataObject, damaged_root: Path) -> None:
+    path = data.draw(st.sampled_from(files_below(damaged_root, "index")))
+    position = data.draw(st.integers(0, len(path.read_bytes()) - 1))
+    with flipped(path, position, data.draw(st.integers(0, 7))), StoreReader(damaged_root) as reader:
+        report = verify(reader)
+        assert report.findings
+        assert {each.file for each in report.findings} == {str(path.relative_to(damaged_root))}
+
+
+@given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["bits", "zeros", "noise", "cut"]))
+@example(seed=7, kind="noise")
+@relaxed
+def test_salvage_keeps_what_can_be_read(
+    seed: int, kind: str, damaged_root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    chance = random.Random(seed)
+    base = tmp_path_factory.mktemp("salvage")
+    root, into = base / "damaged", base / "saved"
+    shutil.copytree(damaged_root, root)
+    logs = files_below(root, "commitlog")
+    for _ in range(chance.choice((1, 2, 6))):
+        path = chance.choice(logs)
+        data = bytearray(path.read_bytes())
+        used = max(len(data.rstrip(b"\0")), 1)
+        at, length = chance.randrange(used), chance.choice((1, 8, 90, 5000, 70_000))
+        if kind == "bits":
+            data[at] ^= 1 << chance.randrange(8)
+        elif kind == "zeros":
+            data[at : at + length] = bytes(len(data[at : at + length]))
+        elif kind == "noise":
+            data[at : at + length] = chance.randbytes(len(data[at : at + length]))
+        else:
+            del data[at:]
+        path.write_bytes(data)
+    readable = messages(root)
+    with StoreReader(root, SIZE) as reader:
+        report = salvage(reader, str(into))
+    saved = messages(into)
+    mended = {each.commit_log_offset for each in report.mended}
+    assert saved.keys() == readable.keys()
+    assert all(saved[at] == readable[at] for at in saved if at not in mended)
+    assert report.records == len(saved)
+    with StoreReader(into, SIZE) as reader:
+        check = verify(reader)
+        assert check.clean, [str(each) for each in check.damage]
+        assert not reader.layout.abort
+    shutil.rmtree(base)
+
+
+def test_salvage_says_what_is_lost(golden_store: Pristine, tmp_path: Path) -> None:
+    store = golden_store("flipped-bit-5.5.0")
+    (bad,) = [each for each in store.facts["messages"] if not each["crcOk"]]
+    with StoreReader(store.root) as reader:
+        report = salvage(reader, str(tmp_path / "saved"))
+    (lost,) = report.lost
+    assert (lost.start, lost.end) == (
+        bad["commitLogOffset"], bad["commitLogOffset"] + bad["storeSize"],
+    )  # fmt: skip
+    (record,) = lost.records
+    assert (record.topic, record.queue_id, record.queue_offset) == (
+        bad["topic"], bad["queueId"], bad["queueOffset"],
+    )  # fmt: skip
+    others = {each["commitLogOffset"] for each in store.facts["messages"] if each["crcOk"]}
+    assert messages(tmp_path / "saved").keys() == others
+    with StoreReader(tmp_path / "saved") as reader:
+        key = (bad["topic"], bad["queueId"])
+        # The place of the lost message leads to the one that follows.
+        units = [reader.queue(*key).unit(bad["queueOffset"] + n) for n in (0, 1)]
+        assert units[0] == units[1]
+        assert reader.queue_range(*key) == next(
+            (queue["storeMinOffset"], queue["storeMaxOffset"])
+            for queue in store.facts["queues"]
+            if (queue["topic"], queue["queueId"]) == key
+        )
+
+
+def test_salvage_of_a_whole_store_changes_no_record(
+    golden_name: str, golden_store: Pristine, tmp_path: Path
+) -> None:
+    if golden_name.startswith(("defaults", "flipped")):
+        pytest.skip("large, or damaged")
+    store = golden_store(golden_name)
+    before = {path: path.stat().st_mtime_ns for path in store.root.rglob("*")}
+    size = {"mappedFileSizeCommitLog": store.config["mappedFileSizeCommitLog"]}
+    with StoreReader(store.root, size) as reader:
+        report = salvage(reader, str(tmp_path / "saved"))
+        saved = messages_of(tmp_path / "saved", size)
+        assert saved == {each.commit_log_offset: each.encode() for each in reader.messages()}
+    assert {path: path.stat().st_mtime_ns for path in store.root.rglob("*")} == before
+    assert all(each.reason.startswith("behind") for each in report.lost)
+    with StoreReader(tmp_path / "saved", size) as reader:
+        assert verify(reader).clean
+
+
+def messages_of(root: Path, options: dict[str, str]) -> dict[int, bytes]:
+    with StoreReader(root, options) as reader:
+        return {each.commit_log_offset: each.encode() for each in reader.messages()}
+
+
+def test_a_missing_segment_is_damage_and_survives(golden_store: Pristine, tmp_path: Path) -> None:
+    store = golden_store(STORE)
+    logs = files_below(store.root, "commitlog")
+    whole = messages(store.root)
+    os.remove(logs[2])
+    left = {at: raw for at, raw in whole.items() if not 262_144 <= at < 393_216}
+    assert messages(store.root) == left
+    with StoreReader(store.root) as reader:
+        report = verify(reader)
+        assert FindingKind.FILE_GAP in {each.kind for each in report.damage}
+        saved = salvage(reader, str(tmp_path / "saved"))
+    assert any((each.start, each.end) == (262_144, 393_216) for each in saved.lost)
+    lost = {record.start for each in saved.lost for record in each.records}
+    in_queues = {
+        each["commitLogOffset"] for each in store.facts["messages"]
+        if each["storedSysFlag"] & 12 in (0, 8)
+    }  # fmt: skip
+    assert lost == (whole.keys() - left.keys()) & in_queues
+    assert messages(tmp_path / "saved") == left
+    with StoreReader(tmp_path / "saved") as reader:
+        assert verify(reader).clean
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("name", ["basic-5.5.0", "crash-4.9.7"])
+def test_rocketmq_opens_a_salvaged_store(name: str, golden_store: Pristine, tmp_path: Path) -> None:
+    from oberth.errors import PeerUnavailableError
+    from oberth.testing.apache_store import read_store
+
+    store = golden_store(name)
+    chance = random.Random(5)
+    logs = files_below(store.root, "commitlog")
+    for path in logs[:-2]:
+        data = bytearray(path.read_bytes())
+        for length in (1, 300, 4000):
+            at = chance.randrange(len(data) - 70_000)
+            data[at : at + length] = chance.randbytes(length)
+        path.write_bytes(data)
+    os.remove(logs[2])
+    into = tmp_path / "saved"
+    with StoreReader(store.root) as reader:
+        salvage(reader, str(into))
+    with StoreReader(into) as reader:
+        ours: dict[int, MessageExt] = {each.commit_log_offset: each for each in reader.messages()}
+        ranges = {key: reader.queue_range(*key) for key in reader.queue_keys()}
+    sizes = {key: value for key, value in store.config.items() if key.startswith(("mapp", "max"))}
+    try:
+        theirs = read_store(
+            into, store.rocketmq_version, sizes, start=True,
+            questions=[("get", key.topic, key.queue_id, 0, 32) for key in ranges],
+        )  # fmt: skip
+    except PeerUnavailableError as error:
+        pytest.skip(str(error))
+    assert not theirs.unreadable
+    assert {each["commitLogOffset"] for each in theirs.messages} == ours.keys()
+    for queue in theirs.queues:
+        key = (queue["topic"], queue["queueId"])
+        if key in ranges:
+            assert (queue["minOffset"], queue["maxOffset"]) == ranges[key]
+    for answer in theirs.answers:
+        # Nobody ever gets a filler, and the front of a queue is not hidden.
+        assert answer["status"] == "FOUND"
+        assert not any(is_filler(ours[at]) for at in answer["commitLogOffsets"])

@@ -1,0 +1,193 @@
+"""What a directory is: sizes from the files alone, foreign files, wrong sizes, no permission."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oberth.errors import NotFoundError, OptionError, StoreError
+from oberth.formats.broker_conf import Line
+from oberth.store.offline.findings import FindingKind, Severity
+from oberth.store.offline.layout import common_size, discover, parse_broker_conf
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.segments import Segment
+from oberth.store.offline.verify import verify
+
+Pristine = Callable[[str], Any]
+
+
+def test_sizes_are_those_the_store_was_made_with(
+    golden_name: str, golden_pristine: Pristine
+) -> None:
+    store = golden_pristine(golden_name)
+    layout = discover(store.root)
+    made_with = {
+        "mappedFileSizeCommitLog": ("mapped_file_size_commit_log", True),
+        "mappedFileSizeConsumeQueue": ("mapped_file_size_consume_queue", bool(layout.queues)),
+        "mappedFileSizeConsumeQueueExt": (
+            "mapped_file_size_consume_queue_ext", bool(layout.ext_queues),
+        ),
+        "mapperFileSizeBatchConsumeQueue": (
+            "mapped_file_size_batch_consume_queue", bool(layout.batch_queues),
+        ),
+        "maxHashSlotNum": ("max_hash_slot_num", bool(layout.index_files)),
+        "maxIndexNum": ("max_index_num", bool(layout.index_files)),
+    }  # fmt: skip
+    for key, (name, can_be_told) in made_with.items():
+        if key in store.config and can_be_told:
+            assert getattr(layout.config, name) == int(store.config[key]), key
+    assert layout.line is (Line.V4_9 if store.rocketmq_version.startswith("4") else Line.V5)
+    assert layout.findings == ()
+    assert layout.abort == store.facts["abortFile"]
+
+
+def test_delay_levels_are_read_off_the_schedule_queues(golden_pristine: Pristine) -> None:
+    with StoreReader(golden_pristine("delay-after-5.5.0").root) as reader:
+        assert reader.delays_ms == (0, 40_000, 42_000, 44_000, 3_600_000)
+
+
+def test_given_options_win_over_the_files(golden_store: Pristine) -> None:
+    store = golden_store("basic-5.5.0")
+    layout = discover(store.root, {"mappedFileSizeCommitLog": "262144"})
+    assert layout.config.mapped_file_size_commit_log == 262_144
+    kinds = {finding.kind for finding in layout.findings}
+    assert kinds == {FindingKind.FILE_SIZE, FindingKind.FILE_GAP}
+
+
+def test_root_in_options_stands_for_the_directory(golden_store: Pristine) -> None:
+    store = golden_store("multidir-5.5.0")
+    layout = discover(store.root, {"storePathCommitLog": "{root}/clog-a,{root}/clog-b"})
+    assert [Path(path).name for path in layout.commit_log_paths] == ["clog-a", "clog-b"]
+    # And they are found without being told.
+    assert discover(store.root).commit_log == layout.commit_log
+
+
+def test_read_only_directories_count_too(golden_store: Pristine, tmp_path: Path) -> None:
+    store = golden_store("basic-5.5.0")
+    old = tmp_path / "old"
+    old.mkdir()
+    first = sorted((store.root / "commitlog").iterdir())[0]
+    first.rename(old / first.name)
+    with StoreReader(store.root, {"readOnlyCommitLogStorePaths": str(old)}) as reader:
+        assert reader.min_offset == 0
+        assert reader.layout.commit_log[0].read_only
+        assert verify(reader).clean
+
+
+def test_foreign_files_are_named_and_nothing_else_suffers(golden_store: Pristine) -> None:
+    store = golden_store("basic-5.5.0")
+    foreign = {
+        "commitlog/notes.txt": Severity.DAMAGE,
+        "commitlog/00000000000000000000.bak": Severity.DAMAGE,
+        "consumequeue/.DS_Store": Severity.NOTE,
+        "consumequeue/TopicAlpha/readme": Severity.NOTE,
+        "consumequeue/TopicAlpha/0/x": Severity.DAMAGE,
+        "index/old": Severity.NOTE,
+    }
+    for name in foreign:
+        (store.root / name).write_bytes(b"not a segment")
+    (store.root / "commitlog" / "folder").mkdir()
+    with StoreReader(store.root) as reader:
+        report = verify(reader)
+        assert {each.file: each.severity for each in report.findings} == foreign
+        assert {each.kind for each in report.findings} == {FindingKind.FOREIGN_FILE}
+        assert report.records == len(store.facts["messages"])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("commitlog/00000000000000131072", -1),
+        ("commitlog/00000000000000131072", 4096),
+        ("consumequeue/TopicAlpha/0/00000000000000000000", -7),
+    ],
+)
+def test_a_wrong_size_is_named(golden_store: Pristine, name: str, change: int) -> None:
+    store = golden_store("basic-5.5.0")
+    size = (store.root / name).stat().st_size
+    os.truncate(store.root / name, size + change)
+    with StoreReader(store.root) as reader:
+        report = verify(reader)
+        (finding,) = [each for each in report.damage if each.kind is FindingKind.FILE_SIZE]
+        assert (finding.file, finding.found, finding.expected) == (
+            name, f"{size + change} bytes", f"{size} bytes",
+        )  # fmt: skip
+        # What is gone is the blank's rest or unused units: every message is still read.
+        assert report.records == len(store.facts["messages"])
+
+
+def test_an_empty_last_segment_is_a_note(golden_store: Pristine) -> None:
+    store = golden_store("basic-5.5.0")
+    (store.root / "commitlog" / "00000000000000917504").touch()
+    with StoreReader(store.root) as reader:
+        report = verify(reader)
+        assert report.clean
+        (note,) = report.notes
+        assert note.kind is FindingKind.FILE_SIZE
+
+
+def test_an_empty_store_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    with StoreReader(tmp_path) as reader:
+        assert (reader.min_offset, reader.max_offset) == (0, 0)
+        assert list(reader.messages()) == []
+        assert verify(reader).clean
+
+
+def test_what_is_no_store_is_said(golden_pristine: Pristine, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such directory"):
+        discover(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotFoundError, match="a file, not a store"):
+        discover(tmp_path / "file")
+    with pytest.raises(NotFoundError, match="not a store directory"):
+        discover(tmp_path)
+    with pytest.raises(NotFoundError, match="holds segments, not a store"):
+        discover(golden_pristine("basic-5.5.0").root / "commitlog")
+
+
+def test_queues_without_a_log_are_unusable(golden_store: Pristine) -> None:
+    store = golden_store("basic-5.5.0")
+    shutil.rmtree(store.root / "commitlog")
+    with StoreReader(store.root) as reader, pytest.raises(StoreError, match="no segment"):
+        verify(reader)
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(OptionError, match="did you mean mappedFileSizeCommitLog"):
+        discover(".", {"mapedFileSizeCommitLog": "1024"})
+    with pytest.raises(OptionError, match="not an integer"):
+        discover(".", {"mappedFileSizeCommitLog": "1G"})
+
+
+def test_broker_conf_and_settings(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=a\nstorePathRootDir=/data/x\nmaxIndexNum=400\n")
+    assert parse_broker_conf(str(conf), {"maxIndexNum": "500"}) == {
+        "brokerName": "a", "maxIndexNum": "500",
+    }  # fmt: skip
+    with pytest.raises(StoreError, match="cannot be read"):
+        parse_broker_conf(str(tmp_path / "none"), {})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_said(golden_store: Pristine) -> None:
+    store = golden_store("basic-5.5.0")
+    (store.root / "consumequeue" / "TopicAlpha").chmod(0)
+    try:
+        kinds = {finding.kind for finding in discover(store.root).findings}
+        assert FindingKind.FILE_UNREADABLE in kinds
+    finally:
+        (store.root / "consumequeue" / "TopicAlpha").chmod(0o755)
+
+
+def test_one_odd_file_does_not_decide_the_size() -> None:
+    sizes = [Segment("a", 0, 1000), Segment("b", 1000, 37), Segment("c", 2000, 1000)]
+    assert common_size([sizes]) == 1000
+    assert common_size([[Segment("a", 0, 100), Segment("b", 1000, 37)]]) == 1000
+    assert common_size([[]]) == 0
