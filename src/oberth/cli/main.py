@@ -18,6 +18,10 @@ COMMANDS = {
     "up": ("oberth.cli.up:up", "Start a name server and a broker in one process."),
     "broker": ("oberth.cli.broker:broker", "Start a broker for name servers elsewhere."),
     "namesrv": ("oberth.cli.namesrv:namesrv", "Start a name server alone."),
+    "topic": ("oberth.cli.topic:topic", "Make, list, show and delete topics."),
+    "group": ("oberth.cli.group:group", "Make, list, watch, reset and delete consumer groups."),
+    "message": ("oberth.cli.message:message", "Send, read and find messages."),
+    "cluster": ("oberth.cli.cluster:cluster", "Show brokers and how they are doing."),
     "store": ("oberth.cli.store:store", "Read, check and repair the files of a store."),
     "spark": ("oberth.cli.spark:spark", "Pipelines over stores: dispatch, verify, export, SQL."),
 }

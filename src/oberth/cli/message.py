@@ -1,0 +1,152 @@
+"""``oberth message``: send, read and find messages."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+
+from oberth.cli.output import say, write_json_line
+from oberth.cli.remote import ask, message_json, namesrv_option, run
+from oberth.cli.store_query import TIME
+from oberth.client.admin import Admin
+
+TAIL_PAUSE_S = 0.2
+PULL_COUNT = 32
+EXIT_NOTHING = 1
+
+
+@click.group()
+def message() -> None:
+    """Send messages, read a topic as it grows, find messages by key or id.
+
+    Example: oberth message send Flights "hello" --key AA100
+    """
+
+
+@message.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@click.option("--tag", default="", help="A word that subscriptions choose by.")
+@click.option("--key", "keys", multiple=True, help="A word to find it by. Repeatable.")
+@click.option("--property", "properties", metavar="NAME=VALUE", multiple=True)
+@click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1 to 18.")
+@namesrv_option
+def send(
+    topic: str,
+    body: str | None,
+    tag: str,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    delay_level: int,
+    namesrv: str,
+) -> None:
+    """Send BODY, or each line of stdin; a JSON line on stdout for each message."""
+    entries = {}
+    for each in properties:
+        name, found, value = each.partition("=")
+        if not found or not name:
+            raise click.UsageError(f"--property {each!r} is not NAME=VALUE")
+        entries[name] = value
+
+    async def work() -> None:
+        from oberth.client.messages import Message
+        from oberth.client.producer import Producer
+
+        async with Producer("OBERTH_CLI", namesrv_addr=namesrv) as producer:
+            lines = [body] if body is not None else sys.stdin
+            for line in lines:
+                data = line.rstrip("\n").encode()
+                sent = await producer.send(
+                    Message(
+                        topic,
+                        data,
+                        tags=tag,
+                        keys=keys,
+                        properties=entries,
+                        delay_time_level=delay_level,
+                    )
+                )
+                write_json_line(
+                    {
+                        "status": sent.status.name,
+                        "msgId": sent.msg_id,
+                        "offsetMsgId": sent.offset_msg_id,
+                        "brokerName": sent.message_queue.broker_name,
+                        "queueId": sent.message_queue.queue_id,
+                        "queueOffset": sent.queue_offset,
+                    }
+                )
+
+    run(work())
+
+
+@message.command()
+@click.argument("topic")
+@click.option("--from-start", is_flag=True, help="Everything, not only what comes now.")
+@click.option("--tag", default="*", help="Tags, as in 'A || B'.")
+@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--follow/--no-follow", default=True, help="Wait for more at the end.")
+@namesrv_option
+def tail(
+    topic: str, from_start: bool, tag: str, count: int | None, follow: bool, namesrv: str
+) -> None:
+    """Print a topic's messages as JSON lines, as they come; no group is involved."""
+
+    async def read(admin: Admin) -> int:
+        queues = await admin.topic_queues(topic)
+        offsets = {
+            queue: await (admin.min_offset(queue) if from_start else admin.max_offset(queue))
+            for queue in queues
+        }
+        printed = 0
+        while True:
+            grew = False
+            for queue in queues:
+                result = await admin.pull(queue, offsets[queue], max_num=PULL_COUNT, expression=tag)
+                grew = grew or result.next_begin_offset != offsets[queue]
+                offsets[queue] = result.next_begin_offset
+                for each in result.messages:
+                    write_json_line(message_json(each))
+                    printed += 1
+                    if printed == count:
+                        return printed
+            sys.stdout.flush()
+            if not grew:
+                if not follow:
+                    return printed
+                await asyncio.sleep(TAIL_PAUSE_S)
+
+    try:
+        ask(namesrv, read)
+    except KeyboardInterrupt:
+        say("stopped")
+
+
+@message.command()
+@click.argument("topic")
+@click.option("--key", help="A word among the message's keys.")
+@click.option("--id", "message_id", help="Either kind of id.")
+@click.option("--begin", type=TIME, default=0, help="With --key: stored at or after.")
+@click.option("--end", type=TIME, default=2**63 - 1, help="With --key: stored at or before.")
+@namesrv_option
+def query(
+    topic: str, key: str | None, message_id: str | None, begin: int, end: int, namesrv: str
+) -> None:
+    """Find messages by key or by id; JSON lines on stdout, exit code 1 if there is none."""
+    if (key is None) == (message_id is None):
+        raise click.UsageError("one of --key and --id is needed")
+
+    async def find(admin: Admin) -> int:
+        if message_id is not None:
+            found = [await admin.view_message(topic, message_id)]
+        else:
+            assert key is not None
+            found = await admin.query_message(topic, key, begin_ms=begin, end_ms=end)
+        for each in found:
+            write_json_line(message_json(each))
+        return len(found)
+
+    if not ask(namesrv, find):
+        sys.exit(EXIT_NOTHING)
