@@ -24,7 +24,7 @@ from oberth.formats import consume_queue as cq
 from oberth.formats import paths
 from oberth.formats.broker_conf import Line
 from oberth.formats.checkpoint import Checkpoint
-from oberth.formats.message import BLANK_SIZE_MIN, encode_blank
+from oberth.formats.message import BLANK_SIZE_MIN, MessageExt, encode_blank
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers
 from oberth.store.offline.layout import QueueKey
@@ -481,7 +481,7 @@ class _Salvage:
                 if ordinal is not None and offset in numbered
                 else owner_of(self.reader, message)
             )
-            if owner is None or len(owner[0].topic.encode()) != len(message.topic.encode()):
+            if owner is None or len(owner[0].topic.encode()) != _topic_size(message):
                 continue
             key, ordinal = owner
             mended = replace(message, topic=key.topic, queue_id=key.queue_id, queue_offset=ordinal)
@@ -559,3 +559,9 @@ _CARRIED_OPTIONS = frozenset(
         "messageIndexEnable",
     )
 )
+
+
+def _topic_size(message: MessageExt) -> int:
+    """Bytes of the topic as stored; damaged ones need not decode to the same."""
+    without = replace(message, topic="").encode()
+    return message.record_size - len(without)

@@ -1,0 +1,121 @@
+"""``oberth up`` as a process, and the commands for daily administration against it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from oberth.cli.main import oberth
+
+READY = re.compile(r"ready: name server (\S+), broker (\S+), store (\S+), in ([0-9.]+) s")
+
+
+class Up:
+    """A running ``oberth up``."""
+
+    def __init__(self, store: Path) -> None:
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "oberth", "up", "--store", str(store)),
+                *("--port", "0", "--namesrv-port", "0"),
+                *("--set", "brokerName=broker-a", "--set", "nonsens=1"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = READY.fullmatch(line.strip())
+        assert found is not None, line
+        self.namesrv, self.broker = found[1], found[2]
+
+    def run(self, *words: str, code: int = 0, text: str = "") -> str:
+        result = CliRunner().invoke(oberth, [*words, "-n", self.namesrv], input=text)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json"))
+
+    def stop(self) -> str:
+        self.process.send_signal(signal.SIGTERM)
+        _, talk = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0
+        return talk
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One server for all tests of this file."""
+    made = Up(tmp_path_factory.mktemp("up") / "store")
+    yield made
+    talk = made.stop()
+    assert "nonsens: no such option" in talk
+
+
+def test_topics(up: Up) -> None:
+    up.run("topic", "create", "Made", "--queues", "3", "--attribute", "message.type=NORMAL")
+    assert "Made" in [row["topic"] for row in up.json("topic", "list")]
+    assert [row["queue"] for row in up.json("topic", "show", "Made")] == [0, 1, 2]
+    up.run("topic", "delete", "Made")
+    assert "Made" not in [row["topic"] for row in up.json("topic", "list")]
+
+
+def test_messages(up: Up) -> None:
+    up.run("topic", "create", "M", "--queues", "1")
+    first = json.loads(up.run("message", "send", "M", "hello", "--key", "k1", "--tag", "A"))
+    assert first["status"] == "SEND_OK"
+    sent = up.run("message", "send", "M", text="a\nb\n").splitlines()
+    assert [json.loads(line)["queueOffset"] for line in sent] == [1, 2]
+    read = up.run("message", "tail", "M", "--from-start", "--no-follow").splitlines()
+    assert [json.loads(line)["body"] for line in read] == ["hello", "a", "b"]
+    read = up.run("message", "tail", "M", "--from-start", "--tag", "A", "--count", "1")
+    assert json.loads(read)["tags"] == "A"
+    assert json.loads(up.run("message", "query", "M", "--key", "k1"))["body"] == "hello"
+    by_id = up.run("message", "query", "M", "--id", first["offsetMsgId"])
+    assert json.loads(by_id)["msgId"] == first["msgId"]
+    up.run("message", "query", "M", "--key", "nothing", code=1)
+    up.run("message", "query", "M", code=2)
+
+
+def test_groups(up: Up) -> None:
+    up.run("topic", "create", "T", "--queues", "1")
+    up.run("message", "send", "T", "x")
+    up.run("group", "create", "G", "--retries", "3")
+    assert "G" in [row["group"] for row in up.json("group", "list")]
+    assert up.json("group", "reset", "G", "T", "--earliest")[0]["offset"] == 0
+    rows = up.json("group", "progress", "G", "--topic", "T")
+    assert [row["lag"] for row in rows] == [1]
+    assert up.json("group", "reset", "G", "T", "--latest")[0]["offset"] == 1
+    up.run("group", "reset", "G", "T", code=2)
+    up.run("group", "delete", "G")
+
+
+def test_cluster(up: Up) -> None:
+    (row,) = up.json("cluster", "list")
+    assert (row["broker"], row["address"]) == ("broker-a", up.broker)
+    assert up.json("cluster", "status", up.broker)["brokerActive"] == "true"
+
+
+def test_what_does_not_exist_is_said(up: Up) -> None:
+    result = CliRunner().invoke(oberth, ["topic", "show", "Nowhere", "-n", up.namesrv])
+    assert result.exit_code != 0
+    result = CliRunner().invoke(oberth, ["message", "send", "T", "x", "--property", "bad"])
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["up", "broker", "namesrv", "topic", "group", "message"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    result = CliRunner().invoke(oberth, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Example: oberth" in result.output
