@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oberth.spark.pipelines.dispatch import build, sync_file
 from oberth.spark.pipelines.log_ranges import (
@@ -83,16 +83,10 @@ def salvage(
 
 def losses_frame(session: SparkSession, report: SalvageReport) -> DataFrame:
     """What was lost, a row a record; a range of which no record is known is one row."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for lost in report.lost:
         place = (lost.start, lost.end, lost.file, lost.position, lost.reason)
-        for each in lost.records:
-            rows.append((
-                *place, each.start, each.size, each.topic, each.queue_id, each.queue_offset,
-                each.store_timestamp, each.keys, each.tags_code,
-            ))  # fmt: skip
-        if not lost.records:
-            rows.append((*place, *[None] * 8))
+        rows += [(*place, *each) for each in lost.records] or [(*place, *[None] * 8)]
     return session.createDataFrame(rows, LOSSES_DDL)
 
 
@@ -116,9 +110,7 @@ class _DistributedSalvage(_Salvage):
     def _look(self) -> None:
         """Reads the whole log: what is damaged, and when the record before was stored."""
         job = make_job(self.reader, self.reader, self._scratch, units=False, entries=False)
-        results = read_ranges(
-            self._tasks, job, range_size=self._range_size, progress=self.progress
-        )
+        results = read_ranges(self._tasks, job, range_size=self._range_size, progress=self.progress)
         for result in results:
             self.report.records += result.records
             for event in result.events:
