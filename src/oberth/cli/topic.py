@@ -58,7 +58,7 @@ def create(
         key, found, value = each.partition("=")
         if not found or not key:
             raise click.UsageError(f"--attribute {each!r} is not NAME=VALUE")
-        changes[f"+{key.lstrip('+')}"] = value
+        changes[key.lstrip("+")] = value
 
     async def make(admin: Admin) -> None:
         await admin.create_topic(
