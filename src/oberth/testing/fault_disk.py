@@ -62,6 +62,10 @@ class FaultDisk(OsFileSystem):
                 self.is_off = True
                 raise PowerCut(what)
 
+    def fill(self, at: int | None) -> None:
+        """Has the disk be full from an event on; None: there is room again."""
+        self.full_at = at
+
     def room(self, what: str) -> None:
         """Raises StoreFullError while the disk is full."""
         if self.full_at is not None and self.events >= self.full_at:
