@@ -44,6 +44,11 @@ def put(store: MessageStore, count: int = 32) -> list[PutMessageResult]:
     )
 
 
+def drain(store: MessageStore) -> None:
+    while store.dispatch_behind_bytes:
+        assert store.dispatch_nowait() > 0
+
+
 def everything(store: MessageStore) -> list[int]:
     found: list[int] = []
     offset = 0
@@ -93,13 +98,11 @@ def test_a_small_disk_fills_up_and_is_emptied(small_disk: Path) -> None:
     for offset in stored:
         assert store.look_message_by_offset(offset) is not None
     ballast.unlink()
-    while store.dispatch_behind_bytes:
-        assert store.dispatch_nowait() > 0
+    drain(store)
     again = put(store, 8)
     assert all(result.ok for result in again), again
     stored += [result.commit_log_offset for result in again]
-    while store.dispatch_behind_bytes:
-        assert store.dispatch_nowait() > 0
+    drain(store)
     assert everything(store) == stored
     store.shutdown()
     with MessageStore(config(small_disk / "store")) as reopened:
@@ -118,12 +121,10 @@ def test_dispatch_waits_for_room_and_goes_on(tmp_path: Path) -> None:
     refused = put(store, 1)[0]
     assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     disk.fill(None)
-    while store.dispatch_behind_bytes:
-        assert store.dispatch_nowait() > 0
+    drain(store)
     assert not store.flags.bits
     assert all(result.ok for result in put(store))
-    while store.dispatch_behind_bytes:
-        store.dispatch_nowait()
+    drain(store)
     assert len(everything(store)) == 64
     store.shutdown()
 
