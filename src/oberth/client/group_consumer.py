@@ -151,8 +151,8 @@ class GroupConsumer:
         allocate_strategy: AllocateStrategy | None,
         offset_store_dir: str,
     ) -> None:
-        self.group = names.check_group(consumer_group, length_max=names.GROUP_LENGTH_MAX_4_9)
-        self.config = client_config(config, namesrv_addr)
+        self.group: str = names.check_group(consumer_group, length_max=names.GROUP_LENGTH_MAX_4_9)
+        self.config: ClientConfig = client_config(config, namesrv_addr)
         self.message_model = message_model
         self.consume_from_where = consume_from_where
         self.consume_timestamp_ms = consume_timestamp_ms

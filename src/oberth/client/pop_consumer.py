@@ -217,8 +217,8 @@ class PopConsumer:
         max_message_num: int = POP_BATCH_MAX,
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
     ) -> None:
-        self.group = names.check_group(consumer_group)
-        self.config = client_config(config, namesrv_addr)
+        self.group: str = names.check_group(consumer_group)
+        self.config: ClientConfig = client_config(config, namesrv_addr)
         self.invisible_duration_ms = invisible_duration_ms
         self.await_duration_ms = await_duration_ms
         if not 1 <= max_message_num <= POP_BATCH_MAX:

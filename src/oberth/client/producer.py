@@ -252,8 +252,8 @@ class Producer:
         back_pressure_for_async_send_num: int = 10_000,
         back_pressure_for_async_send_bytes: int = 100 * 1024 * 1024,
     ) -> None:
-        self.group = names.check_group(producer_group)
-        self.config = client_config(config, namesrv_addr)
+        self.group: str = names.check_group(producer_group)
+        self.config: ClientConfig = client_config(config, namesrv_addr)
         self.create_topic_key = create_topic_key
         self.default_topic_queue_nums = default_topic_queue_nums
         self.send_msg_timeout_ms = send_msg_timeout_ms

@@ -12,7 +12,7 @@ import asyncio
 import enum
 import inspect
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -74,7 +74,10 @@ class TransactionSendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class TransactionListener(Protocol):
-    """The application's side; both may be coroutine functions. What is raised counts as UNKNOW."""
+    """The application's side. What is raised counts as UNKNOW.
+
+    Coroutine functions run on the loop, plain functions in a thread.
+    """
 
     def execute_local_transaction(
         self, msg: Message, arg: Any
@@ -137,8 +140,7 @@ class TransactionProducer(Producer):
         failure = ""
         if sent.status is SendStatus.SEND_OK:
             try:
-                found = self.transaction_listener.execute_local_transaction(msg, arg)
-                state = await found if inspect.isawaitable(found) else found
+                state = await _call(self.transaction_listener.execute_local_transaction, msg, arg)
             except Exception as error:  # noqa: BLE001 - the broker will ask
                 _LOG.warning("%s: local transaction of %s", self.group, sent.msg_id, exc_info=error)
                 state, failure = LocalTransactionState.UNKNOW, repr(error)
@@ -222,8 +224,7 @@ class TransactionProducer(Producer):
             _LOG.warning("%s: transaction check from %s: %s", self.group, addr, error)
             return
         try:
-            found = self.transaction_listener.check_local_transaction(message)
-            state = await found if inspect.isawaitable(found) else found
+            state = await _call(self.transaction_listener.check_local_transaction, message)
         except Exception as error:  # noqa: BLE001 - the broker will ask again
             _LOG.warning("%s: check of %s", self.group, message.msg_id, exc_info=error)
             state, failure = LocalTransactionState.UNKNOW, repr(error)
@@ -244,6 +245,18 @@ class TransactionProducer(Producer):
         if self._trace is not None:
             transaction_id = header.transaction_id or message.msg_id
             self._trace_end(message, addr, transaction_id, state, from_check=True)
+
+
+async def _call(function: Callable[..., Any], *arguments: Any) -> LocalTransactionState:
+    if inspect.iscoroutinefunction(function):
+        found = await function(*arguments)
+    else:
+        found = await asyncio.to_thread(function, *arguments)
+        if inspect.isawaitable(found):
+            found = await found
+    if not isinstance(found, LocalTransactionState):
+        raise TypeError(f"the listener gave {found!r}, allowed is a LocalTransactionState")
+    return found
 
 
 _DELAYS: Final = frozenset({p.DELAY, p.TIMER_DELAY_MS, p.TIMER_DELAY_SEC, p.TIMER_DELIVER_MS})

@@ -18,6 +18,7 @@ import contextlib
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -74,14 +75,16 @@ class EmbeddedBroker:
         clock: VirtualClock | None = None,
     ) -> None:
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
-        self.clock = clock or VirtualClock()
-        self.faults = WireFaults()
+        self.clock: VirtualClock = clock or VirtualClock()
+        self.faults: WireFaults = WireFaults()
         self._store_given = Path(store) if store is not None else None
         self._root: Path | None = None
         self._lives = 0
         self._namesrv: NameServer | None = None
         self._broker: Broker | None = None
         self._port = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -101,6 +104,8 @@ class EmbeddedBroker:
         Raises:
             OptionError: a setting that does not exist or is out of range.
         """
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
         self._root = self._store_given or Path(tempfile.mkdtemp(prefix="oberth-test-"))
         namesrv = NameServer(
             NamesrvConfig(
@@ -154,8 +159,17 @@ class EmbeddedBroker:
         setattr(table, "dispatch", self.faults.wrap(table.dispatch))  # noqa: B010 - a method
 
     def _on_advance(self) -> None:
-        if self._broker is not None:
+        if self._broker is None or self._loop is None:
+            return
+        if threading.get_ident() == self._thread_id:
             self._broker._on_time(self.clock())
+        else:
+            # A test may set the clock forward from its own thread.
+            self._loop.call_soon_threadsafe(self._on_advance)
+
+    def advance(self, ms: float = 0, *, seconds: float = 0, minutes: float = 0) -> int:
+        """``clock.advance``: what is due then happens now."""
+        return self.clock.advance(ms, seconds=seconds, minutes=minutes)
 
     # ----------------------------------------------------------------------------------- addresses
 

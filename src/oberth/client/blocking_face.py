@@ -1,0 +1,204 @@
+"""Derives a blocking class from an asynchronous one: same names, same arguments, no second code.
+
+All blocking objects of a process share one event loop in a daemon thread. A call hands its work to
+that loop and waits; any thread may call. Plain methods and properties run on the loop too, so the
+asynchronous class needs no locks. What gives an ``asyncio.Future`` gives a
+``concurrent.futures.Future`` here, ``async with`` becomes ``with``, ``async for`` becomes ``for``.
+
+Not allowed: a call that waits, from a coroutine on that loop (an ``async def`` listener, say): it
+would wait for itself, and is refused. Plain methods and properties are served there too.
+
+Type checkers see ``blocking.pyi``, which ``oberth.client.blocking_stub`` writes from the source of
+the same classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, TypeVar
+
+from oberth.errors import MQClientError
+from oberth.remoting.aio.loop import loop_factory
+
+_T = TypeVar("_T")
+
+RENAMED: Final = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
+"""Special methods and what they become."""
+
+INNER_METHODS: Final = frozenset(
+    {
+        "consume_directly", "consumer_data", "consumer_status", "do_rebalance", "lock_queues",
+        "may_consume", "on_check_transaction", "on_job_done", "on_job_start", "on_route",
+        "persist_offsets", "publish_topics", "running_info",
+        "subscribed_topics", "unlock_queues", "renew_locks", "give_up_expired",
+    }
+)  # fmt: skip
+"""Public only for the parts of the client; applications do not call them."""
+
+
+class LoopThread:
+    """An event loop in a thread of its own, started by the first call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the start
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop; a forked child gets its own."""
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                factory = loop_factory() or asyncio.new_event_loop
+                self._loop = factory()
+                self._pid = os.getpid()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._loop,), name="oberth-loop", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is on the loop."""
+        return threading.current_thread() is self._thread
+
+    def call(self, make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run a coroutine on the loop and wait for its result.
+
+        Raises:
+            MQClientError: called on the loop itself.
+        """
+        loop = self.loop()
+        if self.is_here:
+            raise MQClientError(
+                "a blocking call from a coroutine; use oberth.client there, or a plain function"
+            )
+        future = asyncio.run_coroutine_threadsafe(make(), loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C while waiting: the work is not wanted any more.
+            future.cancel()
+            raise
+
+
+LOOP: Final = LoopThread()
+"""The loop of all blocking objects."""
+
+
+def _to_concurrent(future: asyncio.Future[Any]) -> concurrent.futures.Future[Any]:
+    made: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def copy(done: asyncio.Future[Any]) -> None:
+        if made.cancelled():
+            return
+        if done.cancelled():
+            made.cancel()
+        elif (error := done.exception()) is not None:
+            made.set_exception(error)
+        else:
+            made.set_result(done.result())
+
+    future.add_done_callback(copy)
+    return made
+
+
+async def _run(function: Callable[..., Any], arguments: Any, named: Any) -> Any:
+    result = function(*arguments, **named)
+    if inspect.iscoroutine(result):
+        result = await result
+    return _to_concurrent(result) if isinstance(result, asyncio.Future) else result
+
+
+def _method(name: str, waits: bool) -> Callable[..., Any]:
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        inner = self._inner
+        if not waits and LOOP.is_here:
+            return getattr(inner, name)(*arguments, **named)
+        result = LOOP.call(lambda: _run(getattr(inner, name), arguments, named))
+        return self if result is inner else result
+
+    return call
+
+
+def _property(name: str) -> property:
+    async def read(inner: Any) -> Any:
+        return getattr(inner, name)
+
+    def get(self: Any) -> Any:
+        inner = self._inner
+        return getattr(inner, name) if LOOP.is_here else LOOP.call(lambda: read(inner))
+
+    return property(get)
+
+
+def _iterate(self: Any) -> Iterator[Any]:
+    async def begin() -> Any:
+        return self._inner.__aiter__()
+
+    async def step(iterator: Any) -> Any:
+        return await iterator.__anext__()
+
+    iterator = LOOP.call(begin)
+    while True:
+        try:
+            item = LOOP.call(lambda: step(iterator))
+        except StopAsyncIteration:
+            return
+        yield item
+
+
+def public_names(async_class: type) -> list[str]:
+    """What a blocking class takes over: public names, and the special methods of RENAMED."""
+    return [
+        name
+        for name in sorted({name for base in async_class.__mro__[:-1] for name in vars(base)})
+        if name in RENAMED or (not name.startswith("_") and name not in INNER_METHODS)
+    ]
+
+
+def derive(async_class: type, module: str) -> type:
+    """The blocking class of an asynchronous one."""
+
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        async def make() -> Any:
+            return async_class(*arguments, **named)
+
+        self._inner = LOOP.call(make)
+
+    def getattr_(self: Any, name: str) -> Any:
+        if name == "_inner":
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    namespace: dict[str, Any] = {
+        "__init__": init,
+        "__getattr__": getattr_,
+        "__doc__": f"``{async_class.__module__}.{async_class.__name__}``, blocking.",
+        "__module__": module,
+        "__slots__": ("_inner",),
+    }
+    for name in public_names(async_class):
+        value = inspect.getattr_static(async_class, name)
+        if name == "__aiter__":
+            namespace["__iter__"] = _iterate
+        elif isinstance(value, property):
+            namespace[name] = _property(name)
+        elif inspect.isfunction(value):
+            made = _method(name, inspect.iscoroutinefunction(value))
+            made.__name__ = RENAMED.get(name, name)
+            made.__doc__ = value.__doc__
+            namespace[RENAMED.get(name, name)] = made
+        else:
+            namespace[name] = value
+    return type(async_class.__name__, (), namespace)
