@@ -178,6 +178,42 @@ class BrokerConfig:
         "filterDataCleanTimeSpan", 86_400_000, "ms that a dead filter is kept"
     )
 
+    # POP
+    pop_from_retry_probability: int = option(
+        "popFromRetryProbability", 20, "per cent of pops that look for retries first", high=100
+    )
+    enable_retry_topic_v2: bool = option(
+        "enableRetryTopicV2", False, "name POP retry topics group+topic instead of group_topic"
+    )
+    retrieve_message_from_pop_retry_topic_v1: bool = option(
+        "retrieveMessageFromPopRetryTopicV1", True, "with v2: also read the older retry topics"
+    )
+    enable_pop_buffer_merge: bool = option(
+        "enablePopBufferMerge", False, "keep check points in memory while acks come"
+    )
+    pop_ck_stay_buffer_time_ms: int = option(
+        "popCkStayBufferTime", 10_000, "ms that a check point stays in memory"
+    )
+    pop_ck_stay_buffer_timeout_ms: int = option(
+        "popCkStayBufferTimeOut", 3000, "ms before its time at which it is stored in any case"
+    )
+    pop_ck_max_buffer_size: int = option(
+        "popCkMaxBufferSize", 200_000, "check points in memory", low=1
+    )
+    pop_polling_size: int = option(
+        "popPollingSize", 1024, "pops that wait at one queue for one group", low=1
+    )
+    max_pop_polling_size: int = option("maxPopPollingSize", 100_000, "pops that wait in all", low=1)
+    default_message_request_mode: str = option(
+        "defaultMessageRequestMode", "PULL", "PULL or POP, where no mode was set"
+    )
+    default_pop_share_queue_num: int = option(
+        "defaultPopShareQueueNum", -1, "clients that share a queue; up to 0: all", low=-1
+    )
+    server_load_balancer_enable: bool = option(
+        "serverLoadBalancerEnable", True, "assign queues; off: everybody gets all"
+    )
+
     # Offsets
     flush_consumer_offset_interval_ms: int = option(
         "flushConsumerOffsetInterval", 5000, "ms between writes of consumerOffset.json", low=1

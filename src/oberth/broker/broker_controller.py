@@ -37,13 +37,17 @@ from oberth.broker.consumers import ConsumerTable
 from oberth.broker.expressions import Expressions
 from oberth.broker.ha_service import HAService
 from oberth.broker.kernel_loader import KernelLoader
+from oberth.broker.pop.pop_service import PopService
+from oberth.broker.processors.ack import AckMessageProcessor
 from oberth.broker.processors.admin_broker import BrokerAdminProcessor
 from oberth.broker.processors.admin_groups import GroupAdminProcessor
 from oberth.broker.processors.admin_offsets import OffsetAdminProcessor
 from oberth.broker.processors.admin_topics import TopicAdminProcessor
+from oberth.broker.processors.assignment import AssignmentProcessor
 from oberth.broker.processors.client import ClientManageProcessor
 from oberth.broker.processors.consumer import ConsumerManageProcessor
 from oberth.broker.processors.end_transaction import EndTransactionProcessor
+from oberth.broker.processors.pop import PopMessageProcessor
 from oberth.broker.processors.pull import PullMessageProcessor
 from oberth.broker.processors.query import QueryMessageProcessor
 from oberth.broker.processors.recall import RecallMessageProcessor
@@ -222,6 +226,9 @@ class Broker:
         self.timers: TimerService | None = None
         if store_config.timer_wheel_enable:
             self.timers = TimerService(self)
+        self.pop = PopService(self)
+        self.assignment = AssignmentProcessor(self)
+        self.pops = PopMessageProcessor(self, self.pop)
         self.send = SendMessageProcessor(self)
         self.pull = PullMessageProcessor(self)
         self.clients = ClientManageProcessor(self)
@@ -416,6 +423,8 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not self._loading:
+            self.pop.stop()
         for close in reversed(self.closing):
             close()
         await asyncio.to_thread(self._close_store)
@@ -424,6 +433,7 @@ class Broker:
         """Held pulls are answered with what is there: nothing, so that clients ask elsewhere."""
         for held in self.hold.clear():
             self.pull.pull_again(held)
+        self.pops.answer_all()
 
     def _close_store(self) -> None:
         if not self._loading:
@@ -463,6 +473,18 @@ class Broker:
         )
         table.sync([Code.CONSUMER_SEND_MSG_BACK], send.send_back)
         table.sync([Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE], pull.pull)
+        pops = self.pops
+        table.sync([Code.POP_MESSAGE], pops.pop)
+        table.sync([Code.PEEK_MESSAGE], pops.peek)
+        table.sync([Code.NOTIFICATION], pops.notification)
+        table.sync([Code.POLLING_INFO], pops.polling_info)
+        acks = AckMessageProcessor(self, self.pop, pops)
+        table.sync([Code.ACK_MESSAGE], acks.ack)
+        table.sync([Code.BATCH_ACK_MESSAGE], acks.batch_ack)
+        table.sync([Code.CHANGE_MESSAGE_INVISIBLETIME], acks.change_invisible_time)
+        table.async_([Code.QUERY_ASSIGNMENT], self.assignment.query, stage=relay_stage)
+        table.sync([Code.SET_MESSAGE_REQUEST_MODE], self.assignment.set_mode)
+        table.sync([Code.GET_ALL_MESSAGE_REQUEST_MODE], self.assignment.all_modes)
         table.sync([Code.HEART_BEAT], clients.heartbeat)
         table.sync([Code.UNREGISTER_CLIENT], clients.unregister)
         table.sync([Code.CHECK_CLIENT_CONFIG], clients.check_client_config)

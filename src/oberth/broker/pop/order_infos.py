@@ -1,0 +1,175 @@
+"""OrderInfos: what ordered POP consumption of each queue waits for; consumerOrderInfo.json.
+
+A queue that was popped in order is blocked until everything handed out is acknowledged, or until
+the invisible time of what is not has ended; only the same attempt (a request sent again) gets the
+same messages meanwhile. What is always true: an offset is committed only when everything before it
+is acknowledged, and an acknowledgement of an earlier pop has no effect.
+
+A state machine: pops, acks and the time go in. RocketMQ: ConsumerOrderInfoManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from oberth.broker.pop.check_point import encode_offset_list
+from oberth.formats.config_files import ConsumerOrderInfos, OrderInfo, offset_key
+
+NO_EFFECT: Final = -2
+UNKNOWN_OFFSET: Final = -1
+
+
+def offsets_of(info: OrderInfo) -> list[int]:
+    """The offsets that were handed out."""
+    stored = info.offset_list or ()
+    return [stored[0], *(stored[0] + each for each in stored[1:])] if stored else []
+
+
+def _first_unacked(info: OrderInfo) -> int:
+    offsets = offsets_of(info)
+    for number, offset in enumerate(offsets):
+        if not info.commit_offset_bit >> number & 1:
+            return offset
+    return offsets[-1] + 1
+
+
+class OrderInfos:
+    """All queues that are consumed in order by POP."""
+
+    def __init__(self) -> None:
+        self._table: dict[str, dict[int, OrderInfo]] = {}
+        self.is_dirty = False
+
+    def get(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
+        """What a queue waits for, if it was ever popped in order."""
+        return self._table.get(offset_key(topic, group), {}).get(queue_id)
+
+    def is_blocked(
+        self, topic: str, group: str, queue_id: int, attempt_id: str | None, now_ms: int
+    ) -> bool:
+        """Whether a pop must not get messages of a queue now."""
+        info = self.get(topic, group, queue_id)
+        if info is None or not info.offset_list:
+            return False
+        if attempt_id and info.attempt_id == attempt_id:
+            return False
+        visible_ms = info.pop_time + (info.invisible_time or 0)
+        next_visible = info.offset_next_visible_time or {}
+        return any(
+            not info.commit_offset_bit >> number & 1
+            and now_ms < next_visible.get(offset, visible_ms)
+            for number, offset in enumerate(offsets_of(info))
+        )
+
+    def visible_at(self, topic: str, group: str, queue_id: int) -> int | None:
+        """When a queue that is blocked is so no more, ms."""
+        info = self.get(topic, group, queue_id)
+        if info is None or not info.offset_list:
+            return None
+        next_visible = info.offset_next_visible_time or {}
+        visible_ms = info.pop_time + (info.invisible_time or 0)
+        return max(
+            (
+                next_visible.get(offset, visible_ms)
+                for number, offset in enumerate(offsets_of(info))
+                if not info.commit_offset_bit >> number & 1
+            ),
+            default=None,
+        )
+
+    def update(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        offsets: Sequence[int],
+        *,
+        attempt_id: str | None,
+        pop_time: int,
+        invisible_time: int,
+        retry_flag: str,
+    ) -> list[str]:
+        """Messages were handed out; the entries of ``orderCountInfo`` for them."""
+        queues = self._table.setdefault(offset_key(topic, group), {})
+        old = queues.get(queue_id)
+        counts: dict[int, int] = {}
+        if old is not None:
+            old_counts = old.offset_consumed_count or {}
+            if attempt_id and attempt_id == old.attempt_id:
+                counts = {each: old_counts[each] for each in offsets if each in old_counts}
+            else:
+                again = set(offsets_of(old))
+                counts = {each: old_counts.get(each, 0) + 1 for each in offsets if each in again}
+        queues[queue_id] = OrderInfo(
+            attempt_id=attempt_id,
+            commit_offset_bit=0,
+            invisible_time=invisible_time,
+            last_consume_timestamp=pop_time,
+            offset_list=encode_offset_list(offsets),
+            offset_consumed_count=counts or None,
+            pop_time=pop_time,
+        )
+        self.is_dirty = True
+        entries = [
+            f"{retry_flag} qo{queue_id}%{offset} {counts.get(offset, 0)}"
+            for offset in offsets
+            if counts
+        ]
+        lowest = min(counts.values()) if len(counts) == len(offsets) else 0
+        return [*entries, f"{retry_flag} {queue_id} {lowest}"]
+
+    def commit_and_next(
+        self, topic: str, group: str, queue_id: int, offset: int, pop_time: int
+    ) -> int:
+        """An ack: the offset to be committed, or NO_EFFECT, or UNKNOWN_OFFSET."""
+        info = self.get(topic, group, queue_id)
+        if info is None:
+            return offset + 1
+        if info.pop_time != pop_time:
+            return NO_EFFECT
+        offsets = offsets_of(info)
+        if offset not in offsets:
+            return UNKNOWN_OFFSET
+        info.commit_offset_bit |= 1 << offsets.index(offset)
+        self.is_dirty = True
+        return _first_unacked(info)
+
+    def set_next_visible(
+        self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, visible_ms: int
+    ) -> bool:
+        """A message is to stay invisible until another time; False if that has no effect."""
+        info = self.get(topic, group, queue_id)
+        if info is None or info.pop_time != pop_time or offset not in offsets_of(info):
+            return False
+        if info.offset_next_visible_time is None:
+            info.offset_next_visible_time = {}
+        info.offset_next_visible_time[offset] = visible_ms
+        self.is_dirty = True
+        return True
+
+    def clear(self, topic: str, group: str, queue_id: int) -> None:
+        """A queue's offset was reset: it waits for nothing."""
+        queues = self._table.get(offset_key(topic, group))
+        if queues is not None and queues.pop(queue_id, None) is not None:
+            self.is_dirty = True
+
+    def keep(self, known: Any) -> None:
+        """Forget queues of topics and groups for which ``known(topic, group)`` is false."""
+        for key in list(self._table):
+            topic, _, group = key.rpartition("@")
+            if not self._table[key] or not known(topic, group):
+                del self._table[key]
+                self.is_dirty = True
+
+    # consumerOrderInfo.json
+
+    def read(self, document: Any) -> None:
+        """Take over a file."""
+        self._table = ConsumerOrderInfos.from_json(document, "consumerOrderInfo.json").table
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        self.is_dirty = False
+        count = sum(len(queues) for queues in self._table.values())
+        return ConsumerOrderInfos(order_info_count=count, table=self._table).encode()

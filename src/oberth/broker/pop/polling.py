@@ -1,0 +1,167 @@
+"""PopPolling: pops and notifications that found nothing and wait for a message.
+
+A state machine like PullRequestHold: requests, arrivals and the time go in, who is to be answered
+comes out, each exactly once. Who waits for any queue (-1) is woken by every queue of the topic, and
+by the group's retry topics of it. An arrival wakes one request of each group: the others would find
+nothing, and if it leaves something it wakes the next. RocketMQ: PopLongPollingService.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+from oberth.formats.names import pop_retry_topic
+
+ANY_QUEUE: Final = -1
+
+Matches = Callable[[int | None, bytes], bool]
+"""Whether a message with these tags code (None: unknown) and properties may be wanted."""
+
+
+class Waiting:
+    """One request that waits."""
+
+    __slots__ = ("channel", "deadline_ms", "is_done", "key", "matches", "request")
+
+    def __init__(
+        self,
+        channel: Hashable,
+        request: Any,
+        topic: str,
+        group: str,
+        queue_id: int,
+        deadline_ms: int,
+        matches: Matches | None = None,
+    ) -> None:
+        self.channel = channel
+        self.request = request
+        self.key = (topic, group, queue_id)
+        self.deadline_ms = deadline_ms
+        self.matches = matches
+        self.is_done = False
+
+
+class PopPolling:
+    """All requests that wait; ``size_max`` at one queue for one group, ``total_max`` at all."""
+
+    def __init__(self, size_max: int = 1024, total_max: int = 100_000) -> None:
+        self.size_max = size_max
+        self.total_max = total_max
+        self._waiting: dict[tuple[str, str, int], deque[Waiting]] = {}
+        self._groups: dict[str, dict[str, set[int]]] = {}  # topic → group → queue ids
+        self._retries: dict[str, tuple[str, str]] = {}  # retry topic → topic, group
+        self._deadlines: list[tuple[int, int, Waiting]] = []
+        self._numbers = itertools.count()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def count(self, topic: str, group: str, queue_id: int) -> int:
+        """Requests that wait for one queue."""
+        return len(self._waiting.get((topic, group, queue_id), ()))
+
+    def wait(self, waiting: Waiting) -> bool:
+        """Keep a request; False if there are too many."""
+        topic, group, queue_id = waiting.key
+        queue = self._waiting.get(waiting.key)
+        if self._count >= self.total_max or (queue is not None and len(queue) >= self.size_max):
+            return False
+        if queue is None:
+            queue = self._waiting[waiting.key] = deque()
+            self._groups.setdefault(topic, {}).setdefault(group, set()).add(queue_id)
+            for v2 in (False, True):
+                self._retries[pop_retry_topic(topic, group, v2=v2)] = (topic, group)
+        queue.append(waiting)
+        heapq.heappush(self._deadlines, (waiting.deadline_ms, next(self._numbers), waiting))
+        self._count += 1
+        return True
+
+    def on_message_arriving(
+        self, topic: str, queue_id: int, tags_code: int | None = None, properties_raw: bytes = b""
+    ) -> list[Waiting]:
+        """A queue has grown; one request of each group that may want the message."""
+        if not self._count:
+            return []
+        retried = self._retries.get(topic)
+        if retried is not None:
+            found = self.take(*retried, ANY_QUEUE)
+            if found is None:
+                for other in list(self._groups.get(retried[0], {}).get(retried[1], ())):
+                    found = found or self.take(*retried, other)
+            return [] if found is None else [found]
+        woken = []
+        for group, queue_ids in list(self._groups.get(topic, {}).items()):
+            for wanted in (queue_id, ANY_QUEUE):
+                if wanted in queue_ids:
+                    found = self.take(topic, group, wanted, tags_code, properties_raw)
+                    if found is not None:
+                        woken.append(found)
+        return woken
+
+    def take(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        tags_code: int | None = None,
+        properties_raw: bytes = b"",
+    ) -> Waiting | None:
+        """The request that waits longest for a queue and may want the message."""
+        queue = self._waiting.get((topic, group, queue_id))
+        if not queue:
+            return None
+        for waiting in queue:
+            if (
+                tags_code is None
+                or waiting.matches is None
+                or waiting.matches(tags_code, properties_raw)
+            ):
+                self._remove(waiting)
+                return waiting
+        return None
+
+    def on_time(self, now_ms: int) -> list[Waiting]:
+        """Those whose time is over."""
+        due = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            waiting = heapq.heappop(self._deadlines)[2]
+            if not waiting.is_done:
+                self._remove(waiting)
+                due.append(waiting)
+        return due
+
+    def connection_closed(self, channel: Hashable) -> None:
+        """Forget what a channel waits for."""
+        for queue in list(self._waiting.values()):
+            for waiting in [each for each in queue if each.channel == channel]:
+                self._remove(waiting)
+
+    def clear(self) -> list[Waiting]:
+        """Everybody: the broker is closing."""
+        everybody = [waiting for queue in self._waiting.values() for waiting in queue]
+        for waiting in everybody:
+            self._remove(waiting)
+        return everybody
+
+    def _remove(self, waiting: Waiting) -> None:
+        waiting.is_done = True
+        topic, group, queue_id = waiting.key
+        queue = self._waiting[waiting.key]
+        queue.remove(waiting)
+        self._count -= 1
+        if queue:
+            return
+        del self._waiting[waiting.key]
+        groups = self._groups[topic]
+        groups[group].discard(queue_id)
+        if not groups[group]:
+            del groups[group]
+            for v2 in (False, True):
+                self._retries.pop(pop_retry_topic(topic, group, v2=v2), None)
+            if not groups:
+                del self._groups[topic]

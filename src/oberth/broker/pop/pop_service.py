@@ -1,0 +1,484 @@
+"""PopService: hands messages out for a time, takes acknowledgements, brings back the rest.
+
+    pop -- check point --> (buffer) --> timer --> revive queue --+--> retry topic, if not acked
+    ack -- ack message --> (buffer) --> timer --> revive queue --+
+
+What is always true: an offset is committed only when the check point of what was handed out is in
+the log (or the buffer, which commits later); so whatever is in a consumer's hands when the broker
+dies is handed out again, by its check point or because the offset was not committed.
+
+Everything runs on the broker's loop, so that no queue needs a lock. RocketMQ: PopMessageProcessor,
+AckMessageProcessor, ChangeInvisibleTimeProcessor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from oberth.broker.config_file import ConfigFile
+from oberth.broker.pop.buffer import PopBuffer
+from oberth.broker.pop.check_point import (
+    ACK_TIME_INTERVAL_MS,
+    CK_TAG,
+    NORMAL,
+    PopAck,
+    PopCheckPoint,
+)
+from oberth.broker.pop.order_infos import OrderInfos
+from oberth.broker.pop.polling import PopPolling
+from oberth.broker.pop.revive import PopRevive
+from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
+from oberth.errors import IllegalNameError
+from oberth.formats import names
+from oberth.formats import properties as p
+from oberth.formats.message import MAGIC_V1, MAGIC_V2, MessageExt, record_size
+from oberth.store.messages import (
+    GetMessageResult,
+    GetMessageStatus,
+    MessageExtBrokerInner,
+    MessageFilter,
+)
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+
+_LOG: Final = logging.getLogger("oberth.pop")
+
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+RETRY_QUEUE_NUMS: Final = 1
+REVIVE_BATCH: Final = 500
+"""Messages of one revive queue that are read in one turn."""
+
+CHECK_POINTS_A_TURN: Final = 200
+PERSIST_INTERVAL_MS: Final = 10_000
+INIT_FROM_MIN: Final = 0
+
+_MOVED: Final = frozenset(
+    {
+        GetMessageStatus.OFFSET_TOO_SMALL,
+        GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+        GetMessageStatus.OFFSET_FOUND_NULL,
+        GetMessageStatus.MESSAGE_WAS_REMOVING,
+        GetMessageStatus.NO_MATCHED_MESSAGE,
+        GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+        GetMessageStatus.OFFSET_RESET,
+    }
+)
+
+
+class PoppedQueue:
+    """What a pop got from one queue."""
+
+    __slots__ = ("offsets", "queue_id", "records", "start_offset", "topic")
+
+    def __init__(
+        self, topic: str, queue_id: int, start_offset: int, result: GetMessageResult
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.start_offset = start_offset
+        self.offsets = list(result.queue_offsets)
+        self.records: Sequence[memoryview] = result.records
+
+
+class PopService:
+    """POP of a broker. One of its parts."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        config = broker.config
+        self.revive_topic = names.revive_topic(config.broker_cluster_name)
+        self.orders = OrderInfos()
+        self.polling = PopPolling(config.pop_polling_size, config.max_pop_polling_size)
+        self.buffer = PopBuffer(
+            config.pop_ck_stay_buffer_time_ms,
+            config.pop_ck_stay_buffer_timeout_ms,
+            config.pop_ck_max_buffer_size,
+            self._store_buffered,
+            self._commit,
+        )
+        self._orders_file = ConfigFile(Path(broker.config_dir) / "consumerOrderInfo.json")
+        self._revives: list[PopRevive] = []
+        self._check_point_number = 0
+        self._complete_until_ms = 0
+        # What must be dispatched before acknowledgements are complete up to a time: see _advance.
+        self._advancing: tuple[int, int, bool] | None = None
+        self._next_persist_ms = 0
+        broker.parts.append(self)
+        broker.ticks.append(self.on_time)
+        broker.reset_listeners.append(self._on_reset)
+
+    # Files
+
+    def load(self) -> None:
+        """See Part."""
+        self._orders_file.load(self.orders.read)
+        broker = self._broker
+        self._revives = [
+            PopRevive(
+                queue_id,
+                broker.offsets.query(REVIVE_GROUP, self.revive_topic, queue_id),
+                broker.store.max_offset_in_queue(self.revive_topic, queue_id),
+            )
+            for queue_id in range(REVIVE_QUEUE_NUMS)
+        ]
+
+    def close(self) -> None:
+        """See Part."""
+        self._orders_file.write(self.orders.encode(), sync=True)
+
+    def stop(self) -> None:
+        """The broker stops: what is in memory goes into the log. On the loop."""
+        self.buffer.flush()
+
+    # Handing out
+
+    def next_revive_queue(self) -> int:
+        """The revive queue of a pop; they are used in turn."""
+        number = self._check_point_number
+        self._check_point_number = number + 1
+        return number % REVIVE_QUEUE_NUMS
+
+    def pop_offset(self, topic: str, group: str, queue_id: int, init_mode: int) -> int:
+        """Where a pop of a queue begins. A pending reset is taken, a new group is set up."""
+        broker = self._broker
+        reset = broker.offsets.take_reset(group, topic, queue_id)
+        if reset is not None:
+            self.orders.clear(topic, group, queue_id)
+            self.buffer.forget_queue(topic, group, queue_id)
+            self._commit(topic, group, queue_id, reset)
+            return reset
+        offset = broker.offsets.query(group, topic, queue_id)
+        if offset < 0:
+            offset = self._initial_offset(topic, queue_id, init_mode)
+            self._commit(topic, group, queue_id, offset)
+        return max(offset, self.buffer.latest_offset(topic, group, queue_id))
+
+    def _initial_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
+        store = self._broker.store
+        low = max(store.min_offset_in_queue(topic, queue_id), 0)
+        if init_mode == INIT_FROM_MIN or topic.startswith(names.RETRY_PREFIX):
+            return low
+        if low == 0:
+            unit = store.consume_queue_unit(topic, queue_id, 0)
+            young = self._broker.in_memory_bytes
+            if unit is not None and store.max_phy_offset - unit.commit_log_offset <= young:
+                return 0
+        return max(store.max_offset_in_queue(topic, queue_id) - 1, low)
+
+    def _commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        self._broker.offsets.commit(group, topic, queue_id, offset, self._broker.now_ms())
+
+    def pop_queue(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        count_max: int,
+        *,
+        init_mode: int,
+        message_filter: MessageFilter | None,
+        pop_time: int,
+        invisible_time: int,
+        revive_queue_id: int,
+        is_order: bool,
+        attempt_id: str | None,
+    ) -> tuple[PoppedQueue | None, int]:
+        """Hands messages of one queue out; what, and how many are left in the queue."""
+        broker = self._broker
+        store = broker.store
+        offset = self.pop_offset(topic, group, queue_id, init_mode)
+        end = store.max_offset_in_queue(topic, queue_id)
+        if count_max <= 0:
+            return None, max(end - offset, 0)
+        if is_order and self.orders.is_blocked(topic, group, queue_id, attempt_id, pop_time):
+            return None, max(end - offset, 0)
+        result = store.get_message(group, topic, queue_id, offset, count_max, message_filter)
+        if result.status in _MOVED and result.next_begin_offset != offset:
+            if result.next_begin_offset >= 0:
+                self._move(topic, group, queue_id, result.next_begin_offset)
+            offset = max(result.next_begin_offset, 0)
+            result = store.get_message(group, topic, queue_id, offset, count_max, message_filter)
+            if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                self._move(topic, group, queue_id, result.next_begin_offset)
+        rest = max(end - result.next_begin_offset, 0)
+        if result.status is not GetMessageStatus.FOUND:
+            return None, rest if result.status is GetMessageStatus.NO_MATCHED_MESSAGE else 0
+        popped = PoppedQueue(topic, queue_id, offset, result)
+        if is_order:
+            self._commit(topic, group, queue_id, offset)
+            return popped, rest
+        check_point = PopCheckPoint(
+            offset,
+            pop_time,
+            invisible_time,
+            queue_id,
+            topic,
+            group,
+            broker.config.broker_name,
+            tuple(each - offset for each in popped.offsets),
+        )
+        if broker.config.enable_pop_buffer_merge and self.buffer.add(
+            check_point, revive_queue_id, result.next_begin_offset, pop_time
+        ):
+            return popped, rest
+        if not self.put_check_point(check_point, revive_queue_id):
+            result.release()
+            return None, max(end - offset, 0)
+        self._move(topic, group, queue_id, result.next_begin_offset)
+        return popped, rest
+
+    def _move(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        self.buffer.add_finished(topic, group, queue_id, offset)
+
+    # Check points and acknowledgements
+
+    def put_check_point(self, check_point: PopCheckPoint, revive_queue_id: int) -> bool:
+        """Stores a check point; False if the store refuses it."""
+        due_ms = check_point.revive_time - ACK_TIME_INTERVAL_MS
+        return self._put_revive(
+            check_point.encode(), revive_queue_id, CK_TAG, check_point.unique_key, due_ms
+        )
+
+    def ack(self, ack: PopAck, revive_queue_id: int, invisible_time: int) -> bool:
+        """Takes an acknowledgement; False if it could not be stored."""
+        if self.buffer.ack(ack):
+            return True
+        return self.put_ack(ack, revive_queue_id, invisible_time)
+
+    def put_ack(self, ack: PopAck, revive_queue_id: int, invisible_time: int) -> bool:
+        """Stores an acknowledgement; False if the store refuses it."""
+        due_ms = ack.pop_time + invisible_time
+        return self._put_revive(ack.encode(), revive_queue_id, ack.tag, ack.unique_key, due_ms)
+
+    def _store_buffered(
+        self, check_point: PopCheckPoint, revive_queue_id: int, ack: PopAck | None
+    ) -> bool:
+        if not self.put_check_point(check_point, revive_queue_id):
+            return False
+        if ack is not None:
+            self.put_ack(ack, revive_queue_id, check_point.invisible_time)
+        return True
+
+    def _put_revive(
+        self, body: bytes, queue_id: int, tag: str, unique_key: str, due_ms: int
+    ) -> bool:
+        broker = self._broker
+        now_ms = broker.now_ms()
+        latest = now_ms + broker.store_config.timer_max_delay_sec * 1000
+        properties = {
+            p.TAGS: tag,
+            p.TIMER_DELIVER_MS: str(min(due_ms, latest)),
+            p.UNIQ_KEY: unique_key,
+        }
+        message = MessageExtBrokerInner(
+            self.revive_topic,
+            body,
+            p.encode_properties(properties),
+            queue_id,
+            born_timestamp=now_ms,
+            born_host=broker.store_host,
+            store_host=broker.store_host,
+            wait_store_ok=False,
+        )
+        (result,) = broker.store.append_messages([message])
+        broker.dispatch_soon()
+        if not result.ok:
+            _LOG.error("%s %s was not stored: %s", tag, unique_key, result.status.name)
+        return result.ok
+
+    # Ordered consumption
+
+    def ack_in_order(
+        self, topic: str, group: str, queue_id: int, offset: int, pop_time: int
+    ) -> bool:
+        """An ack of ordered consumption; False if the offset was never handed out."""
+        broker = self._broker
+        if offset < broker.offsets.query(group, topic, queue_id):
+            return True
+        following = self.orders.commit_and_next(topic, group, queue_id, offset, pop_time)
+        if following < 0:
+            return following != -1
+        if not broker.offsets.has_reset(group, topic, queue_id):
+            self._commit(topic, group, queue_id, following)
+        return True
+
+    def _on_reset(self, group: str, topic: str, queue_id: int) -> None:
+        self.orders.clear(topic, group, queue_id)
+        self.buffer.forget_queue(topic, group, queue_id)
+
+    # Time
+
+    def on_time(self, now_ms: int) -> None:
+        """Called about every 100 ms."""
+        broker = self._broker
+        if broker.timers is None:
+            return
+        if len(self.buffer):
+            self.buffer.on_time(now_ms)
+        broker.dispatch_now()
+        self._advance()
+        revived = 0
+        for revive in self._revives:
+            self._read(revive)
+            revived += self._revive(revive)
+        if revived:
+            broker.dispatch_soon()
+        if now_ms >= self._next_persist_ms:
+            self._next_persist_ms = now_ms + PERSIST_INTERVAL_MS
+            self.orders.keep(
+                lambda topic, group: topic in broker.topics and broker.groups.get(group) is not None
+            )
+            if self.orders.is_dirty:
+                self._orders_file.write(self.orders.encode())
+
+    def _advance(self) -> None:
+        """Moves the time up to which every acknowledgement is in the revive queues.
+
+        Three steps for a time that the timer has read up to: all that was appended until then is
+        dispatched; the timer has taken all of it in; what it put into topics is dispatched, too.
+        """
+        timers = self._broker.timers
+        assert timers is not None
+        store = self._broker.store
+        if self._advancing is None:
+            self._advancing = (timers.store.read_time_ms, store.max_phy_offset, False)
+        time_ms, mark, is_taken_in = self._advancing
+        if store.dispatched_offset < mark:
+            return
+        if not is_taken_in:
+            if timers.store.enqueue_behind == 0:
+                self._advancing = (time_ms, store.max_phy_offset, True)
+            return
+        behind = sum(
+            store.max_offset_in_queue(self.revive_topic, revive.queue_id) - revive.read_offset
+            for revive in self._revives
+        )
+        for revive in self._revives:
+            if behind:
+                self._read(revive)
+        if all(
+            store.max_offset_in_queue(self.revive_topic, revive.queue_id) <= revive.read_offset
+            for revive in self._revives
+        ):
+            self._complete_until_ms = time_ms
+            self._advancing = None
+
+    def _read(self, revive: PopRevive) -> None:
+        store = self._broker.store
+        topic = self.revive_topic
+        end = store.max_offset_in_queue(topic, revive.queue_id)
+        if revive.read_offset >= end:
+            return
+        low = store.min_offset_in_queue(topic, revive.queue_id)
+        offset = revive.read_offset = max(revive.read_offset, low)
+        count = min(REVIVE_BATCH, end - offset)
+        for unit in store.iterate_consume_queue(topic, revive.queue_id, offset, count):
+            message = None
+            if unit.is_message:
+                message = store.look_message_by_offset(unit.commit_log_offset, unit.record_size)
+            if message is None:
+                revive.read_offset = offset + 1
+            else:
+                revive.receive(offset, message.tags, message.body)
+            offset += 1
+
+    def _revive(self, revive: PopRevive) -> int:
+        """Deals with check points that are due; how many messages came back."""
+        revived = 0
+        committed = revive.committed
+        for _ in range(CHECK_POINTS_A_TURN):
+            check_point = revive.next_due(self._complete_until_ms)
+            if check_point is None:
+                break
+            count = self._bring_back(check_point)
+            if count is None:
+                break  # tried again at the next turn; nothing behind it is dealt with before
+            revived += count
+            revive.done(check_point)
+        if revive.committed != committed:
+            self._commit(self.revive_topic, REVIVE_GROUP, revive.queue_id, revive.committed)
+        return revived
+
+    def _bring_back(self, check_point: PopCheckPoint) -> int | None:
+        """Puts what is not acknowledged into the retry topic; None if that failed."""
+        broker = self._broker
+        offsets = check_point.unacked()
+        if not offsets or check_point.topic not in broker.topics:
+            return 0
+        retry_topic = check_point.topic
+        if not retry_topic.startswith(names.RETRY_PREFIX):
+            retry_topic = names.pop_retry_topic(
+                retry_topic, check_point.group, v2=broker.config.enable_retry_topic_v2
+            )
+        messages = []
+        for offset in offsets:
+            unit = broker.store.consume_queue_unit(check_point.topic, check_point.queue_id, offset)
+            message = None
+            if unit is not None and unit.is_message:
+                message = broker.store.look_message_by_offset(
+                    unit.commit_log_offset, unit.record_size
+                )
+            if message is not None:
+                messages.append(self._again(message, retry_topic, check_point))
+        if not messages:
+            return 0
+        try:
+            broker.topics.create_internal(retry_topic, RETRY_QUEUE_NUMS)
+        except IllegalNameError as error:
+            _LOG.error("messages of %s are not brought back: %s", check_point.topic, error)
+            return 0
+        if broker.offsets.query(check_point.group, retry_topic, 0) < 0:
+            self._commit(retry_topic, check_point.group, 0, 0)
+        results = broker.store.append_messages(messages)
+        for result in results:
+            if not result.ok:
+                _LOG.error("%s: not brought back yet: %s", retry_topic, result.status.name)
+                return None
+        return len(messages)
+
+    def _again(
+        self, message: MessageExt, retry_topic: str, check_point: PopCheckPoint
+    ) -> MessageExtBrokerInner:
+        properties = message.properties
+        properties.setdefault(p.FIRST_POP_TIME, str(check_point.pop_time))
+        properties.setdefault("ORIGIN_GROUP", check_point.group)
+        return MessageExtBrokerInner(
+            retry_topic,
+            message.body,
+            p.encode_properties(properties),
+            0,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            self._broker.store_host,
+            message.reconsume_times + 1,
+            wait_store_ok=False,
+            convert=False,
+        )
+
+    def runtime_info(self) -> dict[str, str]:
+        """Keys of GET_BROKER_RUNTIME_INFO."""
+        return {
+            "popPollingNum": str(len(self.polling)),
+            "popBufferNum": str(len(self.buffer)),
+        }
+
+
+def with_topic_and_receipt(message: MessageExt, topic: str, receipt: str) -> bytes:
+    """A record of a retry topic as clients get it: under the original topic, with its receipt."""
+    raw = message.properties_raw
+    if p.find_property(raw, b"POP_CK") is None:
+        raw = p.append_property(raw, p.POP_CK, receipt)
+    encoded = topic.encode()
+    magic = MAGIC_V1 if len(encoded) <= 127 else MAGIC_V2
+    size = record_size(len(message.body), len(encoded), len(raw), message.sys_flag, magic)
+    return replace(message, topic=topic, properties_raw=raw, magic=magic, record_size=size).encode()
+
+
+assert NORMAL == "0"

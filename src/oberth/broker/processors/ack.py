@@ -1,0 +1,229 @@
+"""AckMessageProcessor: 200051, 200151 and 200053.
+
+RocketMQ: AckMessageProcessor, ChangeInvisibleTimeProcessor.
+
+Acknowledging twice is harmless, and so is acknowledging what was handed out again since: the ack
+names the pop that it belongs to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oberth.broker import remarks
+from oberth.broker.pop.check_point import (
+    ORDER_REVIVE_QUEUE,
+    CheckPointError,
+    PopAck,
+    PopCheckPoint,
+    parse_receipt,
+    real_topic,
+)
+from oberth.broker.pop.pop_service import PopService
+from oberth.broker.processors.pop import PopMessageProcessor
+from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
+from oberth.remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.headers.base import HeaderError
+from oberth.remoting.headers.pop import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+    from oberth.remoting.aio.channel import Channel
+
+_Answer = tuple[int, str | None]
+_OK: _Answer = (int(ResponseCode.SUCCESS), None)
+
+
+class AckMessageProcessor:
+    """Takes acknowledgements of popped messages."""
+
+    def __init__(self, broker: Broker, service: PopService, pops: PopMessageProcessor) -> None:
+        self._broker = broker
+        self._service = service
+        self._pops = pops
+
+    def ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """200051: one message is consumed."""
+        del channel
+        header = request.header(AckMessageRequestHeader)
+        try:
+            receipt = parse_receipt(header.extra_info)
+        except CheckPointError as error:
+            raise HeaderError(str(error)) from None
+        refusal = self._check(header.topic, header.queue_id, header.offset)
+        if refusal is None:
+            refusal = self._ack(
+                PopAck(
+                    (header.offset,),
+                    receipt.start_offset,
+                    receipt.pop_time,
+                    header.queue_id,
+                    header.topic,
+                    header.consumer_group,
+                    receipt.broker_name,
+                ),
+                receipt.revive_queue_id,
+                receipt.invisible_time,
+            )
+        return create_response(request, *refusal)
+
+    def batch_ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """200151: messages of several pops are consumed."""
+        del channel
+        body = BatchAckMessageRequestBody.decode(request.body_bytes())
+        if not body.acks:
+            return create_response(request, ResponseCode.NO_MESSAGE)
+        for each in body.acks:
+            code, remark = self._batch(each, body.broker_name)
+            if code != ResponseCode.SUCCESS:
+                return create_response(request, code, remark)
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def _batch(self, batch: BatchAck, broker_name: str) -> _Answer:
+        topic = real_topic(batch.t, batch.c, batch.r)
+        topic_config = self._broker.topics.get(topic)
+        if topic_config is None:
+            return self._topic_unknown(topic)
+        if not 0 <= batch.q < topic_config.read_queue_nums:
+            return self._queue_illegal(topic, batch.q, topic_config.read_queue_nums)
+        store = self._broker.store
+        low = max(store.min_offset_in_queue(topic, batch.q), 0)
+        high = store.max_offset_in_queue(topic, batch.q)
+        offsets = tuple(offset for offset in batch.offsets() if low <= offset <= high)
+        if not offsets:
+            return int(ResponseCode.NO_MESSAGE), None
+        ack = PopAck(
+            offsets,
+            batch.so,
+            batch.pt,
+            batch.q,
+            topic,
+            batch.c,
+            broker_name or self._broker.config.broker_name,
+            is_batch=True,
+        )
+        return self._ack(ack, batch.rq, batch.it)
+
+    def _ack(self, ack: PopAck, revive_queue_id: int, invisible_time: int) -> _Answer:
+        if revive_queue_id == ORDER_REVIVE_QUEUE:
+            for offset in ack.offsets:
+                if not self._service.ack_in_order(
+                    ack.topic, ack.group, ack.queue_id, offset, ack.pop_time
+                ):
+                    return (
+                        int(ResponseCode.MESSAGE_ILLEGAL),
+                        f"offset is illegal, key:{ack.topic}@{ack.group}, old:"
+                        f"{self._broker.offsets.query(ack.group, ack.topic, ack.queue_id)}, "
+                        f"commit:{offset}, next:-1",
+                    )
+            if not self._service.orders.is_blocked(
+                ack.topic, ack.group, ack.queue_id, None, self._broker.now_ms()
+            ):
+                self._pops.queue_unlocked(ack.topic, ack.group, ack.queue_id)
+            return _OK
+        if not 0 <= revive_queue_id < REVIVE_QUEUE_NUMS:
+            return int(ResponseCode.SYSTEM_ERROR), f"reviveQid {revive_queue_id} is illegal"
+        if not self._service.ack(ack, revive_queue_id, invisible_time):
+            return int(ResponseCode.SYSTEM_ERROR), "put ack msg error"
+        return _OK
+
+    def _check(self, topic: str, queue_id: int, offset: int) -> _Answer | None:
+        topic_config = self._broker.topics.get(topic)
+        if topic_config is None:
+            return self._topic_unknown(topic)
+        if not 0 <= queue_id < topic_config.read_queue_nums:
+            return self._queue_illegal(topic, queue_id, topic_config.read_queue_nums)
+        store = self._broker.store
+        low = store.min_offset_in_queue(topic, queue_id)
+        high = store.max_offset_in_queue(topic, queue_id)
+        if not low <= offset <= high:
+            return (
+                int(ResponseCode.NO_MESSAGE),
+                f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
+            )
+        return None
+
+    @staticmethod
+    def _topic_unknown(topic: str) -> _Answer:
+        return int(ResponseCode.TOPIC_NOT_EXIST), remarks.topic_not_exist(topic)
+
+    @staticmethod
+    def _queue_illegal(topic: str, queue_id: int, queue_nums: int) -> _Answer:
+        return (
+            int(ResponseCode.MESSAGE_ILLEGAL),
+            f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
+            f"[{queue_nums}]",
+        )
+
+    # ------------------------------------------------------------------------------------- 200053
+
+    def change_invisible_time(
+        self, channel: Channel, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """200053: a message is to stay invisible for another time, from now on."""
+        del channel
+        header = request.header(ChangeInvisibleTimeRequestHeader)
+        try:
+            receipt = parse_receipt(header.extra_info)
+        except CheckPointError as error:
+            raise HeaderError(str(error)) from None
+        now_ms = self._broker.now_ms()
+        answer = ChangeInvisibleTimeResponseHeader(
+            pop_time=now_ms,
+            invisible_time=header.invisible_time,
+            revive_qid=receipt.revive_queue_id,
+        )
+        refusal = self._check(header.topic, header.queue_id, header.offset)
+        if refusal is not None:
+            return create_response(request, *refusal, header=answer)
+        topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+        if receipt.revive_queue_id == ORDER_REVIVE_QUEUE:
+            answer.pop_time = receipt.pop_time
+            self._service.orders.set_next_visible(
+                topic,
+                group,
+                queue_id,
+                header.offset,
+                receipt.pop_time,
+                now_ms + header.invisible_time,
+            )
+            return create_response(request, ResponseCode.SUCCESS, header=answer)
+        if not 0 <= receipt.revive_queue_id < REVIVE_QUEUE_NUMS:
+            return create_response(
+                request, ResponseCode.SYSTEM_ERROR, "reviveQid is illegal", header=answer
+            )
+        check_point = PopCheckPoint(
+            header.offset,
+            now_ms,
+            header.invisible_time,
+            queue_id,
+            topic,
+            group,
+            self._broker.config.broker_name,
+            (0,),
+        )
+        # First the new one: between the two the message is delivered twice rather than never.
+        if not self._service.put_check_point(check_point, receipt.revive_queue_id):
+            return create_response(
+                request, ResponseCode.SYSTEM_ERROR, "append check point failed", header=answer
+            )
+        self._service.ack(
+            PopAck(
+                (header.offset,),
+                receipt.start_offset,
+                receipt.pop_time,
+                queue_id,
+                topic,
+                group,
+                receipt.broker_name,
+            ),
+            receipt.revive_queue_id,
+            receipt.invisible_time,
+        )
+        return create_response(request, ResponseCode.SUCCESS, header=answer)

@@ -1,0 +1,239 @@
+"""AssignmentProcessor: 400, 401 and 402. RocketMQ: QueryAssignmentProcessor.
+
+Who consumes which queues of a topic, worked out by the broker instead of by each client, and
+whether a group pulls or pops a topic; the latter is kept in messageRequestMode.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from oberth.broker import remarks
+from oberth.broker.config_file import ConfigFile
+from oberth.broker.consumers import BROADCASTING
+from oberth.client.rebalance import (
+    allocate_average,
+    allocate_by_circle,
+    allocate_consistent_hash,
+)
+from oberth.errors import RemotingError
+from oberth.formats import names
+from oberth.formats.config_files import MessageRequestMode, MessageRequestModes
+from oberth.remoting.bodies.base import BodyError, MessageQueue
+from oberth.remoting.bodies.pop import (
+    MessageQueueAssignment,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    SetMessageRequestModeRequestBody,
+)
+from oberth.remoting.bodies.route import QueueData, TopicRouteData
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand, create_request, create_response
+from oberth.remoting.headers.namesrv import GetRouteInfoRequestHeader
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+    from oberth.remoting.aio.channel import Channel
+
+PULL: Final = "PULL"
+POP: Final = "POP"
+ROUTE_AGE_MS_MAX: Final = 5_000
+"""How long a topic's route is used before the name servers are asked again."""
+
+ROUTE_TIMEOUT_S: Final = 3.0
+ROUTES_MAX: Final = 10_000
+PERM_READ: Final = 4
+ALL_QUEUES: Final = -1
+
+_Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
+
+_STRATEGIES: Final[dict[str, _Allocate]] = {
+    "AVG": allocate_average,
+    "AVG_BY_CIRCLE": allocate_by_circle,
+    "CONSISTENT_HASH": allocate_consistent_hash,
+}
+
+
+class AssignmentProcessor:
+    """Assigns queues, and keeps the request modes. One of the broker's parts."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._file = ConfigFile(Path(broker.config_dir) / "messageRequestMode.json")
+        self._modes: dict[str, dict[str, MessageRequestMode]] = {}
+        self._routes: dict[str, tuple[int, list[QueueData]]] = {}
+        broker.parts.append(self)
+
+    def load(self) -> None:
+        """See Part."""
+        self._file.load(self._read)
+
+    def close(self) -> None:
+        """See Part; every change was written when it was made."""
+
+    def _read(self, document: Any) -> None:
+        modes = MessageRequestModes.from_json(document, "messageRequestMode.json")
+        self._modes = modes.message_request_mode_map
+
+    # ------------------------------------------------------------------------------- 401 and 402
+
+    def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """401: whether a group pulls or pops a topic."""
+        del channel
+        body = SetMessageRequestModeRequestBody.decode(request.body_bytes())
+        if body.topic.startswith(names.RETRY_PREFIX):
+            return create_response(
+                request, ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode"
+            )
+        if body.topic not in self._broker.topics:
+            return create_response(
+                request, ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(body.topic)
+            )
+        if self._broker.groups.find(body.consumer_group) is None:
+            return create_response(
+                request,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remarks.group_not_exist(body.consumer_group),
+            )
+        if body.mode not in (PULL, POP):
+            return create_response(
+                request, ResponseCode.INVALID_PARAMETER, f"mode {body.mode!r} is not PULL or POP"
+            )
+        self._modes.setdefault(body.topic, {})[body.consumer_group] = MessageRequestMode(
+            consumer_group=body.consumer_group,
+            mode=body.mode,
+            pop_share_queue_num=body.pop_share_queue_num,
+            topic=body.topic,
+        )
+        self._file.write(self.encode(), sync=True)
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """402: every mode, for slaves."""
+        del channel
+        return create_response(request, ResponseCode.SUCCESS, body=self.encode(pretty=False))
+
+    def encode(self, *, pretty: bool = True) -> bytes:
+        """The file's bytes."""
+        return MessageRequestModes(message_request_mode_map=self._modes).encode(pretty=pretty)
+
+    def mode_of(self, topic: str, group: str) -> tuple[str, int]:
+        """Mode and number of shared queues."""
+        stored = self._modes.get(topic, {}).get(group)
+        if stored is not None:
+            return stored.mode, stored.pop_share_queue_num
+        config = self._broker.config
+        if topic.startswith(names.RETRY_PREFIX):
+            return PULL, config.default_pop_share_queue_num
+        return config.default_message_request_mode, config.default_pop_share_queue_num
+
+    # ---------------------------------------------------------------------------------------- 400
+
+    async def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """400: the queues of one client, and how to get at their messages."""
+        del channel
+        body = QueryAssignmentRequestBody.decode(request.body_bytes())
+        mode, share = self.mode_of(body.topic, body.consumer_group)
+        queues = await self._queues(body.topic)
+        assigned = self._assign(body, mode, share, queues) if queues else None
+        answer = QueryAssignmentResponseBody()
+        if assigned is not None:
+            answer.message_queue_assignments = [
+                MessageQueueAssignment(message_queue=queue, mode=mode) for queue in assigned
+            ]
+        return create_response(request, ResponseCode.SUCCESS, body=answer.encode())
+
+    def _assign(
+        self, body: QueryAssignmentRequestBody, mode: str, share: int, queues: list[MessageQueue]
+    ) -> list[MessageQueue] | None:
+        if (
+            body.message_model == BROADCASTING
+            or not self._broker.config.server_load_balancer_enable
+        ):
+            return queues
+        group = self._broker.consumers.get(body.consumer_group)
+        allocate = _STRATEGIES.get(body.strategy_name)
+        if group is None or allocate is None:
+            return None
+        client_ids = sorted(group.client_ids())
+        if mode != POP:
+            return allocate(body.client_id, queues, client_ids)
+        return share_queues(body.client_id, queues, client_ids, share, allocate)
+
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        """All readable queues of a topic, on all brokers, sorted."""
+        datas = await self._route(topic)
+        return sorted(
+            MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=queue_id)
+            for data in datas
+            if data.perm & PERM_READ
+            for queue_id in range(data.read_queue_nums)
+        )
+
+    async def _route(self, topic: str) -> list[QueueData]:
+        now_ms = self._broker.now_ms()
+        known = self._routes.get(topic)
+        if known is not None and now_ms - known[0] < ROUTE_AGE_MS_MAX:
+            return known[1]
+        datas = await self._ask_route(topic)
+        own = self._broker.registered_topic(topic)
+        name = self._broker.config.broker_name
+        if own is not None and all(data.broker_name != name for data in datas):
+            # Our own queues are known here before any name server knows them.
+            data = QueueData(
+                broker_name=name,
+                perm=own.perm,
+                read_queue_nums=own.read_queue_nums,
+                write_queue_nums=own.write_queue_nums,
+            )
+            datas = [*datas, data]
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[topic] = (now_ms, datas)
+        return datas
+
+    async def _ask_route(self, topic: str) -> list[QueueData]:
+        broker = self._broker
+        for address in broker.config.namesrv_addresses:
+            if broker.client is None:
+                break
+            header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+            call = create_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+            try:
+                response = await broker.client.invoke(address, call, timeout_s=ROUTE_TIMEOUT_S)
+                if response.code == ResponseCode.SUCCESS:
+                    return TopicRouteData.decode(response.body_bytes()).queue_datas
+            except (RemotingError, BodyError):
+                continue
+        return []
+
+
+def share_queues(
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    client_ids: Sequence[str],
+    share: int,
+    allocate: _Allocate,
+) -> list[MessageQueue]:
+    """The queues that a client pops: its own share and those of the next ``share`` clients.
+
+    With everything shared one queue -1 a broker stands for all. RocketMQ: allocate4Pop.
+    """
+    if client_id not in client_ids:
+        return []
+    if share <= 0 or share >= len(client_ids) - 1:
+        topics = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
+        return [
+            MessageQueue(topic=topic, broker_name=name, queue_id=ALL_QUEUES)
+            for topic, name in topics
+        ]
+    index = client_ids.index(client_id)
+    if len(client_ids) > len(queues):
+        return [queues[index % len(queues)]]
+    found: list[MessageQueue] = []
+    for number in range(share + 1):
+        other = client_ids[(index + number) % len(client_ids)]
+        found += allocate(other, queues, client_ids)
+    return found

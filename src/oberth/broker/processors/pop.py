@@ -1,0 +1,633 @@
+"""PopMessageProcessor: 200050, 200052, 200054 and 200055.
+
+RocketMQ: PopMessageProcessor, PeekMessageProcessor, NotificationProcessor, PollingInfoProcessor.
+
+Every answer of 200050 has the four header fields that clients unbox without a look, whatever its
+code. What is not found is waited for until bornTime + pollTime, by the client's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from typing import TYPE_CHECKING, Final
+
+from oberth.broker import remarks
+from oberth.broker.pop.check_point import (
+    MESSAGES_PER_POP_MAX,
+    ORDER_REVIVE_QUEUE,
+    Receipt,
+    offset_info,
+    retry_flag,
+)
+from oberth.broker.pop.polling import ANY_QUEUE, Matches, Waiting
+from oberth.broker.pop.pop_service import PoppedQueue, PopService, with_topic_and_receipt
+from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
+from oberth.broker.subscriptions import Subscription, SubscriptionError, build_subscription
+from oberth.formats import names
+from oberth.formats.topic_config import TopicConfig
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.headers.pop import (
+    NotificationRequestHeader,
+    NotificationResponseHeader,
+    PeekMessageRequestHeader,
+    PollingInfoRequestHeader,
+    PollingInfoResponseHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from oberth.store.messages import MessageFilter, TagsFilter
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+    from oberth.remoting.aio.channel import Channel
+
+TOO_LATE_MS: Final = 500
+"""A request that comes so long after its client stopped waiting is not worked on."""
+
+_FOUND: Final = "FOUND"
+
+
+class _Refusal(Exception):
+    """A check that failed; the code and remark to answer with."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = int(code)
+        self.remark = remark
+
+
+class _Filter:
+    """What a group wants: for the store, and for what arrives while a request waits."""
+
+    __slots__ = ("arrives", "stored")
+
+    def __init__(self, stored: MessageFilter | None, arrives: Matches | None) -> None:
+        self.stored = stored
+        self.arrives = arrives
+
+
+class PopMessageProcessor:
+    """Hands messages out for a time."""
+
+    def __init__(self, broker: Broker, service: PopService) -> None:
+        self._broker = broker
+        self._service = service
+        self._broker_gets = broker.stats.item(BROKER_GET_NUMS, broker.config.broker_cluster_name)
+        self._woken: list[Waiting] = []
+        self._wake_scheduled = False
+        self._unlocks: list[tuple[int, str, str, int]] = []  # heap: when blocked queues are free
+        broker.arrival_listeners.append(self._on_arrival)
+        broker.ticks.append(self._on_time)
+
+    # ------------------------------------------------------------------------------------- 200050
+
+    def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """200050: hand messages out, or wait for some."""
+        fields = request.ext_fields
+        if fields is not None and fields.get("bornTime", "0") == "0":
+            fields["bornTime"] = str(self._broker.now_ms())
+        header = request.header(PopMessageRequestHeader)
+        now_ms = self._broker.now_ms()
+        try:
+            topic_config = self._check(channel, header, now_ms)
+            wanted = self._filter(header.consumer_group, header.topic, header.exp_type, header.exp)
+        except _Refusal as refusal:
+            return self._empty(request, header, refusal.code, refusal.remark, now_ms)
+        self._broker.dispatch_now()
+        is_order = header.order is True
+        revive_queue_id = ORDER_REVIVE_QUEUE if is_order else self._service.next_revive_queue()
+        popped, rest = self._pop_topic(
+            header, topic_config, wanted, revive_queue_id, now_ms, is_order=is_order
+        )
+        if not popped:
+            return self._wait(channel, request, header, wanted, now_ms, is_order=is_order)
+        return self._answer(request, header, popped, rest, revive_queue_id, now_ms)
+
+    def _check(self, channel: Channel, header: PopMessageRequestHeader, now_ms: int) -> TopicConfig:
+        """The checks in the reference's order."""
+        broker = self._broker
+        if now_ms - header.born_time - header.poll_time > TOO_LATE_MS:
+            raise _Refusal(
+                ResponseCode.POLLING_TIMEOUT,
+                f"the broker[{broker.ip}] pop message is timeout too much",
+            )
+        if not broker.config.readable:
+            raise _Refusal(
+                ResponseCode.NO_PERMISSION, f"the broker[{broker.ip}] pop message is forbidden"
+            )
+        if not 1 <= header.max_msg_nums <= MESSAGES_PER_POP_MAX:
+            raise _Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{broker.ip}] pop message's num is greater than {MESSAGES_PER_POP_MAX}",
+            )
+        if broker.timers is None:
+            raise _Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker[{broker.ip}] pop message is forbidden because timerWheelEnable "
+                "is false",
+            )
+        return self._check_topic_and_group(
+            channel, header.topic, header.queue_id, header.consumer_group, "pop"
+        )
+
+    def _check_topic_and_group(
+        self, channel: Channel, topic: str, queue_id: int, group: str, what: str
+    ) -> TopicConfig:
+        broker = self._broker
+        topic_config = broker.topics.get(topic)
+        if topic_config is None:
+            raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(topic))
+        if not topic_config.is_readable:
+            raise _Refusal(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic}] {what} message is forbidden"
+            )
+        if queue_id >= topic_config.read_queue_nums:
+            raise _Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
+                f"[{topic_config.read_queue_nums}] consumer:[/{channel.remote}]",
+            )
+        group_config = broker.groups.find(group)
+        if group_config is None:
+            raise _Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remarks.group_not_exist(group)
+            )
+        if not group_config.consume_enable:
+            raise _Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+        return topic_config
+
+    def _filter(
+        self, group: str, topic: str, expression_type: str | None, expression: str | None
+    ) -> _Filter:
+        broker = self._broker
+        try:
+            subscription = build_subscription(
+                topic, expression or "*", expression_type, broker.now_ms()
+            )
+        except SubscriptionError as error:
+            raise _Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {error}",
+            ) from None
+        # Nobody needs to send a heartbeat with this topic: the pop itself says what is wanted.
+        known = broker.consumers.find_subscription(group, topic)
+        if known is None or known.sub_string != subscription.sub_string:
+            broker.consumers.compensate_subscription(group, subscription, broker.now_ms())
+            retry = names.pop_retry_topic(topic, group, v2=broker.config.enable_retry_topic_v2)
+            broker.consumers.compensate_subscription(group, Subscription(retry), broker.now_ms())
+        if subscription.is_tag:
+            if not subscription.codes:
+                return _Filter(None, None)
+            tags = TagsFilter(subscription.codes)
+            codes = subscription.codes
+            return _Filter(tags, lambda tags_code, _: tags_code in codes)
+        if not broker.config.enable_property_filter or broker.expressions is None:
+            raise _Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by "
+                f"{subscription.expression_type}",
+            )
+        try:
+            stored, arrives = broker.expressions.filters(group, subscription, from_request=True)
+        except SubscriptionError as error:
+            raise _Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {error}",
+            ) from None
+        return _Filter(stored, lambda _, raw: arrives.matches_properties(raw))
+
+    def _retry_topics(self, topic: str, group: str) -> list[str]:
+        """The group's POP retry topics of a topic that exist."""
+        config = self._broker.config
+        found = []
+        if config.enable_retry_topic_v2:
+            found.append(names.pop_retry_topic(topic, group, v2=True))
+        if not config.enable_retry_topic_v2 or config.retrieve_message_from_pop_retry_topic_v1:
+            found.append(names.pop_retry_topic(topic, group))
+        return [each for each in found if each in self._broker.topics]
+
+    def _pop_topic(
+        self,
+        header: PopMessageRequestHeader,
+        topic_config: TopicConfig,
+        wanted: _Filter,
+        revive_queue_id: int,
+        now_ms: int,
+        *,
+        is_order: bool,
+    ) -> tuple[list[PoppedQueue], int]:
+        """Messages of as many queues as it takes; what, and how many are left."""
+        group, topic = header.consumer_group, header.topic
+        retry_first = random.randrange(100) < self._broker.config.pop_from_retry_probability
+        retries: list[tuple[str, int]] = []
+        if not is_order:
+            for retry in self._retry_topics(topic, group):
+                config = self._broker.topics.get(retry)
+                count = config.read_queue_nums if config is not None else 0
+                retries += [(retry, queue_id) for queue_id in range(count)]
+        if header.queue_id < 0:
+            count = topic_config.read_queue_nums
+            start = random.randrange(max(count, 1))
+            queues = [(topic, (start + number) % count) for number in range(count)]
+        else:
+            queues = [(topic, header.queue_id)]
+        popped: list[PoppedQueue] = []
+        rest = 0
+        left = header.max_msg_nums
+        for each_topic, queue_id in [*retries, *queues] if retry_first else [*queues, *retries]:
+            found, behind = self._service.pop_queue(
+                each_topic,
+                group,
+                queue_id,
+                left,
+                init_mode=header.init_mode,
+                message_filter=wanted.stored if each_topic == topic else None,
+                pop_time=now_ms,
+                invisible_time=header.invisible_time,
+                revive_queue_id=revive_queue_id,
+                is_order=is_order,
+                attempt_id=header.attempt_id,
+            )
+            rest += behind
+            if found is not None:
+                popped.append(found)
+                left -= len(found.offsets)
+        return popped, rest
+
+    def _answer(
+        self,
+        request: RemotingCommand,
+        header: PopMessageRequestHeader,
+        popped: list[PoppedQueue],
+        rest: int,
+        revive_queue_id: int,
+        now_ms: int,
+    ) -> RemotingCommand:
+        broker = self._broker
+        group, topic = header.consumer_group, header.topic
+        starts: list[str] = []
+        offsets: list[str] = []
+        orders: list[str] = []
+        body: list[memoryview | bytes] = []
+        count = size = 0
+        for queue in popped:
+            flag = retry_flag(queue.topic, group) if queue.topic != topic else "0"
+            starts.append(offset_info(flag, queue.queue_id, [queue.start_offset]))
+            offsets.append(offset_info(flag, queue.queue_id, queue.offsets))
+            count += len(queue.offsets)
+            if header.order is True:
+                orders += self._service.orders.update(
+                    queue.topic,
+                    group,
+                    queue.queue_id,
+                    queue.offsets,
+                    attempt_id=header.attempt_id,
+                    pop_time=now_ms,
+                    invisible_time=header.invisible_time,
+                    retry_flag=flag,
+                )
+            if queue.topic == topic:
+                body += queue.records
+            else:
+                body += self._restored(queue, header, flag, revive_queue_id, now_ms)
+        size = sum(len(record) for record in body)
+        key = f"{topic}@{group}"
+        broker.stats.item(GROUP_GET_NUMS, key).add(count)
+        broker.stats.item(GROUP_GET_SIZE, key).add(size)
+        self._broker_gets.add(count)
+        if rest:
+            self._wake_next(topic, group, header.queue_id)
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            _FOUND,
+            header=PopMessageResponseHeader(
+                pop_time=now_ms,
+                invisible_time=header.invisible_time,
+                revive_qid=revive_queue_id,
+                rest_num=rest,
+                start_offset_info=";".join(starts),
+                msg_offset_info=";".join(offsets),
+                order_count_info=";".join(orders) or None,
+            ),
+            body=body,
+        )
+
+    def _restored(
+        self,
+        queue: PoppedQueue,
+        header: PopMessageRequestHeader,
+        flag: str,
+        revive_queue_id: int,
+        now_ms: int,
+    ) -> list[bytes]:
+        """Records of a retry topic, under the topic that they came from."""
+        store = self._broker.store
+        records = []
+        for offset in queue.offsets:
+            unit = store.consume_queue_unit(queue.topic, queue.queue_id, offset)
+            message = None
+            if unit is not None:
+                message = store.look_message_by_offset(unit.commit_log_offset, unit.record_size)
+            if message is None:
+                continue
+            receipt = Receipt(
+                queue.start_offset,
+                now_ms,
+                header.invisible_time,
+                revive_queue_id,
+                flag,
+                self._broker.config.broker_name,
+                queue.queue_id,
+                offset,
+            )
+            records.append(with_topic_and_receipt(message, header.topic, receipt.text))
+        return records
+
+    def _empty(
+        self,
+        request: RemotingCommand,
+        header: PopMessageRequestHeader,
+        code: int,
+        remark: str | None,
+        now_ms: int,
+    ) -> RemotingCommand:
+        return create_response(
+            request,
+            code,
+            remark,
+            header=PopMessageResponseHeader(
+                pop_time=now_ms, invisible_time=header.invisible_time, revive_qid=0, rest_num=0
+            ),
+        )
+
+    # ------------------------------------------------------------------------------------ waiting
+
+    def _wait(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header: PopMessageRequestHeader,
+        wanted: _Filter,
+        now_ms: int,
+        *,
+        is_order: bool,
+    ) -> RemotingCommand | None:
+        deadline_ms = header.born_time + header.poll_time
+        if header.poll_time <= 0 or deadline_ms <= now_ms:
+            return self._empty(
+                request, header, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", now_ms
+            )
+        waiting = Waiting(
+            channel,
+            request,
+            header.topic,
+            header.consumer_group,
+            max(header.queue_id, ANY_QUEUE),
+            deadline_ms,
+            wanted.arrives,
+        )
+        if not self._service.polling.wait(waiting):
+            return self._empty(request, header, ResponseCode.POLLING_FULL, None, now_ms)
+        if is_order:
+            self._wake_when_unlocked(header.topic, header.consumer_group, header.queue_id)
+        return None
+
+    def _wake_when_unlocked(self, topic: str, group: str, queue_id: int) -> None:
+        """Nothing arrives when an invisible time ends, so it is noted down."""
+        topic_config = self._broker.topics.get(topic)
+        count = topic_config.read_queue_nums if topic_config is not None else 0
+        for each in range(count) if queue_id < 0 else (queue_id,):
+            visible_ms = self._service.orders.visible_at(topic, group, each)
+            if visible_ms is not None:
+                heapq.heappush(self._unlocks, (visible_ms, topic, group, each))
+
+    def queue_unlocked(self, topic: str, group: str, queue_id: int) -> None:
+        """A queue of ordered consumption may be popped again."""
+        self._wake_next(topic, group, queue_id)
+        self._wake_next(topic, group, ANY_QUEUE)
+
+    def _wake_next(self, topic: str, group: str, queue_id: int) -> None:
+        waiting = self._service.polling.take(topic, group, max(queue_id, ANY_QUEUE))
+        if waiting is not None:
+            self._wake_soon([waiting])
+
+    def _on_arrival(
+        self,
+        topic: str,
+        queue_id: int,
+        max_offset: int,
+        tags_code: int | None,
+        properties_raw: bytes,
+    ) -> None:
+        del max_offset
+        if len(self._service.polling):
+            woken = self._service.polling.on_message_arriving(
+                topic, queue_id, tags_code, properties_raw
+            )
+            if woken:
+                self._wake_soon(woken)
+
+    def _wake_soon(self, woken: list[Waiting]) -> None:
+        """Runs requests again after the dispatch that is going on."""
+        self._woken += woken
+        if not self._wake_scheduled:
+            self._wake_scheduled = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wake_scheduled = False
+        woken, self._woken = self._woken, []
+        for waiting in woken:
+            self._run_again(waiting)
+
+    def _run_again(self, waiting: Waiting) -> None:
+        channel: Channel = waiting.channel  # type: ignore[assignment]
+        request: RemotingCommand = waiting.request
+        if channel.is_closed:
+            return
+        if request.code == RequestCode.NOTIFICATION:
+            response = self.notification(channel, request)
+        else:
+            response = self.pop(channel, request)
+        if response is not None:
+            channel.reply(request, response)
+
+    def _on_time(self, now_ms: int) -> None:
+        while self._unlocks and self._unlocks[0][0] <= now_ms:
+            _, topic, group, queue_id = heapq.heappop(self._unlocks)
+            self.queue_unlocked(topic, group, queue_id)
+        for waiting in self._service.polling.on_time(now_ms):
+            self._answer_late(waiting, now_ms)
+
+    def _answer_late(self, waiting: Waiting, now_ms: int) -> None:
+        channel: Channel = waiting.channel  # type: ignore[assignment]
+        request: RemotingCommand = waiting.request
+        if channel.is_closed:
+            return
+        if request.code == RequestCode.NOTIFICATION:
+            response = create_response(
+                request, ResponseCode.SUCCESS, header=NotificationResponseHeader(has_msg=False)
+            )
+        else:
+            header = request.header(PopMessageRequestHeader)
+            response = self._empty(
+                request, header, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", now_ms
+            )
+        channel.reply(request, response)
+
+    def answer_all(self) -> None:
+        """The broker stops: nobody is kept waiting."""
+        now_ms = self._broker.now_ms()
+        for waiting in self._service.polling.clear():
+            self._answer_late(waiting, now_ms)
+
+    # ------------------------------------------------------------------------------------- 200052
+
+    def peek(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """200052: show messages without handing them out."""
+        header = request.header(PeekMessageRequestHeader)
+        broker = self._broker
+        store = broker.store
+        now_ms = broker.now_ms()
+        group, topic = header.consumer_group, header.topic
+
+        def answer(
+            code: int, remark: str | None, rest: int = 0, body: list[memoryview] | bytes = b""
+        ) -> RemotingCommand:
+            return create_response(
+                request,
+                code,
+                remark,
+                header=PopMessageResponseHeader(
+                    pop_time=now_ms, invisible_time=0, revive_qid=0, rest_num=rest
+                ),
+                body=body,
+            )
+
+        if not broker.config.readable:
+            return answer(
+                ResponseCode.NO_PERMISSION, f"the broker[{broker.ip}] peeking message is forbidden"
+            )
+        try:
+            topic_config = self._check_topic_and_group(
+                channel, topic, header.queue_id, group, "peeking"
+            )
+        except _Refusal as refusal:
+            return answer(refusal.code, refusal.remark)
+        broker.dispatch_now()
+        left = min(max(header.max_msg_nums, 1), MESSAGES_PER_POP_MAX)
+        records: list[memoryview] = []
+        rest = 0
+        retries = [(each, 0) for each in self._retry_topics(topic, group)]
+        if header.queue_id < 0:
+            queues = [(topic, each) for each in range(topic_config.read_queue_nums)]
+            random.shuffle(queues)
+        else:
+            queues = [(topic, header.queue_id)]
+        for each_topic, queue_id in [*retries, *queues]:
+            offset = self._peek_offset(each_topic, group, queue_id)
+            end = store.max_offset_in_queue(each_topic, queue_id)
+            if left > 0 and offset < end:
+                result = store.get_message(group, each_topic, queue_id, offset, left)
+                records += result.records
+                left -= result.message_count
+                offset = result.next_begin_offset
+            rest += max(end - offset, 0)
+        if not records:
+            return answer(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+        return answer(ResponseCode.SUCCESS, _FOUND, rest, records)
+
+    def _peek_offset(self, topic: str, group: str, queue_id: int) -> int:
+        """Where the next pop would begin; nothing is set up."""
+        broker = self._broker
+        offset = broker.offsets.query(group, topic, queue_id)
+        if offset < 0:
+            offset = max(broker.store.min_offset_in_queue(topic, queue_id), 0)
+        return max(offset, self._service.buffer.latest_offset(topic, group, queue_id))
+
+    # ------------------------------------------------------------------------------ 200054, 200055
+
+    def notification(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """200054: whether there is anything to pop, now or within the poll time."""
+        header = request.header(NotificationRequestHeader)
+        broker = self._broker
+        now_ms = broker.now_ms()
+        if not broker.config.readable:
+            return create_response(
+                request,
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{broker.ip}] peeking message is forbidden",
+                ext_fields={},
+            )
+        try:
+            topic_config = self._check_topic_and_group(
+                channel, header.topic, header.queue_id, header.consumer_group, "peeking"
+            )
+            wanted = _Filter(None, None)
+            if header.exp:
+                wanted = self._filter(
+                    header.consumer_group, header.topic, header.exp_type, header.exp
+                )
+        except _Refusal as refusal:
+            return create_response(request, refusal.code, refusal.remark, ext_fields={})
+        broker.dispatch_now()
+        has_message = self._has_message(header, topic_config, now_ms)
+        deadline_ms = header.born_time + header.poll_time
+        is_full = False
+        if not has_message and header.poll_time > 0 and deadline_ms > now_ms:
+            waiting = Waiting(
+                channel,
+                request,
+                header.topic,
+                header.consumer_group,
+                max(header.queue_id, ANY_QUEUE),
+                deadline_ms,
+                wanted.arrives,
+            )
+            if self._service.polling.wait(waiting):
+                if header.order is True:
+                    self._wake_when_unlocked(header.topic, header.consumer_group, header.queue_id)
+                return None
+            is_full = True
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            header=NotificationResponseHeader(has_msg=has_message, polling_full=is_full),
+        )
+
+    def _has_message(
+        self, header: NotificationRequestHeader, topic_config: TopicConfig, now_ms: int
+    ) -> bool:
+        group, topic = header.consumer_group, header.topic
+        is_order = header.order is True
+        queues = range(topic_config.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
+        candidates = [(topic, queue_id) for queue_id in queues]
+        if not is_order:
+            candidates += [(each, 0) for each in self._retry_topics(topic, group)]
+        orders = self._service.orders
+        store = self._broker.store
+        return any(
+            self._peek_offset(each, group, queue_id) < store.max_offset_in_queue(each, queue_id)
+            and not (
+                is_order and orders.is_blocked(each, group, queue_id, header.attempt_id, now_ms)
+            )
+            for each, queue_id in candidates
+        )
+
+    def polling_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """200055: how many requests wait at a queue."""
+        header = request.header(PollingInfoRequestHeader)
+        try:
+            self._check_topic_and_group(
+                channel, header.topic, header.queue_id, header.consumer_group, "pop"
+            )
+        except _Refusal as refusal:
+            return create_response(request, refusal.code, refusal.remark, ext_fields={})
+        count = self._service.polling.count(header.topic, header.consumer_group, header.queue_id)
+        return create_response(
+            request, ResponseCode.SUCCESS, header=PollingInfoResponseHeader(polling_num=count)
+        )

@@ -1,0 +1,407 @@
+"""POP over the wire: pops, acks, invisible times, retries, order, waiting, kills.
+
+The broker's clock is set forward, so what comes back after a time comes back now. A message that
+was handed out and not acknowledged must come again, whatever happened to the broker between; one
+that was acknowledged must not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from oberth.client.messages import MessageExt, decode_messages
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import RemotingCommand
+from oberth.testing.embedded_broker import EmbeddedBroker
+
+POP, ACK, PEEK, CHANGE, NOTIFY, POLLING, BATCH = (
+    200050, 200051, 200052, 200053, 200054, 200055, 200151,
+)  # fmt: skip
+GROUP = "G"
+TOPIC = "T"
+
+
+class Popped:
+    """A message with what acknowledges it."""
+
+    def __init__(self, message: MessageExt, topic: str, receipt: str, offset: int) -> None:
+        self.body = message.body
+        self.message = message
+        self.topic = topic
+        self.receipt = receipt
+        self.queue_id = int(receipt.split(" ")[6])
+        self.offset = offset
+
+
+class Peer:
+    """A client that pops."""
+
+    def __init__(self, mq: EmbeddedBroker, client: RemotingClient) -> None:
+        self.mq = mq
+        self.client = client
+
+    async def call(self, code: int, fields: dict[str, object], body: bytes = b"") -> Any:
+        request = RemotingCommand(code=code, body=body)
+        request.ext_fields = {name: str(value) for name, value in fields.items()}
+        return await self.client.invoke(self.mq.address, request, timeout_s=20.0)
+
+    async def send(self, body: bytes, queue_id: int = 0, properties: str = "") -> None:
+        fields: dict[str, object] = {
+            "a": "P", "b": TOPIC, "c": "TBW102", "d": 2, "e": queue_id, "f": 0, "g": 1, "h": 0,
+            "i": properties,
+        }  # fmt: skip
+        assert (await self.call(310, fields, body)).code == 0
+
+    def pop_fields(self, **changes: object) -> dict[str, object]:
+        return {
+            "consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "maxMsgNums": 32,
+            "invisibleTime": 30_000, "pollTime": 0, "bornTime": self.mq.clock(), "initMode": 0,
+            "expType": "TAG", "exp": "*", **changes,
+        }  # fmt: skip
+
+    async def pop(self, **changes: object) -> list[Popped]:
+        response = await self.call(POP, self.pop_fields(**changes))
+        if response.code != ResponseCode.SUCCESS:
+            assert response.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
+            assert {"popTime", "invisibleTime", "reviveQid", "restNum"} <= set(response.fields)
+            return []
+        return self.popped(response)
+
+    def popped(self, response: Any) -> list[Popped]:
+        fields = response.fields
+        starts = {
+            tuple(part.split(" ")[:2]): part.split(" ")[2]
+            for part in fields["startOffsetInfo"].split(";")
+        }
+        messages = iter(decode_messages(response.body, "broker-a"))
+        found = []
+        for part in fields["msgOffsetInfo"].split(";"):
+            flag, queue_id, offsets = part.split(" ")
+            for offset in offsets.split(","):
+                message = next(messages)
+                receipt = message.properties.get("POP_CK") or " ".join(
+                    (starts[flag, queue_id], fields["popTime"], fields["invisibleTime"],
+                     fields["reviveQid"], flag, "broker-a", queue_id, offset)
+                )  # fmt: skip
+                topic = {"0": TOPIC, "1": f"%RETRY%{GROUP}_{TOPIC}", "2": f"%RETRY%{GROUP}+{TOPIC}"}
+                assert message.topic == TOPIC
+                found.append(Popped(message, topic[receipt.split(" ")[4]], receipt, int(offset)))
+        assert next(messages, None) is None
+        return found
+
+    async def ack(self, popped: Popped) -> int:
+        response = await self.call(
+            ACK,
+            {
+                "consumerGroup": GROUP, "topic": popped.topic, "queueId": popped.queue_id,
+                "extraInfo": popped.receipt, "offset": popped.offset,
+            },
+        )  # fmt: skip
+        return int(response.code)
+
+    async def later(self, seconds: float) -> None:
+        """Sets the clock forward and lets the broker catch up: timer, revive, dispatch."""
+        self.mq.clock.advance(seconds=seconds)
+        for _ in range(12):
+            await asyncio.sleep(0.01)
+            self.mq.clock.advance(ms=100)
+
+    async def pop_all(self, rounds: int = 6, **changes: object) -> list[Popped]:
+        found = []
+        for _ in range(rounds):
+            found += await self.pop(**changes)
+        return found
+
+
+@pytest.fixture(params=["plain", "buffer"])
+async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
+    settings = {"popFromRetryProbability": "50"}
+    if request.param == "buffer":
+        settings["enablePopBufferMerge"] = "true"
+    async with EmbeddedBroker(settings) as mq, RemotingClient() as client:
+        yield Peer(mq, client)
+
+
+def bodies(popped: list[Popped]) -> list[bytes]:
+    return sorted(each.body for each in popped)
+
+
+async def test_what_is_not_acknowledged_comes_again(peer: Peer) -> None:
+    for number in range(10):
+        await peer.send(b"%d" % number, number % 2)
+    first = await peer.pop_all()
+    assert bodies(first) == [b"%d" % number for number in range(10)]
+    assert await peer.pop() == []
+    for each in first[:6]:
+        assert await peer.ack(each) == 0
+    assert await peer.ack(first[0]) == 0  # twice is harmless
+    await peer.later(20)
+    assert await peer.pop_all() == []
+    await peer.later(15)
+    again = await peer.pop_all()
+    assert bodies(again) == bodies(first[6:])
+    for each in again:
+        assert each.topic == f"%RETRY%{GROUP}_{TOPIC}"
+        assert each.message.reconsume_times == 1
+        assert each.message.properties["ORIGIN_GROUP"] == GROUP
+        assert "1ST_POP_TIME" in each.message.properties
+    assert await peer.ack(again[0]) == 0
+    await peer.later(35)
+    third = await peer.pop_all()
+    assert bodies(third) == bodies(again[1:])
+    assert {each.message.reconsume_times for each in third} == {2}
+    first_pops = {each.message.properties["1ST_POP_TIME"] for each in third}
+    assert first_pops == {each.message.properties["1ST_POP_TIME"] for each in again[1:]}
+
+
+async def test_batch_acks_count(peer: Peer) -> None:
+    for number in range(8):
+        await peer.send(b"%d" % number)
+    popped = await peer.pop()
+    start, pop_time, invisible, revive, *_ = popped[0].receipt.split(" ")
+    entry = {
+        "c": GROUP, "t": TOPIC, "r": "0", "so": int(start), "q": 0, "rq": int(revive),
+        "pt": int(pop_time), "it": int(invisible), "b": "fw==",
+    }  # fmt: skip
+    body = json.dumps({"brokerName": "broker-a", "acks": [entry]}).encode()
+    assert (await peer.call(BATCH, {}, body)).code == 0
+    assert (await peer.call(BATCH, {}, b'{"acks":[]}')).code == ResponseCode.NO_MESSAGE
+    await peer.later(35)
+    assert bodies(await peer.pop_all()) == [b"7"]
+
+
+async def test_an_invisible_time_can_be_changed(peer: Peer) -> None:
+    await peer.send(b"long")
+    await peer.send(b"short")
+    popped = {each.body: each for each in await peer.pop()}
+    for body, invisible in ((b"long", 90_000), (b"short", 5000)):
+        each = popped[body]
+        changed = await peer.call(
+            CHANGE,
+            {
+                "consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "extraInfo": each.receipt,
+                "offset": each.offset, "invisibleTime": invisible,
+            },
+        )  # fmt: skip
+        assert changed.code == 0
+        assert changed.fields["invisibleTime"] == str(invisible)
+    await peer.later(8)
+    assert bodies(await peer.pop_all(invisibleTime=600_000)) == [b"short"]
+    await peer.later(30)
+    assert await peer.pop_all() == []
+    await peer.later(60)
+    assert bodies(await peer.pop_all()) == [b"long"]
+
+
+async def test_a_pop_waits_for_a_message(peer: Peer) -> None:
+    await peer.send(b"first")
+    await peer.pop_all()
+    waiting = asyncio.ensure_future(peer.pop(pollTime=15_000))
+    await asyncio.sleep(0.1)
+    fields: dict[str, object] = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": -1}
+    assert (await peer.call(POLLING, fields)).fields["pollingNum"] == "1"
+    await peer.send(b"second")
+    assert bodies(await asyncio.wait_for(waiting, 5)) == [b"second"]
+
+
+async def test_waiting_ends_with_210_and_all_fields(peer: Peer) -> None:
+    await peer.send(b"x")
+    await peer.pop_all()
+    waiting = asyncio.ensure_future(peer.call(POP, peer.pop_fields(pollTime=15_000)))
+    await asyncio.sleep(0.1)
+    peer.mq.clock.advance(seconds=15)
+    response = await asyncio.wait_for(waiting, 5)
+    assert response.code == ResponseCode.POLLING_TIMEOUT
+    assert response.fields["restNum"] == "0"
+
+
+async def test_waiting_by_tag_ignores_others(peer: Peer) -> None:
+    await peer.send(b"x")
+    await peer.pop_all()
+    waiting = asyncio.ensure_future(peer.pop(pollTime=15_000, exp="A"))
+    await asyncio.sleep(0.1)
+    await peer.send(b"b", properties="TAGS\x01B\x02")
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await peer.send(b"a", properties="TAGS\x01A\x02")
+    assert bodies(await asyncio.wait_for(waiting, 5)) == [b"a"]
+
+
+async def test_notification_and_peek_hand_nothing_out(peer: Peer) -> None:
+    await peer.send(b"x")
+    fields: dict[str, object] = {
+        "consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "pollTime": 0,
+        "bornTime": peer.mq.clock(),
+    }  # fmt: skip
+    assert (await peer.call(NOTIFY, fields)).fields["hasMsg"] == "true"
+    peeked = await peer.call(PEEK, {**fields, "maxMsgNums": 8})
+    assert peeked.code == 0
+    assert peeked.body.count(b"x") >= 1
+    assert bodies(await peer.pop()) == [b"x"]
+    assert (await peer.call(NOTIFY, fields)).fields["hasMsg"] == "false"
+    assert (await peer.call(PEEK, {**fields, "maxMsgNums": 8})).code == ResponseCode.PULL_NOT_FOUND
+    waiting = asyncio.ensure_future(
+        peer.call(NOTIFY, {**fields, "pollTime": 15_000, "bornTime": peer.mq.clock()})
+    )
+    await asyncio.sleep(0.1)
+    await peer.send(b"y")
+    assert (await asyncio.wait_for(waiting, 5)).fields["hasMsg"] == "true"
+
+
+async def test_ordered_pops_block_until_all_is_acknowledged(peer: Peer) -> None:
+    for number in range(6):
+        await peer.send(b"%d" % number)
+    order: dict[str, object] = {"order": "true", "queueId": 0, "maxMsgNums": 2}
+    first = await peer.pop(**order, attemptId="a1")
+    assert bodies(first) == [b"0", b"1"]
+    assert first[0].receipt.split(" ")[3] == "999"
+    assert await peer.pop(**order, attemptId="a2") == []
+    assert bodies(await peer.pop(**order, attemptId="a1")) == [b"0", b"1"]
+    first = await peer.pop(**order, attemptId="a1")
+    assert await peer.ack(first[1]) == 0
+    assert await peer.pop(**order) == []
+    waiting = asyncio.ensure_future(peer.pop(**order, pollTime=15_000))
+    await asyncio.sleep(0.05)
+    assert await peer.ack(first[0]) == 0
+    second = await asyncio.wait_for(waiting, 5)
+    assert bodies(second) == [b"2", b"3"]
+    # Its invisible time ends: the same messages again, and nobody else's before.
+    peer.mq.clock.advance(seconds=31)
+    response = await peer.call(POP, peer.pop_fields(**order))
+    assert [each.body for each in peer.popped(response)] == [b"2", b"3"]
+    assert response.fields["orderCountInfo"].split(";")[-1] == "0 0 1"
+    # The ack of an earlier pop has no effect.
+    assert await peer.ack(second[0]) == 0
+    assert peer.mq.offsets(GROUP, TOPIC)[0] == 2
+
+
+async def test_an_offset_reset_is_followed(peer: Peer) -> None:
+    for number in range(4):
+        await peer.send(b"%d" % number)
+    old = await peer.pop(order="true", queueId=0)
+    broker = peer.mq.broker
+    broker.offsets.assign_reset(GROUP, TOPIC, 0, 1, broker.now_ms())
+    broker.on_offset_reset(GROUP, TOPIC, 0)
+    assert await peer.ack(old[3]) == 0
+    assert bodies(await peer.pop(order="true", queueId=0)) == [b"1", b"2", b"3"]
+
+
+async def test_retry_topics_of_both_kinds(peer: Peer) -> None:
+    await peer.send(b"v1")
+    await peer.pop_all()
+    await peer.later(35)
+    peer.mq.broker.config.enable_retry_topic_v2 = True
+    await peer.send(b"v2")
+    found = await peer.pop_all(invisibleTime=3_000_000)
+    assert bodies(found) == [b"v1", b"v2"]
+    await peer.later(3010)
+    topics = {each.body: each.topic for each in await peer.pop_all()}
+    assert topics == {b"v1": f"%RETRY%{GROUP}_{TOPIC}", b"v2": f"%RETRY%{GROUP}+{TOPIC}"}
+
+
+async def test_filters(peer: Peer) -> None:
+    for number in range(6):
+        tags = "AB"[number % 2]
+        await peer.send(b"%d" % number, properties=f"TAGS\x01{tags}\x02n\x01{number}\x02")
+    assert bodies(await peer.pop(exp="A")) == [b"0", b"2", b"4"]
+    other = {"consumerGroup": "SQL", "expType": "SQL92", "exp": "n > 3 OR n = 1"}
+    response = await peer.call(POP, peer.pop_fields(**other))
+    assert sorted(m.body for m in decode_messages(response.body, "b")) == [b"1", b"4", b"5"]
+    bad = await peer.call(POP, peer.pop_fields(expType="SQL92", exp="n > > 3"))
+    assert bad.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_refusals(peer: Peer) -> None:
+    await peer.send(b"x")
+    for changes, code in (
+        ({"topic": "Nowhere"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": 9}, ResponseCode.INVALID_PARAMETER),
+        ({"bornTime": peer.mq.clock() - 60_000}, ResponseCode.POLLING_TIMEOUT),
+    ):
+        response = await peer.call(POP, peer.pop_fields(**changes))
+        assert response.code == code, changes
+        assert {"popTime", "invisibleTime", "reviveQid", "restNum"} <= set(response.fields)
+    (popped,) = await peer.pop()
+    popped.offset = 77
+    assert await peer.ack(popped) == ResponseCode.NO_MESSAGE
+    popped.queue_id = 9
+    assert await peer.ack(popped) == ResponseCode.MESSAGE_ILLEGAL
+    popped.topic = "Nowhere"
+    assert await peer.ack(popped) == ResponseCode.TOPIC_NOT_EXIST
+    popped.topic, popped.queue_id, popped.receipt = TOPIC, 0, "broken"
+    assert await peer.ack(popped) == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("end", ["kill", "restart"])
+async def test_what_was_in_hands_comes_again_after(peer: Peer, end: str) -> None:
+    for number in range(20):
+        await peer.send(b"%d" % number, number % 2)
+    popped = await peer.pop_all(rounds=2, maxMsgNums=6)
+    acked = popped[:5]
+    for each in acked:
+        assert await peer.ack(each) == 0
+    if end == "kill":
+        await peer.mq.kill()
+        await peer.mq.recover()
+    else:
+        await peer.mq.restart()
+    await peer.later(35)
+    found = await peer.pop_all(rounds=8)
+    await peer.later(35)
+    found += await peer.pop_all(rounds=8)
+    missing = {b"%d" % number for number in range(20)} - {each.body for each in found}
+    assert missing <= {each.body for each in acked}
+    if end == "restart":
+        assert missing == {each.body for each in acked}
+
+
+async def test_modes_and_assignment(peer: Peer) -> None:
+    await peer.send(b"x")
+    mode = {"consumerGroup": GROUP, "mode": "POP", "popShareQueueNum": 0, "topic": TOPIC}
+    assert (await peer.call(401, {}, json.dumps(mode).encode())).code == 0
+    modes = json.loads((await peer.call(402, {})).body)
+    assert modes["messageRequestModeMap"][TOPIC][GROUP]["mode"] == "POP"
+    for changes, code in (
+        ({"topic": f"%RETRY%{GROUP}"}, ResponseCode.NO_PERMISSION),
+        ({"topic": "Nowhere"}, ResponseCode.TOPIC_NOT_EXIST),
+    ):
+        refused = await peer.call(401, {}, json.dumps({**mode, **changes}).encode())
+        assert refused.code == code
+    beat = {
+        "clientID": "c1",
+        "consumerDataSet": [
+            {
+                "groupName": GROUP, "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "subscriptionDataSet": [{"topic": TOPIC, "subString": "*"}],
+            }
+        ],
+        "producerDataSet": [],
+    }  # fmt: skip
+    assert (await peer.call(34, {}, json.dumps(beat).encode())).code == 0
+
+    async def ask(topic: str, group: str = GROUP) -> Any:
+        body = {
+            "clientId": "c1", "consumerGroup": group, "messageModel": "CLUSTERING",
+            "strategyName": "AVG", "topic": topic,
+        }  # fmt: skip
+        response = await peer.call(400, {}, json.dumps(body).encode())
+        assert response.code == 0
+        return json.loads(response.body).get("messageQueueAssignments")
+
+    (only,) = await ask(TOPIC)
+    assert only["mode"] == "POP"
+    assert only["messageQueue"] == {"topic": TOPIC, "brokerName": "broker-a", "queueId": -1}
+    (retry,) = await ask(f"%RETRY%{GROUP}")
+    assert (retry["mode"], retry["messageQueue"]["queueId"]) == ("PULL", 0)
+    assert await ask(TOPIC, "unknown") is None
+    await peer.mq.restart()
+    modes = json.loads((await peer.call(402, {})).body)
+    assert modes["messageRequestModeMap"][TOPIC][GROUP]["mode"] == "POP"
