@@ -79,8 +79,8 @@ def test_messages(up: Up) -> None:
     assert [json.loads(line)["queueOffset"] for line in sent] == [1, 2]
     read = up.run("message", "tail", "M", "--from-start", "--no-follow").splitlines()
     assert [json.loads(line)["body"] for line in read] == ["hello", "a", "b"]
-    read = up.run("message", "tail", "M", "--from-start", "--tag", "A", "--count", "1")
-    assert json.loads(read)["tags"] == "A"
+    tagged = up.run("message", "tail", "M", "--from-start", "--tag", "A", "--count", "1")
+    assert json.loads(tagged)["tags"] == "A"
     assert json.loads(up.run("message", "query", "M", "--key", "k1"))["body"] == "hello"
     by_id = up.run("message", "query", "M", "--id", first["offsetMsgId"])
     assert json.loads(by_id)["msgId"] == first["msgId"]
