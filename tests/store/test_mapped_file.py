@@ -1,0 +1,270 @@
+"""MappedFile, MappedFileQueue, TransientStorePool and AllocateService on real files.
+
+Positions, least pages, holding and destroying, look-up by offset and time, several directories,
+segments made ahead.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from oberth.errors import StoreCorruptError, StoreFullError
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store.allocate import AllocateService
+from oberth.store.files import OsFileSystem
+from oberth.store.mapped_file import OS_PAGE_SIZE, MappedFile, TransientStorePool
+from oberth.store.mapped_file_queue import MappedFileQueue
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
+from oberth.testing.fault_disk import FaultDisk
+
+SIZE = 4 * OS_PAGE_SIZE
+FILES = OsFileSystem()
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> MappedFile:
+    return MappedFile(FILES, str(tmp_path), SIZE, SIZE, create=True)
+
+
+def test_a_new_segment_is_named_by_its_offset_and_has_its_full_size(
+    segment: MappedFile, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{SIZE:020d}"
+    assert segment.path == str(path)
+    assert path.stat().st_size == SIZE
+    assert (segment.start_offset, segment.end_offset, segment.is_full) == (SIZE, 2 * SIZE, False)
+
+
+def test_reads_see_what_was_appended_and_nothing_behind_it(segment: MappedFile) -> None:
+    segment.append(b"hello")
+    assert bytes(segment.select(0) or b"") == b"hello"
+    assert bytes(segment.select(1, 4) or b"") == b"ello"
+    assert segment.select(1, 5) is None
+    assert segment.select(5) is None
+    assert segment.select(-1, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("wrote", "flushed", "least_pages", "able"),
+    [
+        (10, 0, 0, True),
+        (10, 10, 0, False),
+        (3 * OS_PAGE_SIZE, 0, 3, True),
+        (3 * OS_PAGE_SIZE - 1, 0, 3, False),
+        (OS_PAGE_SIZE, OS_PAGE_SIZE - 1, 1, True),
+        (SIZE, SIZE - 1, 4, True),  # full: whatever the pages
+        (SIZE, SIZE, 0, False),
+    ],
+)
+def test_least_pages(
+    segment: MappedFile, wrote: int, flushed: int, least_pages: int, able: bool
+) -> None:
+    segment.wrote_position = wrote
+    segment.flushed_position = flushed
+    assert segment.is_able_to_flush(least_pages) is able
+    if able:
+        assert segment.flush(least_pages) == wrote
+        assert segment.is_able_to_flush(0) is False
+
+
+def test_a_held_segment_is_deleted_when_it_is_released(segment: MappedFile) -> None:
+    segment.append(b"x" * 100)
+    piece = segment.select(0, 100)
+    assert segment.hold()
+    assert segment.destroy(interval_forcibly_ms=1_000_000) is False
+    assert not segment.hold()
+    assert os.path.exists(segment.path)
+    segment.release()
+    assert segment.destroy(1_000_000) is True
+    assert not os.path.exists(segment.path)
+    assert piece is not None
+    assert bytes(piece) == b"x" * 100, "a slice on its way to a socket outlives its file"
+
+
+def test_a_segment_held_for_too_long_is_taken_away(segment: MappedFile) -> None:
+    assert segment.hold()
+    assert segment.destroy(0) is False
+    assert segment.destroy(0) is True
+
+
+def test_warming_touches_every_page_and_reserves_the_disk(segment: MappedFile) -> None:
+    segment.warm(sync_each_pages=2)
+    assert os.stat(segment.path).st_blocks * 512 >= SIZE
+    assert not any(segment.buffer)
+
+
+def test_a_full_disk_is_an_error_of_the_append_and_nothing_else(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    segment = MappedFile(disk, str(tmp_path), 0, SIZE, create=True)
+    segment.append(b"kept")
+    disk.fill(0)
+    # The chunk that is reserved already can still be written.
+    segment.append(b"more")
+    fresh = MappedFile(FILES, str(tmp_path), SIZE, SIZE, create=True)
+    fresh.close()
+    reopened = MappedFile(disk, str(tmp_path), SIZE, SIZE)
+    with pytest.raises(StoreFullError, match="no room"):
+        reopened.append(b"x")
+    assert reopened.wrote_position == 0
+    disk.fill(None)
+    reopened.append(b"x")
+
+
+def make_queue(
+    *directories: Path, count: int = 0, read_only: tuple[Path, ...] = ()
+) -> MappedFileQueue:
+    queue = MappedFileQueue(
+        FILES,
+        [str(d) for d in directories],
+        SIZE,
+        read_only_directories=[str(d) for d in read_only],
+    )
+    for _ in range(count):
+        segment = queue.last_or_create()
+        assert segment is not None
+        segment.append(bytes(10))
+        segment.fill()
+    return queue
+
+
+def test_segments_are_found_by_offset(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, count=3)
+    for offset, start in ((0, 0), (SIZE - 1, 0), (SIZE, SIZE), (3 * SIZE - 1, 2 * SIZE)):
+        found = queue.find(offset)
+        assert found is not None
+        assert found.start_offset == start
+    assert queue.find(3 * SIZE) is None
+    assert queue.find(3 * SIZE, first_if_missing=True) is queue.segments[0]
+    assert (queue.min_offset, queue.max_offset) == (0, 3 * SIZE)
+    queue.remove_first(0)
+    assert queue.find(0) is None
+    assert queue.min_offset == SIZE
+
+
+def test_segments_are_found_by_the_time_of_their_last_change(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, count=3)
+    for number, segment in enumerate(queue.segments):
+        os.utime(segment.path, (1000 + number, 1000 + number))
+    for timestamp_ms, number in ((0, 0), (1_000_000, 0), (1_000_001, 1), (1_002_000, 2), (9e9, 2)):
+        assert queue.by_time(int(timestamp_ms)) is queue.segments[number]
+
+
+def test_a_gap_between_segments_is_named(tmp_path: Path) -> None:
+    make_queue(tmp_path, count=3).close()
+    (tmp_path / f"{SIZE:020d}").unlink()
+    with pytest.raises(StoreCorruptError, match=f"starts at {2 * SIZE}.*ends at {SIZE}"):
+        make_queue(tmp_path).load()
+
+
+def test_an_empty_last_file_is_removed_and_other_sizes_are_refused(tmp_path: Path) -> None:
+    make_queue(tmp_path, count=2).close()
+    last = tmp_path / f"{2 * SIZE:020d}"
+    last.touch()
+    queue = make_queue(tmp_path)
+    queue.load()
+    assert len(queue.segments) == 2
+    assert not last.exists()
+    queue.close()
+    last.write_bytes(b"short")
+    with pytest.raises(StoreCorruptError, match=f"found 5 bytes, configured are {SIZE}"):
+        make_queue(tmp_path).load()
+
+
+def test_several_directories_take_turns_and_read_only_ones_take_nothing(tmp_path: Path) -> None:
+    first, second, old = (tmp_path / name for name in ("a", "b", "old"))
+    make_queue(old, count=2).close()
+    queue = make_queue(first, second, read_only=(old,))
+    queue.load()
+    assert [s.start_offset for s in queue.segments] == [0, SIZE]
+    for _ in range(4):
+        segment = queue.last_or_create()
+        assert segment is not None
+        segment.fill()
+    names = [Path(s.path).parent.name for s in queue.segments]
+    assert names == ["old", "old", "a", "b", "a", "b"]
+
+
+def test_truncation_keeps_the_bytes_and_drops_later_segments(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, count=3)
+    queue.segments[1].buffer[100:104] = b"stay"
+    queue.truncate_dirty_files(SIZE + 50)
+    assert [s.start_offset for s in queue.segments] == [0, SIZE]
+    assert queue.max_offset == SIZE + 50
+    assert bytes(queue.segments[1].buffer[100:104]) == b"stay"
+    assert not (tmp_path / f"{2 * SIZE:020d}").exists()
+
+
+def test_expired_segments_go_from_the_oldest_and_never_the_last(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, count=4)
+    for number, segment in enumerate(queue.segments):
+        os.utime(segment.path, (1000 + number, 1000 + number))
+
+    def delete(now_ms: int, *, immediately: bool = False, batch_max: int = 10) -> int:
+        return queue.delete_expired_by_time(
+            500, 0, 0, clean_immediately=immediately, batch_max=batch_max, now_ms=now_ms
+        )
+
+    assert delete(1_000_499) == 0
+    assert delete(1_001_500) == 2
+    assert queue.segments[0].hold()
+    assert delete(9_999_999) == 0, "a held segment stops the run"
+    queue.segments[0].release()
+    assert delete(0, immediately=True, batch_max=1) == 1
+    assert delete(0, immediately=True) == 0
+    assert len(queue.segments) == 1
+
+
+def test_the_pool_lends_its_buffers_and_takes_them_back() -> None:
+    pool = TransientStorePool(2, 1024)
+    first, second = pool.borrow(), pool.borrow()
+    assert first is not None
+    assert second is not None
+    assert pool.borrow() is None
+    pool.give_back(first)
+    assert pool.available_buffers == 1
+    assert pool.borrow() is first
+
+
+def test_the_next_segment_is_made_ahead_and_unused_ones_go_at_shutdown(tmp_path: Path) -> None:
+    made: list[int] = []
+    second_made = threading.Event()
+
+    def create(directory: str, start: int) -> MappedFile:
+        made.append(start)
+        if start == SIZE:
+            second_made.set()
+        return MappedFile(FILES, directory, start, SIZE, create=True)
+
+    service = AllocateService(create)
+    service.start()
+    first = service.next_segment(str(tmp_path), 0, str(tmp_path), SIZE)
+    assert first.start_offset == 0
+    assert second_made.wait(10)
+    second = service.next_segment(str(tmp_path), SIZE, str(tmp_path), 2 * SIZE)
+    assert second.start_offset == SIZE
+    assert made.count(SIZE) == 1
+    service.shutdown()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"{0:020d}", f"{SIZE:020d}"]
+
+
+def test_a_store_with_pool_and_warm_up_keeps_what_it_was_given(tmp_path: Path) -> None:
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path),
+        mapped_file_size_commit_log=SIZE,
+        max_hash_slot_num=10,
+        max_index_num=100,
+        transient_store_pool_enable=True,
+        transient_store_pool_size=3,
+        warm_mapped_file_enable=True,
+    )
+    with MessageStore(config) as store:
+        for n in range(60):
+            assert store.put_message(MessageExtBrokerInner("t", b"%d" % n + bytes(900))).ok
+    config.transient_store_pool_enable = False
+    with MessageStore(config) as store:
+        assert store.max_offset_in_queue("t", 0) == 60
