@@ -1,0 +1,70 @@
+"""The benchmarks run: each once, as short as it goes, and prints the report it promises."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oberth.testing import peers
+
+pytestmark = pytest.mark.interop
+
+TIMEOUT_S = 300
+
+
+def _run(module: str, *args: str) -> dict[str, dict[str, list[float]]]:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *args],
+        cwd=peers.checkout(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads(done.stdout)
+    assert report["machine"]["python"]
+    if report["skipped"]:
+        pytest.skip(str(report["skipped"]))
+    return {row["what"]: row["figures"] for row in report["rows"]}
+
+
+def test_broker() -> None:
+    if shutil.which("mvn") is None and not list(peers.cache_dir().glob("lib-5.5.0")):
+        pytest.skip("the official client cannot be had: no mvn")
+    figures = _run(
+        "benchmarks.broker",
+        *("--small", "--sec", "1", "--brokers", "oberth", "--only", "send,memory"),
+    )
+    assert figures["sync send, 64 threads, 128 B"]["oberth"][0] > 0
+    assert figures["from nothing to the first acknowledged message"]["oberth"][0] > 0
+    assert figures["anonymous memory, after these runs"]["oberth"][0] > 0
+
+
+def test_store() -> None:
+    figures = _run(
+        "benchmarks.store_vs_apache",
+        *("--small", "--sides", "oberth", "--only", "sync,get,import"),
+    )
+    assert figures["SYNC_FLUSH, 64 callers waiting, 1 KiB"]["oberth"][0] > 0
+    assert figures["get of 32 messages, slices, no copy"]["oberth"][0] > 0
+
+
+def test_everything_is_listed() -> None:
+    folder = Path(peers.checkout()) / "benchmarks"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--help"],
+        cwd=peers.checkout(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for script in folder.glob("*.py"):
+        if "def main(argv" in script.read_text():
+            assert script.stem in done.stdout
