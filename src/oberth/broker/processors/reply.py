@@ -49,6 +49,8 @@ class ReplyMessageProcessor:
             return create_response(request, *refusal, ext_fields=fields)
         properties = p.decode_properties((header.properties or "").encode("utf-8", "replace"))
         properties[p.PUSH_REPLY_TIME] = str(broker.now_ms())
+        properties[p.MESSAGE_REGION] = fields["MSG_REGION"]
+        properties[p.TRACE_SWITCH] = fields["TRACE_ON"]
         failure = await self._push(channel, header, properties, request)
         answer = SendMessageResponseHeader(
             msg_id="0", queue_id=max(header.queue_id, 0), queue_offset=0
