@@ -22,6 +22,7 @@ from oberth.formats.json_reader import parse_config
 from oberth.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigTable
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable
@@ -500,3 +501,16 @@ def test_configuration_values_are_checked() -> None:
         NamesrvConfig.of_properties({"listenPort": "70000"})
     config = NamesrvConfig.of_properties({"listenPort": "0", "useEpollNativeSelector": "true"})
     assert config.listen_port == 0
+
+
+async def test_our_own_broker_is_where_the_client_dialled(peer: Peer) -> None:
+    await peer.register(["Own", "Other"], addr="192.0.2.9:10911")
+    request = headers.GetRouteInfoRequestHeader(topic="Own")
+    peer.server.own_broker = Address("192.0.2.9", 10911)
+    route = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, request)
+    assert b'"127.0.0.1:10911"' in route.body_bytes()
+    info = await peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert b'"127.0.0.1:10911"' in info.body_bytes()
+    peer.server.own_broker = None
+    route = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, request)
+    assert b'"192.0.2.9:10911"' in route.body_bytes()

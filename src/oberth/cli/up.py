@@ -20,6 +20,9 @@ from oberth.cli.serve import (
     warn_about,
 )
 
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+"""Every address of the machine, and where to reach it from here."""
+
 
 @click.command()
 @store_option
@@ -73,6 +76,8 @@ def up(
             ]
             broker_config.namesrv_addr = ";".join([own, *others])
             async with Broker(broker_config, store_config) as broker:
+                if not broker_config.broker_ip1 and broker_config.listen_host in WILDCARDS:
+                    name_server.own_broker = broker.address
                 yield (
                     f"ready: name server {name_server.address}, broker {broker.address}, "
                     f"store {broker.store.root},"
@@ -83,4 +88,4 @@ def up(
 
 def _dial_host(listen_host: str) -> str:
     """Where this process reaches what it listens on itself."""
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen_host, listen_host)
+    return WILDCARDS.get(listen_host, listen_host)

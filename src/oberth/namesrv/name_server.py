@@ -68,6 +68,8 @@ class NameServer:
         config: its options; those of CHANGEABLE may be changed by peers.
         routes: the route table.
         kv: the KV configuration.
+        own_broker: a broker of this process that listens on every address of the machine. Clients
+            are told to reach it where they reached the name server; None: there is no such broker.
     """
 
     def __init__(self, config: NamesrvConfig | None = None) -> None:
@@ -78,6 +80,7 @@ class NameServer:
         self._files = Stage("kv-config", threads=1)
         self._client = RemotingClient()
         self._server: RemotingServer | None = None
+        self.own_broker: Address | None = None
         self._announcements: set[asyncio.Task[None]] = set()
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._started_at = 0.0
@@ -310,13 +313,20 @@ class NameServer:
         if config.order_message_enable:
             route.order_topic_conf = self.kv.get(ORDER_TOPIC_CONFIG, header.topic)
         standard = request.version >= MQVersion.V4_9_4 or header.accept_standard_json_only
-        return create_response(
-            request, ResponseCode.SUCCESS, body=route.encode() if standard else route.encode_old()
-        )
+        body = route.encode() if standard else route.encode_old()
+        return create_response(request, ResponseCode.SUCCESS, body=self._as_dialled(channel, body))
+
+    def _as_dialled(self, channel: Channel, body: bytes) -> bytes:
+        """A body with our own broker at the address under which the client reached us."""
+        own = self.own_broker
+        if own is None or not channel.local.host or channel.local.host == own.host:
+            return body
+        dialled = Address(channel.local.host, own.port)
+        return body.replace(b'"%b"' % str(own).encode(), b'"%b"' % str(dialled).encode())
 
     def _cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = self.routes.cluster_info().encode_old()
-        return create_response(request, ResponseCode.SUCCESS, body=body)
+        return create_response(request, ResponseCode.SUCCESS, body=self._as_dialled(channel, body))
 
     def _all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         if not self.config.enable_all_topic_list:
