@@ -18,8 +18,10 @@ $(STAMP): requirements/dev.lock pyproject.toml
 run: $(STAMP)
 	$(BIN)/python examples/flights.py
 
+# What needs no JVM runs on every core; Spark's tests share one session and come after it.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -q -n auto -m "not spark and not interop" $(ARGS)
+	$(BIN)/python -m pytest -q -m "spark and not interop" $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -28,10 +30,10 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
 
 interop: $(STAMP)
-	$(BIN)/python -m pytest -m interop tests/interop
+	$(BIN)/python -m pytest -q -m interop tests/interop $(ARGS)
 
 lock:
 	$(BIN)/python -m pip install --quiet uv
