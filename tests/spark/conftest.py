@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,8 @@ def _read_store(
     lost: list[str] = []
     read = 0
     partitions = reader.partitions()
-    for partition in partitions:
+    for planned in partitions:
+        partition = pickle.loads(pickle.dumps(planned))  # as Spark sends it to a task
         assert isinstance(partition, RocketMQPartition)
         pieces = reader.piece_reader(partition)
         for batch in pieces.read(partition.pieces):

@@ -33,6 +33,13 @@ class Interval:
         """The part that is not above a number."""
         return self if self.high is not None and self.high <= high else replace(self, high=high)
 
+    def holds(self, number: int) -> bool:
+        """Whether a number is in the interval."""
+        return not (
+            (self.low is not None and number < self.low)
+            or (self.high is not None and number > self.high)
+        )
+
     @property
     def is_everything(self) -> bool:
         """Whether there is no bound."""

@@ -44,7 +44,9 @@ BATCH_ROWS_MAX = 16_384
 #: Where a file cannot be mapped, records of a queue are read one by one when what lies between them
 #: is more than this many times what they have, else the whole stretch at once.
 _SPARSE = 8
-_FIND_WINDOW = 64 << 10
+_FIND_WINDOW = 4 << 10
+#: How far behind its end a range of the log is read, for the record that it ends in.
+_BEHIND_RANGE = 16 << 10
 _FIND_WINDOW_MAX = 16 << 20
 #: What a record has to show for its place and size to be known: up to its own offset.
 _HEAD_SIZE = 36
@@ -179,7 +181,7 @@ class PieceReader:
         if first > start == base:
             self._loss(f"{path}: CommitLog {start} to {first} is no record")
         at = first
-        chunk = self._settings.batch_bytes
+        chunk = min(self._settings.batch_bytes, stop - at + _BEHIND_RANGE)
         while at < stop:
             try:
                 data = self._fill(store, path, at - base, chunk)
@@ -197,7 +199,7 @@ class PieceReader:
                 yield from self._emit(store, self._records(store, data), limits)
             at += ended.position
             if ended.position:
-                chunk = self._settings.batch_bytes
+                chunk = min(self._settings.batch_bytes, max(stop - at, 0) + _BEHIND_RANGE)
             if ended.end in (ScanEnd.STOP, ScanEnd.FULL):
                 continue
             if ended.end is ScanEnd.BLANK:

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 NAME = "rocketmq"
 #: The Index is used when it leaves no more of the log than this share to be read.
 INDEX_UNCOVERED_MAX = 0.5
+#: Records whose store times are looked at to narrow a range of the log, and how far apart at least.
+_TIME_PROBES = 64
+_PROBE_DISTANCE = 128 << 10
 
 
 class RocketMQDataSource(DataSource):
@@ -316,7 +319,7 @@ def _narrow(
             continue
         if predicate.brokers is not None and key.broker not in predicate.brokers:
             continue
-        if predicate.partitions.clip(key.queue, key.queue + 1) == (key.queue, key.queue):
+        if not predicate.partitions.holds(key.queue):
             continue
         low, high = predicate.offsets.clip(start, end)
         if low < high and not predicate.times.is_everything:
@@ -366,27 +369,22 @@ def _log_cuts(
 
 
 def _log_by_time(store: StoreFiles, predicate: Predicate, start: int, end: int) -> tuple[int, int]:
-    """The part of the log that can hold store times, told by the first record of each file."""
+    """The part of the log that can hold store times, told by some records spread over it.
+
+    Where the clock went back between two of them, nothing is narrowed.
+    """
     from oberth.spark.store_files import TIME_SLACK_MS
 
-    firsts: list[tuple[int, int]] = []
-    for segment in store.segments():
-        if segment.start >= end:
-            break
-        try:
-            firsts.append((segment.start, store.store_timestamp(segment.start)))
-        except NotFoundError:
-            return start, end
-    times = [time for _, time in firsts]
+    found = store.spread_times(start, end, min(_TIME_PROBES, (end - start) // _PROBE_DISTANCE))
+    times = [time for _, time in found]
     if times != sorted(times):
         return start, end
     low, high = predicate.times.low, predicate.times.high
     if low is not None:
-        # Everything before the last file that begins before the time is older.
-        before = [offset for offset, time in firsts if time < low - TIME_SLACK_MS]
+        before = [offset for offset, time in found if time < low - TIME_SLACK_MS]
         start = max([start, *before[-1:]])
     if high is not None:
-        after = [offset for offset, time in firsts if time > high + TIME_SLACK_MS]
+        after = [offset for offset, time in found if time > high + TIME_SLACK_MS]
         end = min([end, *after[:1]])
     return start, max(start, end)
 

@@ -51,6 +51,7 @@ _INT64 = struct.Struct(">q")
 #: Where the clock of a store went back by less than this, time ranges stay exact.
 TIME_SLACK_MS = 1000
 _TIME_PROBES = 64
+_PROBE_SIZE = 8 << 10
 
 SIMPLE_DTYPE = [("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")]
 BATCH_DTYPE = [
@@ -242,6 +243,20 @@ class StoreFiles:
         except NotFoundError:
             return False
         return len(data) == size and find_record(data, base=offset, stop=1) == 0
+
+    def spread_times(self, start: int, end: int, count: int) -> list[tuple[int, int]]:
+        """Offsets and store times of up to ``count`` records spread over a range of the log."""
+        found: list[tuple[int, int]] = []
+        for number in range(count):
+            at = start + (end - start) * number // count
+            segment = self.segment_of(at)
+            if segment is None:
+                continue
+            data = self.read_log(at, _PROBE_SIZE)
+            place = find_record(data, base=at)
+            if place is not None:
+                found.append((at + place, message.store_timestamp_at(data, place)))
+        return found
 
     def topics(self) -> dict[str, str]:
         """Topics that have queues, and under which directory; BatchConsumeQueues too."""
