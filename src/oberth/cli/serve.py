@@ -22,6 +22,10 @@ from oberth.formats.broker_conf import parse_assignments
 F = TypeVar("F", bound=Callable[..., Any])
 Serving = Callable[[], AbstractAsyncContextManager[str]]
 
+GC_THRESHOLDS: Final = (50_000, 20, 20)
+"""A burst makes thousands of objects and no cycles; Python's 700 would look for some each time,
+which is a twentieth of a send."""
+
 _STARTED: Final = time.time()
 
 listen_option = click.option(
@@ -120,6 +124,7 @@ async def _serve(serving: Serving) -> None:
         # What a start leaves behind lives for ever: later collections need not look at it.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         click.echo(f"{ready} in {seconds_since_start():.2f} s")
         sys.stdout.flush()
         await stopped.wait()
