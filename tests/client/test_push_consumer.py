@@ -366,3 +366,20 @@ async def test_a_slow_listener_loses_its_message(mq: EmbeddedBroker) -> None:
         await mq.wait_consumed("g", "T")
         gate.set()
     assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1
+
+
+async def test_a_rebalance_while_starting_takes_nothing(mq: EmbeddedBroker) -> None:
+    """A shared instance rebalances whenever it likes; a pull without a service would be lost."""
+    await fill(mq, "T", [b"x"])
+    seen = Seen()
+
+    class Slow(PushConsumer):
+        async def _check_subscriptions(self) -> None:
+            await self._running().send_heartbeats()
+            assert await self.do_rebalance()
+            assert not self.assigned
+
+    async with Slow(
+        "g", {"T": "*"}, listener=seen, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+    ):
+        await mq.wait_until(lambda: seen.bodies == [b"x"])

@@ -167,6 +167,8 @@ class GroupConsumer:
         self._offsets: OffsetStore | None = None
         self._started_ms = 0
         self._closing = False
+        # The instance may be another's too and rebalance at any time, also while we still start.
+        self._may_take = False
         self._rebalance_lock = asyncio.Lock()
         for topic, expression in (subscriptions or {}).items():
             self._subscribe(topic, expression)
@@ -222,7 +224,13 @@ class GroupConsumer:
             raise
         return instance
 
+    def _take_queues(self) -> None:
+        """From now on queues may become ours."""
+        self._may_take = True
+        self._running().rebalance_soon()
+
     async def _leave(self) -> None:
+        self._may_take = False
         instance = self._instance
         if instance is not None:
             self._instance = None
@@ -374,7 +382,7 @@ class GroupConsumer:
     async def do_rebalance(self) -> bool:
         """Take the queues that are ours now; False: look again soon."""
         async with self._rebalance_lock:
-            if self._instance is None or self._closing:
+            if not self._may_take or self._instance is None or self._closing:
                 return True
             balanced = True
             for topic in list(self._subscriptions):

@@ -127,7 +127,7 @@ class PullConsumer(GroupConsumer):
         if self._instance is None:
             instance = await self._join()
             self._next_commit_ms = instance.now_ms() + self.auto_commit_interval_ms
-            instance.rebalance_soon()
+            self._take_queues()
 
     async def shutdown(self) -> None:
         """Leave the group; with ``auto_commit``, what was given out is committed."""

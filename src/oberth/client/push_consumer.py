@@ -285,7 +285,7 @@ class PushConsumer(GroupConsumer):
             self._spawn(self._renew_locks())
         if not self.orderly:
             self._spawn(self._scan_expired())
-        instance.rebalance_soon()
+        self._take_queues()
 
     async def shutdown(self) -> None:
         """Leave the group: pulls stop, listeners end, offsets are committed, brokers are told."""
