@@ -33,7 +33,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 interop: $(STAMP)
-	$(BIN)/python -m pytest -q -m interop tests/interop $(ARGS)
+	$(BIN)/python -m pytest -q -m interop $(ARGS)
 
 lock:
 	$(BIN)/python -m pip install --quiet uv
