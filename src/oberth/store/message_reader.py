@@ -134,7 +134,8 @@ class MessageReader:
                 break
             full = False
             for commit_log_offset, size, tags_code in UNIT.iter_unpack(units):
-                if size == PRE_BLANK_SIZE and commit_log_offset == 0:
+                if size <= 0 or (size == PRE_BLANK_SIZE and commit_log_offset == 0):
+                    # A filler: the message with this number was damaged.
                     next_offset += 1
                     continue
                 if count:
