@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import datasource as f
 
+from oberth.errors import OptionError
 from oberth.spark.load import StoreLoader
 from oberth.spark.load_plan import work_directory
 from oberth.spark.options import parse_write_options
@@ -286,3 +287,26 @@ def test_counting_by_tag_needs_no_records_and_is_exact(
             key = (row["topic"], row["tags"])
             expected[key] = expected.get(key, 0) + 1
         assert found == expected, root
+
+
+@pytest.mark.parametrize("order", ["queue", "commitlog"])
+def test_the_option_filter_sql_selects_by_properties(
+    store: Path, read_store: Any, everything: Any, order: str
+) -> None:
+    read = read_store(store, readOrder=order, filter__sql="TAGS = 'red' AND KEYS IS NOT NULL")
+    expected = [row for row in everything.rows if row["tags"] == "red"]
+    assert _places(read.rows) == _places(expected)
+    with pytest.raises(OptionError, match=r"filter\.sql"):
+        read_store(store, filter__sql="TAGS = = 1")
+
+
+def test_filters_look_into_inner_batches(
+    golden_pristine: Callable[[str], Any], read_store: Any
+) -> None:
+    root = golden_pristine("innerbatch-5.5.0").root
+    everything = read_store(root).rows
+    number = next(dict(row["properties"])["i"] for row in everything if row["innerIndex"] == 2)
+    for order in ("queue", "commitlog"):
+        read = read_store(root, readOrder=order, filter__sql=f"i = {number}")
+        expected = [row for row in everything if dict(row["properties"]).get("i") == number]
+        assert [row["value"] for row in read.rows] == [row["value"] for row in expected]
