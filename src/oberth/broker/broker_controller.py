@@ -37,6 +37,7 @@ from oberth.broker.consumers import ConsumerTable
 from oberth.broker.expressions import Expressions
 from oberth.broker.ha_service import HAService
 from oberth.broker.kernel_loader import KernelLoader
+from oberth.broker.lmq_consumer_offsets import LmqConsumerOffsets
 from oberth.broker.pop.pop_service import PopService
 from oberth.broker.processors.ack import AckMessageProcessor
 from oberth.broker.processors.admin_broker import BrokerAdminProcessor
@@ -178,7 +179,11 @@ class Broker:
         self.config_dir = root / "config"
         self._topics_file = ConfigFile(self.config_dir / "topics.json")
         self._groups_file = ConfigFile(self.config_dir / "subscriptionGroup.json")
-        self._offsets_file = ConfigFile(self.config_dir / "consumerOffset.json")
+        has_light_queues = store_config.enable_lmq
+        self._offsets_file = ConfigFile(
+            self.config_dir
+            / ("lmqConsumerOffset.json" if has_light_queues else "consumerOffset.json")
+        )
         self._delay_file = ConfigFile(self.config_dir / "delayOffset.json")
         self._files_written: set[ConfigFile] = set()
         self._loading = True
@@ -188,7 +193,13 @@ class Broker:
         self.put_failures = 0
         self.topics = TopicConfigs(config, self._topics_changed, clock_ms)
         self.groups = SubscriptionGroups(config, self._groups_changed, clock_ms)
-        self.offsets = ConsumerOffsets(config.consumer_offset_update_version_step)
+        offsets_kind = LmqConsumerOffsets if has_light_queues else ConsumerOffsets
+        self.offsets = offsets_kind(config.consumer_offset_update_version_step)
+        if has_light_queues:
+            self.topics.light_topic = TopicConfig(
+                topic_name=names.LMQ_PREFIX, read_queue_nums=1, write_queue_nums=1
+            )
+            self.groups.has_light_groups = True
         self.consumers = ConsumerTable()
         self.producers = ProducerTable()
         self.locks = RebalanceLocks(config.rebalance_lock_max_live_time_ms)
@@ -305,7 +316,9 @@ class Broker:
     def _load(self) -> None:
         self._topics_file.load(self.topics.read)
         self._groups_file.load(self.groups.read)
-        self._offsets_file.load(self.offsets.read)
+        if not self._offsets_file.load(self.offsets.read) and self.store_config.enable_lmq:
+            # Light queues were switched on after groups had come some way.
+            ConfigFile(self.config_dir / "consumerOffset.json").load(self.offsets.read)
         self._delay_file.load(self.schedule.read)
         self.store.load()
         self._clamp_offsets()

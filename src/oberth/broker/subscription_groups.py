@@ -59,6 +59,7 @@ class SubscriptionGroups:
         "_on_change",
         "_table",
         "data_version",
+        "has_light_groups",
     )
 
     def __init__(
@@ -75,6 +76,7 @@ class SubscriptionGroups:
         self._entries: dict[str, str] = {}
         self._dirty: set[str] = set()
         self.data_version = DataVersion()
+        self.has_light_groups = False
 
     def __len__(self) -> int:
         return len(self._table)
@@ -87,14 +89,21 @@ class SubscriptionGroups:
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, or None."""
-        return self._table.get(group)
+        found = self._table.get(group)
+        return self._light(group) if found is None else found
+
+    def _light(self, group: str) -> SubscriptionGroupConfig | None:
+        """A light group is as it is by default, and is not kept: there can be very many."""
+        if self.has_light_groups and names.is_lmq(group) and names.is_stored_topic(group):
+            return SubscriptionGroupConfig(group_name=group)
+        return None
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, made if it is missing and may be; None if it may not.
 
         RocketMQ: findSubscriptionGroupConfig.
         """
-        found = self._table.get(group)
+        found = self._table.get(group) or self._light(group)
         if found is not None:
             return found
         if not (self._config.auto_create_subscription_group or names.is_system_group(group)):

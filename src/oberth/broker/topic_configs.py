@@ -117,6 +117,7 @@ class TopicConfigs:
         "_on_change",
         "_table",
         "data_version",
+        "light_topic",
         "system_topics",
     )
 
@@ -134,6 +135,8 @@ class TopicConfigs:
         self._dirty: set[str] = set()
         self.data_version = DataVersion()
         self.system_topics: set[str] = set()
+        self.light_topic: TopicConfig | None = None
+        """With light message queues: the configuration of each of them, none of which is kept."""
 
     def __len__(self) -> int:
         return len(self._table)
@@ -142,11 +145,15 @@ class TopicConfigs:
         return iter(list(self._table.values()))
 
     def __contains__(self, topic: object) -> bool:
-        return topic in self._table
+        return topic in self._table or (isinstance(topic, str) and self._is_light(topic))
+
+    def _is_light(self, topic: str) -> bool:
+        return self.light_topic is not None and names.is_lmq(topic) and names.is_stored_topic(topic)
 
     def get(self, topic: str) -> TopicConfig | None:
         """The topic, or None."""
-        return self._table.get(topic)
+        found = self._table.get(topic)
+        return self.light_topic if found is None and self._is_light(topic) else found
 
     def attributes(self, topic: str) -> Mapping[str, str]:
         """A topic's attributes; none for an unknown one."""

@@ -1,0 +1,103 @@
+"""LmqConsumerOffsets: offsets of ordinary and of light groups; lmqConsumerOffset.json.
+
+A light message queue has one queue, so its offset is one number. Only groups that are light
+themselves (``%LMQ%…``) have their offsets in the light table; with enableLmq this file stands in
+for consumerOffset.json. RocketMQ: LmqConsumerOffsetManager.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from oberth.broker.config_file import document_bytes
+from oberth.broker.consumer_offsets import ConsumerOffsets
+from oberth.errors import ConfigFormatError
+from oberth.formats.config_files import LmqConsumerOffsets as LmqOffsetsFile
+from oberth.formats.config_files import offset_key, split_offset_key
+from oberth.formats.names import LMQ_QUEUE_ID, is_lmq
+
+_LIGHT: Final = "lmqOffsetTable"
+
+
+class LmqConsumerOffsets(ConsumerOffsets):
+    """Offsets of a broker with light message queues."""
+
+    __slots__ = ("_light",)
+
+    def __init__(self, update_version_step: int = 500) -> None:
+        super().__init__(update_version_step)
+        self._light: dict[str, int] = {}
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> bool:
+        """See ConsumerOffsets."""
+        if not is_lmq(group):
+            return super().commit(group, topic, queue_id, offset, now_ms)
+        key = offset_key(topic, group)
+        if self._light.get(key) != offset:
+            self._light[key] = offset
+            self.is_dirty = True
+        return True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """See ConsumerOffsets."""
+        if not is_lmq(group):
+            return super().query(group, topic, queue_id)
+        return self._light.get(offset_key(topic, group), -1)
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """See ConsumerOffsets."""
+        if not is_lmq(group):
+            return super().queues(group, topic)
+        offset = self._light.get(offset_key(topic, group))
+        return {} if offset is None else {LMQ_QUEUE_ID: offset}
+
+    def topics_of_group(self, group: str) -> list[str]:
+        """See ConsumerOffsets."""
+        if not is_lmq(group):
+            return super().topics_of_group(group)
+        end = f"@{group}"
+        return [key[: -len(end)] for key in self._light if key.endswith(end)]
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """See ConsumerOffsets."""
+        start = f"{topic}@"
+        light = [key[len(start) :] for key in self._light if key.startswith(start)]
+        return super().groups_of_topic(topic) + light
+
+    def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        yield from super().__iter__()
+        for key, offset in list(self._light.items()):
+            topic, _, group = key.rpartition("@")
+            yield topic, group, {LMQ_QUEUE_ID: offset}
+
+    def _all_keys(self) -> set[str]:
+        return super()._all_keys() | self._light.keys()
+
+    def _delete(self, keys: list[str]) -> None:
+        super()._delete(keys)
+        for key in keys:
+            if self._light.pop(key, None) is not None:
+                self.is_dirty = True
+
+    def to_body(self) -> dict[str, Any]:
+        """See ConsumerOffsets."""
+        return {**super().to_body(), _LIGHT: dict(self._light)}
+
+    def encode(self) -> bytes:
+        """See ConsumerOffsets. Numbers are quickly made text, so all of them are, each time."""
+        whole = super().encode().decode()
+        entries = (f"\n\t\t{json.dumps(key)}:{offset}" for key, offset in self._light.items())
+        light = document_bytes({}, ((_LIGHT, entries),)).decode()
+        # Both are one object; the second one's only field goes behind the first one's.
+        return (whole[: -len("\n}")] + "," + light[light.index("\n") :]).encode()
+
+    def read(self, document: Any) -> None:
+        """See ConsumerOffsets; takes a consumerOffset.json too."""
+        super().read(document)
+        file = LmqOffsetsFile.from_json(document, "lmqConsumerOffset.json")
+        for key in file.lmq_offset_table:
+            if split_offset_key(key) is None:
+                raise ConfigFormatError(f"lmqConsumerOffset.json: {key[:100]!r} is not topic@group")
+        self._light = dict(file.lmq_offset_table)
