@@ -134,6 +134,27 @@ class Part(Protocol):
         """
 
 
+class TopicsWrittenOnce:
+    """However many topics change within, their file is written once, at the end.
+
+    ``with broker.topics_written_once:`` for bursts, before any of them is answered: a file of ten
+    thousand topics takes 5 ms. Not to be nested.
+    """
+
+    __slots__ = ("_broker", "is_held")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.is_held = False
+
+    def __enter__(self) -> None:
+        self.is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_held = False
+        self._broker.write_topics_if_held()
+
+
 class Broker:
     """One broker.
 
@@ -187,6 +208,8 @@ class Broker:
         self._delay_file = ConfigFile(self.config_dir / "delayOffset.json")
         self._files_written: set[ConfigFile] = set()
         self._loading = True
+        self.topics_written_once = TopicsWrittenOnce(self)
+        self._topics_unwritten = False
 
         self.stats = BrokerStats(config.broker_cluster_name, self.started_at_ms)
         self.rates = StoreRates()
@@ -533,7 +556,7 @@ class Broker:
         table.async_([Code.CONSUME_MESSAGE_DIRECTLY], relay.consume_directly, stage=relay_stage)
 
         topics = TopicAdminProcessor(self)
-        table.sync([Code.UPDATE_AND_CREATE_TOPIC], topics.create)
+        table.burst([Code.UPDATE_AND_CREATE_TOPIC], topics.create)
         table.sync([Code.UPDATE_AND_CREATE_TOPIC_LIST], topics.create_list)
         table.sync([Code.DELETE_TOPIC_IN_BROKER], topics.delete)
         table.sync([Code.GET_ALL_TOPIC_CONFIG], topics.all_configs)
@@ -768,7 +791,10 @@ class Broker:
         self.send_forget_topics()
         if self._loading:
             return
-        self._write_topics()
+        if self.topics_written_once.is_held:
+            self._topics_unwritten = True
+        else:
+            self._write_topics()
         for topic in topics:
             if topic in self.topics:
                 self.store.commit_log.refresh_topic(topic)
@@ -785,6 +811,12 @@ class Broker:
         del groups
         if not self._loading:
             self._write_groups()
+
+    def write_topics_if_held(self) -> None:
+        """Write the topics' file if a change waited for the end of a burst."""
+        if self._topics_unwritten:
+            self._topics_unwritten = False
+            self._write_topics()
 
     def _write_topics(self) -> None:
         self._topics_file.write(self.topics.encode())

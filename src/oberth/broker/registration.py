@@ -38,6 +38,9 @@ _LOG: Final = logging.getLogger("oberth.broker")
 
 PERIOD_MS_MIN: Final = 10_000
 PERIOD_MS_MAX: Final = 60_000
+LARGE_TABLE: Final = 500
+"""Topics from which name servers are asked first whether they need the table at all."""
+
 RETRY_S: Final = 1.0
 """Seconds until the next attempt while no name server has ever answered."""
 
@@ -160,7 +163,9 @@ class Registration:
         config = self._broker.config
         timeout_s = config.register_broker_timeout_ms / 1000
         try:
-            if full and not config.force_register and not await self._is_outdated(name_server):
+            # A name server that has this version changes nothing: then a large table stays here.
+            may_skip = not config.force_register or len(self._broker.topics) > LARGE_TABLE
+            if full and may_skip and not await self._is_outdated(name_server):
                 return
             response = await self._client.invoke(
                 name_server, create_request(RequestCode.REGISTER_BROKER, header, data), timeout_s

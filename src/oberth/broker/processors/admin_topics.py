@@ -24,6 +24,7 @@ from oberth.remoting.headers.admin import (
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
+from oberth.remoting.headers.base import HeaderError
 from oberth.remoting.headers.group import QueryTopicConsumeByWhoRequestHeader
 
 if TYPE_CHECKING:
@@ -37,9 +38,23 @@ class TopicAdminProcessor:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def create(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """17: make a topic, or change it."""
+    def create(
+        self, channel: Channel, requests: list[RemotingCommand]
+    ) -> list[RemotingCommand | None]:
+        """17: make topics, or change them."""
         del channel
+        with self._broker.topics_written_once:
+            return [self._create(request) for request in requests]
+
+    def _create(self, request: RemotingCommand) -> RemotingCommand:
+        try:
+            return self._create_checked(request)
+        except HeaderError as error:
+            return create_response(
+                request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+            )
+
+    def _create_checked(self, request: RemotingCommand) -> RemotingCommand:
         header = request.header(CreateTopicRequestHeader)
         topic_config = TopicConfig(
             topic_name=header.topic,
@@ -66,10 +81,11 @@ class TopicAdminProcessor:
             body = TopicConfigList.decode(request.body_bytes(), name="TopicConfigList")
         except ConfigFormatError as error:
             return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
-        for topic_config in body.topic_config_list:
-            refusal = self._update(topic_config, topic_config.attributes)
-            if refusal is not None:
-                return create_response(request, *refusal)
+        with self._broker.topics_written_once:
+            for topic_config in body.topic_config_list:
+                refusal = self._update(topic_config, topic_config.attributes)
+                if refusal is not None:
+                    return create_response(request, *refusal)
         return create_response(request, ResponseCode.SUCCESS)
 
     def _update(self, topic_config: TopicConfig, changes: dict[str, str]) -> tuple[int, str] | None:

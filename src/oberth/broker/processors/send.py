@@ -161,19 +161,20 @@ class SendMessageProcessor:
         addresses: ClientAddresses = channel.context or self._addresses(channel)
         messages: list[MessageExtBrokerInner] = []
         pendings: list[_Pending] = []
-        for number, request in enumerate(requests):
-            try:
-                pending = self._begin(channel, addresses, request)
-            except _Refusal as refusal:
-                responses[number] = self._refuse(request, refusal.code, refusal.remark)
-                continue
-            except HeaderError as error:
-                responses[number] = create_response(
-                    request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
-                )
-                continue
-            messages.append(pending.message)
-            pendings.append(pending)
+        with self._broker.topics_written_once:
+            for number, request in enumerate(requests):
+                try:
+                    pending = self._begin(channel, addresses, request)
+                except _Refusal as refusal:
+                    responses[number] = self._refuse(request, refusal.code, refusal.remark)
+                    continue
+                except HeaderError as error:
+                    responses[number] = create_response(
+                        request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+                    )
+                    continue
+                messages.append(pending.message)
+                pendings.append(pending)
         if messages:
             broker = self._broker
             results = broker.store.append_messages(messages)
