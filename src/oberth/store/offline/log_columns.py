@@ -154,13 +154,19 @@ class ColumnReader:
         self._shared = _Shared(self.topics)
         self._ones = (1).to_bytes(4, "little") * COLUMN_ROWS
         self._newest = newest_store_time
+        self._last_time: int | None = newest_store_time or None
         # How many names of a worker's table have the same numbers here.
         self._agreed: dict[int, int] = {}
 
     @property
     def newest_store_time(self) -> int | None:
-        """Store time of the newest record so far, ms."""
+        """Store time that two records so far have reached, ms: what can follow is not older."""
         return self._newest or None
+
+    @property
+    def last_store_time(self) -> int | None:
+        """Store time of the last record so far, ms."""
+        return self._last_time
 
     def __iter__(self) -> Iterator[LogPart]:
         with ThreadPoolExecutor(self.threads, "oberth-scan") as pool:
@@ -295,7 +301,7 @@ class ColumnReader:
             cut_off = None
             if not all_ok and not columns.crc_ok[count - 1]:
                 cut_off = self._trailing(index, opened, columns)
-            self._newest = max(self._newest, columns.store_timestamp[max(columns.count - 1, 0)])
+            self._note_times(columns, columns.count)
             self._renumber(columns, scanned)
             if columns.count:
                 yield Rows(opened, columns, all_ok)
@@ -311,13 +317,22 @@ class ColumnReader:
         base = opened.segment.start
         row = columns.count - 1
         end = columns.commit_log_offset[row] - base + columns.record_size[row]
-        newest = max(self._newest, columns.store_timestamp[0])
-        if self._next_valid(index, end, newest) is not None:
-            return None
         while row > 0 and not columns.crc_ok[row - 1]:
             row -= 1
+        self._note_times(columns, row)
+        if self._next_valid(index, end, self._newest) is not None:
+            return None
         columns.count = row
         return columns.commit_log_offset[row] - base, BODY_FAILS
+
+    def _note_times(self, columns: Columns, count: int) -> None:
+        """Takes in the store times at the end of some rows, of two records that agree."""
+        if not count:
+            return
+        last = columns.store_timestamp[count - 1]
+        before = columns.store_timestamp[count - 2] if count > 1 else self._last_time
+        self._newest = max(self._newest, last if before is None else min(before, last))
+        self._last_time = last
 
     def _scan_piece(
         self, opened: SegmentMap, start: int, stop: int, is_record: bool

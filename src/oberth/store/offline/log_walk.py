@@ -4,7 +4,7 @@ What ends the log: bytes that are no valid record naming its own position end it
 record follows in what can follow. If one does, the bytes between are damage in the middle; they are
 passed over and reported. RocketMQ stops at the first such byte and loses what follows.
 
-What can follow: a record that was stored no earlier than the newest one before the damage. RocketMQ
+What can follow: a record that was stored no earlier than the newest two before the damage. RocketMQ
 cuts a log off without erasing, so behind its end whole records of a former life may remain that
 name their own positions. They are older than what was written since.
 
@@ -91,7 +91,7 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
             index, position = index + 1, 0
         else:
             position = found
-    newest = 0
+    newest = before = 0
     pending: DamagedRecord | None = None
     while index < len(log.segments):
         opened = log.map(index)
@@ -100,7 +100,9 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
             if pending is not None:
                 yield pending
                 pending = None
-            newest = max(newest, item.store_timestamp)
+            # One damaged store time must not make all that follows look old: two must agree.
+            newest = max(newest, min(before or item.store_timestamp, item.store_timestamp))
+            before = item.store_timestamp
             yield item
             position = position_after
         elif isinstance(item, DamagedRecord):

@@ -246,7 +246,7 @@ class _Verify:
                 self._blank(part)
             else:
                 self.end = part
-        self.newest_store_time = log.newest_store_time
+        self.newest_store_time = log.last_store_time
         self._log_read(len(table))
 
     def _log_read(self, queue_count: int) -> None:
