@@ -348,6 +348,29 @@ def test_put_get_query_and_reopen(tmp_path: Path) -> None:
         assert store.commit_log.queue_offset("t", 0) == 501
 
 
+def test_a_kill_costs_no_more_than_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+    store = MessageStore(small(tmp_path))
+    store.load()
+    store.start(background=False)
+    put(store, 500)
+    drain(store)
+    put(store, 100, topic="not yet dispatched at the checkpoint")
+    safe = store.dispatched_offset
+    store.checkpoint_now()
+    drain(store)
+    put(store, 300, topic="later")
+    drain(store)
+    end = store.max_phy_offset
+    store.kill()
+    with MessageStore(small(tmp_path)) as again:
+        report = again.report
+        assert report is not None
+        assert report.abnormal
+        assert (report.scanned_from, report.dispatch_from) == (safe, safe)
+        assert (report.log_end, report.damages) == (end, ())
+        assert again.max_offset_in_queue("later", 1) == 150
+
+
 def test_records_side_by_side_share_a_slice(tmp_path: Path) -> None:
     with MessageStore(small(tmp_path)) as store:
         results = store.put_messages([MessageExtBrokerInner("t", b"x" * 50) for _ in range(20)])

@@ -65,23 +65,28 @@ def find_record(
     """The first valid record at or behind a position of a segment, as a position; None if none."""
     size = segment.file_size
     buffer = segment.buffer
-    at = position
+    at = position + MAGIC_POSITION
     while True:
-        data = segment.next_data(max(at, 0))
+        data = segment.next_data(at)
         if data is None:
             return None
-        # The magic is the second word, so one that begins here lies four bytes further on.
-        found = segment.find(_MAGIC_START, max(at + MAGIC_POSITION, data), size)
+        # Not to the segment's end in one go: most of it may be a hole, and a search through the
+        # mapping would bring every page of that into memory.
+        at = max(at, data)
+        stop = min(at + _CHUNK_SIZE, size)
+        found = segment.find(_MAGIC_START, at, stop)
         if found < 0:
-            return None
+            if stop == size:
+                return None
+            at = stop - len(_MAGIC_START) + 1
+            continue
         start = found - MAGIC_POSITION
-        if start >= position:
-            request = read_dispatch_request(
-                buffer, start, size, segment.start_offset, check_crc=check_crc
-            )
-            if isinstance(request, DispatchRequest) and request.store_timestamp >= not_before_ms:
-                return start
-        at = start + 1
+        request = read_dispatch_request(
+            buffer, start, size, segment.start_offset, check_crc=check_crc
+        )
+        if isinstance(request, DispatchRequest) and request.store_timestamp >= not_before_ms:
+            return start
+        at = found + 1
 
 
 def find_log_end(

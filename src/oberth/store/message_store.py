@@ -50,7 +50,7 @@ from oberth.store.messages import (
 from oberth.store.query import query_records
 from oberth.store.recovery import RecoveryReport, load_index_at, recover
 from oberth.store.recovery_state import RecoveryState, load_state, save_state
-from oberth.store.reput import ReputService
+from oberth.store.reput import ReputPosition, ReputService
 from oberth.store.running_flags import RunningFlag, RunningFlags
 from oberth.store.store_checkpoint import StoreCheckpoint
 from oberth.store.store_lock import StoreLock
@@ -674,25 +674,26 @@ class MessageStore:
     def checkpoint_now(self, *, clean: bool = False) -> None:
         """Syncs log, queues and index, in that order, and then says so in two files. Blocks."""
         with self._checkpoint_lock:
-            safe_offset, last_record, timestamp = self.reput.position()
+            position = self.reput.position()
             self.flush_service.flush_now()
-            if self.flushed_offset < safe_offset:
+            if self.flushed_offset < position.offset:
                 return
             self.queues.flush()
             if self.index is not None:
                 self.index.flush()
-            self.checkpoint.values.logics_physical_offset = safe_offset
+            self.checkpoint.values.logics_physical_offset = position.offset
             self.checkpoint.flush()
-            self._save_state(safe_offset, last_record, timestamp, clean)
+            self._save_state(position, clean=clean)
 
     def _write_state(self, *, clean: bool) -> None:
+        position = self.reput.position()
         self.queues.flush()
         if self.index is not None:
             self.index.flush()
         self.flush_service.flush_now()
-        self._save_state(*self.reput.position(), clean)
+        self._save_state(position, clean=clean)
 
-    def _save_state(self, safe_offset: int, last_record: int, timestamp: int, clean: bool) -> None:
+    def _save_state(self, position: ReputPosition, *, clean: bool) -> None:
         queues: dict[str, dict[int, tuple[int, int, int]]] = {}
         if clean:
             for (topic, queue_id), extent in self.queues.snapshot().items():
@@ -702,17 +703,17 @@ class MessageStore:
             self.files,
             self.root,
             RecoveryState(
-                safe_offset=safe_offset,
-                last_record=last_record,
-                store_timestamp=timestamp,
-                queue_end=self.queues.max_physic_offset,
-                queue_count=sum(len(table) for table in self.queues.table.values()),
+                safe_offset=position.offset,
+                last_record=position.last_record,
+                store_timestamp=position.store_timestamp,
+                queue_end=position.queue_end,
+                queue_count=position.queue_count,
                 clean=clean,
                 index_counts=dict(self.index.safe_counts()) if self.index is not None else {},
                 queues=queues,
             ),
         )
-        self._state_offset = safe_offset
+        self._state_offset = position.offset
 
     def _on_flushed(self, store_timestamp: int) -> None:
         self.checkpoint.values.physic_msg_timestamp = store_timestamp

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from oberth.errors import StoreFullError
 from oberth.formats.message import Blank, DispatchRequest, read_dispatch_request
@@ -28,6 +29,24 @@ BULK_BYTES = 256 * 1024
 _ROUND_BYTES = 4 << 20
 _IDLE_S = 0.1
 _FAILURE_PAUSE_S = 0.5
+
+
+class ReputPosition(NamedTuple):
+    """What was dispatched.
+
+    Attributes:
+        offset: CommitLog offset up to which.
+        last_record: where the record that ends there starts.
+        store_timestamp: of that record, ms.
+        queue_end: the highest record end that a queue holds.
+        queue_count: how many queues there are.
+    """
+
+    offset: int
+    last_record: int
+    store_timestamp: int
+    queue_end: int
+    queue_count: int
 
 
 class ReputService:
@@ -81,10 +100,17 @@ class ReputService:
         """Bytes of the log that wait to be dispatched."""
         return max(self._end_offset() - self.offset, 0)
 
-    def position(self) -> tuple[int, int, int]:
-        """offset, last_record and its store time, as they belong together."""
+    def position(self) -> ReputPosition:
+        """How far dispatch has come, all taken between two rounds."""
+        queues = self._dispatcher.queues
         with self._lock:
-            return self.offset, self.last_record, self.last_store_timestamp
+            return ReputPosition(
+                self.offset,
+                self.last_record,
+                self.last_store_timestamp,
+                queues.max_physic_offset,
+                sum(len(table) for table in queues.table.values()),
+            )
 
     @property
     def is_failing(self) -> bool:
