@@ -1,0 +1,62 @@
+"""Every option and column is in docs/spark.md, and its examples run."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from oberth.spark import options, schemas
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "spark.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted({*options.READ_OPTIONS, *options.WRITE_OPTIONS}))
+def test_every_option_is_documented(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize("name", [*schemas.ALL_COLUMNS, "delayLevel"])
+def test_every_column_is_documented(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+def _example(name: str) -> Any:
+    path = ROOT / "examples" / "spark" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.spark
+def test_the_first_look_runs(
+    spark: SparkSession, golden_pristine: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _example("first_look").main([str(golden_pristine("client-5.5.0").root), "ClientTopic"])
+    assert "ClientTopic" in capsys.readouterr().out
+
+
+@pytest.mark.spark
+def test_the_copy_runs_twice(
+    spark: SparkSession, golden_pristine: Callable[[str], Any], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], read_store: Any,
+) -> None:  # fmt: skip
+    root = golden_pristine("compressed-5.5.0").root
+    arguments = [str(root), str(tmp_path / "copy"), str(tmp_path / "checkpoint")]
+    for _ in range(2):
+        _example("copy_stream").main(arguments)
+    source, copy = read_store(root).rows, read_store(tmp_path / "copy").rows
+    assert sorted(row["storedBody"] for row in copy) == sorted(row["storedBody"] for row in source)
+    assert sorted(row["value"] for row in copy) == sorted(row["value"] for row in source)
