@@ -37,7 +37,13 @@ def list_(namesrv: str, cluster: str | None, as_json: bool) -> None:
 @click.argument("name")
 @namesrv_option
 @cluster_option
-@click.option("--retries", type=click.IntRange(0, 1000), default=16, show_default=True)
+@click.option(
+    "--retries",
+    type=click.IntRange(0, 1000),
+    default=16,
+    show_default=True,
+    help="Deliveries again before a message becomes a dead letter.",
+)
 @click.option("--disable", is_flag=True, help="The group may not consume.")
 def create(name: str, namesrv: str, cluster: str | None, retries: int, disable: bool) -> None:
     """Make a group on every master, or change it there."""

@@ -30,7 +30,7 @@ def message() -> None:
 @click.argument("body", required=False)
 @click.option("--tag", default="", help="A word that subscriptions choose by.")
 @click.option("--key", "keys", multiple=True, help="A word to find it by. Repeatable.")
-@click.option("--property", "properties", metavar="NAME=VALUE", multiple=True)
+@click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="Repeatable.")
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1 to 18.")
 @namesrv_option
 def send(

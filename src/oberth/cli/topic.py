@@ -33,8 +33,20 @@ def list_(namesrv: str, cluster: str | None, as_json: bool) -> None:
 @click.argument("name")
 @namesrv_option
 @cluster_option
-@click.option("--queues", type=click.IntRange(1, 65536), default=8, show_default=True)
-@click.option("--perm", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 65536),
+    default=8,
+    show_default=True,
+    help="Queues on each master.",
+)
+@click.option(
+    "--perm",
+    type=click.Choice(list(PERMISSIONS)),
+    default="rw",
+    show_default=True,
+    help="What clients may do.",
+)
 @click.option("--order", is_flag=True, help="An order topic.")
 @click.option(
     "--attribute",
