@@ -67,6 +67,15 @@ def test_answer_with_offset_maps() -> None:
     assert messages[0].properties["1ST_POP_TIME"] == "1000"
 
 
+def test_a_handle_in_the_message_is_kept() -> None:
+    handle = "2 900 60000 3 1 broker-a 0 2"
+    messages = [message("T", 0, 2, f"POP_CK\x01{handle}\x02".encode())]
+    attach_handles(
+        messages, header(start_offset_info="1 0 2", msg_offset_info="1 0 2"), "T", "broker-a"
+    )
+    assert messages[0].properties["POP_CK"] == handle
+
+
 def test_answer_without_offset_maps() -> None:
     messages = [message("T", 1, 5), message("T", 1, 6), message("T", 2, 9)]
     attach_handles(messages, header(), "T", "b")

@@ -154,22 +154,23 @@ def attach_handles(
     }
     firsts: dict[tuple[str, int], int] = {}
     for message in messages:
-        flag = retry_flag_of(message.topic, topic)
-        key = (flag, message.queue_id)
         properties = message.properties
-        if header.start_offset_info is None:
-            start = firsts.setdefault(key, message.queue_offset)
-            offset = message.queue_offset
-        else:
-            try:
-                start = int(starts[key])
-                offset = int(next(offsets[key]))
-            except (KeyError, ValueError, StopIteration):
-                raise RemoteProtocolError(
-                    f"pop of {topic}: start {header.start_offset_info!r}, offsets "
-                    f"{header.msg_offset_info!r} do not name queue {key}"
-                ) from None
-        if flag == NO_RETRY or p.POP_CK not in properties:
+        if p.POP_CK not in properties:
+            # Brokers write the handle of a message from a retry topic into the message itself.
+            flag = retry_flag_of(message.topic, topic)
+            key = (flag, message.queue_id)
+            if header.start_offset_info is None:
+                start = firsts.setdefault(key, message.queue_offset)
+                offset = message.queue_offset
+            else:
+                try:
+                    start = int(starts[key])
+                    offset = int(next(offsets[key]))
+                except (KeyError, ValueError, StopIteration):
+                    raise RemoteProtocolError(
+                        f"pop of {topic}: start {header.start_offset_info!r}, offsets "
+                        f"{header.msg_offset_info!r} do not name queue {key}"
+                    ) from None
             properties[p.POP_CK] = ReceiptHandle(
                 start,
                 header.pop_time,
