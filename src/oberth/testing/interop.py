@@ -315,7 +315,8 @@ def run_go_suite(
 def markdown_table(columns: Mapping[str, Iterable[Outcome]]) -> str:
     """One row per scenario, one column per run: ``yes``, ``no``, ``skipped`` or nothing."""
     by_column = {name: {o.scenario: o for o in outcomes} for name, outcomes in columns.items()}
-    scenarios = list(dict.fromkeys(s for column in by_column.values() for s in column))
+    ran = {s for column in by_column.values() for s in column}
+    scenarios = [s for s in (*SCENARIOS, *GO_SCENARIOS) if s in ran]
     lines = [
         "| scenario | " + " | ".join(by_column) + " |",
         "|---|" + "---|" * len(by_column),
