@@ -42,13 +42,17 @@ def convert_delay(
     """
     if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NOT, TRANSACTION_COMMIT):
         return message
-    properties = p.decode_properties(message.properties_raw)
-    level = _integer(properties.get(p.DELAY))
-    if level <= 0 and message.topic not in (TIMER_TOPIC, SCHEDULE_TOPIC):
-        due = _timer_due(properties, now_ms)
-        if due is not None and p.TIMER_OUT_MS not in properties:
-            return _to_timer(message, properties, due, config, now_ms)
-    if level > 0 and message.topic != SCHEDULE_TOPIC:
+    raw = message.properties_raw
+    level = _integer(p.find_property(raw, b"DELAY"))
+    if level <= 0:
+        if message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+            return message
+        due = _timer_due(raw, now_ms)
+        if due is not None and p.find_property(raw, b"TIMER_OUT_MS") is None:
+            return _to_timer(message, due, config, now_ms)
+        return message
+    properties = p.decode_properties(raw)
+    if message.topic != SCHEDULE_TOPIC:
         level = min(level, level_max)
         properties[p.DELAY] = str(level)
         for name in (p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.TIMER_DELIVER_MS):
@@ -67,14 +71,14 @@ def _redirect(
     )
 
 
-def _timer_due(properties: dict[str, str], now_ms: int) -> int | None:
+def _timer_due(raw: bytes, now_ms: int) -> int | None:
     """When a timer message is due, ms; None if it is none."""
     for name, scale, base in (
-        (p.TIMER_DELAY_SEC, 1000, now_ms),
-        (p.TIMER_DELAY_MS, 1, now_ms),
-        (p.TIMER_DELIVER_MS, 1, 0),
+        (b"TIMER_DELAY_SEC", 1000, now_ms),
+        (b"TIMER_DELAY_MS", 1, now_ms),
+        (b"TIMER_DELIVER_MS", 1, 0),
     ):
-        text = properties.get(name)
+        text = p.find_property(raw, name)
         if text is not None:
             return base + _integer(text) * scale
     return None
@@ -82,13 +86,13 @@ def _timer_due(properties: dict[str, str], now_ms: int) -> int | None:
 
 def _to_timer(
     message: MessageExtBrokerInner,
-    properties: dict[str, str],
     due_ms: int,
     config: MessageStoreConfig,
     now_ms: int,
 ) -> MessageExtBrokerInner | PutMessageStatus:
+    raw = message.properties_raw
     if due_ms <= now_ms:
-        if p.TIMER_DEL_UNIQKEY in properties:
+        if p.find_property(raw, b"TIMER_DEL_UNIQKEY") is not None:
             return PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL
         return message
     if not config.timer_wheel_enable:
@@ -98,11 +102,16 @@ def _to_timer(
     precision = config.timer_precision_ms
     # A multiple of the precision goes one slot earlier: the slot it would name fires after it.
     due_ms = due_ms - precision if due_ms % precision == 0 else due_ms // precision * precision
-    properties[p.TIMER_OUT_MS] = str(due_ms)
-    return _redirect(message, properties, TIMER_TOPIC, 0)
+    added = (
+        f"TIMER_OUT_MS\x01{due_ms}\x02REAL_TOPIC\x01{message.topic}\x02"
+        f"REAL_QID\x01{message.queue_id}\x02"
+    ).encode("utf-8", "replace")
+    separator = b"" if raw[-1:] in (b"", b"\x02") else b"\x02"
+    # The last of equal names wins, so an entry that somebody sent has no effect.
+    return replace(message, topic=TIMER_TOPIC, queue_id=0, properties_raw=raw + separator + added)
 
 
-def _integer(text: str | None) -> int:
+def _integer(text: bytes | None) -> int:
     try:
         return int(text) if text else 0
     except ValueError:

@@ -9,10 +9,13 @@ RocketMQ: TimerLog.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from oberth.formats.timer_log import (
     BLANK_SIZE,
+    MAGIC_MASK,
+    NO_PREVIOUS,
+    UNIT,
     UNIT_SIZE,
     TimerLogBlank,
     TimerLogUnit,
@@ -89,6 +92,47 @@ class TimerLog:
                 return None
         unit = decode_timer_unit(self._block, start)
         return unit if isinstance(unit, TimerLogUnit) else None
+
+    def chain(
+        self, last_position: int, first_position: int, is_of_slot: Callable[[int], bool]
+    ) -> tuple[list[int], list[int], list[int], bool]:
+        """A slot's units from its newest one back to its first.
+
+        Args:
+            last_position: of the newest one.
+            first_position: of the first one.
+            is_of_slot: whether a unit's slot time, ms, is the slot's.
+
+        Returns:
+            Positions, magics and CommitLog offsets with sizes (two numbers each), newest first, and
+            whether the chain is whole. Half a microsecond a unit: a slot may hold very many.
+        """
+        positions: list[int] = []
+        magics: list[int] = []
+        records: list[int] = []
+        unpack = UNIT.unpack_from
+        read = self._stream.read
+        position = last_position
+        block = b""
+        begin = 0
+        while True:
+            at = position - begin
+            if not 0 <= at <= len(block) - UNIT_SIZE:
+                begin = max(position + UNIT_SIZE - BLOCK_SIZE, self.first_position)
+                block = read(begin, position + UNIT_SIZE - begin)
+                at = position - begin
+                if not 0 <= at <= len(block) - UNIT_SIZE:
+                    return positions, magics, records, False
+            size, previous, magic, enqueued, delay, offset, record_size, _, _ = unpack(block, at)
+            if size != UNIT_SIZE or magic & ~MAGIC_MASK or not is_of_slot(enqueued + delay):
+                return positions, magics, records, False
+            positions.append(position)
+            magics.append(magic)
+            records.append(offset)
+            records.append(record_size)
+            if previous == NO_PREVIOUS or position <= first_position or previous >= position:
+                return positions, magics, records, True
+            position = previous
 
     def walk(self, start: int) -> Iterator[tuple[int, TimerLogUnit]]:
         """(position, unit) from a unit on to the first thing that is neither unit nor blank."""

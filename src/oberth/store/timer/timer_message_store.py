@@ -442,43 +442,54 @@ class TimerMessageStore:
         """Reads the chain of a slot's units."""
         slot = self.wheel.get(time)
         assert slot is not None
-        positions = array("q")
+        start_ms = time * self._precision_ms
+        stop_ms = start_ms + self._precision_ms
+        chain, magics, records, is_whole = self.log.chain(
+            slot.last_pos, slot.first_pos, lambda time_ms: start_ms <= time_ms < stop_ms
+        )
         deletes: set[bytes] = set()
-        position = slot.last_pos
-        is_whole = True
-        while position != NO_PREVIOUS:
-            unit = self.log.read(position)
-            if unit is None or unit.slot_time // self._precision_ms != time:
-                is_whole = False
-                break
-            self._enter(unit, position, positions, deletes)
-            if position <= slot.first_pos or unit.previous >= position:
-                break
-            position = unit.previous
         if is_whole:
-            positions.reverse()
+            positions = array("q", reversed(chain))
+            if any(magic & MAGIC_DELETE for magic in magics):
+                del positions[:]
+                for number in range(len(chain) - 1, -1, -1):
+                    offset, size = records[2 * number], records[2 * number + 1]
+                    self._enter(magics[number], chain[number], offset, size, positions, deletes)
         else:
             _log.error(
-                "timer slot %d: no unit of it at %d; everything from %d to %d is looked through",
-                time, position, slot.first_pos, slot.last_pos,
+                "timer slot %d: its chain is broken; everything from %d to %d is looked through",
+                time, slot.first_pos, slot.last_pos,
             )  # fmt: skip
-            del positions[:]
-            deletes.clear()
+            positions = array("q")
             start = max(slot.first_pos, self.log.first_position)
             for position, unit in self.log.walk(start):
                 if position > slot.last_pos:
                     break
                 if unit.slot_time // self._precision_ms == time:
-                    self._enter(unit, position, positions, deletes)
+                    self._enter(
+                        unit.magic,
+                        position,
+                        unit.commit_log_offset,
+                        unit.record_size,
+                        positions,
+                        deletes,
+                    )
         return _Due(time, slot.last_pos, positions, deletes)
 
     def _enter(
-        self, unit: TimerLogUnit, position: int, positions: array[int], deletes: set[bytes]
+        self,
+        magic: int,
+        position: int,
+        commit_log_offset: int,
+        size: int,
+        positions: array[int],
+        deletes: set[bytes],
     ) -> None:
-        if not unit.is_delete or unit.is_roll:
+        """A unit of a slot: a message to deliver, or a deletion."""
+        if not magic & MAGIC_DELETE or magic & MAGIC_ROLL:
             positions.append(position)
             return
-        record = self._store.commit_log.select(unit.commit_log_offset, unit.record_size)
+        record = self._store.commit_log.select(commit_log_offset, size)
         if record is None:
             return
         try:
