@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -405,3 +406,54 @@ async def test_modes_and_assignment(peer: Peer) -> None:
     await peer.mq.restart()
     modes = json.loads((await peer.call(402, {})).body)
     assert modes["messageRequestModeMap"][TOPIC][GROUP]["mode"] == "POP"
+
+
+async def test_with_synchronous_flush() -> None:
+    async with EmbeddedBroker({"flushDiskType": "SYNC_FLUSH"}) as mq, RemotingClient() as client:
+        peer = Peer(mq, client)
+        for number in range(6):
+            await peer.send(b"%d" % number)
+        popped = await peer.pop_all()
+        assert len(popped) == 6
+        for each in popped[:3]:
+            assert await peer.ack(each) == 0
+        await peer.later(35)
+        await mq.wait_until(lambda: len(mq.bodies(f"%RETRY%{GROUP}_{TOPIC}")) == 3)
+        assert bodies(await peer.pop_all()) == bodies(popped[3:])
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("merge", ["false", "true"])
+async def test_random_consumers_over_kills_lose_nothing(seed: int, merge: str) -> None:
+    rng = random.Random(seed)
+    settings = {"enablePopBufferMerge": merge, "popFromRetryProbability": "50"}
+    async with EmbeddedBroker(settings) as mq, RemotingClient() as client:
+        peer = Peer(mq, client)
+        await peer.send(b"first")  # makes the topic
+        sent = {b"first"}
+        acked: set[bytes] = set()
+        for step in range(14):
+            for _ in range(rng.randrange(4)):
+                body = b"%d-%d" % (step, len(sent))
+                await peer.send(body, rng.randrange(2))
+                sent.add(body)
+            invisible = rng.choice([1000, 8000, 30_000])
+            for each in await peer.pop(maxMsgNums=rng.randrange(1, 6), invisibleTime=invisible):
+                if rng.random() < 0.5:
+                    assert await peer.ack(each) == 0
+                    acked.add(each.body)
+            if rng.random() < 0.3:
+                await peer.later(rng.choice([1, 10, 40]))
+            if rng.random() < 0.15:
+                await mq.kill()
+                await mq.recover()
+        seen: set[bytes] = set()
+        for _ in range(4):
+            await peer.later(35)
+            for each in await peer.pop_all(rounds=12):
+                seen.add(each.body)
+                assert await peer.ack(each) == 0
+        assert sent <= seen | acked
+        await peer.later(35)
+        assert await peer.pop_all() == []
