@@ -311,3 +311,16 @@ def test_rocketmq_opens_a_salvaged_store(name: str, golden_store: Pristine, tmp_
         # Nobody ever gets a filler, and the front of a queue is not hidden.
         assert answer["status"] == "FOUND"
         assert not any(is_filler(ours[at]) for at in answer["commitLogOffsets"])
+
+
+def test_a_bit_of_an_ext_unit_is_named(golden_store: Pristine) -> None:
+    store = golden_store("cqext-5.5.0")
+    path = files_below(store.root, "consumequeue_ext")[0]
+    data = bytearray(path.read_bytes())
+    data[9] ^= 1  # the tags code of the first unit
+    path.write_bytes(data)
+    with StoreReader(store.root) as reader:
+        (finding,) = verify(reader).findings
+    assert finding.kind is FindingKind.EXT_UNIT
+    assert finding.queue_offset == 0
+    assert (finding.topic, str(finding.queue_id)) == path.parts[-3:-1]

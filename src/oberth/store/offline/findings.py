@@ -33,11 +33,9 @@ class FindingKind(enum.StrEnum):
     LOG_TAIL = "log-tail"
 
     QUEUE_MISSING = "queue-missing"
-    QUEUE_WITHOUT_RECORDS = "queue-without-records"
     UNIT_MISSING = "unit-missing"
     UNIT_WRONG = "unit-wrong"
     UNIT_DANGLING = "unit-dangling"
-    UNIT_STANDS_IN = "unit-stands-in"
     QUEUE_TAIL = "queue-tail"
     EXT_UNIT = "ext-unit"
 
@@ -51,7 +49,6 @@ class FindingKind(enum.StrEnum):
     CHECKPOINT = "checkpoint"
     CONFIG_FILE = "config-file"
     CONSUMER_OFFSET = "consumer-offset"
-    TIMER = "timer"
     LIMIT = "more-findings"
 
 

@@ -722,6 +722,13 @@ class _SimpleQueueCheck(_QueueCheck):
                     FindingKind.UNIT_MISSING, ordinal, "zeros", _text(should),
                     commit_log_offset=should[0],
                 )  # fmt: skip
+            elif is_[:2] == should[:2] and cq.is_ext_address(is_[2]):
+                self._found(
+                    FindingKind.EXT_UNIT, ordinal,
+                    f"address {is_[2]}, which leads to {self.view.ext_unit(unit)}",
+                    f"an ext unit with tags code {should[2]} and the record's store time",
+                    commit_log_offset=should[0],
+                )  # fmt: skip
             else:
                 self._found(
                     FindingKind.UNIT_WRONG, ordinal, _text(unit), _text(should),
