@@ -149,6 +149,10 @@ class MessageStore:
             self.checkpoint_now,
         )
         self._waits = self.flush_service.is_sync
+        # Since 5.3: what is not synced yet is not shown to consumers.
+        self._shows_only_flushed = (
+            self._waits and config.line is not Line.V4_9 and not config.read_uncommitted
+        )
         # Set by who replicates the log: acknowledgements then wait for slaves too.
         self.waits_for_replicas = False
 
@@ -332,7 +336,8 @@ class MessageStore:
             return [refused] * len(messages)
         results = self.commit_log.append(messages)
         self.flush_service.wake()
-        self.reput.wake()
+        if not self._shows_only_flushed:
+            self.reput.wake()
         return results
 
     def needs_wait(self, message: MessageExtBrokerInner, result: PutMessageResult) -> bool:
@@ -355,7 +360,6 @@ class MessageStore:
             ]
             if waiting:
                 status = self.flush_service.wait_durable(waiting[-1].end_offset)
-                self.reput.wake()
                 if status is not PutMessageStatus.PUT_OK:
                     flushed = self.flushed_offset
                     for result in waiting:
@@ -585,8 +589,7 @@ class MessageStore:
 
     def _dispatch_limit(self) -> int:
         log = self.commit_log
-        if self._waits and self.config.line is not Line.V4_9 and not self.config.read_uncommitted:
-            # Since 5.3: what is not synced yet is not shown to consumers.
+        if self._shows_only_flushed:
             return min(log.queue.flushed_where, log.max_offset)
         return log.max_offset
 
