@@ -1,0 +1,33 @@
+"""The Spark benchmarks run small, so that they cannot rot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("name", ["source_vs_kafka", "load_vs_apache"])
+def test_it_runs_small(
+    spark: SparkSession,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    module = __import__(f"benchmarks.spark.{name}", fromlist=["main"])
+    module.main(["--small"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["rows"]
+    assert all(row["medians"]["oberth"] > 0 for row in report["rows"])
+    assert f"benchmarks.spark.{name}" in sys.modules
