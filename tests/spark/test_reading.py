@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -300,3 +301,34 @@ def test_starting_and_ending_by_time(
     assert [_key(r) for r in read.rows] == expected
     with pytest.raises(OptionError, match="no message at or after"):
         read_store(store.root, startingTimestamp=str(times[-1] + 1))
+
+
+@pytest.mark.parametrize("order", ["queue", "commitlog"])
+def test_beside_a_writer_a_read_sees_whole_records_up_to_a_stable_end(
+    growing_store: Any, read_store: Any, order: str
+) -> None:
+    growing_store.append("A", 0, b"first" * 100)
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 1
+        while not stop.is_set() and number < 20_000:
+            growing_store.append("A", number % 3, b"%d" % number * (number % 300))
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        before: dict[int, int] = {}
+        for _ in range(15):
+            rows = read_store(growing_store.root, readOrder=order, columns="partition,offset").rows
+            counts: dict[int, int] = {}
+            for row in rows:
+                assert row["offset"] == counts.get(row["partition"], 0)
+                counts[row["partition"]] = row["offset"] + 1
+            assert all(counts[queue] >= count for queue, count in before.items())
+            before = counts
+    finally:
+        stop.set()
+        writer.join()
+    assert sum(before.values()) > 3
