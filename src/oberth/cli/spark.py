@@ -19,6 +19,10 @@ COMMANDS = {
         "oberth.cli.spark_verify:verify_command",
         "Check CommitLog, queues, index and config against each other.",
     ),
+    "export": (
+        "oberth.cli.spark_export:export_command",
+        "Export messages to Parquet, Delta or Iceberg tables.",
+    ),
     "salvage": (
         "oberth.cli.spark_salvage:salvage_command",
         "Copy what is undamaged into a new store.",

@@ -1,0 +1,157 @@
+"""`oberth spark export`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from oberth.cli.output import say, size_text, write_json, write_json_line
+from oberth.cli.progress import Progress
+from oberth.cli.spark_options import absolute, directory_of, one_store, spark_options, spark_tasks
+
+_INTERVAL_S = 10.0
+
+
+@click.command(name="export")
+@one_store
+@click.option(
+    "--into", metavar="OUT", required=True, type=click.Path(file_okay=False),
+    help="The directory of the tables. A later run goes on where the last one ended.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(["parquet", "delta", "iceberg"]), default="parquet",
+    show_default=True, help="What kind of tables.",
+)  # fmt: skip
+@click.option("--one-table", is_flag=True, help="All topics in one table, not a table each.")
+@click.option(
+    "--exact", is_flag=True,
+    help="Every record with all its bytes, the broker's own topics too: what `import` reads.",
+)  # fmt: skip
+@click.option("--columns", default="", help="Columns, by comma; all readable ones if not given.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic. Repeatable.")
+@click.option(
+    "--partition-by", "partition_by", metavar="EXPRESSION", multiple=True,
+    help="A partition column, as day=date(timestamp), tags, b=bucket(16, key). Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--body", type=click.Choice(["raw", "json", "avro", "protobuf"]), default="raw",
+    show_default=True, help="Decode bodies into the column body.",
+)  # fmt: skip
+@click.option(
+    "--schema", type=click.Path(dir_okay=False),
+    help="Of the bodies: JSON types (inferred if not given), an Avro schema, or a Protobuf "
+    "descriptor set.",
+)  # fmt: skip
+@click.option("--message", default="", help="The Protobuf message's full name.")
+@click.option("--skip-damage", is_flag=True, help="Leave damaged records out, and report them.")
+@click.option(
+    "--compact", metavar="SIZE", type=click.IntRange(1), default=None,
+    help="Afterwards join files that are smaller than SIZE MiB.",
+)  # fmt: skip
+@click.option(
+    "--continuous", is_flag=True, help="Go on with what is written later, until interrupted."
+)
+@click.option(
+    "--interval", type=click.FloatRange(0.1), default=_INTERVAL_S, show_default=True,
+    help="With --continuous, seconds between two looks at the log.",
+)  # fmt: skip
+@click.option(
+    "--option", "options", metavar="NAME=VALUE", multiple=True,
+    help="An option of format('rocketmq'), such as storage.endpoint=…. Repeatable.",
+)  # fmt: skip
+@spark_options
+def export_command(
+    directory: str | None,
+    store_option: str | None,
+    into: str,
+    form: str,
+    one_table: bool,
+    exact: bool,
+    columns: str,
+    topics: tuple[str, ...],
+    partition_by: tuple[str, ...],
+    body: str,
+    schema: str | None,
+    message: str,
+    skip_damage: bool,
+    compact: int | None,
+    continuous: bool,
+    interval: float,
+    options: tuple[str, ...],
+    master: str,
+    confs: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Export messages to tables that other tools read.
+
+    Every message is in its table once, also when this command is killed at any moment and run
+    again. Bodies that do not decode are kept in the table TOPIC+quarantine with the reason. Without
+    --continuous it ends when it has reached the log's end; a scheduler may run it again.
+
+    Example: oberth spark export ~/store --into /tmp/tables --format delta --body json
+    """
+    from oberth.spark.pipelines.export.compaction import compact as compact_files
+    from oberth.spark.pipelines.export.exporter import ExportReport, export, open_store
+    from oberth.spark.pipelines.export.settings import ExportSettings
+    from oberth.spark.pipelines.json_types import parse_schema
+
+    root = absolute(directory_of(directory, store_option)) or ""
+    target = absolute(into) or ""
+    given = {}
+    for text in options:
+        name, found, value = text.partition("=")
+        if not found:
+            raise click.UsageError(f"--option {text!r}: allowed is NAME=VALUE")
+        given[name] = value
+    settings = ExportSettings(
+        form, one_table, exact, columns, partition_by, body, "", message, topics
+    )
+    if schema is not None:
+        if body == "json":
+            with open(schema, encoding="utf-8") as file:
+                settings = settings.with_json_type(parse_schema(file.read()))
+        elif body == "raw":
+            raise click.UsageError("--schema needs --body")
+        else:
+            settings = settings.with_schema_file(schema)
+    settings.check()
+    store = open_store(root, given)
+    with spark_tasks(master, confs, app_name="oberth export") as tasks:
+        while True:
+            size = store.log_end() - store.log_start()
+            with Progress("export", size) as progress:
+                report: ExportReport = export(
+                    tasks, root, target, settings, options=given, skip_damage=skip_damage,
+                    progress=progress,
+                )  # fmt: skip
+            joined = compact_files(target, compact << 20) if compact and report.batches else 0
+            if report.batches or not continuous:
+                _show(report, joined, as_json, continuous)
+            if not continuous:
+                return
+            try:
+                time.sleep(interval)
+            except KeyboardInterrupt:
+                return
+            store.refresh()
+
+
+def _show(report: object, joined: int, as_json: bool, one_line: bool) -> None:
+    from oberth.spark.pipelines.export.exporter import ExportReport
+
+    assert isinstance(report, ExportReport)
+    values = {**report.to_json(), "joined": joined}
+    if as_json:
+        (write_json_line if one_line else write_json)(values)
+        return
+    for text in report.skipped:
+        say(f"skipped: {text}")
+    for table, rows in sorted(report.tables.items()):
+        click.echo(f"{table}: {rows} rows")
+    click.echo(
+        f"CommitLog {report.log_start} to {report.log_end}: {report.rows} rows, "
+        f"{report.quarantined} in quarantine, {len(report.skipped)} ranges skipped; "
+        f"{report.files} files of {size_text(report.bytes)}, {joined} joined, "
+        f"{report.seconds:.1f} s"
+    )

@@ -1,0 +1,1 @@
+"""Export of a store to tables: Parquet, Delta, Iceberg; once each message, whatever is killed."""

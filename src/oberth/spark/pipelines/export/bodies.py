@@ -1,0 +1,138 @@
+"""Bodies as a column of structs: JSON, Avro or Protobuf; what does not decode has a reason.
+
+A decoder says its Arrow type and turns an array of bodies into an array of that type and, for each
+body that does not decode, why. It pickles, so that tasks get it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+
+from oberth.errors import OptionError
+from oberth.spark.pipelines.json_types import RAW_JSON, BodyError, fit, parse_json
+
+Reasons = Mapping[int, str]
+
+
+class BodyDecoder(Protocol):
+    """What turns bodies into values."""
+
+    @property
+    def type(self) -> pa.StructType:
+        """What bodies become."""
+
+    def decode(self, bodies: pa.Array) -> tuple[pa.Array, Reasons]:
+        """Values of `type`, null where a body does not decode, and the reasons by row."""
+
+
+def decode_each(
+    bodies: pa.Array, kind: pa.StructType, decode_one: Callable[[bytes], Any]
+) -> tuple[pa.Array, Reasons]:
+    """Decodes bodies one by one; ``decode_one`` raises BodyError for what does not decode."""
+    values: list[Any] = []
+    reasons: dict[int, str] = {}
+    for row, body in enumerate(bodies.to_pylist()):
+        try:
+            values.append(decode_one(body or b""))
+        except BodyError as error:
+            values.append(None)
+            reasons[row] = str(error)
+    return pa.array(values, kind), reasons
+
+
+class JsonBodies:
+    """JSON objects of a given or inferred type."""
+
+    def __init__(self, kind: pa.StructType) -> None:
+        self._type = kind
+        self._field = pa.field("body", kind)
+        self._fast = _arrow_reads(kind)
+
+    @property
+    def type(self) -> pa.StructType:
+        """See `BodyDecoder`."""
+        return self._type
+
+    def decode(self, bodies: pa.Array) -> tuple[pa.Array, Reasons]:
+        """See `BodyDecoder`."""
+        if self._fast:
+            made = self._all_at_once(bodies)
+            if made is not None:
+                return made, {}
+        return decode_each(bodies, self._type, self._one)
+
+    def _one(self, body: bytes) -> Any:
+        value = parse_json(body)
+        if not isinstance(value, dict):
+            raise BodyError("the body: JSON, but no object")
+        return fit(value, self._field)
+
+    def _all_at_once(self, bodies: pa.Array) -> pa.Array | None:
+        """The values, if every body is an object on one line that Arrow's reader takes."""
+        if not len(bodies) or bodies.null_count:
+            return None
+        whole = pc.and_(pc.starts_with(bodies, b"{"), pc.ends_with(bodies, b"}"))
+        odd = pc.match_substring_regex(bodies, r"[\n\r]")
+        if not pc.all(whole).as_py() or pc.any(odd).as_py():
+            return None
+        lines = pc.binary_join(
+            pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies), b"\n"
+        )[0].as_py()
+        try:
+            table = arrow_json.read_json(
+                io.BytesIO(lines),
+                read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+                parse_options=arrow_json.ParseOptions(
+                    explicit_schema=pa.schema(list(self._type)),
+                    unexpected_field_behavior="ignore",
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        if table.num_rows != len(bodies):
+            return None
+        columns = [table.column(field.name).combine_chunks() for field in self._type]
+        return pa.StructArray.from_arrays(columns, fields=list(self._type))
+
+
+def _arrow_reads(kind: pa.DataType) -> bool:
+    """Whether Arrow's reader gives what `fit` gives for a type."""
+    if isinstance(kind, pa.StructType):
+        return kind.num_fields > 0 and all(
+            not (field.metadata and field.metadata.get(b"json") == RAW_JSON[b"json"])
+            and _arrow_reads(field.type)
+            for field in kind
+        )
+    # Its floats may be infinite, and lists' element names are its own.
+    return bool(pa.types.is_boolean(kind) or pa.types.is_int64(kind) or pa.types.is_string(kind))
+
+
+def make_decoder(kind: str, schema: str, message: str = "") -> BodyDecoder:
+    """A decoder from what a user gave.
+
+    Args:
+        kind: ``avro`` or ``protobuf`` (JSON bodies: `JsonBodies`).
+        schema: path of an Avro schema (JSON) or of a compiled Protobuf descriptor set.
+        message: the full name of the Protobuf message.
+
+    Raises:
+        OptionError: the schema cannot be read.
+    """
+    try:
+        with open(schema, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise OptionError(f"schema {schema}: {error.strerror}") from None
+    if kind == "avro":
+        from oberth.spark.pipelines.export.avro import AvroBodies
+
+        return AvroBodies(data.decode("utf-8", "replace"))
+    from oberth.spark.pipelines.export.protobuf import ProtobufBodies
+
+    return ProtobufBodies(data, message)

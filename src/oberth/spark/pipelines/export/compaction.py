@@ -1,0 +1,134 @@
+"""Joins the small files of an export, so that readers open fewer.
+
+Parquet: files of one directory are joined until they have the wanted size; the joined file says the
+range from the first one's beginning to the last one's end. The same commit file that puts it in
+place names the files that it replaces, and both steps are taken again after a kill.
+
+Delta: delta-rs's own compaction, one commit. Its files do not carry the range of the log; the
+table's history does. Iceberg: pyiceberg cannot replace files by others, so it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import pyarrow.parquet as pq
+
+from oberth.errors import OptionError
+from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.rows import writer_options
+from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.pipelines.export.tables import ParquetTables, open_tables
+from oberth.store.offline.rebuild import sync_directory
+
+COMMIT = "commits/compaction.json"
+
+
+def compact(into: str, target_size: int) -> int:
+    """Joins files that are smaller than a size.
+
+    Args:
+        into: the export's directory.
+        target_size: bytes.
+
+    Returns:
+        How many files were replaced.
+
+    Raises:
+        OptionError: no export there, or one to Iceberg.
+        StoreLockedError: an export is writing there.
+    """
+    ledger = Ledger(os.path.abspath(into))
+    settings = ledger.settings(None)
+    if settings is None:
+        raise OptionError(f"{into}: holds no export")
+    with ledger.locked():
+        if settings.format == "iceberg":
+            raise OptionError("pyiceberg cannot join files; use the table's own engine for that")
+        if settings.format == "delta":
+            return _compact_delta(settings, ledger, target_size)
+        settle(ledger)
+        return _compact_parquet(ledger, ParquetTables(settings, ledger), target_size)
+
+
+def _compact_delta(settings: ExportSettings, ledger: Ledger, target_size: int) -> int:
+    from deltalake import DeltaTable
+
+    replaced = 0
+    for table in open_tables(settings, ledger).files():
+        found = DeltaTable(os.path.join(ledger.into, table))
+        metrics = found.optimize.compact(target_size=target_size)
+        replaced += int(metrics["numFilesRemoved"])
+    return replaced
+
+
+def _compact_parquet(ledger: Ledger, tables: ParquetTables, target_size: int) -> int:
+    replaced = 0
+    for paths in tables.files().values():
+        by_directory: dict[str, list[str]] = {}
+        for path in paths:
+            if os.path.getsize(path) < target_size:
+                by_directory.setdefault(os.path.dirname(path), []).append(path)
+        for small in by_directory.values():
+            for group in _groups(small, target_size):
+                _join(ledger, group)
+                replaced += len(group)
+    return replaced
+
+
+def _groups(paths: list[str], target_size: int) -> list[list[str]]:
+    """Neighbours, by the log, that together have about the wanted size; at least two each."""
+    groups: list[list[str]] = []
+    size = 0
+    for path in sorted(paths):
+        own = os.path.getsize(path)
+        if not groups or size + own > target_size:
+            groups.append([])
+            size = 0
+        groups[-1].append(path)
+        size += own
+    return [group for group in groups if len(group) > 1]
+
+
+def _join(ledger: Ledger, paths: list[str]) -> None:
+    first = pq.read_schema(paths[0])
+    metadata = dict(first.metadata or {})
+    said = [pq.read_schema(path).metadata or {} for path in paths]
+    for key, choose in ((b"oberth.log.start", min), (b"oberth.log.end", max)):
+        numbers = [int(each[key]) for each in said if key in each]
+        if numbers:
+            metadata[key] = b"%d" % choose(numbers)
+    schema = first.with_metadata(metadata)
+    directory, name = os.path.split(paths[0])
+    joined = os.path.join(directory, name.replace("part-", "joined-", 1))
+    if joined == paths[0]:
+        joined = os.path.join(directory, "joined-" + name)
+    staged = os.path.join(ledger.directory, "compaction.parquet.staged")
+    with pq.ParquetWriter(staged, schema, **writer_options(schema)) as writer:
+        for path in paths:
+            with pq.ParquetFile(path) as file:
+                for number in range(file.num_row_groups):
+                    writer.write_table(file.read_row_group(number).cast(schema))
+    fd = os.open(staged, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    ledger.write(COMMIT, {"staged": staged, "joined": joined, "replaced": paths})
+    settle(ledger)
+
+
+def settle(ledger: Ledger) -> None:
+    """Brings a compaction that was committed to its end."""
+    commit = ledger.read(COMMIT)
+    if commit is None:
+        return
+    with suppress(FileNotFoundError):  # moved already
+        os.replace(commit["staged"], commit["joined"])
+    for path in commit["replaced"]:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    sync_directory(os.path.dirname(commit["joined"]))
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(ledger.directory, COMMIT))

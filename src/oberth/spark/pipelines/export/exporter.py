@@ -1,0 +1,289 @@
+"""Runs an export: a batch is a range of the log, from where the last one ended to the log's end.
+
+    step      what comes
+    intend    the batch's range is noted
+    write     tasks write files
+    commit    the tables take them
+    finish    the batch is noted as done
+
+A batch that was stopped at any step is run again first, with the same range. Together with the
+tables' own rules (`tables`) every message is in its table once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+from oberth.errors import DataLossError, OptionError
+from oberth.spark import plan as p
+from oberth.spark.options import parse_read_options
+from oberth.spark.pipelines.export.compaction import settle as settle_compaction
+from oberth.spark.pipelines.export.ledger import Batch, Ledger
+from oberth.spark.pipelines.export.rows import LogPart, RangeWritten, RowsJob, write_rows
+from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, Tables, open_tables
+from oberth.spark.pipelines.json_types import infer_struct
+from oberth.spark.pipelines.tasks import TaskRunner
+from oberth.spark.pipelines.views import read_rows
+from oberth.spark.store_files import StoreFiles
+
+STEPS = ("intend", "write", "commit", "finish")
+RANGE_SIZE_MIN = 32 << 20
+RANGE_SIZE_MAX = 256 << 20
+_TASKS_PER_CORE = 4
+_SAMPLE_ROWS = 5000
+Step = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What a run exported.
+
+    Attributes:
+        batches: how many were completed.
+        log_start: CommitLog offset where the first began.
+        log_end: behind the last.
+        rows: rows written, without those in quarantine.
+        quarantined: rows whose bodies did not decode.
+        files: files written.
+        bytes: of those files.
+        tables: rows by table.
+        skipped: ranges of the log that are damaged, where that was allowed.
+        seconds: how long it took.
+    """
+
+    batches: int = 0
+    log_start: int = 0
+    log_end: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    files: int = 0
+    bytes: int = 0
+    tables: Counter[str] = field(default_factory=Counter)
+    skipped: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report under JSON names."""
+        return {
+            "batches": self.batches,
+            "logStart": self.log_start,
+            "logEnd": self.log_end,
+            "rows": self.rows,
+            "quarantined": self.quarantined,
+            "files": self.files,
+            "bytes": self.bytes,
+            "tables": dict(sorted(self.tables.items())),
+            "skipped": self.skipped,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def _take(self, written: Sequence[RangeWritten]) -> None:
+        for each in written:
+            self.rows += each.rows
+            self.quarantined += each.quarantined
+            self.skipped += each.skipped
+            for file in each.files:
+                self.files += 1
+                self.bytes += file.size
+                self.tables[file.table] += file.rows
+
+
+def no_step(name: str) -> None:
+    """Says nothing about which step comes next."""
+
+
+def export(
+    tasks: TaskRunner,
+    path: str,
+    into: str,
+    settings: ExportSettings,
+    *,
+    options: Mapping[str, str] | None = None,
+    skip_damage: bool = False,
+    range_size: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    step: Step = no_step,
+) -> ExportReport:
+    """Brings tables up to the log's end as it is now.
+
+    Args:
+        tasks: where the work is done.
+        path: the store: a directory, or a URL that pyarrow's file systems read.
+        into: the export's directory; every task has to reach it under this path.
+        settings: how the tables are made; those of the first run, if there was one.
+        options: further options of ``format("rocketmq")``, such as storage.endpoint.
+        skip_damage: leave damaged records out and report them.
+        range_size: bytes of log for one task; None chooses.
+        progress: called with the bytes of the log that are done.
+        step: called with the name of each step before it.
+
+    Raises:
+        OptionError: settings that contradict each other, or those of the first run.
+        DataLossError: something is damaged or gone, unless that is to be skipped.
+        StoreLockedError: another export writes into the directory.
+    """
+    started = time.perf_counter()
+    settings.check()
+    given = dict(options or {})
+    store = open_store(path, given)
+    ledger = Ledger(os.path.abspath(into))
+    report = ExportReport()
+    with ledger.locked():
+        source = {"broker": store.broker, "path": path}
+        ledger.check_source(source)
+        present = ledger.settings(settings)
+        if present is None:
+            present = _complete(settings, path, given)
+            present.check()
+            ledger.begin(present, source)
+        settle_compaction(ledger)
+        tables = open_tables(present, ledger)
+        try:
+            run = _Run(tasks, store, present, ledger, tables, skip_damage, range_size, step)
+            last, done = ledger.last_batch()
+            if last is not None and not done:
+                run.batch(last, report, progress)
+            start = store.log_start() if last is None else last.end
+            batch = run.next_batch(last, start, report)
+            if batch is not None:
+                step("intend")
+                ledger.intend(batch)
+                run.batch(batch, report, progress)
+        finally:
+            if isinstance(tables, IcebergTables):
+                tables.close()
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def open_store(path: str, options: Mapping[str, str]) -> StoreFiles:
+    """The one store that a path names.
+
+    Raises:
+        OptionError: none, or several.
+    """
+    stores = p.open_stores(parse_read_options({**options, "path": path}, streaming=False))
+    if len(stores.files) != 1:
+        raise OptionError(f"path {path!r}: {len(stores.files)} stores, an export reads one")
+    return stores.files[0]
+
+
+def _complete(settings: ExportSettings, path: str, options: Mapping[str, str]) -> ExportSettings:
+    """Finds out the type of JSON bodies where nobody gave one."""
+    if settings.body != "json" or settings.body_schema:
+        return settings
+    selection = {"subscribe": ",".join(settings.topics)} if settings.topics else {}
+    samples = (
+        body
+        for batch in read_rows(
+            {**options, **selection, "path": path, "failOnDataLoss": "false"},
+            "value",
+            rows_max=_SAMPLE_ROWS,
+        )
+        for body in batch.column(0).to_pylist()
+    )
+    return settings.with_json_type(infer_struct(samples))
+
+
+class _Run:
+    """One call of `export`."""
+
+    def __init__(
+        self,
+        tasks: TaskRunner,
+        store: StoreFiles,
+        settings: ExportSettings,
+        ledger: Ledger,
+        tables: Tables,
+        skip_damage: bool,
+        range_size: int | None,
+        step: Step,
+    ) -> None:
+        self._tasks = tasks
+        self._store = store
+        self._settings = settings
+        self._ledger = ledger
+        self._tables = tables
+        self._skip_damage = skip_damage
+        self._range_size = range_size
+        self._step = step
+
+    def next_batch(self, last: Batch | None, start: int, report: ExportReport) -> Batch | None:
+        """What is new in the log, None for nothing."""
+        end = self._store.log_end()
+        first = self._store.log_start()
+        if first > start:
+            gone = f"{self._store.root}: CommitLog {start} to {first} was deleted unexported"
+            if not self._skip_damage:
+                raise DataLossError(gone)
+            report.skipped.append(gone)
+            start = first
+        if end < start:
+            raise DataLossError(
+                f"{self._store.root}: its CommitLog ends at {end} and was exported to {start}"
+            )
+        if end == start:
+            return None
+        return Batch(0 if last is None else last.number + 1, start, end)
+
+    def batch(
+        self, batch: Batch, report: ExportReport, progress: Callable[[int], None] | None
+    ) -> None:
+        """Brings a batch to its end, from wherever it is."""
+        tables = self._tables
+        tables.recover(batch.number)
+        if isinstance(tables, ParquetTables) and tables.is_committed(batch.number):
+            # Its files count already; only their moving was cut short.
+            tables.settle(batch.number)
+            self._step("finish")
+            self._ledger.finish(batch, {"logStart": batch.start, "logEnd": batch.end})
+        else:
+            self._step("write")
+            job = RowsJob(
+                self._settings, self._store.bare(), tables.directory(batch.number), tables.suffix,
+                batch.number, self._segment_size(), self._skip_damage, tables.in_file, tables.hive,
+            )  # fmt: skip
+            parts = self._parts(batch)
+            written = self._tasks.run(
+                partial(write_rows, job), parts, what="export", done=_bytes_done(parts, progress)
+            )
+            self._step("commit")
+            tables.commit(batch.number, [file for each in written for file in each.files])
+            report._take(written)
+            self._step("finish")
+            own = ExportReport(1, batch.start, batch.end)
+            own._take(written)
+            self._ledger.finish(batch, own.to_json())
+        report.log_start = batch.start if not report.batches else report.log_start
+        report.log_end = batch.end
+        report.batches += 1
+
+    def _segment_size(self) -> int:
+        return max((segment.size for segment in self._store.segments()), default=0)
+
+    def _parts(self, batch: Batch) -> list[LogPart]:
+        size = self._range_size
+        if size is None:
+            wanted = (batch.end - batch.start) // (self._tasks.parallelism * _TASKS_PER_CORE)
+            size = min(max(wanted, RANGE_SIZE_MIN), RANGE_SIZE_MAX)
+        return [
+            LogPart(start, min(start + size, batch.end))
+            for start in range(batch.start, batch.end, size)
+        ]
+
+
+def _bytes_done(
+    parts: Sequence[LogPart], progress: Callable[[int], None] | None
+) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    sizes = [0, *accumulate(part.end - part.start for part in parts)]
+    return lambda count, _total: progress(sizes[min(count, len(parts))])

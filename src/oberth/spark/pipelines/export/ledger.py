@@ -1,0 +1,146 @@
+"""What an export remembers, in the directory ``_oberth`` beside its tables.
+
+    settings.json              how the tables are made; never changes
+    batches/NNNNNNNN.json      a batch's range of the log, written before any of its data
+    batches/NNNNNNNN.done      its report, written when all its tables have it
+    commits/NNNNNNNN.json      Parquet only: which staged files go where; from here on it counts
+
+A batch without ``.done`` is run again with the same range; what it had written is removed or, where
+a table has it already, kept. Files appear whole, by renaming, and are on the disk before the next
+step begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from oberth.errors import OptionError, StoreLockedError
+from oberth.spark.pipelines.export.settings import ExportSettings
+
+DIRECTORY = "_oberth"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch: its number, and its range of the log."""
+
+    number: int
+    start: int
+    end: int
+
+
+class Ledger:
+    """The memory of the export in one directory. One process at a time: see `locked`."""
+
+    def __init__(self, into: str) -> None:
+        self.into = into
+        self.directory = os.path.join(into, DIRECTORY)
+
+    @contextmanager
+    def locked(self) -> Any:
+        """Keeps other processes away from the export.
+
+        Raises:
+            StoreLockedError: one has it already.
+        """
+        import fcntl
+
+        os.makedirs(os.path.join(self.directory, "batches"), exist_ok=True)
+        fd = os.open(os.path.join(self.directory, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StoreLockedError(f"{self.into}: another export is writing here") from None
+            yield
+        finally:
+            os.close(fd)
+
+    def settings(self, wanted: ExportSettings | None) -> ExportSettings | None:
+        """The settings of the first run; None before it.
+
+        Raises:
+            OptionError: other settings are wanted now.
+        """
+        values = self.read("settings.json")
+        if values is None:
+            return None
+        present = ExportSettings.from_json(values["settings"])
+        if wanted is not None:
+            theirs = wanted.to_json()
+            # A type of JSON bodies that was inferred stays what it was.
+            if not theirs["body_schema"]:
+                theirs["body_schema"] = present.body_schema
+            for name, value in present.to_json().items():
+                if theirs[name] != value:
+                    raise OptionError(
+                        f"{self.into}: was begun with {name}={value!r}, not {theirs[name]!r}; "
+                        "export into another directory"
+                    )
+        return present
+
+    def begin(self, settings: ExportSettings, source: dict[str, Any]) -> None:
+        """Notes the settings of a first run."""
+        self.write("settings.json", {"settings": settings.to_json(), "source": source})
+
+    def check_source(self, source: dict[str, Any]) -> None:
+        """Raises where another store was exported here.
+
+        Raises:
+            OptionError: what it was.
+        """
+        values = self.read("settings.json")
+        if values is not None and values["source"]["broker"] != source["broker"]:
+            raise OptionError(
+                f"{self.into}: holds the export of broker {values['source']['broker']!r}, "
+                f"not of {source['broker']!r}"
+            )
+
+    def last_batch(self) -> tuple[Batch | None, bool]:
+        """The newest batch, and whether it is done."""
+        numbers = sorted(
+            int(name[:8])
+            for name in os.listdir(os.path.join(self.directory, "batches"))
+            if name.endswith(".json") and name[:8].isdigit()
+        )
+        if not numbers:
+            return None, True
+        values = self.read(f"batches/{numbers[-1]:08d}.json")
+        assert values is not None
+        done = self.read(f"batches/{numbers[-1]:08d}.done") is not None
+        return Batch(numbers[-1], values["start"], values["end"]), done
+
+    def intend(self, batch: Batch) -> None:
+        """Notes a batch before any of its data is written."""
+        self.write(f"batches/{batch.number:08d}.json", {"start": batch.start, "end": batch.end})
+
+    def finish(self, batch: Batch, report: dict[str, Any]) -> None:
+        """Notes that all tables have a batch."""
+        self.write(f"batches/{batch.number:08d}.done", report)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A file of the ledger, None where there is none."""
+        with suppress(FileNotFoundError), open(os.path.join(self.directory, name), "rb") as file:
+            values: dict[str, Any] = json.loads(file.read())
+            return values
+        return None
+
+    def write(self, name: str, values: dict[str, Any]) -> None:
+        """Writes a file of the ledger, whole."""
+        path = os.path.join(self.directory, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        unfinished = f"{path}.unfinished"
+        with open(unfinished, "wb") as file:
+            file.write(json.dumps(values, indent=1, sort_keys=True).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        fd = os.open(os.path.dirname(path), os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

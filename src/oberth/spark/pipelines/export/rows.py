@@ -1,0 +1,394 @@
+"""What a task of an export does: a range of the log becomes Parquet files.
+
+There is one for each table and partition.
+
+Every file says in its metadata which range of which store's log it was made from:
+
+    oberth.broker   oberth.log.start   oberth.log.end   oberth.segment.size   oberth.batch
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from oberth.formats import sys_flag as flags
+from oberth.spark import plan as p
+from oberth.spark.options import Selection, SelectionKind
+from oberth.spark.pipelines.export.settings import (
+    ONE_TABLE,
+    QUARANTINE,
+    ExportedTopics,
+    ExportSettings,
+    table_name,
+)
+from oberth.spark.schemas import Field, parse_columns
+from oberth.spark.store_files import StoreFiles
+
+#: Bytes of rows that become one row group, and that all open files together may hold back.
+GROUP_BYTES = 32 << 20
+HELD_BACK_MAX = 256 << 20
+OPEN_FILES_MAX = 200
+COMPRESSION_LEVEL = 1
+NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
+#: Columns whose values repeat; the others would only fill dictionaries.
+_DICTIONARY = ("topic", "broker", "tags", "bornHost", "storeHost", "partition", "timestampType",
+               "flag", "sysFlag", "reconsumeTimes", "preparedTransactionOffset", "magic",
+               "reason")  # fmt: skip
+_STATISTICS = ("offset", "physicalOffset", "timestamp", "bornTimestamp", "partition", "topic",
+               "size", "storedQueueOffset", "innerIndex")  # fmt: skip
+
+
+class WrittenFile(NamedTuple):
+    """A file of an export.
+
+    Attributes:
+        table: the table that it is of.
+        partition: partition values by name.
+        path: where it was written.
+        rows: how many.
+        size: bytes.
+        log_start: the range of the log that it was made from.
+        log_end: behind that range.
+        low: smallest value by column, of those that tables keep statistics of.
+        high: largest value by column.
+    """
+
+    table: str
+    partition: tuple[tuple[str, str | None], ...]
+    path: str
+    rows: int
+    size: int
+    log_start: int
+    log_end: int
+    low: Mapping[str, Any]
+    high: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class RangeWritten:
+    """What a task wrote: files, what was skipped as damaged, rows that did not decode."""
+
+    files: list[WrittenFile] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    rows: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowsJob:
+    """What all tasks of a batch have in common.
+
+    Attributes:
+        settings: of the export.
+        store: the store's files.
+        directory: where tables are, or are staged.
+        suffix: behind the files' names.
+        batch: its number.
+        segment_size: of the CommitLog.
+        skip_damage: whether damage is reported rather than an error.
+        in_file: whether partition columns are in the files too.
+        hive: whether files lie in directories ``name=value``.
+    """
+
+    settings: ExportSettings
+    store: StoreFiles
+    directory: str
+    suffix: str
+    batch: int
+    segment_size: int
+    skip_damage: bool
+    in_file: bool
+    hive: bool
+
+
+class LogPart(NamedTuple):
+    """One task: records that start in this range."""
+
+    start: int
+    end: int
+
+
+def write_rows(job: RowsJob, part: LogPart) -> RangeWritten:
+    """In a task: writes the rows of a range.
+
+    Raises:
+        DataLossError: something is damaged, unless that is to be skipped.
+        OSError: something cannot be read or written.
+    """
+    return _RangeExport(job, part).run()
+
+
+class _RangeExport:
+    """One range."""
+
+    def __init__(self, job: RowsJob, part: LogPart) -> None:
+        self._job = job
+        self._part = part
+        self._decoder = job.settings.decoder()
+        self._partitions = job.settings.partitions()
+        self._files: dict[tuple[str, tuple[str | None, ...]], _OpenFile] = {}
+        self._held = 0
+        self._written = RangeWritten()
+
+    def run(self) -> RangeWritten:
+        from oberth.spark.reading import PieceReader, ReadSettings
+
+        settings = self._job.settings
+        fields = parse_columns(settings.wanted_columns())
+        reading = ReadSettings(
+            # The table that a row goes to, and what its body is, come from these.
+            fields=_with(fields, "topic", *(() if self._decoder is None else ("value",))),
+            topics=ExportedTopics(Selection(SelectionKind.ALL), settings),
+            fail_on_data_loss=not self._job.skip_damage,
+            include_undelivered=settings.exact,
+        )
+        schema = pa.schema(
+            [*settings.record_schema(), *_extra(settings.record_schema(), reading.fields)]
+        )
+        reader = PieceReader([self._job.store], reading, schema)
+        try:
+            for batch in reader.read([p.LogRange(0, self._part.start, self._part.end)]):
+                self._batch(batch)
+            for file in self._files.values():
+                self._written.files.append(file.finish())
+        except BaseException:
+            for file in self._files.values():
+                file.discard()
+            raise
+        self._written.skipped = reader.report.lost
+        return self._written
+
+    def _batch(self, batch: pa.RecordBatch) -> None:
+        settings = self._job.settings
+        names = settings.record_schema().names
+        table = pa.Table.from_batches([batch])
+        if settings.exact:
+            table = without_repeated_bodies(table)
+        rows = table.select(names)
+        bad: pa.Table | None = None
+        topics = table.column("topic").combine_chunks()
+        if self._decoder is not None:
+            values, reasons = self._decoder.decode(table.column("value").combine_chunks())
+            rows = rows.append_column(pa.field("body", self._decoder.type), values)
+            if reasons:
+                wrong = pa.array(sorted(reasons), pa.int64())
+                mask = pc.is_in(pa.array(range(len(rows)), pa.int64()), wrong)
+                texts = pa.array([reasons[row] for row in sorted(reasons)], pa.string())
+                bad = rows.select(names).take(wrong).append_column("reason", texts)
+                self._split(bad, topics.take(wrong), quarantine=True)
+                rows, topics = rows.filter(pc.invert(mask)), topics.filter(pc.invert(mask))
+        self._written.rows += rows.num_rows
+        if rows.num_rows:
+            self._split(rows, topics, quarantine=False)
+
+    def _split(self, rows: pa.Table, topics: pa.Array, *, quarantine: bool) -> None:
+        """Gives each row to its file."""
+        job = self._job
+        if quarantine:
+            self._written.quarantined += rows.num_rows
+        keys = [] if job.settings.one_table else [topics]
+        partitions = () if quarantine else self._partitions
+        values = [each.values(rows) for each in partitions]
+        for each, value in zip(partitions, values, strict=True):
+            if each.name in rows.schema.names:
+                rows = rows.remove_column(rows.schema.get_field_index(each.name))
+            if job.in_file:
+                rows = rows.append_column(pa.field(each.name, pa.string()), value)
+        for key, chosen in _groups([*keys, *values], rows.num_rows):
+            table = ONE_TABLE if job.settings.one_table else table_name(str(key[0]))
+            if quarantine:
+                table += QUARANTINE
+            partition = key if job.settings.one_table else key[1:]
+            part = rows if chosen is None else rows.take(chosen)
+            self._add(table, tuple(each.name for each in partitions), partition, part)
+
+    def _add(
+        self, table: str, names: tuple[str, ...], values: tuple[str | None, ...], rows: pa.Table
+    ) -> None:
+        file = self._files.get((table, values))
+        if file is None:
+            while len(self._files) >= OPEN_FILES_MAX:
+                oldest = next(iter(self._files))
+                done = self._files.pop(oldest)
+                self._held -= done.held
+                self._written.files.append(done.finish())
+            file = _OpenFile(self._job, self._part, table, names, values, rows.schema)
+        else:
+            # The file that waits longest is the first to be closed.
+            del self._files[table, values]
+        self._files[table, values] = file
+        before = file.held
+        file.add(rows)
+        self._held += file.held - before
+        if self._held > HELD_BACK_MAX:
+            for each in self._files.values():
+                each.flush()
+            self._held = 0
+
+
+class _OpenFile:
+    """A Parquet file that is being written."""
+
+    def __init__(
+        self,
+        job: RowsJob,
+        part: LogPart,
+        table: str,
+        names: tuple[str, ...],
+        values: tuple[str | None, ...],
+        schema: pa.Schema,
+    ) -> None:
+        self._part = part
+        self._table = table
+        self._partition = tuple(zip(names, values, strict=True))
+        directory = os.path.join(job.directory, table)
+        if job.hive:
+            for name, value in self._partition:
+                text = NULL_VALUE if value is None else quote(value, safe="") or NULL_VALUE
+                directory = os.path.join(directory, f"{name}={_short(text)}")
+        os.makedirs(directory, exist_ok=True)
+        name = f"part-{job.batch:08d}-{part.start:020d}-{uuid.uuid4().hex[:12]}.parquet"
+        self.path = os.path.join(directory, name + job.suffix)
+        metadata = {
+            **(schema.metadata or {}),
+            **file_metadata(job.store.broker, part.start, part.end, job.segment_size, job.batch),
+        }
+        self._schema = schema.with_metadata(metadata)
+        self._writer = pq.ParquetWriter(self.path, self._schema, **writer_options(schema))
+        self._rows: list[pa.Table] = []
+        self.held = 0
+        self._count = 0
+        self._low: dict[str, Any] = {}
+        self._high: dict[str, Any] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        self._rows.append(rows)
+        self.held += rows.nbytes
+        if self.held >= GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._rows:
+            return
+        table = pa.concat_tables(self._rows).replace_schema_metadata(self._schema.metadata)
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._count += table.num_rows
+        for name in _STATISTICS:
+            if name in table.schema.names:
+                bounds = pc.min_max(table.column(name)).as_py()
+                if bounds["min"] is not None:
+                    self._low[name] = min(self._low.get(name, bounds["min"]), bounds["min"])
+                    self._high[name] = max(self._high.get(name, bounds["max"]), bounds["max"])
+        self._rows.clear()
+        self.held = 0
+
+    def finish(self) -> WrittenFile:
+        self.flush()
+        self._writer.close()
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        return WrittenFile(
+            self._table, self._partition, self.path, self._count, os.path.getsize(self.path),
+            self._part.start, self._part.end, self._low, self._high,
+        )  # fmt: skip
+
+    def discard(self) -> None:
+        self._writer.close()
+        os.unlink(self.path)
+
+
+def writer_options(schema: pa.Schema) -> dict[str, Any]:
+    """How files are written."""
+    return {
+        "compression": "zstd",
+        "compression_level": COMPRESSION_LEVEL,
+        "use_dictionary": [name for name in schema.names if name in _DICTIONARY],
+        "write_statistics": [
+            name for name in schema.names
+            if name in _STATISTICS or pa.types.is_string(schema.field(name).type)
+        ],
+    }  # fmt: skip
+
+
+def file_metadata(
+    broker: str, log_start: int, log_end: int, segment_size: int, batch: int
+) -> dict[bytes, bytes]:
+    """What each file says of itself."""
+    return {
+        b"oberth.broker": broker.encode(),
+        b"oberth.log.start": b"%d" % log_start,
+        b"oberth.log.end": b"%d" % log_end,
+        b"oberth.segment.size": b"%d" % segment_size,
+        b"oberth.batch": b"%d" % batch,
+    }
+
+
+def without_repeated_bodies(table: pa.Table) -> pa.Table:
+    """Stored bodies that are the values themselves become null: `import` takes the value then."""
+    system = table.column("sysFlag").combine_chunks()
+    same = pc.equal(
+        pc.bit_wise_and(system, pa.scalar(flags.COMPRESSED | flags.INNER_BATCH, system.type)), 0
+    )
+    stored = table.column("storedBody").combine_chunks()
+    index = table.schema.get_field_index("storedBody")
+    kept = pc.if_else(same, pa.scalar(None, stored.type), stored)
+    return table.set_column(index, table.schema.field(index), kept)
+
+
+def _with(fields: tuple[Field, ...], *columns: str) -> tuple[Field, ...]:
+    present = {each.column for each in fields if each.name == each.column}
+    missing = [each for each in columns if each not in present]
+    return (*fields, *(parse_columns(",".join(missing)) if missing else ()))
+
+
+def _extra(schema: pa.Schema, fields: tuple[Field, ...]) -> list[pa.Field]:
+    kinds = {"topic": pa.string(), "value": pa.binary()}
+    return [pa.field(each.name, kinds[each.column]) for each in fields[len(schema) :]]
+
+
+def _short(text: str) -> str:
+    """A directory's name that file systems take."""
+    if len(text) <= 200:
+        return text
+    return f"{text[:150]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _groups(keys: list[pa.Array], count: int) -> list[tuple[tuple[Any, ...], pa.Array | None]]:
+    """Which rows have which keys; None for all of them."""
+    if not keys:
+        return [((), None)]
+    coded = []
+    for key in keys:
+        each = key.dictionary_encode()
+        coded.append((each.dictionary.to_pylist(), each.indices))
+    if all(len(names) == 1 and not codes.null_count for names, codes in coded):
+        return [(tuple(names[0] for names, _ in coded), None)]
+    code: Any = None
+    sizes = []
+    for names, codes in coded:
+        filled = codes.fill_null(len(names)).cast(pa.int64())
+        sizes.append(len(names) + 1)
+        code = filled if code is None else pc.add(pc.multiply(code, sizes[-1]), filled)
+    found = []
+    for value in pc.unique(code).to_pylist():
+        rows = pc.indices_nonzero(pc.equal(code, value))
+        parts = []
+        for (names, _), size in zip(reversed(coded), reversed(sizes), strict=True):
+            number = value % size
+            value //= size
+            parts.append(names[number] if number < len(names) else None)
+        found.append((tuple(reversed(parts)), rows))
+    return found

@@ -1,0 +1,363 @@
+"""The tables of an export: how a batch's files become part of them, all at once and only once.
+
+Parquet   files are staged; a commit file names them; from then on they are moved into place,
+          and moved again after a kill. A reader in that moment sees some of the batch.
+Delta     one commit with the application transaction (oberth-export, batch); a table that has
+          it already is left alone
+Iceberg   one snapshot with the property oberth.batch; likewise
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from oberth.errors import OptionError
+from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
+from oberth.spark.pipelines.export.rows import WrittenFile
+from oberth.spark.pipelines.export.settings import QUARANTINE, ExportSettings
+from oberth.store.offline.rebuild import sync_directory
+
+APPLICATION = "oberth-export"
+BATCH_PROPERTY = "oberth.batch"
+NAMESPACE = "oberth"
+STAGED = ".staged"
+
+
+class Tables(Protocol):
+    """All tables of one export."""
+
+    #: Whether partition columns are in the files too, and whether files lie in name=value/.
+    in_file: bool
+    hive: bool
+    suffix: str
+
+    def directory(self, batch: int) -> str:
+        """Where tasks write the files of a batch."""
+
+    def recover(self, batch: int) -> None:
+        """Removes what an unfinished batch left, except where it counts already."""
+
+    def commit(self, batch: int, files: Sequence[WrittenFile]) -> None:
+        """Makes files part of their tables, unless they are."""
+
+    def files(self) -> dict[str, list[str]]:
+        """The paths of all files by table."""
+
+
+def open_tables(settings: ExportSettings, ledger: Ledger) -> Tables:
+    """The tables of an export.
+
+    Raises:
+        OptionError: the library that the format takes is not installed.
+    """
+    if settings.format == "delta":
+        return DeltaTables(settings, ledger)
+    if settings.format == "iceberg":
+        return IcebergTables(settings, ledger)
+    return ParquetTables(settings, ledger)
+
+
+def _by_table(files: Iterable[WrittenFile]) -> dict[str, list[WrittenFile]]:
+    tables: dict[str, list[WrittenFile]] = {}
+    for file in files:
+        tables.setdefault(file.table, []).append(file)
+    return tables
+
+
+def _schema_of(settings: ExportSettings, table: str) -> pa.Schema:
+    return settings.table_schema(quarantine=table.endswith(QUARANTINE))
+
+
+def _partition_names(settings: ExportSettings, table: str) -> list[str]:
+    if table.endswith(QUARANTINE):
+        return []
+    return [each.name for each in settings.partitions()]
+
+
+class ParquetTables:
+    """Directories of Parquet files, partitions as ``name=value`` directories."""
+
+    in_file = False
+    hive = True
+    suffix = STAGED
+
+    def __init__(self, settings: ExportSettings, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def directory(self, batch: int) -> str:
+        """See `Tables`."""
+        return os.path.join(self._ledger.directory, "staging", f"{batch:08d}")
+
+    def recover(self, batch: int) -> None:
+        """See `Tables`."""
+        if self._ledger.read(self._commit_name(batch)) is None:
+            shutil.rmtree(self.directory(batch), ignore_errors=True)
+
+    def _commit_name(self, batch: int) -> str:
+        return f"commits/{batch:08d}.json"
+
+    def is_committed(self, batch: int) -> bool:
+        """Whether a batch counts, even if its files are not all in place."""
+        return self._ledger.read(self._commit_name(batch)) is not None
+
+    def commit(self, batch: int, files: Sequence[WrittenFile]) -> None:
+        """See `Tables`."""
+        if not self.is_committed(batch):
+            staged = self.directory(batch)
+            names = sorted(os.path.relpath(file.path, staged) for file in files)
+            self._ledger.write(self._commit_name(batch), {"files": names})
+        self.settle(batch)
+
+    def settle(self, batch: int) -> None:
+        """Moves a committed batch's files into place."""
+        commit = self._ledger.read(self._commit_name(batch))
+        assert commit is not None
+        staged = self.directory(batch)
+        changed = set()
+        for name in commit["files"]:
+            target = os.path.join(self._ledger.into, name.removesuffix(STAGED))
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with suppress(FileNotFoundError):  # moved already
+                os.replace(os.path.join(staged, name), target)
+            changed.add(os.path.dirname(target))
+        for directory in changed:
+            sync_directory(directory)
+        shutil.rmtree(staged, ignore_errors=True)
+
+    def files(self) -> dict[str, list[str]]:
+        """See `Tables`."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(os.listdir(self._ledger.into)):
+            root = os.path.join(self._ledger.into, name)
+            if name == DIRECTORY or not os.path.isdir(root):
+                continue
+            found[name] = sorted(
+                os.path.join(directory, each)
+                for directory, _, names in os.walk(root)
+                for each in names
+                if each.endswith(".parquet")
+            )
+        return found
+
+
+class _FlatTables:
+    """Files lie in a table's directory, unseen until its log names them."""
+
+    hive = False
+    suffix = ""
+
+    def __init__(self, settings: ExportSettings, ledger: Ledger) -> None:
+        self._settings = settings
+        self._ledger = ledger
+
+    def directory(self, batch: int) -> str:
+        """See `Tables`."""
+        return self._ledger.into
+
+    def has(self, table: str, batch: int) -> bool:
+        """Whether a table has a batch."""
+        raise NotImplementedError
+
+    def table_names(self) -> list[str]:
+        """Tables that there are."""
+        raise NotImplementedError
+
+    def recover(self, batch: int) -> None:
+        """See `Tables`."""
+        for name in os.listdir(self._ledger.into):
+            root = os.path.join(self._ledger.into, name)
+            if name == DIRECTORY or not os.path.isdir(root):
+                continue
+            if name in self.table_names() and self.has(name, batch):
+                continue
+            self._remove(root, batch, set())
+
+    def commit(self, batch: int, files: Sequence[WrittenFile]) -> None:
+        """See `Tables`."""
+        for table, own in sorted(_by_table(files).items()):
+            root = os.path.join(self._ledger.into, table)
+            sync_directory(root)
+            if table in self.table_names() and self.has(table, batch):
+                # It was committed before a kill; what was written now is written twice.
+                for file in own:
+                    os.unlink(file.path)
+                continue
+            # What attempts of tasks left that were lost.
+            self._remove(root, batch, {file.path for file in own})
+            self._commit_table(table, batch, own)
+
+    def _commit_table(self, table: str, batch: int, files: Sequence[WrittenFile]) -> None:
+        raise NotImplementedError
+
+    def _remove(self, root: str, batch: int, kept: set[str]) -> None:
+        for name in os.listdir(root):
+            path = os.path.join(root, name)
+            if name.startswith(f"part-{batch:08d}-") and path not in kept:
+                os.unlink(path)
+
+
+class DeltaTables(_FlatTables):
+    """Delta tables, by delta-rs."""
+
+    in_file = False
+
+    def __init__(self, settings: ExportSettings, ledger: Ledger) -> None:
+        super().__init__(settings, ledger)
+        try:
+            import deltalake
+        except ImportError:
+            raise OptionError(
+                "format delta needs the package deltalake: pip install 'oberth[delta]'"
+            ) from None
+        self._library = deltalake
+
+    def _root(self, table: str) -> str:
+        return os.path.join(self._ledger.into, table)
+
+    def table_names(self) -> list[str]:
+        """Tables that there are."""
+        return sorted(
+            name
+            for name in os.listdir(self._ledger.into)
+            if name != DIRECTORY and self._library.DeltaTable.is_deltatable(self._root(name))
+        )
+
+    def has(self, table: str, batch: int) -> bool:
+        """Whether a table has a batch."""
+        version = self._library.DeltaTable(self._root(table)).transaction_version(APPLICATION)
+        return version is not None and version >= batch
+
+    def _commit_table(self, table: str, batch: int, files: Sequence[WrittenFile]) -> None:
+        from deltalake import transaction
+
+        schema = self._library.Schema.from_arrow(_schema_of(self._settings, table))
+        partition_by = _partition_names(self._settings, table)
+        properties = transaction.CommitProperties(
+            app_transactions=[transaction.Transaction(APPLICATION, batch)],
+            custom_metadata={
+                "oberth.log.start": str(min(file.log_start for file in files)),
+                "oberth.log.end": str(max(file.log_end for file in files)),
+            },
+        )
+        actions = [
+            transaction.AddAction(
+                os.path.basename(file.path), file.size, dict(file.partition),
+                int(time.time() * 1000), True, _statistics(file),
+            )
+            for file in files
+        ]  # fmt: skip
+        root = self._root(table)
+        if table in self.table_names():
+            self._library.DeltaTable(root).create_write_transaction(
+                [*actions], "append", schema, partition_by, commit_properties=properties
+            )
+        else:
+            transaction.create_table_with_add_actions(
+                root, schema, actions, "error", partition_by, commit_properties=properties
+            )
+
+    def files(self) -> dict[str, list[str]]:
+        """See `Tables`."""
+        return {
+            name: sorted(
+                uri.removeprefix("file://")
+                for uri in self._library.DeltaTable(self._root(name)).file_uris()
+            )
+            for name in self.table_names()
+        }
+
+
+def _statistics(file: WrittenFile) -> str:
+    """A file's statistics as Delta has them; times to the millisecond, the highest rounded up."""
+
+    def text(value: Any, up: bool) -> Any:
+        if isinstance(value, datetime):
+            if up:
+                value += timedelta(microseconds=-value.microsecond % 1000)
+            return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
+        return value
+
+    return json.dumps(
+        {
+            "numRecords": file.rows,
+            "minValues": {name: text(value, False) for name, value in file.low.items()},
+            "maxValues": {name: text(value, True) for name, value in file.high.items()},
+            "nullCount": {},
+        }
+    )
+
+
+class IcebergTables(_FlatTables):
+    """Iceberg tables in a catalog of their own (SQLite, ``catalog.db`` beside them)."""
+
+    in_file = True
+
+    def __init__(self, settings: ExportSettings, ledger: Ledger) -> None:
+        super().__init__(settings, ledger)
+        try:
+            from pyiceberg.catalog.sql import SqlCatalog
+        except ImportError:
+            raise OptionError(
+                "format iceberg needs the package pyiceberg with SQLite: "
+                "pip install 'oberth[iceberg]'"
+            ) from None
+        into = os.path.abspath(ledger.into)
+        os.makedirs(into, exist_ok=True)
+        self._catalog = SqlCatalog(
+            NAMESPACE, uri=f"sqlite:///{into}/catalog.db", warehouse=f"file://{into}"
+        )
+        self._catalog.create_namespace_if_not_exists(NAMESPACE)
+
+    def close(self) -> None:
+        """Closes the catalog."""
+        self._catalog.close()
+
+    def table_names(self) -> list[str]:
+        """Tables that there are."""
+        return sorted(name for _, name in self._catalog.list_tables(NAMESPACE))
+
+    def has(self, table: str, batch: int) -> bool:
+        """Whether a table has a batch."""
+        found = self._catalog.load_table((NAMESPACE, table))
+        return any(
+            snapshot.summary is not None and snapshot.summary.get(BATCH_PROPERTY) == str(batch)
+            for snapshot in found.snapshots()
+        )
+
+    def _commit_table(self, table: str, batch: int, files: Sequence[WrittenFile]) -> None:
+        name = (NAMESPACE, table)
+        if table not in self.table_names():
+            root = os.path.abspath(os.path.join(self._ledger.into, table))
+            made = self._catalog.create_table(
+                name, schema=_schema_of(self._settings, table), location=f"file://{root}"
+            )
+            partition_by = _partition_names(self._settings, table)
+            if partition_by:
+                with made.update_spec() as update:
+                    for each in partition_by:
+                        update.add_identity(each)
+        self._catalog.load_table(name).add_files(
+            [f"file://{os.path.abspath(file.path)}" for file in files],
+            snapshot_properties={
+                BATCH_PROPERTY: str(batch),
+                "oberth.log.start": str(min(file.log_start for file in files)),
+                "oberth.log.end": str(max(file.log_end for file in files)),
+            },
+        )
+
+    def files(self) -> dict[str, list[str]]:
+        """See `Tables`."""
+        found: dict[str, list[str]] = {}
+        for name in self.table_names():
+            plan = self._catalog.load_table((NAMESPACE, name)).scan().plan_files()
+            found[name] = sorted(task.file.file_path.removeprefix("file://") for task in plan)
+        return found

@@ -1,0 +1,313 @@
+"""Exports hold every message once, whatever was killed; other tools read them.
+
+Tasks run in this process; DuckDB, deltalake and pyiceberg read what was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+
+from oberth.cli.main import oberth
+from oberth.errors import DataLossError, OptionError
+from oberth.spark.pipelines.export.compaction import compact
+from oberth.spark.pipelines.export.exporter import STEPS, export
+from oberth.spark.pipelines.export.settings import FORMATS, ExportSettings, table_name
+from oberth.spark.pipelines.tasks import InProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Golden = Callable[[str], Any]
+EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+def read_all(into: Path, form: str) -> list[dict[str, Any]]:
+    """All rows of all tables, by the tool of the format."""
+    rows: list[dict[str, Any]] = []
+    if form == "parquet":
+        query = f"select * from read_parquet('{into}/[!_]*/**/*.parquet', union_by_name=true)"
+        found = duckdb.sql(query)
+        assert found is not None
+        rows += found.to_arrow_table().to_pylist()
+    elif form == "delta":
+        for path in sorted(into.iterdir()):
+            if path.name != "_oberth":
+                rows += DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    else:
+        catalog = SqlCatalog("oberth", uri=f"sqlite:///{into}/catalog.db")
+        for name in catalog.list_tables("oberth"):
+            rows += catalog.load_table(name).scan().to_arrow().to_pylist()
+        catalog.close()
+    return rows
+
+
+def places(rows: list[dict[str, Any]]) -> Counter[tuple[str, int, int, str]]:
+    return Counter(
+        (row["topic"], row["partition"], row["offset"], hashlib.sha256(row["value"]).hexdigest())
+        for row in rows
+    )
+
+
+def expected_places(store: Any) -> Counter[tuple[str, int, int, str]]:
+    return Counter(
+        (m["topic"], m["queueId"], m["queueOffset"], m.get("bodySha256", EMPTY))
+        for m in store.facts["messages"]
+        if m["sysFlag"] & 0xC in (0, 8)
+    )
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("one_table", [False, True])
+def test_other_tools_read_every_message(
+    golden_pristine: Golden, tmp_path: Path, form: str, one_table: bool
+) -> None:
+    store = golden_pristine("basic-5.5.0")
+    settings = ExportSettings(form, one_table, partition_by=("day=date(timestamp)", "tags"))
+    report = export(InProcess(), str(store.root), str(tmp_path), settings, range_size=90_000)
+    rows = read_all(tmp_path, form)
+    assert places(rows) == expected_places(store)
+    assert {str(row["day"]) for row in rows} == {
+        row["timestamp"].strftime("%Y-%m-%d") for row in rows
+    }
+    assert report.rows == len(rows)
+    assert sum(report.tables.values()) == len(rows)
+    assert len(report.tables) == (1 if one_table else 3)
+    # Nothing new: nothing done.
+    assert export(InProcess(), str(store.root), str(tmp_path), settings).batches == 0
+
+
+def test_files_say_which_part_of_the_log_they_hold(golden_pristine: Golden, tmp_path: Path) -> None:
+    store = golden_pristine("basic-5.5.0")
+    export(InProcess(), str(store.root), str(tmp_path), ExportSettings(), range_size=90_000)
+    for path in tmp_path.glob("[!_]*/*.parquet"):
+        file = pq.ParquetFile(path)
+        said = file.schema_arrow.metadata
+        start, end = int(said[b"oberth.log.start"]), int(said[b"oberth.log.end"])
+        offsets = file.read(["physicalOffset"]).column(0).to_pylist()
+        assert start <= min(offsets) <= max(offsets) < end
+        file.close()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("killed_before", [*STEPS, "between", "after"])
+def test_killed_at_a_step(
+    growing_store: Any, tmp_path: Path, form: str, killed_before: str
+) -> None:
+    """The driver ends without a word in the second batch; the next run leaves every row once."""
+    into = tmp_path / "tables"
+    settings = ExportSettings(form)
+    bodies: list[bytes] = []
+
+    def add(count: int) -> None:
+        for _ in range(count):
+            body = f"message {len(bodies)}".encode()
+            growing_store.append(f"topic{len(bodies) % 3}", len(bodies) % 2, body)
+            bodies.append(body)
+
+    def run(step: Callable[[str], None]) -> None:
+        export(
+            InProcess(), str(growing_store.root), str(into), settings, range_size=2000, step=step
+        )
+
+    add(40)
+    run(lambda name: None)
+    add(40)
+    run_and_die(form, killed_before, run)
+    add(5)
+    run(lambda name: None)
+    rows = read_all(into, form)
+    assert Counter(row["value"] for row in rows) == Counter(bodies)
+    left = [p for p in into.rglob("*") if p.is_file() and p.name.startswith("part-")]
+    assert len(left) == len({p.name for p in left})
+    assert not [p for p in left if p.name.endswith(".staged")]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process, where it must not end: Delta's threads outlive no fork."""
+
+
+def run_and_die(form: str, killed_before: str, run: Callable[[Any], None]) -> None:
+    """Runs up to a step, and is killed there."""
+
+    def die() -> None:
+        if form == "delta":
+            raise Killed
+        os._exit(9)
+
+    def step(name: str) -> None:
+        if name == killed_before:
+            die()
+
+    def attempt() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            if killed_before == "between":
+                _die_at_the_second_table(form, die, patch)
+            run(step)
+        die()
+
+    if form == "delta":
+        with pytest.raises(Killed):
+            attempt()
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            attempt()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def _die_at_the_second_table(form: str, die: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+    """Lets the process end when the second table takes the batch, or the second file moves."""
+    from oberth.spark.pipelines.export import tables
+
+    calls: list[int] = []
+
+    def dying(original: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 2:
+                die()
+            return original(*arguments, **named)
+
+        return call
+
+    if form == "parquet":
+        real = os.replace
+        counted = dying(real)
+
+        def replace(source: Any, target: Any) -> None:
+            (counted if str(source).endswith(".staged") else real)(source, target)
+
+        patch.setattr(os, "replace", replace)
+    else:
+        kind: Any = tables.DeltaTables if form == "delta" else tables.IcebergTables
+        patch.setattr(kind, "_commit_table", dying(kind._commit_table))
+
+
+def test_bodies_that_do_not_decode_go_to_quarantine(growing_store: Any, tmp_path: Path) -> None:
+    good = [{"id": n, "name": f"n{n}", "legs": [{"km": n / 2}]} for n in range(30)]
+    for number, value in enumerate(good):
+        growing_store.append("flights", number % 2, json.dumps(value).encode())
+    for body in (b"no json", b"[1]", b"\xff", b""):
+        growing_store.append("flights", 0, body)
+    settings = ExportSettings("delta", body="json", partition_by=("third=bucket(3, body.name)",))
+    report = export(InProcess(), str(growing_store.root), str(tmp_path), settings)
+    assert (report.rows, report.quarantined) == (30, 4)
+    rows = DeltaTable(str(tmp_path / "flights")).to_pyarrow_table().to_pylist()
+    assert sorted((row["body"] for row in rows), key=lambda body: body["id"]) == good
+    assert {row["third"] for row in rows} == {"0", "1", "2"}
+    wrong = DeltaTable(str(tmp_path / "flights+quarantine")).to_pyarrow_table().to_pylist()
+    assert {row["value"]: row["reason"] for row in wrong} == {
+        b"no json": "no JSON at character 0: Expecting value",
+        b"[1]": "the body: JSON, but no object",
+        b"\xff": "no UTF-8 at byte 0",
+        b"": "no JSON at character 0: Expecting value",
+    }
+    # The type that was inferred stays, whatever comes later.
+    growing_store.append("flights", 0, b'{"id": 1.5}')
+    growing_store.append("flights", 0, b'{"id": 30, "more": 1}')
+    later = export(InProcess(), str(growing_store.root), str(tmp_path), settings)
+    assert (later.rows, later.quarantined) == (1, 1)
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_compaction_keeps_every_row(golden_pristine: Golden, tmp_path: Path, form: str) -> None:
+    store = golden_pristine("basic-5.5.0")
+    settings = ExportSettings(form, partition_by=("day=date(timestamp)",))
+    export(InProcess(), str(store.root), str(tmp_path), settings, range_size=30_000)
+    before = len(list(tmp_path.glob("[!_]*/**/*.parquet")))
+    assert compact(str(tmp_path), 1 << 30) == before > 6
+    assert places(read_all(tmp_path, form)) == expected_places(store)
+    assert compact(str(tmp_path), 1 << 30) == 0
+    if form == "parquet":
+        joined = list(tmp_path.glob("[!_]*/**/*.parquet"))
+        assert len(joined) == 3
+        said = pq.read_schema(joined[0]).metadata
+        assert int(said[b"oberth.log.start"]) < 30_000 < int(said[b"oberth.log.end"])
+
+
+def test_compaction_that_was_killed_is_finished(golden_pristine: Golden, tmp_path: Path) -> None:
+    store = golden_pristine("basic-5.5.0")
+    export(InProcess(), str(store.root), str(tmp_path), ExportSettings(), range_size=30_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "unlink", lambda path: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            compact(str(tmp_path), 1 << 30)
+    export(InProcess(), str(store.root), str(tmp_path), ExportSettings())
+    assert places(read_all(tmp_path, "parquet")) == expected_places(store)
+
+
+def test_damage_is_an_error_or_a_report(golden_pristine: Golden, tmp_path: Path) -> None:
+    store = golden_pristine("flipped-bit-5.5.0")
+    settings = ExportSettings()
+    with pytest.raises(DataLossError, match="46535"):
+        export(InProcess(), str(store.root), str(tmp_path), settings)
+    report = export(InProcess(), str(store.root), str(tmp_path), settings, skip_damage=True)
+    assert len(report.skipped) == 1
+    assert "46535" in report.skipped[0]
+    assert sum(places(read_all(tmp_path, "parquet")).values()) == report.rows
+    assert sum(expected_places(store).values()) == report.rows + 1
+
+
+def test_refusals(golden_pristine: Golden, tmp_path: Path) -> None:
+    store = golden_pristine("basic-5.5.0")
+    wrong = [
+        (ExportSettings("orc"), "allowed are parquet, delta, iceberg"),
+        (ExportSettings(body="xml"), "allowed are raw, json, avro, protobuf"),
+        (ExportSettings(exact=True, columns="value"), "an exact export has all columns"),
+        (ExportSettings(partition_by=("date(tags)",)), "tags is no time"),
+        (ExportSettings(partition_by=("x=day(timestamp)",)), "no function 'day'"),
+        (ExportSettings(partition_by=("bucket(tags)",)), "take a number"),
+        (ExportSettings(partition_by=("body.x",)), "no column 'body.x'"),
+        (ExportSettings(partition_by=("properties",)), "is a map"),
+        (ExportSettings(partition_by=("topic=tags",)), "'topic' is taken"),
+        (ExportSettings(partition_by=("date timestamp",)), "allowed are COLUMN"),
+        (ExportSettings(body="json"), "no body looked at is a JSON object"),
+    ]
+    for settings, message in wrong:
+        with pytest.raises(OptionError, match=message):
+            export(InProcess(), str(store.root), str(tmp_path / "no"), settings)
+    export(InProcess(), str(store.root), str(tmp_path / "yes"), ExportSettings())
+    with pytest.raises(OptionError, match="was begun with format='parquet'"):
+        export(InProcess(), str(store.root), str(tmp_path / "yes"), ExportSettings("delta"))
+    other = golden_pristine("batch-5.5.0")
+    with pytest.raises(OptionError, match="holds the export of broker"):
+        export(InProcess(), str(other.root), str(tmp_path / "yes"), ExportSettings())
+
+
+def test_table_names() -> None:
+    assert table_name("orders-eu") == "orders-eu"
+    assert table_name("%RETRY%g") == "+25RETRY+25g"
+    assert table_name("_hidden") == "+5Fhidden"
+    assert table_name("a/b") == "a+2Fb"
+
+
+@pytest.mark.spark
+def test_on_spark(spark: SparkSession, golden_pristine: Golden, tmp_path: Path) -> None:
+    store = golden_pristine("batch-5.5.0")
+    done = CliRunner().invoke(
+        oberth,
+        [
+            "spark", "export", str(store.root), "--into", str(tmp_path / "tables"), "--format",
+            "delta", "--partition-by", "month=month(timestamp)", "--json",
+        ],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    expected = expected_places(store)
+    assert json.loads(done.stdout)["rows"] == sum(expected.values())
+    assert places(read_all(tmp_path / "tables", "delta")) == expected
