@@ -135,6 +135,17 @@ def test_older_records_behind_the_end_are_stale(write: Write) -> None:
     assert end.stale_end == results[-1].end_offset - 2
 
 
+def test_one_wrong_store_time_makes_nothing_stale(write: Write) -> None:
+    queue, results = write(12)
+    wrong = results[4].commit_log_offset + 56
+    segment = queue.segments[0]
+    segment.buffer[wrong] ^= 0x40
+    poke(queue, results[6].commit_log_offset, bytes(8))
+    end = scan(queue)
+    assert end.end_offset == results[-1].end_offset
+    assert end.last_store_timestamp <= results[-1].store_timestamp
+
+
 def test_a_log_may_end_in_a_blank_or_be_empty(write: Write) -> None:
     queue, results = write(3)
     end_offset = results[-1].end_offset

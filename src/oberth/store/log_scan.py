@@ -115,7 +115,7 @@ def find_log_end(
         if walked.records:
             count += walked.records
             last_record = segment.start_offset + walked.last_position
-            timestamp = max(timestamp, walked.last_store_timestamp)
+            timestamp = walked.last_store_timestamp
             end_offset = segment.start_offset + walked.end_position
         elif position == 0 or not end_offset:
             end_offset = segment.start_offset + walked.end_position
@@ -162,8 +162,9 @@ def _walk(segment: MappedFile, position: int, check_crc: bool) -> _Walk:
         if result.added:
             records += result.added
             row = columns.count - 1
-            # Store times do not go back within a log.
-            timestamp = max(timestamp, columns.store_timestamp[row])
+            # Of the last record, not the highest so far: no checksum covers store times, and one
+            # flipped bit must not make everything behind it look stale.
+            timestamp = columns.store_timestamp[row]
             last = position - columns.record_size[row]
         if result.end is ScanEnd.BLANK:
             return _Walk(position, last, timestamp, records, None)

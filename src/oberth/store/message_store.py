@@ -223,6 +223,7 @@ class MessageStore:
                 state,
                 abnormal=abnormal or (state is not None and not state.clean),
                 check_crc=self.config.check_crc_on_recover,
+                now_ms=self.clock_ms(),
             )
             self.reput.offset = report.dispatch_from
             self.reput.last_record = report.last_record

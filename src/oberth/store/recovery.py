@@ -31,6 +31,8 @@ from oberth.store.log_scan import Damage, LogEnd, find_log_end
 from oberth.store.recovery_state import RecoveryState
 
 _log = logging.getLogger(__name__)
+# How far the clock may have been set back and store times still go on from the log's last one.
+CLOCK_AHEAD_MAX_MS = 24 * 3_600_000
 
 
 class RecoveryReport(NamedTuple):
@@ -67,6 +69,7 @@ def recover(
     *,
     abnormal: bool,
     check_crc: bool,
+    now_ms: int,
 ) -> RecoveryReport:
     """Brings log, queues and index to one state; the caller then dispatches from dispatch_from.
 
@@ -77,6 +80,7 @@ def recover(
         state: of oberth.state.
         abnormal: whether ``abort`` was there.
         check_crc: whether the scan of the log's tail checks bodies.
+        now_ms: the clock.
     """
     if not log.queue.segments:
         queues.recover()
@@ -101,7 +105,9 @@ def recover(
     if queue_end >= end.end_offset:
         queues.truncate(end.end_offset)
     log.set_end(end.end_offset, end.stale_end)
-    log.last_store_timestamp = max(log.last_store_timestamp, end.last_store_timestamp)
+    # A time far ahead of the clock is a damaged one; it must not become that of all that follows.
+    latest = min(end.last_store_timestamp, now_ms + CLOCK_AHEAD_MAX_MS)
+    log.last_store_timestamp = max(log.last_store_timestamp, latest)
     index_from = load_index(end.end_offset)
     dispatch_from, reason = _dispatch_start(
         log_min, end, state if trusted else None, queues, queue_end, abnormal
