@@ -515,7 +515,7 @@ class Broker:
         table.sync([Code.NOTIFICATION], pops.notification)
         table.sync([Code.POLLING_INFO], pops.polling_info)
         acks = AckMessageProcessor(self, self.pop, pops)
-        table.sync([Code.ACK_MESSAGE], acks.ack)
+        table.burst([Code.ACK_MESSAGE], acks.ack)
         table.sync([Code.BATCH_ACK_MESSAGE], acks.batch_ack)
         table.sync([Code.CHANGE_MESSAGE_INVISIBLETIME], acks.change_invisible_time)
         table.async_([Code.QUERY_ASSIGNMENT], self.assignment.query, stage=relay_stage)

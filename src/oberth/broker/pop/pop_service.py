@@ -17,7 +17,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.broker.config_file import ConfigFile
 from oberth.broker.pop.buffer import PopBuffer
@@ -50,7 +50,7 @@ _LOG: Final = logging.getLogger("oberth.pop")
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 RETRY_QUEUE_NUMS: Final = 1
-REVIVE_BATCH: Final = 500
+REVIVE_BATCH: Final = 250
 """Messages of one revive queue that are read in one turn."""
 
 CHECK_POINTS_A_TURN: Final = 200
@@ -68,6 +68,14 @@ _MOVED: Final = frozenset(
         GetMessageStatus.OFFSET_RESET,
     }
 )
+
+
+class StoredAck(NamedTuple):
+    """An acknowledgement on its way into the log."""
+
+    ack: PopAck
+    revive_queue_id: int
+    invisible_time: int
 
 
 class PoppedQueue:
@@ -240,20 +248,25 @@ class PopService:
     def put_check_point(self, check_point: PopCheckPoint, revive_queue_id: int) -> bool:
         """Stores a check point; False if the store refuses it."""
         due_ms = check_point.revive_time - ACK_TIME_INTERVAL_MS
-        return self._put_revive(
+        message = self._revive_message(
             check_point.encode(), revive_queue_id, CK_TAG, check_point.unique_key, due_ms
         )
+        return self._append([message])[0]
 
-    def ack(self, ack: PopAck, revive_queue_id: int, invisible_time: int) -> bool:
-        """Takes an acknowledgement; False if it could not be stored."""
-        if self.buffer.ack(ack):
-            return True
-        return self.put_ack(ack, revive_queue_id, invisible_time)
-
-    def put_ack(self, ack: PopAck, revive_queue_id: int, invisible_time: int) -> bool:
-        """Stores an acknowledgement; False if the store refuses it."""
-        due_ms = ack.pop_time + invisible_time
-        return self._put_revive(ack.encode(), revive_queue_id, ack.tag, ack.unique_key, due_ms)
+    def put_acks(self, acks: Sequence[StoredAck]) -> list[bool]:
+        """Stores acknowledgements; of each, whether the store took it."""
+        return self._append(
+            [
+                self._revive_message(
+                    ack.encode(),
+                    revive_queue_id,
+                    ack.tag,
+                    ack.unique_key,
+                    ack.pop_time + invisible_time,
+                )
+                for ack, revive_queue_id, invisible_time in acks
+            ]
+        )
 
     def _store_buffered(
         self, check_point: PopCheckPoint, revive_queue_id: int, ack: PopAck | None
@@ -261,35 +274,37 @@ class PopService:
         if not self.put_check_point(check_point, revive_queue_id):
             return False
         if ack is not None:
-            self.put_ack(ack, revive_queue_id, check_point.invisible_time)
+            self.put_acks([StoredAck(ack, revive_queue_id, check_point.invisible_time)])
         return True
 
-    def _put_revive(
+    def _revive_message(
         self, body: bytes, queue_id: int, tag: str, unique_key: str, due_ms: int
-    ) -> bool:
+    ) -> MessageExtBrokerInner:
         broker = self._broker
         now_ms = broker.now_ms()
-        latest = now_ms + broker.store_config.timer_max_delay_sec * 1000
-        properties = {
-            p.TAGS: tag,
-            p.TIMER_DELIVER_MS: str(min(due_ms, latest)),
-            p.UNIQ_KEY: unique_key,
-        }
-        message = MessageExtBrokerInner(
+        due_ms = min(due_ms, now_ms + broker.store_config.timer_max_delay_sec * 1000)
+        properties = (
+            f"TAGS\x01{tag}\x02TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01{unique_key}\x02"
+        )
+        return MessageExtBrokerInner(
             self.revive_topic,
             body,
-            p.encode_properties(properties),
+            properties.encode("utf-8", "replace"),
             queue_id,
             born_timestamp=now_ms,
             born_host=broker.store_host,
             store_host=broker.store_host,
             wait_store_ok=False,
         )
-        (result,) = broker.store.append_messages([message])
+
+    def _append(self, messages: list[MessageExtBrokerInner]) -> list[bool]:
+        broker = self._broker
+        results = broker.store.append_messages(messages)
         broker.dispatch_soon()
-        if not result.ok:
-            _LOG.error("%s %s was not stored: %s", tag, unique_key, result.status.name)
-        return result.ok
+        for message, result in zip(messages, results, strict=True):
+            if not result.ok:
+                _LOG.error("%s was not stored: %s", message.body[:200], result.status.name)
+        return [result.ok for result in results]
 
     # Ordered consumption
 

@@ -19,7 +19,7 @@ from oberth.broker.pop.check_point import (
     parse_receipt,
     real_topic,
 )
-from oberth.broker.pop.pop_service import PopService
+from oberth.broker.pop.pop_service import PopService, StoredAck
 from oberth.broker.processors.pop import PopMessageProcessor
 from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
 from oberth.remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _Answer = tuple[int, str | None]
 _OK: _Answer = (int(ResponseCode.SUCCESS), None)
+_NOT_STORED: _Answer = (int(ResponseCode.SYSTEM_ERROR), "put ack msg error")
 
 
 class AckMessageProcessor:
@@ -48,18 +49,25 @@ class AckMessageProcessor:
         self._service = service
         self._pops = pops
 
-    def ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """200051: one message is consumed."""
+    def ack(
+        self, channel: Channel, requests: list[RemotingCommand]
+    ) -> list[RemotingCommand | None]:
+        """200051: one message is consumed; the acks of one read become one append."""
         del channel
-        header = request.header(AckMessageRequestHeader)
-        try:
-            receipt = parse_receipt(header.extra_info)
-        except CheckPointError as error:
-            raise HeaderError(str(error)) from None
-        refusal = self._check(header.topic, header.queue_id, header.offset)
-        if refusal is None:
-            refusal = self._ack(
-                PopAck(
+        answers: list[_Answer] = []
+        stored: list[StoredAck] = []
+        waiting: list[int] = []
+        for number, request in enumerate(requests):
+            answer: _Answer | None
+            try:
+                header = request.header(AckMessageRequestHeader)
+                receipt = parse_receipt(header.extra_info)
+            except (HeaderError, CheckPointError) as error:
+                answers.append((int(ResponseCode.SYSTEM_ERROR), f"{type(error).__name__}: {error}"))
+                continue
+            answer = self._check(header.topic, header.queue_id, header.offset)
+            if answer is None:
+                ack = PopAck(
                     (header.offset,),
                     receipt.start_offset,
                     receipt.pop_time,
@@ -67,11 +75,21 @@ class AckMessageProcessor:
                     header.topic,
                     header.consumer_group,
                     receipt.broker_name,
-                ),
-                receipt.revive_queue_id,
-                receipt.invisible_time,
-            )
-        return create_response(request, *refusal)
+                )
+                answer = self._ack_without_log(ack, receipt.revive_queue_id)
+                if answer is None:
+                    stored.append(StoredAck(ack, receipt.revive_queue_id, receipt.invisible_time))
+                    waiting.append(number)
+                    answer = _OK
+            answers.append(answer)
+        if stored:
+            for number, ok in zip(waiting, self._service.put_acks(stored), strict=True):
+                if not ok:
+                    answers[number] = _NOT_STORED
+        return [
+            create_response(request, *answer)
+            for request, answer in zip(requests, answers, strict=True)
+        ]
 
     def batch_ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """200151: messages of several pops are consumed."""
@@ -111,26 +129,35 @@ class AckMessageProcessor:
         return self._ack(ack, batch.rq, batch.it)
 
     def _ack(self, ack: PopAck, revive_queue_id: int, invisible_time: int) -> _Answer:
+        answer = self._ack_without_log(ack, revive_queue_id)
+        if answer is not None:
+            return answer
+        (ok,) = self._service.put_acks([StoredAck(ack, revive_queue_id, invisible_time)])
+        return _OK if ok else _NOT_STORED
+
+    def _ack_without_log(self, ack: PopAck, revive_queue_id: int) -> _Answer | None:
+        """Acks of ordered consumption and of check points in memory; None: it must be stored."""
         if revive_queue_id == ORDER_REVIVE_QUEUE:
-            for offset in ack.offsets:
-                if not self._service.ack_in_order(
-                    ack.topic, ack.group, ack.queue_id, offset, ack.pop_time
-                ):
-                    return (
-                        int(ResponseCode.MESSAGE_ILLEGAL),
-                        f"offset is illegal, key:{ack.topic}@{ack.group}, old:"
-                        f"{self._broker.offsets.query(ack.group, ack.topic, ack.queue_id)}, "
-                        f"commit:{offset}, next:-1",
-                    )
-            if not self._service.orders.is_blocked(
-                ack.topic, ack.group, ack.queue_id, None, self._broker.now_ms()
-            ):
-                self._pops.queue_unlocked(ack.topic, ack.group, ack.queue_id)
-            return _OK
+            return self._ack_in_order(ack)
         if not 0 <= revive_queue_id < REVIVE_QUEUE_NUMS:
             return int(ResponseCode.SYSTEM_ERROR), f"reviveQid {revive_queue_id} is illegal"
-        if not self._service.ack(ack, revive_queue_id, invisible_time):
-            return int(ResponseCode.SYSTEM_ERROR), "put ack msg error"
+        return _OK if self._service.buffer.ack(ack) else None
+
+    def _ack_in_order(self, ack: PopAck) -> _Answer:
+        for offset in ack.offsets:
+            if not self._service.ack_in_order(
+                ack.topic, ack.group, ack.queue_id, offset, ack.pop_time
+            ):
+                return (
+                    int(ResponseCode.MESSAGE_ILLEGAL),
+                    f"offset is illegal, key:{ack.topic}@{ack.group}, old:"
+                    f"{self._broker.offsets.query(ack.group, ack.topic, ack.queue_id)}, "
+                    f"commit:{offset}, next:-1",
+                )
+        if not self._service.orders.is_blocked(
+            ack.topic, ack.group, ack.queue_id, None, self._broker.now_ms()
+        ):
+            self._pops.queue_unlocked(ack.topic, ack.group, ack.queue_id)
         return _OK
 
     def _check(self, topic: str, queue_id: int, offset: int) -> _Answer | None:
@@ -213,17 +240,14 @@ class AckMessageProcessor:
             return create_response(
                 request, ResponseCode.SYSTEM_ERROR, "append check point failed", header=answer
             )
-        self._service.ack(
-            PopAck(
-                (header.offset,),
-                receipt.start_offset,
-                receipt.pop_time,
-                queue_id,
-                topic,
-                group,
-                receipt.broker_name,
-            ),
-            receipt.revive_queue_id,
-            receipt.invisible_time,
+        old = PopAck(
+            (header.offset,),
+            receipt.start_offset,
+            receipt.pop_time,
+            queue_id,
+            topic,
+            group,
+            receipt.broker_name,
         )
+        self._ack(old, receipt.revive_queue_id, receipt.invisible_time)
         return create_response(request, ResponseCode.SUCCESS, header=answer)
