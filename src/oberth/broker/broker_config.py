@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -76,12 +77,36 @@ class BrokerConfig:
     server_channel_max_idle_time_s: int = option(
         "serverChannelMaxIdleTimeSeconds", 120, "seconds of silence after which a peer is dropped"
     )
-    server_socket_backlog: int = option("serverSocketBacklog", 1024, "connections not accepted yet")
     tls_mode: str = option(
         "tlsServerMode", "permissive", "disabled, permissive or enforcing (tls.server.mode)"
     )
     tls_cert_path: str = option("tlsServerCertPath", "", "PEM certificate chain of the server")
     tls_key_path: str = option("tlsServerKeyPath", "", "PEM key of the certificate")
+
+    # Access control
+    acl_enable: bool = option(
+        "aclEnable", False, "only accounts of plain_acl.yml may ask for anything"
+    )
+    acl_file: str = option(
+        "aclFile", "", "that file; empty: config/plain_acl.yml of the store (Oberth's own key)"
+    )
+    authentication_enabled: bool = option(
+        "authenticationEnabled", False, "only users of 3001 to 3005 may ask for anything"
+    )
+    authorization_enabled: bool = option(
+        "authorizationEnabled", False, "and only for what policies of 3006 to 3010 grant them"
+    )
+    init_authentication_user: str = option(
+        "initAuthenticationUser", "", "JSON with username and password: made as Super user at start"
+    )
+    inner_client_authentication_credentials: str = option(
+        "innerClientAuthenticationCredentials", "",
+        "JSON with accessKey and secretKey: what the broker signs its own requests with",
+    )  # fmt: skip
+    listen_without_access_control: bool = option(
+        "listenWithoutAccessControl", False,
+        "let everybody who reaches bindAddress do everything (Oberth's own key)",
+    )  # fmt: skip
 
     # Registration
     register_name_server_period_ms: int = option(
@@ -92,17 +117,6 @@ class BrokerConfig:
     )
     force_register: bool = option("forceRegister", True, "send the full table every period")
     compressed_register: bool = option("compressedRegister", False, "zlib body")
-    enable_single_topic_register: bool = option(
-        "enableSingleTopicRegister", True, "a new topic is announced alone"
-    )
-    broker_not_active_timeout_ms: int = option(
-        "brokerNotActiveTimeoutMillis", 10_000, "ms after which a name server drops the broker"
-    )
-    broker_heartbeat_interval_ms: int = option(
-        "brokerHeartbeatInterval",
-        1000,
-        "ms between heartbeats to name servers in slave-acting mode",
-    )
 
     # Topics and groups
     default_topic_queue_nums: int = option(
@@ -127,7 +141,6 @@ class BrokerConfig:
     validate_system_topic_when_update_topic: bool = option(
         "validateSystemTopicWhenUpdateTopic", True, "refuse to create system topics"
     )
-    enable_create_sys_group: bool = option("enableCreateSysGroup", True, "allow system groups")
     notify_consumer_ids_changed_enable: bool = option(
         "notifyConsumerIdsChangedEnable", True, "tell a group when its members change"
     )
@@ -156,7 +169,6 @@ class BrokerConfig:
     # Pulling
     long_polling_enable: bool = option("longPollingEnable", True, "hold a pull that found nothing")
     short_polling_time_ms: int = option("shortPollingTimeMills", 1000, "ms of a hold otherwise")
-    transfer_msg_by_heap: bool = option("transferMsgByHeap", True, "no effect: slices are written")
     lite_pull_message_enable: bool = option(
         "litePullMessageEnable", True, "answer LITE_PULL_MESSAGE"
     )
@@ -167,7 +179,6 @@ class BrokerConfig:
     enable_calc_filter_bit_map: bool = option(
         "enableCalcFilterBitMap", False, "filter at dispatch and keep the result"
     )
-    filter_support_retry: bool = option("filterSupportRetry", False, "filter retries by SQL92 too")
     expect_consumer_num_use_filter: int = option(
         "expectConsumerNumUseFilter", 32, "consumers for which the Bloom filter is made", low=1
     )
@@ -252,31 +263,12 @@ class BrokerConfig:
     transaction_op_batch_interval_ms: int = option(
         "transactionOpBatchInterval", 3000, "ms that an op offset waits for others"
     )
-    transaction_metric_flush_interval_ms: int = option(
-        "transactionMetricFlushInterval", 10_000, "ms between writes of transactionMetrics"
-    )
 
     # Flow control
     broker_fast_failure_enable: bool = option(
         "brokerFastFailureEnable", True, "answer requests that waited too long with code 2"
     )
-    wait_time_ms_in_send_queue: int = option("waitTimeMillsInSendQueue", 200, "ms")
-    wait_time_ms_in_pull_queue: int = option("waitTimeMillsInPullQueue", 5000, "ms")
-    wait_time_ms_in_lite_pull_queue: int = option("waitTimeMillsInLitePullQueue", 5000, "ms")
-    wait_time_ms_in_heartbeat_queue: int = option("waitTimeMillsInHeartbeatQueue", 31_000, "ms")
-    wait_time_ms_in_transaction_queue: int = option("waitTimeMillsInTransactionQueue", 3000, "ms")
-    wait_time_ms_in_ack_queue: int = option("waitTimeMillsInAckQueue", 3000, "ms")
     wait_time_ms_in_admin_queue: int = option("waitTimeMillsInAdminBrokerQueue", 5000, "ms")
-    send_thread_pool_queue_capacity: int = option("sendThreadPoolQueueCapacity", 10_000, "requests")
-    pull_thread_pool_queue_capacity: int = option(
-        "pullThreadPoolQueueCapacity", 100_000, "requests"
-    )
-    disable_consume_if_consumer_read_slowly: bool = option(
-        "disableConsumeIfConsumerReadSlowly", False, "stop groups that fall behind"
-    )
-    consumer_fallbehind_threshold: int = option(
-        "consumerFallbehindThreshold", 17_179_869_184, "bytes behind", high=2**63 - 1
-    )
 
     config_black_list: str = option("configBlackList", "", "keys that 25 refuses, joined by ;")
     broker_config_path: str = option("brokerConfigPath", "", "the file that was read")
@@ -284,6 +276,17 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         if not self.broker_name:
             self.broker_name = default_broker_name()
+        if not (
+            is_loopback(self.listen_host)
+            or self.acl_enable
+            or self.authentication_enabled
+            or self.listen_without_access_control
+        ):
+            raise OptionError(
+                f"bindAddress {self.listen_host} is reached by other machines and there is no "
+                "access control: set aclEnable=true or authenticationEnabled=true, or "
+                "listenWithoutAccessControl=true to let everybody in"
+            )
         if self.tls_mode not in TLS_MODES:
             raise OptionError(
                 f"tlsServerMode: {self.tls_mode!r} is not one of {', '.join(TLS_MODES)}"
@@ -306,6 +309,14 @@ class BrokerConfig:
 
 
 TLS_MODES: Final = ("disabled", "permissive", "enforcing")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listening address is reached from this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def default_broker_name() -> str:

@@ -26,6 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from oberth.broker.acl.access_control import AccessControl
+from oberth.broker.acl.processor import AuthAdminProcessor
+from oberth.broker.acl.users import user_of_json
 from oberth.broker.broker_config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
@@ -255,6 +258,9 @@ class Broker:
         self.store_host = encode_host(_resolve(self.ip), config.listen_port)
         self.unique_ids = UniqueIds(self.store_host[:-4])
 
+        self.access = AccessControl(config, self.config_dir, self._real_topic)
+        self.parts.append(self.access)
+        self.ticks.append(self.access.on_time)
         self.ha = HAService(self)
         self.expressions = ConsumerFilters(self)
         self.timers: TimerService | None = None
@@ -328,7 +334,7 @@ class Broker:
             self._day = now_ms // 86_400_000
             self._kernels = KernelLoader(self.store.dispatched_offset)
             self._tick()
-            self.client = RemotingClient(self.processors)
+            self.client = self._inner_client()
             await self._start_replication()
             self.registration = Registration(self, self.client)
             await self.registration.start()
@@ -412,7 +418,9 @@ class Broker:
             grace_s=STOP_GRACE_S,
         )
         self.server = RemotingServer(
-            self.processors, options, on_close=self.clients.connection_closed
+            self.access.guard(self.processors),
+            options,
+            on_close=self.clients.connection_closed,
         )
         await self.server.start()
         port = self.server.address.port
@@ -424,12 +432,35 @@ class Broker:
         elif fast_port == 0:
             return
         self.fast_server = RemotingServer(
-            self.processors.without(FAST_PORT_EXCLUDED),
+            self.access.guard(self.processors.without(FAST_PORT_EXCLUDED)),
             replace(options, port=fast_port),
             on_close=self.clients.connection_closed,
             owns_processors=False,
         )
         await self.fast_server.start()
+
+    def _inner_client(self) -> RemotingClient:
+        """For what the broker asks of others."""
+        credentials = self.config.inner_client_authentication_credentials
+        if not credentials:
+            return RemotingClient(self.processors)
+        from oberth.broker.acl.inner_client import SigningClient
+
+        access_key, secret_key = user_of_json(
+            credentials, "innerClientAuthenticationCredentials", "accessKey", "secretKey"
+        )
+        return SigningClient(self.processors, access_key, secret_key)
+
+    def _real_topic(self, commit_log_offset: int) -> str | None:
+        """The topic of a record, what its sender called it; None where no record starts."""
+        from oberth.formats import properties as p
+
+        message = self.store.look_message_by_offset(commit_log_offset)
+        if message is None:
+            return None
+        if names.is_system_topic(message.topic):
+            return message.properties.get(p.REAL_TOPIC, message.topic)
+        return message.topic
 
     def _tls(self) -> tuple[Any, Any]:
         from oberth.remoting.aio.tls import TlsMode, server_context  # OpenSSL: 30 ms of a start
@@ -604,6 +635,7 @@ class Broker:
             [Code.CLEAN_EXPIRED_CONSUMEQUEUE], broker.clean_expired_queues, stage=admin_stage
         )
         table.sync([Code.DELETE_EXPIRED_COMMITLOG], broker.delete_expired_log, stage=admin_stage)
+        AuthAdminProcessor(self.access).register(table)
         for extend in self.extend:
             extend(table)
 

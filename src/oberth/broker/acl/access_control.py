@@ -1,0 +1,255 @@
+"""AccessControl: the gate in front of a broker's servers.
+
+Off unless ``aclEnable`` (accounts of a ``plain_acl.yml``, as 4.x) or ``authenticationEnabled``
+(users, as 5.x) is set. A request passes in this order, and what does not pass is answered with 16:
+
+    accounts (4.x)                                users (5.x)
+    1. from globalWhiteRemoteAddresses: passes    -
+    2. AccessKey names an account                 AccessKey names an enabled user
+    3. from its whiteRemoteAddress, or signed     signed
+    4. all it needs is granted                    all it needs is granted, if authorizationEnabled;
+                                                  else administration needs a Super user
+
+Only what comes in over the servers passes the gate: calls that name servers or a master make on
+connections that we opened do not. Of the 4.x file the gate keeps what was read last, should a
+change of it not parse. RocketMQ: PlainAccessValidator, AuthenticationPipeline,
+AuthorizationPipeline.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from oberth.broker.acl.needs import Action, RealTopic, needs_of
+from oberth.broker.acl.plain_acl import PlainAcl, parse_plain_acl
+from oberth.broker.acl.signature import ACCESS_KEY, is_signed
+from oberth.broker.acl.users import SUPER, UserStore, user_of_json
+from oberth.errors import ConfigFormatError, OptionError
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.bodies.admin import UserInfo
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import RemotingCommand, create_response
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_config import BrokerConfig
+
+_LOG: Final = logging.getLogger("oberth.broker.acl")
+
+RELOAD_MS: Final = 1000
+"""How often the file of accounts is looked at for changes."""
+
+REFUSAL_LOG_MS: Final = 1000
+"""Of all refusals within this time one is logged, with the number of the others."""
+
+PLAIN_ACL_NAME: Final = "plain_acl.yml"
+
+_FileState = tuple[int, int, int]
+
+
+class AccessControl:
+    """Decides about requests.
+
+    All methods belong to the loop's thread. It does not protect the HA port, over which slaves read
+    the log.
+
+    Args:
+        config: of the broker.
+        directory: ``config/`` of the store.
+        real_topic: see `needs.RealTopic`.
+    """
+
+    def __init__(self, config: BrokerConfig, directory: Path, real_topic: RealTopic) -> None:
+        if config.acl_enable and (config.authentication_enabled or config.authorization_enabled):
+            raise OptionError(
+                "aclEnable and authenticationEnabled: choose one, accounts of 4.x or users of 5.x"
+            )
+        if config.authorization_enabled and not config.authentication_enabled:
+            raise OptionError("authorizationEnabled needs authenticationEnabled")
+        self._config = config
+        self._real_topic = real_topic
+        self.users = UserStore(directory)
+        self.path = Path(config.acl_file) if config.acl_file else directory / PLAIN_ACL_NAME
+        self.plain = PlainAcl()
+        self._seen: _FileState | None = None
+        self._look_at_ms = 0
+        self._log_at_ms = 0
+        self._unlogged = 0
+        self._now_ms = 0
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether there is a gate at all."""
+        return self._config.acl_enable or self._config.authentication_enabled
+
+    def load(self) -> None:
+        """Read accounts and users; a broker that cannot must not serve.
+
+        Raises:
+            ConfigFormatError: a file cannot be read.
+            OptionError: access control is on and nobody could ever get in.
+        """
+        self.users.load()
+        if self._config.acl_enable:
+            try:
+                self._seen = self._state()
+                self.plain = parse_plain_acl(self.path.read_bytes(), str(self.path))
+            except OSError as error:
+                raise OptionError(f"aclEnable: {self.path}: {error.strerror}") from None
+        if self._config.init_authentication_user:
+            name, password = user_of_json(
+                self._config.init_authentication_user,
+                "initAuthenticationUser",
+                "username",
+                "password",
+            )
+            if name not in self.users.users:
+                self.users.create_user(UserInfo(username=name, password=password, user_type=SUPER))
+        if self._config.authentication_enabled and not any(
+            user.is_super and user.is_enabled for user in self.users.users.values()
+        ):
+            raise OptionError(
+                "authenticationEnabled: there is no Super user; initAuthenticationUser="
+                '{"username":"...","password":"..."} makes the first one'
+            )
+
+    def close(self) -> None:
+        """Nothing is left to write: every change was written when it was made."""
+
+    def on_time(self, now_ms: int) -> None:
+        """Read the file of accounts again if it has changed."""
+        self._now_ms = now_ms
+        if not self._config.acl_enable or now_ms < self._look_at_ms:
+            return
+        self._look_at_ms = now_ms + RELOAD_MS
+        try:
+            state = self._state()
+            if state == self._seen:
+                return
+            self._seen = state
+            self.plain = parse_plain_acl(self.path.read_bytes(), str(self.path))
+        except (OSError, ConfigFormatError) as error:
+            _LOG.error("accounts are those read before: %s", error)
+        else:
+            _LOG.warning("%s: read again, %d accounts", self.path, len(self.plain.accounts))
+
+    def _state(self) -> _FileState:
+        found = os.stat(self.path)
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    # ------------------------------------------------------------------------------------ decisions
+
+    def refusal_of(self, host: str, request: RemotingCommand) -> str | None:
+        """Why a request from an address is not served, or None."""
+        if self._config.acl_enable:
+            return self._plain_refusal(host, request)
+        return self._user_refusal(host, request)
+
+    def _plain_refusal(self, host: str, request: RemotingCommand) -> str | None:
+        plain = self.plain
+        if plain.is_white(host):
+            return None
+        access_key = request.fields.get(ACCESS_KEY)
+        if not access_key:
+            return f"No accessKey is configured, request from {host}"
+        account = plain.accounts.get(access_key)
+        if account is None:
+            return _not_signed(access_key)
+        white = account.white is not None and account.white(host)
+        if not white and not is_signed(request, account.secret_key):
+            return _not_signed(access_key)
+        for need in needs_of(request, self._real_topic):
+            refusal = account.refusal_of(need)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _user_refusal(self, host: str, request: RemotingCommand) -> str | None:
+        username = request.fields.get(ACCESS_KEY)
+        if not username:
+            return f"No accessKey is configured, request from {host}"
+        user = self.users.users.get(username)
+        if user is None or not user.is_enabled or not is_signed(request, user.password):
+            return _not_signed(username)
+        if user.is_super:
+            return None
+        for need in needs_of(request, self._real_topic):
+            if not self._config.authorization_enabled and need.actions & _CLIENT_ACTIONS:
+                continue
+            refusal = self.users.refusal_of(user, need, host)
+            if refusal is not None:
+                return refusal
+        return None
+
+    # ----------------------------------------------------------------------------------------- gate
+
+    def guard(self, table: ProcessorTable) -> ProcessorTable:
+        """A table that serves what passes; the table itself when there is no gate."""
+        return _GuardedTable(table, self) if self.is_enabled else table
+
+    def admitted(self, channel: Channel, requests: list[RemotingCommand]) -> list[RemotingCommand]:
+        """The requests that pass; the others are answered."""
+        host = channel.remote.host
+        admitted = None
+        for number, request in enumerate(requests):
+            refusal = self.refusal_of(host, request)
+            if refusal is None:
+                if admitted is not None:
+                    admitted.append(request)
+                continue
+            if admitted is None:
+                admitted = requests[:number]
+            self._log(channel, request, refusal)
+            channel.reply(
+                request,
+                create_response(
+                    request,
+                    ResponseCode.NO_PERMISSION,
+                    f"org.apache.rocketmq.acl.common.AclException: {refusal}",
+                ),
+            )
+        return requests if admitted is None else admitted
+
+    def _log(self, channel: Channel, request: RemotingCommand, refusal: str) -> None:
+        if self._now_ms < self._log_at_ms:
+            self._unlogged += 1
+            return
+        self._log_at_ms = self._now_ms + REFUSAL_LOG_MS
+        _LOG.warning(
+            "%s: code %d refused, %s; %d more since the last such line",
+            channel.remote, request.code, refusal, self._unlogged,
+        )  # fmt: skip
+        self._unlogged = 0
+
+
+_CLIENT_ACTIONS: Final = frozenset({Action.PUB, Action.SUB})
+"""What anybody may do who is known, while nothing is authorized."""
+
+
+class _GuardedTable(ProcessorTable):
+    """A table whose requests pass the gate first."""
+
+    def __init__(self, inner: ProcessorTable, access: AccessControl) -> None:
+        super().__init__()
+        self._inner = inner
+        self._access = access
+
+    def dispatch(self, channel: Channel, requests: list[RemotingCommand]) -> None:
+        """Serve those that are admitted, in order."""
+        if self.going_away:
+            self._inner.going_away = True
+        admitted = self._access.admitted(channel, requests)
+        if admitted:
+            self._inner.dispatch(channel, admitted)
+
+    async def aclose(self, grace_s: float = 5.0) -> None:
+        """End the stages of the table behind."""
+        await self._inner.aclose(grace_s)
+
+
+def _not_signed(access_key: str) -> str:
+    # One text for an unknown name and a wrong secret: who guesses does not learn which it was.
+    return f"Check signature failed for accessKey={access_key[:80]!r}"

@@ -1,0 +1,414 @@
+"""What every request needs: the resources it touches, and what it does to them.
+
+Each code has its row in `TABLE`; a code without one (a new one, one that brokers send to clients)
+needs an administrator. A need is met by any one of its actions; a need without actions is met by
+administrators only. RocketMQ: the annotations ``RocketMQAction`` and ``RocketMQResource``;
+PlainPermissionManager.
+
+    a field or body that cannot be read    the resource "*", which only a grant for all covers
+    %RETRY%g                               the group g, to be consumed
+    the broker's own topics                an administrator, but for traces and the default topic
+
+Bodies are looked into only where the resource stands nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from oberth.formats import names
+from oberth.formats import properties as p
+from oberth.formats.properties import decode_properties
+from oberth.remoting.bodies.base import BodyError
+from oberth.remoting.bodies.pop import BatchAckMessageRequestBody
+from oberth.remoting.code import RequestCode as Code
+from oberth.remoting.command import RemotingCommand
+
+
+class Kind(StrEnum):
+    """What a permission is about."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
+
+
+class Action(StrEnum):
+    """What is done; spelled as policies are."""
+
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+class Need(NamedTuple):
+    """One thing that a request needs: any of ``actions`` on a resource."""
+
+    kind: Kind
+    name: str
+    actions: frozenset[Action]
+
+
+ANY_NAME: Final = "*"
+"""In a need: all resources of a kind."""
+
+_PUB: Final = frozenset({Action.PUB})
+_SUB: Final = frozenset({Action.SUB})
+_CREATE: Final = frozenset({Action.CREATE})
+_UPDATE: Final = frozenset({Action.UPDATE})
+_DELETE: Final = frozenset({Action.DELETE})
+_GET: Final = frozenset({Action.GET})
+_LIST: Final = frozenset({Action.LIST})
+_READ: Final = frozenset({Action.SUB, Action.GET})
+_USE: Final = frozenset({Action.PUB, Action.SUB, Action.GET})
+
+ADMINISTRATOR: Final = Need(Kind.CLUSTER, ANY_NAME, frozenset())
+
+OPEN_SYSTEM_TOPICS: Final = frozenset(
+    {
+        names.AUTO_CREATE_TOPIC_KEY,
+        names.BENCHMARK_TOPIC,
+        names.SELF_TEST_TOPIC,
+        names.TRACE_TOPIC,
+    }
+)
+"""Topics of the broker that are used like any other."""
+
+RealTopic: TypeAlias = Callable[[int], str | None]
+"""Gives the topic of the record at a CommitLog offset, what its sender called it."""
+
+Rule: TypeAlias = Callable[[RemotingCommand, RealTopic], Iterable[Need]]
+
+
+def topic_need(topic: str, actions: frozenset[Action]) -> Need:
+    """What it needs to do something to a topic."""
+    if topic.startswith(names.RETRY_PREFIX) and not actions.isdisjoint(_USE):
+        return Need(Kind.GROUP, topic.removeprefix(names.RETRY_PREFIX), _SUB)
+    if names.is_system_topic(topic) and topic not in OPEN_SYSTEM_TOPICS:
+        return ADMINISTRATOR
+    return Need(Kind.TOPIC, topic, actions)
+
+
+def group_need(group: str, actions: frozenset[Action]) -> Need:
+    """What it needs to do something to a group."""
+    return Need(Kind.GROUP, group.removeprefix(names.RETRY_PREFIX), actions)
+
+
+def _fixed(*needs: Need) -> Rule:
+    return lambda request, real_topic: needs
+
+
+def _of(
+    topic_actions: frozenset[Action] | None = None,
+    group_actions: frozenset[Action] | None = None,
+    *,
+    topic: str = "topic",
+    group: str = "consumerGroup",
+    optional: bool = False,
+) -> Rule:
+    """Needs for a topic and a group that fields name; ``optional``: only for those that do."""
+
+    def needs(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+        fields = request.fields
+        found = []
+        if topic_actions is not None:
+            name = fields.get(topic, "")
+            if name or not optional:
+                found.append(topic_need(name or ANY_NAME, topic_actions))
+        if group_actions is not None:
+            name = fields.get(group, "")
+            if name or not optional:
+                found.append(group_need(name or ANY_NAME, group_actions))
+        return found
+
+    return needs
+
+
+def _sending(topic_field: str, properties_field: str) -> Rule:
+    def needs(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+        fields = request.fields
+        found = [topic_need(fields.get(topic_field) or ANY_NAME, _PUB)]
+        properties = fields.get(properties_field)
+        if properties and p.INNER_MULTI_DISPATCH in properties:
+            # The message also lands in the light queues that it names.
+            queues = decode_properties(properties.encode("utf-8", "replace")).get(
+                p.INNER_MULTI_DISPATCH, ""
+            )
+            found += [topic_need(each, _PUB) for each in queues.split(",") if each]
+        return found
+
+    return needs
+
+
+def _send_back(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    """36 puts the record at an offset where the group reads it: so it must be one it may read."""
+    fields = request.fields
+    group = fields.get("group") or ANY_NAME
+    found = [group_need(group, _SUB)]
+    topic = _topic_at(fields.get("offset"), real_topic)
+    if topic is not None and not topic.startswith(names.retry_topic(group)):
+        found.append(topic_need(topic, _SUB))
+    return found
+
+
+def _view(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    """33: what counts is the record's topic, not the one that the request names."""
+    topic = _topic_at(request.fields.get("offset"), real_topic)
+    return [] if topic is None else [topic_need(topic, _READ)]
+
+
+def _end_transaction(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    topic = _topic_at(request.fields.get("commitLogOffset"), real_topic)
+    return [] if topic is None else [topic_need(topic, _PUB)]
+
+
+def _topic_at(offset: str | None, real_topic: RealTopic) -> str | None:
+    if offset is None or not (offset.isascii() and offset.isdigit()) or len(offset) > 19:
+        return None
+    return real_topic(int(offset))
+
+
+def _heartbeat(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    found: list[Need] = []
+    for consumer in _items(_body(request), "consumerDataSet"):
+        found.append(group_need(_text(consumer, "groupName"), _SUB))
+        found += [
+            topic_need(_text(each, "topic"), _SUB)
+            for each in _items(consumer, "subscriptionDataSet")
+        ]
+    return found
+
+
+def _client_config(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    body = _body(request)
+    subscription = body.get("subscriptionData")
+    found = [group_need(_text(body, "group"), _SUB)]
+    if isinstance(subscription, dict):
+        found.append(topic_need(_text(subscription, "topic"), _SUB))
+    return found
+
+
+def _locks(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    body = _body(request)
+    topics = {_text(queue, "topic") for queue in _items(body, "mqSet")}
+    return [
+        group_need(_text(body, "consumerGroup"), _SUB),
+        *(topic_need(topic, _SUB) for topic in sorted(topics)),
+    ]
+
+
+def _assignment(actions: frozenset[Action]) -> Rule:
+    def needs(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+        body = _body(request)
+        return [
+            topic_need(_text(body, "topic"), actions),
+            group_need(_text(body, "consumerGroup"), actions),
+        ]
+
+    return needs
+
+
+def _batch_ack(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    acks = BatchAckMessageRequestBody.decode(request.body_bytes()).acks
+    pairs = sorted({(ack.t, ack.c) for ack in acks})
+    return [
+        need
+        for topic, group in pairs
+        for need in (
+            topic_need(topic or ANY_NAME, _SUB),
+            group_need(group or ANY_NAME, _SUB),
+        )
+    ]
+
+
+def _topic_list(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    topics = {_text(each, "topicName") for each in _items(_body(request), "topicConfigList")}
+    return [topic_need(topic, _CREATE) for topic in sorted(topics)] or [
+        Need(Kind.TOPIC, ANY_NAME, _CREATE)
+    ]
+
+
+def _group_update(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    return [group_need(_text(_body(request), "groupName"), _CREATE)]
+
+
+def _group_list(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    groups = {_text(each, "groupName") for each in _items(_body(request), "groupConfigList")}
+    return [group_need(group, _CREATE) for group in sorted(groups)] or [
+        Need(Kind.GROUP, ANY_NAME, _CREATE)
+    ]
+
+
+def _body(request: RemotingCommand) -> dict[str, Any]:
+    """A JSON body. What strict JSON does not take is not looked into: it needs everything."""
+    try:
+        # The decoder that the handlers use: of a key given twice both take the same value.
+        body = msgspec.json.decode(request.body_bytes())
+    except (ValueError, RecursionError):
+        raise UnreadableBodyError from None
+    if not isinstance(body, dict):
+        raise UnreadableBodyError
+    return body
+
+
+class UnreadableBodyError(Exception):
+    """A body whose resources are not known."""
+
+
+def _items(body: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = body.get(name)
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise UnreadableBodyError
+    return found
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    found = body.get(name)
+    return found if isinstance(found, str) and found else ANY_NAME
+
+
+_NOBODY: Final = _fixed(ADMINISTRATOR)
+_CLUSTER_GET: Final = _fixed(Need(Kind.CLUSTER, ANY_NAME, _GET))
+_CLUSTER_UPDATE: Final = _fixed(Need(Kind.CLUSTER, ANY_NAME, _UPDATE))
+_TOPICS_LIST: Final = _fixed(Need(Kind.TOPIC, ANY_NAME, _LIST))
+_GROUPS_LIST: Final = _fixed(Need(Kind.GROUP, ANY_NAME, _LIST))
+
+TABLE: Final[dict[int, Rule]] = {
+    # Sending
+    Code.SEND_MESSAGE: _sending("topic", "properties"),
+    Code.SEND_MESSAGE_V2: _sending("b", "i"),
+    Code.SEND_BATCH_MESSAGE: _sending("b", "i"),
+    Code.SEND_REPLY_MESSAGE: _sending("topic", "properties"),
+    Code.SEND_REPLY_MESSAGE_V2: _sending("b", "i"),
+    Code.CONSUMER_SEND_MSG_BACK: _send_back,
+    Code.END_TRANSACTION: _end_transaction,
+    Code.RECALL_MESSAGE: _of(_PUB),
+    # Consuming
+    Code.PULL_MESSAGE: _of(_SUB, _SUB),
+    Code.LITE_PULL_MESSAGE: _of(_SUB, _SUB),
+    Code.QUERY_MESSAGE: _of(_READ),
+    Code.VIEW_MESSAGE_BY_ID: _view,
+    Code.HEART_BEAT: _heartbeat,
+    Code.UNREGISTER_CLIENT: _of(None, _SUB, optional=True),
+    Code.CHECK_CLIENT_CONFIG: _client_config,
+    Code.GET_CONSUMER_LIST_BY_GROUP: _of(None, _READ),
+    Code.QUERY_CONSUMER_OFFSET: _of(_READ, _READ),
+    Code.UPDATE_CONSUMER_OFFSET: _of(_SUB, _SUB),
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: _of(_USE),
+    Code.GET_MAX_OFFSET: _of(_USE),
+    Code.GET_MIN_OFFSET: _of(_USE),
+    Code.GET_EARLIEST_MSG_STORETIME: _of(_USE),
+    Code.LOCK_BATCH_MQ: _locks,
+    Code.UNLOCK_BATCH_MQ: _locks,
+    Code.POP_MESSAGE: _of(_SUB, _SUB),
+    Code.PEEK_MESSAGE: _of(_SUB, _SUB),
+    Code.ACK_MESSAGE: _of(_SUB, _SUB),
+    Code.BATCH_ACK_MESSAGE: _batch_ack,
+    Code.CHANGE_MESSAGE_INVISIBLETIME: _of(_SUB, _SUB),
+    Code.NOTIFICATION: _of(_SUB, _SUB),
+    Code.POLLING_INFO: _of(_READ, _READ),
+    Code.QUERY_ASSIGNMENT: _assignment(_SUB),
+    # Topics
+    Code.UPDATE_AND_CREATE_TOPIC: _of(_CREATE),
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: _topic_list,
+    Code.UPDATE_AND_CREATE_STATIC_TOPIC: _of(_CREATE),
+    Code.DELETE_TOPIC_IN_BROKER: _of(_DELETE),
+    Code.GET_ALL_TOPIC_CONFIG: _TOPICS_LIST,
+    Code.GET_TOPIC_CONFIG_LIST: _TOPICS_LIST,
+    Code.GET_TOPIC_NAME_LIST: _TOPICS_LIST,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _TOPICS_LIST,
+    Code.GET_TOPIC_CONFIG: _of(_USE),
+    Code.GET_TOPIC_STATS_INFO: _of(_USE),
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: _of(_READ),
+    Code.QUERY_CONSUME_QUEUE: _of(_READ),
+    Code.RESUME_CHECK_HALF_MESSAGE: _CLUSTER_UPDATE,
+    Code.CLEAN_UNUSED_TOPIC: _CLUSTER_UPDATE,
+    # Groups
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group_update,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _group_list,
+    Code.DELETE_SUBSCRIPTIONGROUP: _of(None, _DELETE, group="groupName"),
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _GROUPS_LIST,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: _of(None, _READ, group="group"),
+    Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _of(_UPDATE, _UPDATE, group="group"),
+    Code.GET_CONSUMER_CONNECTION_LIST: _of(None, _READ),
+    Code.GET_PRODUCER_CONNECTION_LIST: _CLUSTER_GET,
+    Code.GET_ALL_PRODUCER_INFO: _CLUSTER_GET,
+    Code.GET_CONSUME_STATS: _of(None, _READ),
+    Code.QUERY_TOPICS_BY_CONSUMER: _of(None, _READ, group="group"),
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _of(None, _READ, group="group"),
+    Code.QUERY_CONSUME_TIME_SPAN: _of(_READ, _READ, group="group"),
+    Code.QUERY_CORRECTION_OFFSET: _of(_READ, _READ, group="compareGroup"),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: _of(_UPDATE, _UPDATE, group="group"),
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _of(_READ, _READ, group="group"),
+    Code.CLONE_GROUP_OFFSET: _of(None, _UPDATE, group="destGroup"),
+    Code.GET_CONSUMER_RUNNING_INFO: _of(None, _GET),
+    Code.CONSUME_MESSAGE_DIRECTLY: _of(None, _UPDATE),
+    Code.SET_MESSAGE_REQUEST_MODE: _assignment(_UPDATE),
+    Code.GET_ALL_MESSAGE_REQUEST_MODE: _GROUPS_LIST,
+    Code.POP_ROLLBACK: _CLUSTER_UPDATE,
+    # The broker, read
+    Code.GET_BROKER_CONFIG: _CLUSTER_GET,
+    Code.GET_BROKER_RUNTIME_INFO: _CLUSTER_GET,
+    Code.GET_ALL_CONSUMER_OFFSET: _CLUSTER_GET,
+    Code.GET_ALL_DELAY_OFFSET: _CLUSTER_GET,
+    Code.GET_TIMER_CHECK_POINT: _CLUSTER_GET,
+    Code.GET_TIMER_METRICS: _CLUSTER_GET,
+    Code.VIEW_BROKER_STATS_DATA: _CLUSTER_GET,
+    Code.GET_BROKER_CONSUME_STATS: _CLUSTER_GET,
+    Code.GET_BROKER_MEMBER_GROUP: _CLUSTER_GET,
+    Code.GET_BROKER_HA_STATUS: _CLUSTER_GET,
+    Code.GET_BROKER_EPOCH_CACHE: _CLUSTER_GET,
+    Code.GET_COLD_DATA_FLOW_CTR_INFO: _CLUSTER_GET,
+    Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _CLUSTER_GET,
+    # The broker, changed
+    Code.UPDATE_BROKER_CONFIG: _CLUSTER_UPDATE,
+    Code.TRIGGER_DELETE_FILES: _CLUSTER_UPDATE,
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: _CLUSTER_UPDATE,
+    Code.DELETE_EXPIRED_COMMITLOG: _CLUSTER_UPDATE,
+    Code.EXPORT_ROCKSDB_CONFIG_TO_JSON: _CLUSTER_UPDATE,
+    Code.ADD_BROKER: _CLUSTER_UPDATE,
+    Code.REMOVE_BROKER: _CLUSTER_UPDATE,
+    Code.EXCHANGE_BROKER_HA_INFO: _CLUSTER_UPDATE,
+    Code.RESET_MASTER_FLUSH_OFFSET: _CLUSTER_UPDATE,
+    Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _CLUSTER_UPDATE,
+    Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _CLUSTER_UPDATE,
+    Code.SET_COMMITLOG_READ_MODE: _CLUSTER_UPDATE,
+    Code.SWITCH_TIMER_ENGINE: _CLUSTER_UPDATE,
+    # Users and accounts: who may change these may do everything, so no policy grants them.
+    Code.UPDATE_AND_CREATE_ACL_CONFIG: _NOBODY,
+    Code.DELETE_ACL_CONFIG: _NOBODY,
+    Code.GET_BROKER_CLUSTER_ACL_INFO: _NOBODY,
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _NOBODY,
+    Code.GET_BROKER_CLUSTER_ACL_CONFIG: _NOBODY,
+    Code.AUTH_CREATE_USER: _NOBODY,
+    Code.AUTH_UPDATE_USER: _NOBODY,
+    Code.AUTH_DELETE_USER: _NOBODY,
+    Code.AUTH_GET_USER: _NOBODY,
+    Code.AUTH_LIST_USER: _NOBODY,
+    Code.AUTH_CREATE_ACL: _NOBODY,
+    Code.AUTH_UPDATE_ACL: _NOBODY,
+    Code.AUTH_DELETE_ACL: _NOBODY,
+    Code.AUTH_GET_ACL: _NOBODY,
+    Code.AUTH_LIST_ACL: _NOBODY,
+}
+
+
+def needs_of(request: RemotingCommand, real_topic: RealTopic) -> Iterable[Need]:
+    """What a request needs; nothing: only that its sender is known."""
+    rule = TABLE.get(request.code)
+    if rule is None:
+        return (ADMINISTRATOR,)
+    try:
+        return rule(request, real_topic)
+    except (UnreadableBodyError, BodyError):
+        return (ADMINISTRATOR,)

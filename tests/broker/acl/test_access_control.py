@@ -1,0 +1,445 @@
+"""The gate, over sockets: who passes with accounts of 4.x and with users of 5.x, and who does not.
+
+The causes of RocketMQ's security advisories each have a test at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oberth.broker.broker_config import read_configs
+from oberth.broker.broker_controller import Broker
+from oberth.client.acl import SessionCredentials
+from oberth.client.messages import decode_messages
+from oberth.errors import OptionError
+from oberth.remoting.code import RequestCode
+from oberth.remoting.command import RemotingCommand
+
+if TYPE_CHECKING:
+    MakeLive = Callable[..., Awaitable[Any]]
+
+ACCOUNTS = """
+globalWhiteRemoteAddresses:
+accounts:
+- accessKey: producer
+  secretKey: producer-secret
+  defaultTopicPerm: PUB
+- accessKey: consumer
+  secretKey: consumer-secret
+  topicPerms:
+  - T=SUB
+  groupPerms:
+  - G=SUB
+- accessKey: administrator
+  secretKey: administrator-secret
+  admin: true
+"""
+
+PRODUCER = SessionCredentials("producer", "producer-secret")
+CONSUMER = SessionCredentials("consumer", "consumer-secret")
+ADMIN = SessionCredentials("administrator", "administrator-secret")
+
+
+async def call(
+    live: Any,
+    who: SessionCredentials | None,
+    code: int,
+    fields: dict[str, str] | None = None,
+    body: bytes = b"",
+) -> RemotingCommand:
+    request = RemotingCommand(code=code, ext_fields=dict(fields or {}), body=body)
+    if who is not None:
+        who.sign(request)
+    response: RemotingCommand = await live.peer.client.invoke(live.peer.address, request, 10.0)
+    return response
+
+
+async def send(live: Any, who: SessionCredentials | None, topic: str = "T") -> int:
+    return (await call(live, who, 310, live.peer.send_fields(topic), b"hello")).code
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def owned(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if "owned" in path.name)
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Path:
+    path = tmp_path / "plain_acl.yml"
+    write(path, ACCOUNTS)
+    return path
+
+
+@pytest.fixture
+async def plain(make_live: MakeLive, accounts: Path) -> Any:
+    """A broker with the accounts above."""
+    return await make_live(aclEnable="true", aclFile=str(accounts))
+
+
+ROOT = SessionCredentials("root", "root-secret")
+READER = SessionCredentials("reader", "reader-secret")
+
+
+@pytest.fixture
+async def users(make_live: MakeLive) -> Any:
+    """A broker with users, of which there is only root."""
+    return await make_live(
+        authenticationEnabled="true",
+        authorizationEnabled="true",
+        initAuthenticationUser='{"username":"root","password":"root-secret"}',
+    )
+
+
+async def create_user(live: Any, name: str = "reader", kind: str = "Normal") -> None:
+    body = json.dumps({"password": f"{name}-secret", "userType": kind}).encode()
+    assert (await call(live, ROOT, 3001, {"username": name}, body)).code == 0
+
+
+async def grant(live: Any, resource: str, *actions: str, decision: str = "Allow") -> None:
+    entry = {"resource": resource, "actions": actions, "decision": decision}
+    body = json.dumps({"policies": [{"policyType": "Custom", "entries": [entry]}]}).encode()
+    assert (await call(live, ROOT, 3006, {"subject": "User:reader"}, body)).code == 0
+
+
+# ----------------------------------------------------------------------------------- accounts (4.x)
+
+
+async def test_only_the_right_signature_passes(plain: Any) -> None:
+    assert await send(plain, PRODUCER) == 0
+    assert await send(plain, None) == 16
+    assert await send(plain, SessionCredentials("producer", "wrong-secret")) == 16
+    assert await send(plain, SessionCredentials("nobody-here", "wrong-secret")) == 16
+
+
+async def test_a_changed_body_or_field_breaks_the_signature(plain: Any) -> None:
+    request = RemotingCommand(code=310, ext_fields=plain.peer.send_fields("T"), body=b"hello")
+    PRODUCER.sign(request)
+    request.body = b"jello"
+    assert (await plain.peer.client.invoke(plain.peer.address, request, 10.0)).code == 16
+    PRODUCER.sign(request)
+    assert request.ext_fields is not None
+    request.ext_fields["b"] = "U"
+    assert (await plain.peer.client.invoke(plain.peer.address, request, 10.0)).code == 16
+
+
+async def test_unique_key_query_may_be_signed_or_not(plain: Any) -> None:
+    fields = {
+        "topic": "T",
+        "key": "k",
+        "maxNum": "1",
+        "beginTimestamp": "0",
+        "endTimestamp": "9999999999999",
+    }
+    both = {**fields, "_UNIQUE_KEY_QUERY": "true"}
+    assert (await call(plain, CONSUMER, 12, both)).code == 22
+    request = RemotingCommand(code=12, ext_fields=fields)
+    CONSUMER.sign(request)
+    assert request.ext_fields is not None
+    request.ext_fields["_UNIQUE_KEY_QUERY"] = "true"
+    assert (await plain.peer.client.invoke(plain.peer.address, request, 10.0)).code == 22
+
+
+async def test_permissions_per_topic_and_group(plain: Any) -> None:
+    assert await send(plain, PRODUCER) == 0
+    assert await send(plain, CONSUMER) == 16
+    pull = plain.peer.pull_fields
+    assert (await call(plain, CONSUMER, 11, pull("T", 0))).code != 16
+    assert (await call(plain, CONSUMER, 11, pull("T", 0, group="H"))).code == 16
+    assert (await call(plain, CONSUMER, 11, pull("U", 0))).code == 16
+    assert (await call(plain, PRODUCER, 11, pull("T", 0))).code == 16
+
+
+async def test_order_of_a_burst_is_kept_around_a_refusal(plain: Any) -> None:
+    channel = await plain.peer.channel()
+    futures = []
+    for number, who in enumerate([PRODUCER, CONSUMER, PRODUCER, None, PRODUCER]):
+        request = RemotingCommand(
+            code=310, ext_fields=plain.peer.send_fields("T"), body=b"%d" % number
+        )
+        if who is not None:
+            who.sign(request)
+        futures.append(channel.invoke_nowait(request, 10.0))
+    codes = [(await future).code for future in futures]
+    assert codes == [0, 16, 0, 16, 0]
+    fields = plain.peer.pull_fields("T", 0)
+    pulled = await call(plain, CONSUMER, 11, fields)
+    assert [message.body for message in decode_messages(pulled.body_bytes())] == [b"0", b"2", b"4"]
+
+
+async def test_a_changed_file_counts_and_a_broken_one_does_not(plain: Any, accounts: Path) -> None:
+    write(accounts, ACCOUNTS.replace("producer-secret", "another-secret"))
+    await plain.later(1500)
+    assert await send(plain, PRODUCER) == 16
+    assert await send(plain, SessionCredentials("producer", "another-secret")) == 0
+    write(accounts, "accounts: [")
+    await plain.later(1500)
+    assert await send(plain, SessionCredentials("producer", "another-secret")) == 0
+    os.unlink(accounts)
+    await plain.later(1500)
+    assert await send(plain, SessionCredentials("producer", "another-secret")) == 0
+
+
+async def test_white_lists_need_no_signature(make_live: MakeLive, accounts: Path) -> None:
+    write(accounts, ACCOUNTS.replace("Addresses:", "Addresses:\n- 127.0.0.*"))
+    assert await send(await make_live(aclEnable="true", aclFile=str(accounts)), None) == 0
+    write(
+        accounts,
+        ACCOUNTS.replace(
+            "- accessKey: consumer", "- accessKey: consumer\n  whiteRemoteAddress: 127.0.0.1"
+        ),
+    )
+    live = await make_live(aclEnable="true", aclFile=str(accounts))
+    fields = {**live.peer.pull_fields("T", 0), "AccessKey": "consumer"}
+    assert (await call(live, None, 11, fields)).code != 16
+    fields = {**live.peer.send_fields("T"), "AccessKey": "consumer"}
+    assert (await call(live, None, 310, fields)).code == 16
+
+
+async def test_the_fast_port_has_the_gate_too(make_live: MakeLive, accounts: Path) -> None:
+    live = await make_live(aclEnable="true", aclFile=str(accounts), fastListenPort="-1")
+    address = str(live.broker.fast_server.address)
+    request = RemotingCommand(code=310, ext_fields=live.peer.send_fields("T"), body=b"x")
+    assert (await live.peer.client.invoke(address, request, 10.0)).code == 16
+
+
+# -------------------------------------------------------------------------------------- users (5.x)
+
+
+async def test_policies_decide(users: Any) -> None:
+    await create_user(users)
+    assert await send(users, READER) == 16
+    await grant(users, "Topic:T*", "Pub", "Sub")
+    assert await send(users, READER, "T1") == 0
+    assert await send(users, READER, "U1") == 16
+    await grant(users, "Topic:T2", "Pub", decision="Deny")
+    assert await send(users, READER, "T2") == 16
+    assert await send(users, READER, "T3") == 0
+    assert (await call(users, READER, 11, users.peer.pull_fields("T1", 0))).code == 16
+    await grant(users, "Group:G", "Sub")
+    assert (await call(users, READER, 11, users.peer.pull_fields("T1", 0))).code == 0
+
+
+async def test_users_and_policies_survive_a_restart(users: Any) -> None:
+    await create_user(users)
+    await grant(users, "Topic:*", "Pub")
+    for name in ("authUsers.json", "authAcls.json"):
+        mode = os.stat(users.broker.config_dir / name).st_mode
+        assert stat.S_IMODE(mode) == 0o600
+    await users.restart()
+    assert await send(users, READER) == 0
+    assert (await call(users, ROOT, 3008, {"subject": "User:reader"})).code == 0
+    assert await send(users, READER) == 16
+    assert (await call(users, ROOT, 3009, {"subject": "User:reader"})).code == 16
+
+
+async def test_a_disabled_or_deleted_user_is_nobody(users: Any) -> None:
+    await create_user(users)
+    await grant(users, "*", "All")
+    assert await send(users, READER) == 0
+    assert (
+        await call(users, ROOT, 3002, {"username": "reader"}, b'{"userStatus":"disable"}')
+    ).code == 0
+    assert await send(users, READER) == 16
+    assert (await call(users, ROOT, 3003, {"username": "reader"})).code == 0
+    assert (await call(users, ROOT, 3010)).body_bytes() == b""
+    assert (await call(users, ROOT, 3003, {"username": "root"})).code == 16
+
+
+async def test_a_policy_for_everything_does_not_make_an_administrator_of_users(users: Any) -> None:
+    await create_user(users)
+    await grant(users, "*", "All")
+    assert (await call(users, READER, 26)).code == 0
+    for code in range(3001, 3011):
+        assert (await call(users, READER, code, {"username": "root"})).code == 16
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"resource": "Topic", "actions": ["Pub"], "decision": "Allow"},
+        {"resource": "Door:T", "actions": ["Pub"], "decision": "Allow"},
+        {"resource": "Topic:T", "actions": ["Fly"], "decision": "Allow"},
+        {"resource": "Topic:T", "actions": [], "decision": "Allow"},
+        {"resource": "Topic:T", "actions": ["Pub"], "decision": "Perhaps"},
+        {"resource": "Topic:a*b", "actions": ["Pub"], "decision": "Allow"},
+        {"resource": "*", "actions": ["Pub"], "decision": "Allow", "sourceIps": ["everywhere"]},
+    ],
+)
+async def test_a_policy_that_means_nothing_is_refused(users: Any, entry: dict[str, Any]) -> None:
+    await create_user(users)
+    body = json.dumps({"policies": [{"entries": [entry]}]}).encode()
+    assert (await call(users, ROOT, 3006, {"subject": "User:reader"}, body)).code == 16
+    assert (await call(users, ROOT, 3010)).body_bytes() == b""
+
+
+async def test_an_address_of_a_policy(users: Any) -> None:
+    await create_user(users)
+    for source, code in (("10.0.0.0/8", 16), ("127.0.0.1", 0)):
+        entry = {
+            "resource": "Topic:T",
+            "actions": ["Pub"],
+            "decision": "Allow",
+            "sourceIps": [source],
+        }
+        body = json.dumps({"policies": [{"entries": [entry]}]}).encode()
+        assert (await call(users, ROOT, 3006, {"subject": "User:reader"}, body)).code == 0
+        assert await send(users, READER) == code
+
+
+async def test_without_authorization_users_are_equal_but_not_administrators(
+    make_live: MakeLive,
+) -> None:
+    live = await make_live(
+        authenticationEnabled="true",
+        initAuthenticationUser='{"username":"root","password":"root-secret"}',
+    )
+    await create_user(live)
+    assert await send(live, READER) == 0
+    assert (await call(live, READER, 26)).code == 16
+    assert (await call(live, READER, 3001, {"username": "me"}, b'{"password":"x"}')).code == 16
+
+
+# ------------------------------------------------------------------------------------------ opening
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "broker.example"])
+def test_beyond_loopback_only_with_access_control(host: str, tmp_path: Path) -> None:
+    entries = {"bindAddress": host, "storePathRootDir": str(tmp_path)}
+    with pytest.raises(OptionError, match="listenWithoutAccessControl"):
+        read_configs(entries)
+    for key in ("aclEnable", "authenticationEnabled", "listenWithoutAccessControl"):
+        config, _, warnings = read_configs({**entries, key: "true"})
+        assert config.listen_host == host
+        assert not warnings
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_is_open(host: str, tmp_path: Path) -> None:
+    read_configs({"bindAddress": host, "storePathRootDir": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"aclEnable": "true"}, "plain_acl.yml"),
+        ({"authenticationEnabled": "true"}, "no Super user"),
+        ({"authorizationEnabled": "true"}, "needs authenticationEnabled"),
+        ({"aclEnable": "true", "authenticationEnabled": "true"}, "choose one"),
+        ({"initAuthenticationUser": "root:secret"}, "initAuthenticationUser"),
+    ],
+)
+async def test_a_gate_that_nobody_could_pass_is_refused(
+    settings: dict[str, str], complaint: str, tmp_path: Path
+) -> None:
+    config, store_config, _ = read_configs(
+        {"listenPort": "0", "storePathRootDir": str(tmp_path), **settings}
+    )
+    with pytest.raises(OptionError, match=complaint):
+        async with Broker(config, store_config):
+            pass
+
+
+# --------------------------------------------------------------- what RocketMQ was attacked through
+
+
+async def test_no_code_is_served_to_strangers(plain: Any) -> None:
+    """Administration without authentication is what most advisories had in common."""
+    for code in RequestCode:
+        for who in (None, SessionCredentials("administrator", "wrong-secret")):
+            assert (await call(plain, who, code, {"topic": "T"}, b"{}")).code == 16, code
+
+
+async def test_administration_is_closed_to_ordinary_accounts(plain: Any) -> None:
+    """CVE-2023-33246 and CVE-2023-37582 needed no rights at all."""
+    for code in (17, 18, 25, 26, 200, 207, 215, 222, 225, 306, 316, 329, 353, 3001, 3006):
+        for who in (PRODUCER, CONSUMER):
+            response = await call(plain, who, code, {"topic": "T"}, b"{}")
+            assert response.code == 16, code
+    assert (await call(plain, ADMIN, 26)).code == 0
+    assert (await call(plain, ADMIN, 25, {}, b"fileReservedTime=48")).code == 0
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "rocketmqHome=-c $@|sh . echo id",
+        "filterServerNums=1",
+        "brokerConfigPath=/tmp/owned",
+        "configStorePath=/tmp/owned",
+        "kvConfigPath=/tmp/owned",
+        "storePathRootDir=/tmp/owned",
+        "storePathCommitLog=/tmp/owned",
+        "aclFile=/tmp/owned",
+        "aclEnable=false",
+        "authenticationEnabled=false",
+        "listenWithoutAccessControl=true",
+        "tlsServerKeyPath=/etc/passwd",
+        "fileReservedTime=48\nrocketmqHome=/tmp/owned",
+    ],
+)
+async def test_configuration_starts_nothing_and_moves_nothing(entry: str, plain: Any) -> None:
+    """CVE-2023-33246, CVE-2023-37582: not even for an administrator."""
+    before = (await call(plain, ADMIN, 26)).body_bytes()
+    response = await call(plain, ADMIN, 25, {}, entry.encode())
+    assert response.code == 16
+    assert (await call(plain, ADMIN, 26)).body_bytes() == before
+
+
+@pytest.mark.parametrize("topic", ["../../owned", "a/b", "..", "a\x00b", "a\nb", "/tmp/owned"])
+async def test_a_path_in_a_name_goes_nowhere(topic: str, plain: Any, tmp_path: Path) -> None:
+    """CVE-2019-17572: directories outside the store, made by a topic's name."""
+    before = owned(tmp_path)
+    assert await send(plain, PRODUCER, topic) != 0
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+    }
+    assert (await call(plain, ADMIN, 17, fields)).code != 0
+    assert (await call(plain, ADMIN, 215, {"topic": topic})).code != 0
+    assert owned(tmp_path) == before
+
+
+async def test_secrets_are_not_shown(users: Any) -> None:
+    """CVE-2024-23321: passwords read by people with ordinary rights."""
+    await create_user(users)
+    await grant(users, "*", "All")
+    for code, fields in ((26, {}), (28, {}), (3004, {"username": "root"}), (3005, {})):
+        body = (await call(users, READER, code, fields)).body_bytes()
+        assert b"root-secret" not in body
+    shown = json.loads((await call(users, ROOT, 3004, {"username": "reader"})).body_bytes())
+    assert shown["password"] == "reader-secret"
+
+
+async def test_an_open_broker_shows_no_passwords(make_live: MakeLive) -> None:
+    live = await make_live()
+    body = b'{"password":"hidden-secret"}'
+    assert (await call(live, None, 3001, {"username": "reader"}, body)).code == 0
+    for code in (3004, 3005, 26):
+        answer = await call(live, None, code, {"username": "reader"})
+        assert answer.code == 0
+        assert b"hidden-secret" not in answer.body_bytes()
+
+
+async def test_messages_of_others_are_not_read_by_offset(plain: Any) -> None:
+    """A message id is an offset, and offsets can be guessed."""
+    assert await send(plain, PRODUCER, "OTHERS") == 0
+    fields = {"topic": "T", "offset": "0"}
+    assert (await call(plain, CONSUMER, 33, fields)).code == 16
+    back = {"group": "G", "offset": "0", "delayLevel": "0", "originTopic": "T"}
+    assert (await call(plain, CONSUMER, 36, back)).code == 16
+    assert (await call(plain, ADMIN, 33, fields)).code == 0
