@@ -1,0 +1,88 @@
+"""broker.conf, environment and overrides become options; what nobody knows is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oberth.broker.broker_config import (
+    BrokerConfig,
+    default_broker_name,
+    format_config,
+    read_configs,
+    read_entries,
+)
+from oberth.errors import OptionError
+from oberth.formats.names import check_topic
+from oberth.formats.options import options_of
+
+
+def test_a_later_source_wins(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=file\nlistenPort=1\nfileReservedTime=5\nnamesrvAddr=a:1;b:2\n")
+    entries = read_entries(
+        conf,
+        overrides={"listenPort": "3"},
+        environment={"OBERTH_listenPort": "2", "OBERTH_brokerName": "env", "OBERTH_x": "y"},
+    )
+    broker, store, warnings = read_configs(entries)
+    assert (broker.broker_name, broker.listen_port) == ("env", 3)
+    assert store.file_reserved_time_hours == 5
+    assert broker.namesrv_addresses == ["a:1", "b:2"]
+    assert broker.broker_config_path == str(conf)
+    assert warnings == []
+
+
+def test_the_name_servers_of_the_environment_come_last(tmp_path: Path) -> None:
+    environment = {"NAMESRV_ADDR": "c:3"}
+    assert read_entries(None, environment=environment)["namesrvAddr"] == "c:3"
+    conf = tmp_path / "broker.conf"
+    conf.write_text("namesrvAddr=a:1")
+    assert read_entries(conf, environment=environment)["namesrvAddr"] == "a:1"
+
+
+def test_unknown_keys_are_warned_about_by_name() -> None:
+    _, _, warnings = read_configs({"brokerNam": "x", "sendMessageThreadPoolNums": "4"})
+    assert warnings == ["brokerNam: no such option; did you mean brokerName?"]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"listenPort": "70000"},
+        {"brokerPermission": "write"},
+        {"tlsServerMode": "perhaps"},
+        {"mappedFileSizeCommitLog": "-1"},
+    ],
+)
+def test_values_that_cannot_be_are_refused(entries: dict[str, str]) -> None:
+    with pytest.raises(OptionError):
+        read_configs(entries)
+
+
+def test_the_default_name_can_be_a_topic() -> None:
+    assert check_topic(default_broker_name())
+    assert BrokerConfig().broker_name == default_broker_name()
+
+
+def test_what_is_shown_can_be_read_again() -> None:
+    broker, store, _ = read_configs({"brokerName": "a", "transactionTimeOut": "7"})
+    again, store_again, warnings = read_configs(format_config(broker, store))
+    assert again == broker
+    assert store_again == store
+    assert warnings == []
+
+
+def test_every_option_is_read_somewhere() -> None:
+    package = Path(__file__).parents[2] / "src" / "oberth"
+    text = "".join(
+        path.read_text() for path in package.rglob("*.py") if path.name != "broker_config.py"
+    )
+    own = (package / "broker" / "broker_config.py").read_text()
+    unread = [
+        each.java_name
+        for each in options_of(BrokerConfig)
+        if each.field_name not in text and own.count(each.field_name) < 2
+    ]
+    assert unread == []
