@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from oberth.errors import StoreError
+from oberth.formats.message_store_config import BrokerRole
 from oberth.store.timer.timer_message_store import TimerFlush, TimerMessageStore
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class TimerService:
 
     def on_time(self, now_ms: int) -> None:
         """Called about every 100 ms."""
+        if self._broker.store_config.broker_role is BrokerRole.SLAVE:
+            return  # only a master delivers
         self._step()
         if now_ms >= self._next_flush_ms and not self._flushing:
             self._next_flush_ms = now_ms + self._broker.store_config.timer_flush_interval_ms

@@ -36,6 +36,7 @@ from oberth.errors import IllegalNameError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.message import MAGIC_V1, MAGIC_V2, MessageExt, record_size
+from oberth.formats.message_store_config import BrokerRole
 from oberth.store.messages import (
     GetMessageResult,
     GetMessageStatus,
@@ -331,7 +332,7 @@ class PopService:
     def on_time(self, now_ms: int) -> None:
         """Called about every 100 ms."""
         broker = self._broker
-        if broker.timers is None:
+        if broker.timers is None or broker.store_config.broker_role is BrokerRole.SLAVE:
             return
         if len(self.buffer):
             self.buffer.on_time(now_ms)
