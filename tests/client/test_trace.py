@@ -50,3 +50,17 @@ async def test_a_missing_trace_topic_stops_nobody() -> None:
         async with Producer("p", config=config) as producer:
             await producer.send(Message("T", b"x"))
         assert mq.bodies("T") == [b"x"]
+
+
+async def test_the_trace_context_goes_with_the_message(mq: EmbeddedBroker) -> None:
+    contexts = iter(["00-aa-bb-01", None, "00-cc-dd-01"])
+    config = ClientConfig(namesrv_addr=mq.namesrv_addr, traceparent=lambda: next(contexts))
+    async with Producer("p", config=config) as producer:
+        own = Message("T", b"own", properties={"traceparent": "mine"})
+        for message in (Message("T", b"first"), Message("T", b"none"), own):
+            await producer.send(message)
+        await producer.send([Message("T", b"batch")])
+    found = {message.body: message.get_property("traceparent") for message in mq.messages("T")}
+    assert found == {
+        b"first": "00-aa-bb-01", b"none": "", b"own": "mine", b"batch": "00-cc-dd-01",
+    }  # fmt: skip

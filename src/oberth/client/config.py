@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,6 +56,8 @@ class ClientConfig:
         security_token: of temporary credentials.
         enable_trace: whether producers and consumers write trace messages.
         trace_topic: where trace messages go.
+        traceparent: gives the W3C trace context that goes with each message, as its property
+            ``traceparent``, unless the message has one; None, or what gives None: nothing.
     """
 
     namesrv_addr: str = field(default_factory=default_namesrv_addr)
@@ -76,6 +78,7 @@ class ClientConfig:
     security_token: str = field(default="", repr=False)
     enable_trace: bool = False
     trace_topic: str = TRACE_TOPIC
+    traceparent: Callable[[], str | None] | None = None
 
     def __post_init__(self) -> None:
         for addr in split_addresses(self.namesrv_addr):

@@ -76,6 +76,9 @@ COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
 REPLY_MESSAGE: Final = "reply"
 """MSG_TYPE of the answer to a request."""
 
+TRACEPARENT: Final = "traceparent"
+"""Property with the W3C trace context that a message was sent in."""
+
 MAX_MESSAGE_SIZE: Final = 4 * 1024 * 1024
 
 _STATUSES: Final = {status.value: status for status in SendStatus}
@@ -86,6 +89,7 @@ class _Outgoing:
 
     __slots__ = (
         "body",
+        "born_ms",
         "code",
         "flag",
         "message",
@@ -106,7 +110,9 @@ class _Outgoing:
         properties: str,
         msg_id: str,
         message: Message | Sequence[Message],
+        born_ms: int,
     ) -> None:
+        self.born_ms = born_ms
         self.code = code
         self.topic = topic
         self.body = body
@@ -122,7 +128,7 @@ class _PendingSend:
     """One attempt on its way; called with the response or the error."""
 
     __slots__ = (
-        "addr", "born_ms", "channel", "future", "outgoing", "producer", "queue", "retries",
+        "addr", "channel", "future", "outgoing", "producer", "queue", "retries",
         "started",
     )  # fmt: skip
 
@@ -135,7 +141,6 @@ class _PendingSend:
         channel: Channel,
         future: asyncio.Future[SendResult],
         started: float,
-        born_ms: int,
         retries: int,
     ) -> None:
         self.producer = producer
@@ -145,7 +150,6 @@ class _PendingSend:
         self.channel = channel
         self.future = future
         self.started = started
-        self.born_ms = born_ms
         self.retries = retries
 
     def __call__(self, response: RemotingCommand | None, error: Exception | None) -> None:
@@ -412,7 +416,9 @@ class Producer:
             if queue is None:
                 return await self._send_with_retries(outgoing, info, begin, timeout_s)
         rest_s = timeout_s - (loop.time() - begin)
-        future = await self._post(outgoing, queue, rest_s)
+        future = self._post_nowait(outgoing, queue, rest_s) or await self._post(
+            outgoing, queue, rest_s
+        )
         return await future
 
     def _choose(
@@ -453,7 +459,10 @@ class Producer:
                 break
             tried.append(queue.broker_name)
             try:
-                future = await self._post(outgoing, queue, self._attempt_timeout_s(rest_s))
+                attempt_s = self._attempt_timeout_s(rest_s)
+                future = self._post_nowait(outgoing, queue, attempt_s) or await self._post(
+                    outgoing, queue, attempt_s
+                )
                 result = await future
             except (MQBrokerError, RemotingError) as error:
                 failure = error
@@ -511,6 +520,19 @@ class Producer:
             topic, template=self.create_topic_key, queue_nums=self.default_topic_queue_nums
         )
 
+    def _post_nowait(
+        self, outgoing: _Outgoing, queue: MessageQueue, timeout_s: float, retries: int = 0
+    ) -> asyncio.Future[SendResult] | None:
+        """``_post`` when the connection stands, as it nearly always does."""
+        instance = self._instance
+        if instance is None or self.config.vip_channel_enabled:
+            return None
+        addr = instance.master_address(queue.broker_name)
+        channel = None if addr is None else instance.remoting.channel_nowait(addr)
+        if addr is None or channel is None:
+            return None
+        return self._write(outgoing, queue, addr, channel, timeout_s, retries)
+
     async def _post(
         self, outgoing: _Outgoing, queue: MessageQueue, timeout_s: float, retries: int = 0
     ) -> asyncio.Future[SendResult]:
@@ -559,10 +581,8 @@ class Producer:
         if future is None:
             future = loop.create_future()
         started = loop.time()
-        born_ms = now_ms()
-        pending = _PendingSend(
-            self, outgoing, queue, addr, channel, future, started, born_ms, retries
-        )
+        born_ms = outgoing.born_ms
+        pending = _PendingSend(self, outgoing, queue, addr, channel, future, started, retries)
         template = self._template(queue, outgoing.code)
         instance = self._instance
         assert instance is not None
@@ -632,7 +652,9 @@ class Producer:
                 retries = self.retry_times_when_send_async_failed
                 queue = self._select_queue(info, None)
         try:
-            return await self._post(outgoing, queue, timeout_s, retries)
+            return self._post_nowait(outgoing, queue, timeout_s, retries) or await self._post(
+                outgoing, queue, timeout_s, retries
+            )
         except (RemotingError, MQClientError) as error:
             future: asyncio.Future[SendResult] = self._loop.create_future()
             if retries and is_async_send_retryable(error):
@@ -835,10 +857,13 @@ class Producer:
 
     def _outgoing(self, msg: Message, body: bytes, sys_flag: int) -> _Outgoing:
         properties = msg.properties
+        born_ms = now_ms()
         msg_id = properties.get(p.UNIQ_KEY)
         if msg_id is None:
             assert self._instance is not None
-            msg_id = properties[p.UNIQ_KEY] = self._instance.unique_ids.next_id(now_ms())
+            msg_id = properties[p.UNIQ_KEY] = self._instance.unique_ids.next_id(born_ms)
+        if self.config.traceparent is not None:
+            self._add_traceparent(properties)
         if properties.get(p.TRANSACTION_PREPARED) == "true":
             sys_flag |= TRANSACTION_PREPARED
         code = (
@@ -847,7 +872,14 @@ class Producer:
             else RequestCode.SEND_MESSAGE_V2
         )
         text = encode_message_properties(properties)
-        return _Outgoing(code, msg.topic, body, sys_flag, msg.flag, text, msg_id, msg)
+        return _Outgoing(code, msg.topic, body, sys_flag, msg.flag, text, msg_id, msg, born_ms)
+
+    def _add_traceparent(self, properties: dict[str, str]) -> None:
+        assert self.config.traceparent is not None
+        if TRACEPARENT not in properties:
+            context = self.config.traceparent()
+            if context:
+                properties[TRACEPARENT] = context
 
     def _check(self, msg: Message) -> None:
         size = len(msg.body)
@@ -865,6 +897,7 @@ class Producer:
     def _prepare_batch(self, msgs: Sequence[Message]) -> _Outgoing:
         check_batch(msgs)
         next_id = self._instance_or_raise().unique_ids.next_id
+        born_ms = now_ms()
         items = []
         ids = []
         for msg in msgs:
@@ -872,7 +905,9 @@ class Producer:
             properties = msg.properties
             msg_id = properties.get(p.UNIQ_KEY)
             if msg_id is None:
-                msg_id = properties[p.UNIQ_KEY] = next_id(now_ms())
+                msg_id = properties[p.UNIQ_KEY] = next_id(born_ms)
+            if self.config.traceparent is not None:
+                self._add_traceparent(properties)
             ids.append(msg_id)
             items.append(
                 BatchItem(msg.flag, msg.body, encode_message_properties(properties).encode())
@@ -886,7 +921,15 @@ class Producer:
             )
         text = encode_message_properties({p.WAIT: msgs[0].properties.get(p.WAIT, "true")})
         return _Outgoing(
-            RequestCode.SEND_BATCH_MESSAGE, msgs[0].topic, body, 0, 0, text, ",".join(ids), msgs
+            RequestCode.SEND_BATCH_MESSAGE,
+            msgs[0].topic,
+            body,
+            0,
+            0,
+            text,
+            ",".join(ids),
+            msgs,
+            born_ms,
         )
 
     # -------------------------------------------------------------------------------- back pressure
@@ -940,7 +983,7 @@ class Producer:
             )
         if self._trace is not None:
             self._trace.note_send(
-                self.group, pending.outgoing.message, pending.addr, pending.born_ms,
+                self.group, pending.outgoing.message, pending.addr, pending.outgoing.born_ms,
                 round(latency_ms), response if ok else None,
             )  # fmt: skip
 
