@@ -242,6 +242,7 @@ class EmbeddedBroker:
         """What is stored in a topic, by queue and offset; of one queue when it is given."""
         broker = self.broker
         store = broker.store
+        self._dispatch()
         queue_ids = [queue_id] if queue_id is not None else self._queue_ids(topic)
         found: list[MessageExt] = []
         for each in queue_ids:
@@ -252,6 +253,10 @@ class EmbeddedBroker:
                 if record is not None:
                     found += decode_messages(bytes(record), broker.config.broker_name)
         return found
+
+    def _dispatch(self) -> None:
+        """What was acknowledged in this turn of the loop is in the log and not yet in its queue."""
+        self.broker._dispatch()
 
     def _queue_ids(self, topic: str) -> list[int]:
         return [queue.queue_id for queue in self.broker.store.queues.queues(topic)]
@@ -275,6 +280,7 @@ class EmbeddedBroker:
     def lag(self, group: str, topic: str) -> int:
         """Messages of a topic that a group has not committed."""
         store = self.broker.store
+        self._dispatch()
         committed = self.offsets(group, topic)
         return sum(
             store.max_offset_in_queue(topic, queue_id) - committed.get(queue_id, 0)
