@@ -1,0 +1,58 @@
+"""A configuration file is whole at any instant; its back-up is read when it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oberth.broker.config_file import ConfigFile, document_bytes, entry_text
+from oberth.errors import ConfigFormatError
+from oberth.formats.config_json import encode_config, parse_config
+
+
+def load(file: ConfigFile) -> Any:
+    seen: list[Any] = []
+    return seen[0] if file.load(seen.append) else None
+
+
+def test_the_predecessor_is_kept(tmp_path: Path) -> None:
+    file = ConfigFile(tmp_path / "config" / "x.json")
+    assert load(file) is None
+    file.write_document({"a": 1})
+    file.write_document({"a": 2}, sync=True)
+    assert load(file) == {"a": 2}
+    assert parse_config(file.back_up.read_bytes()) == {"a": 1}
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"   ", b'{"a":', None])
+def test_the_back_up_is_read_when_the_file_is_not(tmp_path: Path, damage: bytes | None) -> None:
+    file = ConfigFile(tmp_path / "x.json")
+    file.write_document({"a": 1})
+    file.write_document({"a": 2})
+    if damage is None:
+        file.path.unlink()
+    else:
+        file.path.write_bytes(damage)
+    assert load(file) == {"a": 1}
+
+
+def test_both_unreadable_is_an_error_and_both_missing_is_not(tmp_path: Path) -> None:
+    file = ConfigFile(tmp_path / "x.json")
+    file.sync()
+    file.path.write_bytes(b"{")
+    file.back_up.write_bytes(b"[")
+    with pytest.raises(ConfigFormatError, match=r"x\.json"):
+        load(file)
+
+
+def test_a_document_of_ready_entries_is_the_document() -> None:
+    table = {"T@G": {0: 1, 12: 2}, 'qu"ote@G': {}, "z@G": {3: 4}}
+    whole = encode_config({"dataVersion": {"counter": 1}, "offsetTable": table, "other": {}})
+    entries = [entry_text("offsetTable", key, value) for key, value in table.items()]
+    made = document_bytes(
+        {"dataVersion": {"counter": 1}}, (("offsetTable", entries), ("other", []))
+    )
+    assert made == whole

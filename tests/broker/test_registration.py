@@ -1,0 +1,72 @@
+"""A broker tells every name server what it has: at the start, at a change, and when it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from oberth.broker.broker_config import read_configs
+from oberth.broker.broker_controller import Broker
+from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.namesrv.route_table import RouteTable
+
+SMALL = {
+    "brokerName": "broker-a",
+    "listenPort": "0",
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "6000",
+    "maxIndexNum": "400",
+    "maxHashSlotNum": "100",
+}
+
+
+def make(root: Path, *servers: NameServer, **settings: str) -> Broker:
+    addresses = ";".join(str(server.address) for server in servers)
+    config, store_config, _ = read_configs(
+        {**SMALL, "storePathRootDir": str(root), "namesrvAddr": addresses, **settings}
+    )
+    return Broker(config, store_config)
+
+
+def name_server() -> NameServer:
+    return NameServer(NamesrvConfig(listen_port=0))
+
+
+async def test_every_name_server_knows_the_broker_until_it_goes(tmp_path: Path) -> None:
+    async with name_server() as one, name_server() as two:
+        async with make(tmp_path, one, two) as broker:
+            for server in (one, two):
+                info = server.routes.cluster_info()
+                assert info.broker_addr_table["broker-a"].broker_addrs
+                assert server.routes.route("TBW102") is not None
+                assert server.routes.route("New") is None
+            assert broker.topics.create_by_send("New", "TBW102", 2) is not None
+            for server in (one, two):
+                async with asyncio.timeout(10):
+                    while (route := server.routes.route("New")) is None:  # noqa: ASYNC110 - remote
+                        await asyncio.sleep(0.005)
+                assert route.queue_datas[0].write_queue_nums == 2
+        for server in (one, two):
+            assert server.routes.route("TBW102") is None
+
+
+async def test_compressed_registrations(tmp_path: Path) -> None:
+    async with name_server() as server, make(tmp_path, server, compressedRegister="true"):
+        assert server.routes.route("TBW102") is not None
+
+
+async def test_a_name_server_that_lost_everything_hears_it_again(tmp_path: Path) -> None:
+    async with name_server() as server, make(tmp_path, server) as broker:
+        assert broker.registration is not None
+        server.routes = RouteTable(server.routes.options)
+        await broker.registration.register_topics({"SELF_TEST_TOPIC"})
+        assert server.routes.route("TBW102") is not None
+
+
+async def test_without_a_name_server_a_broker_serves_all_the_same(tmp_path: Path) -> None:
+    config, store_config, _ = read_configs(
+        {**SMALL, "storePathRootDir": str(tmp_path), "namesrvAddr": "127.0.0.1:1"}
+    )
+    async with Broker(config, store_config) as broker:
+        assert broker.server is not None
