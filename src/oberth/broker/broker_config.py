@@ -108,6 +108,15 @@ class BrokerConfig:
         "let everybody who reaches bindAddress do everything (Oberth's own key)",
     )  # fmt: skip
 
+    # Observation
+    http_address: str = option(
+        "httpAddress", "127.0.0.1", "where /metrics, /healthz and /readyz listen (Oberth's own key)"
+    )
+    http_port: int = option(
+        "httpPort", -1, "their port; -1: none, 0: any free one (Oberth's own key)",
+        low=-1, high=PORT_MAX,
+    )  # fmt: skip
+
     # Registration
     register_name_server_period_ms: int = option(
         "registerNameServerPeriod", 30_000, "ms between registrations, kept within 10 to 60 s"

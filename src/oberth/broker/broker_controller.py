@@ -39,6 +39,7 @@ from oberth.broker.consumer_offsets import ConsumerOffsets
 from oberth.broker.consumers import ConsumerTable
 from oberth.broker.expressions import Expressions
 from oberth.broker.ha_service import HAService
+from oberth.broker.http_endpoint import HttpEndpoint
 from oberth.broker.kernel_loader import KernelLoader
 from oberth.broker.lmq_consumer_offsets import LmqConsumerOffsets
 from oberth.broker.pop.pop_service import PopService
@@ -261,6 +262,7 @@ class Broker:
         self.access = AccessControl(config, self.config_dir, self._real_topic)
         self.parts.append(self.access)
         self.ticks.append(self.access.on_time)
+        self.http: HttpEndpoint | None = None
         self.ha = HAService(self)
         self.expressions = ConsumerFilters(self)
         self.timers: TimerService | None = None
@@ -338,6 +340,9 @@ class Broker:
             await self._start_replication()
             self.registration = Registration(self, self.client)
             await self.registration.start()
+            if self.config.http_port >= 0:
+                self.http = HttpEndpoint(self)
+                await self.http.start(self.config.http_address, self.config.http_port)
         except BaseException:
             await self.aclose()
             raise
@@ -470,6 +475,9 @@ class Broker:
 
     async def aclose(self) -> None:
         """Stop serving, write everything down, close the store."""
+        if self.http is not None:
+            await self.http.aclose()
+            self.http = None
         if self.registration is not None:
             await self.registration.aclose()
             self.registration = None

@@ -170,6 +170,10 @@ class BrokerStats:
         """The sum of all counters of a name."""
         return sum(item.value for item in self._items[name].values())
 
+    def values(self, name: str) -> list[tuple[str, int]]:
+        """Key and sum of all counters of a name."""
+        return [(key, item.value) for key, item in self._items[name].items()]
+
     def topic_deleted(self, topic: str) -> None:
         """Forget what belongs to a topic."""
         for name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):

@@ -1,0 +1,128 @@
+"""HttpEndpoint: ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP/1.1.
+
+    /healthz   200 as long as the broker's loop turns
+    /readyz    200 when it takes messages: it listens, and its disk is not full; else 503 and why
+    /metrics   see `oberth.broker.metrics`; one rendering at a time, others wait for it
+
+GET and HEAD only, one request for each connection, nobody is asked who he is: it shows names of
+topics and groups and no message. Off unless ``httpPort`` is set, and on loopback unless
+``httpAddress`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from oberth.broker.metrics import CONTENT_TYPE, Metrics
+from oberth.remoting.aio.address import Address, peer_address
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+
+_LOG: Final = logging.getLogger("oberth.broker.http")
+
+HEAD_SIZE_MAX: Final = 8 * 1024
+"""Bytes of a request's head."""
+
+REQUEST_TIMEOUT_S: Final = 5.0
+"""For the head to come and for the answer to be taken."""
+
+CONNECTIONS_MAX: Final = 32
+
+_TEXT: Final = "text/plain; charset=utf-8"
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+_Answer = tuple[int, str, bytes]
+
+
+class HttpEndpoint:
+    """Serves one broker; ended by ``aclose``."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._metrics = Metrics(broker)
+        self._rendering = asyncio.Lock()  # a rendering at a time: it holds all lines in memory
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; OSError if the port is taken."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_SIZE_MAX)
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        assert self._server is not None, "the endpoint is not started"
+        return peer_address(self._server.sockets[0].getsockname())
+
+    async def aclose(self) -> None:
+        """Stop listening and end what is at work."""
+        if self._server is None:
+            return
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+        self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            if len(self._tasks) >= CONNECTIONS_MAX:
+                return
+            self._tasks.add(task)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            method, target = _request_line(head)
+            status, content_type, body = await self._answer(method, target)
+            writer.write(
+                f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode("ascii")
+            )
+            if method != "HEAD":
+                writer.write(body)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await writer.drain()
+        except (OSError, EOFError, ValueError, TimeoutError, asyncio.LimitOverrunError) as error:
+            _LOG.debug("a request was given up: %s", error)
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _answer(self, method: str, target: str) -> _Answer:
+        path = target.partition("?")[0]
+        if method not in ("GET", "HEAD"):
+            return (400 if not method else 405), _TEXT, b"allowed are GET and HEAD\n"
+        if path == "/healthz":
+            return 200, _TEXT, b"ok\n"
+        if path == "/readyz":
+            why = self._not_ready()
+            return (200, _TEXT, b"ready\n") if why is None else (503, _TEXT, f"{why}\n".encode())
+        if path == "/metrics":
+            async with self._rendering:
+                return 200, CONTENT_TYPE, await self._metrics.render()
+        return 404, _TEXT, b"there are /metrics, /healthz and /readyz\n"
+
+    def _not_ready(self) -> str | None:
+        broker = self._broker
+        if broker.server is None:
+            return "not listening"
+        if not broker.store.flags.is_writeable:
+            return "the store takes no messages: its disk is full or failing"
+        return None
+
+
+def _request_line(head: bytes) -> tuple[str, str]:
+    parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        return "", ""
+    return parts[0], parts[1]

@@ -1,0 +1,203 @@
+"""Metrics: what the broker has counted, in Prometheus' text form, by RocketMQ 5's names.
+
+    rocketmq_messages_in_total, rocketmq_throughput_in_total     by topic
+    rocketmq_messages_out_total, rocketmq_throughput_out_total   by topic and group
+    rocketmq_send_to_dlq_messages_total                          by topic and group
+    rocketmq_consumer_lag_messages                               by topic and group
+    rocketmq_consumer_connections                                by group
+    rocketmq_producer_connections, _topic_number, _consumer_group_number, _broker_permission
+    rocketmq_processor_watermark                                 by stage
+    rocketmq_storage_size, _flush_behind_bytes, _dispatch_behind_bytes, _message_reserve_time
+    oberth_storage_disk_free_bytes, oberth_storage_writable
+
+Every line also has cluster, node_type and node_id. Of one name there are at most SERIES_MAX lines;
+what is above is summed up in one line whose topic and group are ``(other)``, so the sum over a name
+is always whole. Lines are made in steps, and between them the loop is free for others.
+RocketMQ: BrokerMetricsManager, DefaultStoreMetricsConstant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from oberth.broker.stats import (
+    DLQ_PUT_NUMS,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+)
+from oberth.formats import names
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+
+SERIES_MAX: Final = 20_000
+"""Lines of one name."""
+
+STEP_LINES: Final = 200
+"""Lines after which the loop serves others."""
+
+OTHER: Final = "(other)"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_Labels = tuple[tuple[str, str], ...]
+_Sample = tuple[_Labels, float]
+
+
+def escape(value: str) -> str:
+    """A label's value, as the text form wants it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+class Metrics:
+    """Shows one broker."""
+
+    def __init__(self, broker: Broker, series_max: int = SERIES_MAX) -> None:
+        self._broker = broker
+        self._series_max = series_max
+
+    async def render(self) -> bytes:
+        """All figures."""
+        lines: list[str] = []
+        config = self._broker.config
+        node = (
+            f'cluster="{escape(config.broker_cluster_name)}",node_type="broker",'
+            f'node_id="{escape(config.broker_name)}"'
+        )
+        for name, kind, text, samples in self._families():
+            lines.append(f"# HELP {name} {text}")
+            lines.append(f"# TYPE {name} {kind}")
+            other_value: float = 0
+            other_labels: _Labels | None = None
+            for count, (labels, value) in enumerate(samples, 1):
+                if count > self._series_max:
+                    other_labels = labels
+                    other_value += value
+                else:
+                    lines.append(_line(name, node, labels, value))
+                if count % STEP_LINES == 0:
+                    await asyncio.sleep(0)
+            if other_labels is not None:
+                labels = tuple((label, OTHER) for label, _ in other_labels)
+                lines.append(_line(name, node, labels, other_value))
+        lines.append("")
+        return "\n".join(lines).encode()
+
+    def _families(self) -> Iterator[tuple[str, str, str, Iterable[_Sample]]]:
+        broker = self._broker
+        store = broker.store
+        config = broker.config
+
+        def one(value: float) -> list[_Sample]:
+            return [((), value)]
+
+        for name, text, key in (
+            ("rocketmq_messages_in_total", "messages that producers sent", TOPIC_PUT_NUMS),
+            ("rocketmq_throughput_in_total", "bytes of their records", TOPIC_PUT_SIZE),
+        ):
+            yield name, "counter", text, self._by_topic(key)
+        for name, text, key in (
+            ("rocketmq_messages_out_total", "messages that groups got", GROUP_GET_NUMS),
+            ("rocketmq_throughput_out_total", "bytes of their records", GROUP_GET_SIZE),
+            ("rocketmq_send_to_dlq_messages_total", "messages that became dead", DLQ_PUT_NUMS),
+        ):
+            yield name, "counter", text, self._by_topic_and_group(key)
+        yield (
+            "rocketmq_consumer_lag_messages",
+            "gauge",
+            "messages that a group has not committed",
+            self._lags(),
+        )
+        yield (
+            "rocketmq_consumer_connections",
+            "gauge",
+            "clients of a group",
+            [((("consumer_group", group.name),), len(group.clients)) for group in broker.consumers],
+        )
+        yield (
+            "rocketmq_producer_connections",
+            "gauge",
+            "producers, counted by group",
+            one(sum(len(clients) for _, clients in broker.producers)),
+        )
+        yield "rocketmq_topic_number", "gauge", "topics", one(sum(1 for _ in broker.topics))
+        yield "rocketmq_consumer_group_number", "gauge", "groups", one(len(broker.groups))
+        yield (
+            "rocketmq_broker_permission",
+            "gauge",
+            "4 read + 2 write",
+            one(config.broker_permission),
+        )
+        yield (
+            "rocketmq_processor_watermark",
+            "gauge",
+            "requests that wait in a stage",
+            [
+                ((("processor", stage.name),), stage.queue_size)
+                for stage in broker.processors.stages
+            ],
+        )
+        size = store.max_phy_offset - max(store.min_phy_offset, 0)
+        yield "rocketmq_storage_size", "gauge", "bytes of the log", one(size)
+        yield (
+            "rocketmq_storage_flush_behind_bytes",
+            "gauge",
+            "bytes that are not on the disk yet",
+            one(max(store.max_phy_offset - store.flushed_offset, 0)),
+        )
+        yield (
+            "rocketmq_storage_dispatch_behind_bytes",
+            "gauge",
+            "bytes that are not readable yet",
+            one(store.dispatch_behind_bytes),
+        )
+        earliest = store.earliest_message_time_in_store
+        yield (
+            "rocketmq_storage_message_reserve_time",
+            "gauge",
+            "ms since the earliest message",
+            one(max(broker.now_ms() - earliest, 0) if earliest > 0 else 0),
+        )
+        yield (
+            "oberth_storage_disk_free_bytes",
+            "gauge",
+            "free bytes of the store's disk",
+            one(shutil.disk_usage(store.root).free),
+        )
+        yield (
+            "oberth_storage_writable",
+            "gauge",
+            "1 while messages are taken",
+            one(int(store.flags.is_writeable)),
+        )
+
+    def _by_topic(self, name: str) -> Iterator[_Sample]:
+        for topic, value in self._broker.stats.values(name):
+            yield (("topic", topic), ("is_system", _bool(names.is_system_topic(topic)))), value
+
+    def _by_topic_and_group(self, name: str) -> Iterator[_Sample]:
+        for key, value in self._broker.stats.values(name):
+            topic, _, group = key.rpartition("@")
+            yield (("topic", topic), ("consumer_group", group)), value
+
+    def _lags(self) -> Iterator[_Sample]:
+        store = self._broker.store
+        for topic, group, queues in self._broker.offsets:
+            lag = sum(
+                max(store.max_offset_in_queue(topic, queue_id) - offset, 0)
+                for queue_id, offset in queues.items()
+            )
+            yield (("topic", topic), ("consumer_group", group)), lag
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _line(name: str, node: str, labels: _Labels, value: float) -> str:
+    more = "".join([f',{label}="{escape(text)}"' for label, text in labels])
+    return f"{name}{{{node}{more}}} {value}"
