@@ -46,6 +46,8 @@ final class Case implements AutoCloseable {
     final String prefix;
     final Map<String, Object> counts = new LinkedHashMap<>();
     final Map<String, Object> observed = new TreeMap<>();
+    /** Topics and groups on every broker of the cluster, and not on the first alone. */
+    boolean everywhere;
     private final Deque<Runnable> closers = new ArrayDeque<>();
     private DefaultMQAdminExt admin;
 
@@ -146,15 +148,21 @@ final class Case implements AutoCloseable {
         if (!attributes.isEmpty()) {
             config.getClass().getMethod("setAttributes", Map.class).invoke(config, attributes);
         }
-        admin().createAndUpdateTopicConfig(masters().get(0), config);
-        await(10, "route of " + topic, () -> Api.writeQueues(admin(), topic) == queues);
+        List<String> brokers = everywhere ? masters() : masters().subList(0, 1);
+        for (String broker : brokers) {
+            admin().createAndUpdateTopicConfig(broker, config);
+        }
+        await(10, "route of " + topic, () -> Api.writeQueues(admin(), topic) == queues
+            && admin().examineTopicRouteInfo(topic).getQueueDatas().size() >= brokers.size());
         return topic;
     }
 
     /** A group that exists with its retry topic, so that nobody waits for the next poll of the route. */
     String group(String what) throws Exception {
         String group = name(what);
-        Api.group(admin(), masters().get(0), group, false);
+        for (String broker : everywhere ? masters() : masters().subList(0, 1)) {
+            Api.group(admin(), broker, group, false);
+        }
         topicNamed("%RETRY%" + group, 1, 6, Map.of());
         return group;
     }

@@ -97,6 +97,7 @@ public final class LedgerRun {
         }
         List<String> kinds = List.of(o.getOrDefault("only", "sync,async,batch,order,delay,transaction").split(","));
         Case c = new Case(o.get("namesrv"), "Ledger" + Long.toString(System.currentTimeMillis() % 100_000_000L, 36));
+        c.everywhere = true;
         List<Ledger> ledgers = new ArrayList<>();
         List<Thread> threads = new ArrayList<>();
         for (String kind : kinds) {
@@ -108,6 +109,7 @@ public final class LedgerRun {
             p.setRetryTimesWhenSendAsyncFailed(0);
             c.configured(p);
             p.setSendMsgTimeout(3000);
+            p.setSendLatencyFaultEnable(c.masters().size() > 1);
             p.start();
             threads.add(loop(ledger, step(kind, ledger, p), kind.equals("async") ? 0 : 5));
         }
