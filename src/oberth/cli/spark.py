@@ -23,6 +23,10 @@ COMMANDS = {
         "oberth.cli.spark_export:export_command",
         "Export messages to Parquet, Delta or Iceberg tables.",
     ),
+    "import": (
+        "oberth.cli.spark_import:import_command",
+        "Make a store of an exact export.",
+    ),
     "salvage": (
         "oberth.cli.spark_salvage:salvage_command",
         "Copy what is undamaged into a new store.",

@@ -22,6 +22,7 @@ from itertools import accumulate
 from typing import Any
 
 from oberth.errors import DataLossError, OptionError
+from oberth.formats import paths
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.export.compaction import settle as settle_compaction
@@ -144,6 +145,8 @@ def export(
             present = _complete(settings, path, given)
             present.check()
             ledger.begin(present, source)
+        if present.exact:
+            _copy_config(store, ledger)
         settle_compaction(ledger)
         tables = open_tables(present, ledger)
         try:
@@ -174,6 +177,16 @@ def open_store(path: str, options: Mapping[str, str]) -> StoreFiles:
     if len(stores.files) != 1:
         raise OptionError(f"path {path!r}: {len(stores.files)} stores, an export reads one")
     return stores.files[0]
+
+
+def _copy_config(store: StoreFiles, ledger: Ledger) -> None:
+    """Keeps the store's configuration beside an exact export; a broker may be changing it."""
+    source = f"{store.root}/{paths.CONFIG}"
+    for entry in store.storage.entries(source):
+        if entry.is_directory or not entry.name.endswith(".json"):
+            continue
+        data = store.storage.read(f"{source}/{entry.name}", 0, entry.size)
+        ledger.write_bytes(f"{paths.CONFIG}/{entry.name}", data)
 
 
 def _complete(settings: ExportSettings, path: str, options: Mapping[str, str]) -> ExportSettings:
@@ -242,9 +255,10 @@ class _Run:
         tables.recover(batch.number)
         if isinstance(tables, ParquetTables) and tables.is_committed(batch.number):
             # Its files count already; only their moving was cut short.
-            tables.settle(batch.number)
+            rows = tables.settle(batch.number)
             self._step("finish")
-            self._ledger.finish(batch, {"logStart": batch.start, "logEnd": batch.end})
+            own = ExportReport(1, batch.start, batch.end, rows)
+            self._ledger.finish(batch, own.to_json())
         else:
             self._step("write")
             job = RowsJob(

@@ -5,6 +5,8 @@
     batches/NNNNNNNN.done      its report, written when all its tables have it
     commits/NNNNNNNN.json      Parquet only: which staged files go where; from here on it counts
 
+    config/                    exact exports only: the store's config/*.json at the last run
+
 A batch without ``.done`` is run again with the same range; what it had written is removed or, where
 a table has it already, kept. Files appear whole, by renaming, and are on the disk before the next
 step begins.
@@ -122,6 +124,15 @@ class Ledger:
         """Notes that all tables have a batch."""
         self.write(f"batches/{batch.number:08d}.done", report)
 
+    def rows(self) -> int:
+        """How many rows all batches that are done have together, quarantine included."""
+        total = 0
+        for name in os.listdir(os.path.join(self.directory, "batches")):
+            if name.endswith(".done"):
+                report = self.read(f"batches/{name}") or {}
+                total += report["rows"] + report["quarantined"]
+        return total
+
     def read(self, name: str) -> dict[str, Any] | None:
         """A file of the ledger, None where there is none."""
         with suppress(FileNotFoundError), open(os.path.join(self.directory, name), "rb") as file:
@@ -131,11 +142,15 @@ class Ledger:
 
     def write(self, name: str, values: dict[str, Any]) -> None:
         """Writes a file of the ledger, whole."""
+        self.write_bytes(name, json.dumps(values, indent=1, sort_keys=True).encode())
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Writes a file of any bytes, whole."""
         path = os.path.join(self.directory, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         unfinished = f"{path}.unfinished"
         with open(unfinished, "wb") as file:
-            file.write(json.dumps(values, indent=1, sort_keys=True).encode())
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)

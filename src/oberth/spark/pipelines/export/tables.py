@@ -114,11 +114,12 @@ class ParquetTables:
         if not self.is_committed(batch):
             staged = self.directory(batch)
             names = sorted(os.path.relpath(file.path, staged) for file in files)
-            self._ledger.write(self._commit_name(batch), {"files": names})
+            rows = sum(file.rows for file in files)
+            self._ledger.write(self._commit_name(batch), {"files": names, "rows": rows})
         self.settle(batch)
 
-    def settle(self, batch: int) -> None:
-        """Moves a committed batch's files into place."""
+    def settle(self, batch: int) -> int:
+        """Moves a committed batch's files into place; gives the number of their rows."""
         commit = self._ledger.read(self._commit_name(batch))
         assert commit is not None
         staged = self.directory(batch)
@@ -132,6 +133,7 @@ class ParquetTables:
         for directory in changed:
             sync_directory(directory)
         shutil.rmtree(staged, ignore_errors=True)
+        return int(commit["rows"])
 
     def files(self) -> dict[str, list[str]]:
         """See `Tables`."""
