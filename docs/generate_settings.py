@@ -1,0 +1,53 @@
+"""Write docs/settings.md: every option of broker and store, from the declarations themselves."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+
+from oberth.broker.broker_config import BrokerConfig
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.options import options_of
+from oberth.namesrv.namesrv_config import NamesrvConfig
+
+HEAD = """# Settings
+
+Written by `docs/generate_settings.py`. Keys go into `broker.conf` (`-c`), `--set KEY=VALUE`, or the
+environment as `OBERTH_KEY`, each over the one before. Names and defaults are Apache's unless the
+text says otherwise; a key that Apache knows and that has no effect here is accepted silently, any
+other is a warning.
+"""
+
+PARTS = (
+    ("Broker", BrokerConfig),
+    ("Store", MessageStoreConfig),
+    ("Name server", NamesrvConfig),
+)
+
+
+def settings_page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for title, config in PARTS:
+        parts.append(f"\n## {title}\n\n| key | default | what it does, or costs |\n|---|---|---|\n")
+        parts += [
+            f"| `{each.java_name}` | {_shown(each.default)} | {_cell(each.doc)} |\n"
+            for each in options_of(config)
+        ]
+    return "".join(parts)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, Enum):
+        return f"`{value.value}`"
+    return "" if value in (None, "") else f"`{_cell(str(value))}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("settings.md").write_text(settings_page(), "utf-8")
