@@ -19,6 +19,7 @@ from pathlib import Path
 
 from flights_broker import broker_part
 from flights_data import FLIGHT_COUNT, QUEUES, TOPICS, Flight, flights
+from flights_spark import spark_part
 
 from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
@@ -202,6 +203,9 @@ def main() -> None:
     served = os.path.join(os.path.dirname(root), "served")
     broker_part(served, list(flights(arguments.count)), with_spark=not arguments.no_spark)
     verify(served)
+    if not arguments.no_spark:
+        title("the store as a table in Spark")
+        spark_part(served, arguments.count)
     print(f"\nEverything holds. {time.perf_counter() - start:.0f} s in all.")
     print(f"The stores are in {os.path.dirname(root)}")
 
