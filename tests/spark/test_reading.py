@@ -307,28 +307,27 @@ def test_starting_and_ending_by_time(
 def test_beside_a_writer_a_read_sees_whole_records_up_to_a_stable_end(
     growing_store: Any, read_store: Any, order: str
 ) -> None:
-    growing_store.append("A", 0, b"first" * 100)
-    stop = threading.Event()
+    count = 1500
 
     def write() -> None:
-        number = 1
-        while not stop.is_set() and number < 20_000:
+        for number in range(count):
             growing_store.append("A", number % 3, b"%d" % number * (number % 300))
-            number += 1
 
+    def read() -> dict[int, int]:
+        rows = read_store(growing_store.root, readOrder=order, columns="partition,offset").rows
+        ends: dict[int, int] = {}
+        for row in rows:
+            assert row["offset"] == ends.get(row["partition"], 0)
+            ends[row["partition"]] = row["offset"] + 1
+        return ends
+
+    growing_store.append("A", 3, b"first" * 100)
     writer = threading.Thread(target=write)
     writer.start()
-    try:
-        before: dict[int, int] = {}
-        for _ in range(15):
-            rows = read_store(growing_store.root, readOrder=order, columns="partition,offset").rows
-            counts: dict[int, int] = {}
-            for row in rows:
-                assert row["offset"] == counts.get(row["partition"], 0)
-                counts[row["partition"]] = row["offset"] + 1
-            assert all(counts[queue] >= count for queue, count in before.items())
-            before = counts
-    finally:
-        stop.set()
-        writer.join()
-    assert sum(before.values()) > 3
+    before: dict[int, int] = {}
+    while writer.is_alive():
+        after = read()
+        assert all(after[queue] >= end for queue, end in before.items())
+        before = after
+    writer.join()
+    assert read() == {0: count // 3, 1: count // 3, 2: count // 3, 3: 1}

@@ -341,7 +341,8 @@ def write_checkpoint(
         # Rows may keep older times than records before them. A value below the truth only makes a
         # recovery begin earlier; one above it would make it begin too late.
         values.physic_msg_timestamp = values.logics_msg_timestamp = store_timestamp
-    values.index_msg_timestamp = max(values.index_msg_timestamp, index_timestamp)
+        indexed = max(values.index_msg_timestamp, index_timestamp)
+        values.index_msg_timestamp = min(indexed, store_timestamp)
     values.logics_physical_offset = log_end
     changed.write(path, values.encode().ljust(cp.FILE_SIZE, b"\0"))
 
