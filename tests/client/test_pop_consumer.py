@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oberth.client import Message, PopConsumer, Producer
 from oberth.client.messages import MessageExt
 from oberth.client.pop_consumer import (
     ReceiptHandle,
@@ -15,7 +16,9 @@ from oberth.client.pop_consumer import (
     retry_flag_of,
 )
 from oberth.errors import MQClientError, RemoteProtocolError
+from oberth.remoting.code import RequestCode
 from oberth.remoting.headers.pop import PopMessageResponseHeader
+from oberth.testing.embedded_broker import EmbeddedBroker
 
 
 def message(topic: str, queue_id: int, offset: int, properties: bytes = b"") -> MessageExt:
@@ -105,3 +108,23 @@ def test_retry_topics() -> None:
     assert real_topic("T", "g", "1") == "%RETRY%g_T"
     assert real_topic("T", "g", "2") == "%RETRY%g+T"
     assert parse_offset_info("0 qo1%3 2;0 1 5") == {("0", 1): "5"}
+
+
+async def test_a_loop_acknowledges_what_was_not_settled_by_hand(mq: EmbeddedBroker) -> None:
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.fetch_publish_message_queues("T")
+        await producer.send_batch([Message("T", b"%d" % n) for n in range(3)])
+    async with PopConsumer(
+        "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, await_duration_ms=500
+    ) as consumer:
+        acks = mq.faults.slow([RequestCode.ACK_MESSAGE], delay_s=0, times=100)
+        taken: list[bytes] = []
+        async for each in consumer:
+            taken.append(each.body)
+            if len(taken) == 1:
+                await consumer.ack(each)
+            if len(taken) == 3:
+                break
+    # One by hand, one by the loop; the message in hand when the loop was left is not acknowledged.
+    assert acks.hits == 2
+    assert taken == [b"0", b"1", b"2"]

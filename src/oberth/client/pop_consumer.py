@@ -230,7 +230,7 @@ class PopConsumer:
         self._instance: ClientInstance | None = None
         self._turn = itertools.count(random.randrange(1 << 16))
         self._closing = False
-        self._settled: set[str] = set()
+        self._in_hand: set[int] = set()
         for topic, expression in (subscriptions or {}).items():
             self.subscribe(topic, expression)
 
@@ -391,7 +391,7 @@ class PopConsumer:
             ),
             allowed=(ResponseCode.SUCCESS, ResponseCode.NO_MESSAGE),
         )
-        self._settled.add(message.msg_id)
+        self._in_hand.discard(id(message))
 
     async def change_invisible_duration(self, message: MessageExt, duration_ms: int) -> None:
         """Have a message come again in ``duration_ms``, counted from now.
@@ -423,7 +423,7 @@ class PopConsumer:
             handle.queue_id,
             handle.offset,
         ).text()
-        self._settled.add(message.msg_id)
+        self._in_hand.discard(id(message))
 
     async def reconsume_later(self, message: MessageExt) -> None:
         """Have a message come again, later with each attempt: 10 s, 30 s, 1 m and so on."""
@@ -458,14 +458,14 @@ class PopConsumer:
                 await asyncio.sleep(1.0)
                 continue
             for message in messages:
-                self._settled.discard(message.msg_id)
-                yield message
-                if message.msg_id in self._settled:
-                    self._settled.discard(message.msg_id)
-                else:
-                    with contextlib.suppress(OberthError):  # it comes again
-                        await self.ack(message)
-                        self._settled.discard(message.msg_id)
+                self._in_hand.add(id(message))
+                try:
+                    yield message
+                    if id(message) in self._in_hand:
+                        with contextlib.suppress(OberthError):  # it comes again
+                            await self.ack(message)
+                finally:
+                    self._in_hand.discard(id(message))
 
     # ---------------------------------------------------------------------- called by the instance
 
