@@ -34,6 +34,9 @@ from oberth.remoting.bodies.base import MessageQueue
 MESSAGE_ILLEGAL: Final = 13
 """MQClientError.response_code of a message that cannot be sent."""
 
+REPLY_MESSAGE: Final = "reply"
+"""MSG_TYPE of the answer to a request."""
+
 RESERVED_PROPERTIES: Final = frozenset(
     {
         p.KEYS, p.TAGS, p.WAIT, p.DELAY, p.RETRY_TOPIC, p.REAL_TOPIC, p.REAL_QUEUE_ID,

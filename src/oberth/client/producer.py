@@ -27,6 +27,7 @@ from oberth.client.fault_latency import LatencyFaultTolerance
 from oberth.client.instance import ClientInstance, now_ms
 from oberth.client.messages import (
     MESSAGE_ILLEGAL,
+    REPLY_MESSAGE,
     Message,
     SendResult,
     SendStatus,
@@ -72,9 +73,6 @@ _LOG: Final = logging.getLogger("oberth.client")
 
 COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
 """Bodies above are compressed in a thread: on the loop they would hold up everybody else."""
-
-REPLY_MESSAGE: Final = "reply"
-"""MSG_TYPE of the answer to a request."""
 
 TRACEPARENT: Final = "traceparent"
 """Property with the W3C trace context that a message was sent in."""

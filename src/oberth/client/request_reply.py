@@ -12,7 +12,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from oberth.client.instance import ClientInstance
-from oberth.client.messages import Message, MessageExt
+from oberth.client.messages import REPLY_MESSAGE, Message, MessageExt
 from oberth.errors import MQClientError, OptionError, RequestTimeoutError
 from oberth.formats import properties as p
 from oberth.formats.message import MAGIC_V1, encode_host
@@ -23,7 +23,6 @@ from oberth.remoting.headers.send import ReplyMessageRequestHeader
 if TYPE_CHECKING:
     from oberth.client.producer import Producer
 
-REPLY_MESSAGE: Final = "reply"
 NO_REPLY: Final = 10007
 """MQClientError.response_code of a message that nobody can reply to."""
 

@@ -39,7 +39,6 @@ _NOT_COPIED: Final = (
     p.MIN_OFFSET,
     p.MAX_OFFSET,
     p.CONSUME_START_TIME,
-    p.UNIQ_KEY,
 )
 
 
@@ -110,9 +109,6 @@ async def send_to_retry_topic(
     properties = {
         name: value for name, value in message.properties.items() if name not in _NOT_COPIED
     }
-    unique_id = message.get_property(p.UNIQ_KEY)
-    if unique_id:
-        properties[p.UNIQ_KEY] = unique_id
     properties.setdefault(p.ORIGIN_MESSAGE_ID, message.offset_msg_id)
     properties[p.RETRY_TOPIC] = message.get_property(p.RETRY_TOPIC) or message.topic
     properties[p.DELAY] = str(retry_delay_level(message.reconsume_times))
