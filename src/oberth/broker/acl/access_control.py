@@ -28,10 +28,11 @@ from oberth.broker.acl.plain_acl import PlainAcl, parse_plain_acl
 from oberth.broker.acl.signature import ACCESS_KEY, is_signed
 from oberth.broker.acl.users import SUPER, UserStore, user_of_json
 from oberth.errors import ConfigFormatError, OptionError
+from oberth.formats.properties import INNER_MULTI_DISPATCH
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.bodies.admin import UserInfo
-from oberth.remoting.code import ResponseCode
+from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ RELOAD_MS: Final = 1000
 
 REFUSAL_LOG_MS: Final = 1000
 """Of all refusals within this time one is logged, with the number of the others."""
+
+GRANTED_MAX: Final = 20_000
+"""Decisions about sends that are remembered."""
+
+_SENDS: Final[dict[int, tuple[str, str]]] = {
+    RequestCode.SEND_MESSAGE: ("topic", "properties"),
+    RequestCode.SEND_MESSAGE_V2: ("b", "i"),
+    RequestCode.SEND_BATCH_MESSAGE: ("b", "i"),
+}
+"""Where a send names its topic and its properties."""
 
 PLAIN_ACL_NAME: Final = "plain_acl.yml"
 
@@ -79,6 +90,9 @@ class AccessControl:
         self._log_at_ms = 0
         self._unlogged = 0
         self._now_ms = 0
+        self._granted: set[tuple[str, str, int, str]] = set()
+        """Access key, host, code and topic of sends that were granted, until anything changes."""
+        self._granted_version = 0
 
     @property
     def is_enabled(self) -> bool:
@@ -131,6 +145,7 @@ class AccessControl:
                 return
             self._seen = state
             self.plain = parse_plain_acl(self.path.read_bytes(), str(self.path))
+            self._granted.clear()
         except (OSError, ConfigFormatError) as error:
             _LOG.error("accounts are those read before: %s", error)
         else:
@@ -159,12 +174,16 @@ class AccessControl:
         if account is None:
             return _not_signed(access_key)
         white = account.white is not None and account.white(host)
-        if not white and not is_signed(request, account.secret_key):
+        if not white and not is_signed(request, account.key):
             return _not_signed(access_key)
+        send = self._send_key(access_key, host, request)
+        if send in self._granted:
+            return None
         for need in needs_of(request, self._real_topic):
             refusal = account.refusal_of(need)
             if refusal is not None:
                 return refusal
+        self._remember(send)
         return None
 
     def _user_refusal(self, host: str, request: RemotingCommand) -> str | None:
@@ -172,9 +191,15 @@ class AccessControl:
         if not username:
             return f"No accessKey is configured, request from {host}"
         user = self.users.users.get(username)
-        if user is None or not user.is_enabled or not is_signed(request, user.password):
+        if user is None or not user.is_enabled or not is_signed(request, user.key):
             return _not_signed(username)
         if user.is_super:
+            return None
+        send = self._send_key(username, host, request)
+        if self._granted_version != self.users.version:
+            self._granted_version = self.users.version
+            self._granted.clear()
+        if send in self._granted:
             return None
         for need in needs_of(request, self._real_topic):
             if not self._config.authorization_enabled and need.actions & _CLIENT_ACTIONS:
@@ -182,7 +207,29 @@ class AccessControl:
             refusal = self.users.refusal_of(user, need, host)
             if refusal is not None:
                 return refusal
+        self._remember(send)
         return None
+
+    @staticmethod
+    def _send_key(
+        access_key: str, host: str, request: RemotingCommand
+    ) -> tuple[str, str, int, str] | None:
+        """What the permission of a send depends on; None for what is decided each time."""
+        found = _SENDS.get(request.code)
+        if found is None:
+            return None
+        topic_field, properties_field = found
+        fields = request.fields
+        if INNER_MULTI_DISPATCH in (fields.get(properties_field) or ""):
+            return None
+        return access_key, host, request.code, fields.get(topic_field, "")
+
+    def _remember(self, send: tuple[str, str, int, str] | None) -> None:
+        if send is None:
+            return
+        if len(self._granted) >= GRANTED_MAX:
+            self._granted.clear()
+        self._granted.add(send)
 
     # ----------------------------------------------------------------------------------------- gate
 

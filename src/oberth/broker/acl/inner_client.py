@@ -5,7 +5,7 @@ RocketMQ: ``innerClientAuthenticationCredentials``.
 
 from __future__ import annotations
 
-from oberth.broker.acl.signature import ACCESS_KEY, SIGNATURE, content, sign
+from oberth.broker.acl.signature import ACCESS_KEY, SIGNATURE, SecretKey, content
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.command import RemotingCommand
@@ -17,7 +17,7 @@ class SigningClient(RemotingClient):
     def __init__(self, processors: ProcessorTable, access_key: str, secret_key: str) -> None:
         super().__init__(processors)
         self._access_key = access_key
-        self._secret_key = secret_key.encode()
+        self._key = SecretKey(secret_key.encode())
 
     async def invoke(
         self, addr: str, request: RemotingCommand, timeout_s: float | None = None
@@ -25,6 +25,6 @@ class SigningClient(RemotingClient):
         """See RemotingClient."""
         fields = dict(request.fields)
         fields[ACCESS_KEY] = self._access_key
-        fields[SIGNATURE] = sign(content(fields, request.body_bytes()), self._secret_key)
+        fields[SIGNATURE] = self._key.sign(content(fields, request.body_bytes())).decode("ascii")
         request.ext_fields = fields
         return await super().invoke(addr, request, timeout_s)

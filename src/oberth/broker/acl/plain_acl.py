@@ -22,6 +22,7 @@ from typing import Final
 
 from oberth.broker.acl.address_pattern import AddressMatcher, address_matcher, matches_any
 from oberth.broker.acl.needs import Action, Kind, Need
+from oberth.broker.acl.signature import SecretKey
 from oberth.broker.acl.yaml_subset import Node, parse_yaml
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats import names
@@ -51,7 +52,7 @@ class Account:
     """One account."""
 
     access_key: str
-    secret_key: bytes = field(repr=False)
+    key: SecretKey = field(repr=False)
     is_admin: bool
     white: AddressMatcher | None
     default_topic_perm: Perm
@@ -149,7 +150,7 @@ def _account(entry: dict[str, Node], where: str) -> Account:
     white = _text(entry.get("whiteRemoteAddress"), where, "whiteRemoteAddress")
     return Account(
         access_key=keys[0],
-        secret_key=keys[1].encode(),
+        key=SecretKey(keys[1].encode()),
         is_admin=admin == "true",
         white=_matcher(white, where) if white else None,
         default_topic_perm=_perm(

@@ -26,6 +26,7 @@ import msgspec
 
 from oberth.broker.acl.address_pattern import AddressMatcher, address_matcher, matches_any
 from oberth.broker.acl.needs import ANY_NAME, Action, Kind, Need
+from oberth.broker.acl.signature import SecretKey
 from oberth.broker.config_file import ConfigFile
 from oberth.errors import ConfigFormatError, OberthError, OptionError
 from oberth.remoting.bodies.admin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -59,6 +60,7 @@ class User:
 
     username: str
     password: bytes = field(repr=False)
+    key: SecretKey = field(repr=False, compare=False)
     is_super: bool = False
     is_enabled: bool = True
 
@@ -177,6 +179,8 @@ class UserStore:
         self._acls_file = ConfigFile(directory / "authAcls.json")
         self.users: dict[str, User] = {}
         self.entries: dict[str, list[Entry]] = {}
+        self.version = 0
+        """Grows with every change."""
 
     def load(self) -> None:
         """Read both files.
@@ -386,12 +390,14 @@ class UserStore:
     # --------------------------------------------------------------------------------------- files
 
     def _write_users(self) -> None:
+        self.version += 1
         users = [
             _builtins(user.to_info(with_password=True)) for _, user in sorted(self.users.items())
         ]
         _write_private(self._users_file, {"users": users})
 
     def _write_acls(self) -> None:
+        self.version += 1
         acls = [
             _builtins(_acl_info(subject, entries))
             for subject, entries in sorted(self.entries.items())
@@ -433,7 +439,9 @@ def _user(info: UserInfo, old: User | None) -> User:
     status = (info.user_status or (DISABLED if old and not old.is_enabled else ENABLED)).lower()
     if status not in (ENABLED, DISABLED):
         raise AccessDataError(f"The user status {status[:40]!r} is none of {ENABLED}, {DISABLED}")
-    return User(username, password, user_type == SUPER.lower(), status == ENABLED)
+    return User(
+        username, password, SecretKey(password), user_type == SUPER.lower(), status == ENABLED
+    )
 
 
 def _entries(policies: Iterable[PolicyInfo]) -> list[Entry]:
