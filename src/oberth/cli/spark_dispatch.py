@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
-from oberth.cli.output import say, write_json
+from oberth.cli.output import say, write_json, write_json_line
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
     absolute,
@@ -13,6 +15,7 @@ from oberth.cli.spark_options import (
     log_size,
     one_store,
     scratch_option,
+    session,
     spark_options,
     spark_tasks,
 )
@@ -30,6 +33,14 @@ from oberth.cli.store_options import read_entries
     type=click.Path(file_okay=False),
     help="Write into this directory; without it, into the store itself, which must not be in use.",
 )
+@click.option(
+    "--follow", is_flag=True,
+    help="Follow a log that a broker is writing whose own dispatch is off, until interrupted.",
+)  # fmt: skip
+@click.option(
+    "--checkpoint", metavar="DIR3", type=click.Path(file_okay=False),
+    help="With --follow, the query's directory; below the store if not given.",
+)  # fmt: skip
 def dispatch_command(
     directory: str | None,
     store_option: str | None,
@@ -40,6 +51,8 @@ def dispatch_command(
     as_json: bool,
     scratch: str | None,
     into: str | None,
+    follow: bool,
+    checkpoint: str | None,
 ) -> None:
     """Build ConsumeQueues (with ext, batch and light queues), Index and checkpoint.
 
@@ -47,12 +60,20 @@ def dispatch_command(
     log of terabytes takes as long as the machines need to read it. Into the store itself it is
     built beside what is there and then exchanged.
 
+    With --follow a streaming query keeps queues and index of a growing log up to date, each message
+    once across restarts and kills.
+
     Example: oberth spark dispatch ~/store --into /tmp/dispatched --master 'local[2]'
     """
     from oberth.spark.pipelines.dispatch import dispatch
 
     root = directory_of(directory, store_option)
     entries = read_entries(config, settings)
+    if follow:
+        if into is not None:
+            raise click.UsageError("--follow dispatches into the store itself, without --into")
+        _follow(root, entries, master, confs, checkpoint, as_json)
+        return
     with (
         spark_tasks(master, confs, app_name="oberth dispatch") as tasks,
         Progress("dispatch", log_size(root, entries)) as progress,
@@ -75,3 +96,29 @@ def dispatch_command(
         f"{report.index_entries} entries in {report.index_files} index files, "
         f"{report.seconds:.1f} s"
     )
+
+
+def _follow(
+    root: str,
+    entries: dict[str, str],
+    master: str,
+    confs: tuple[str, ...],
+    checkpoint: str | None,
+    as_json: bool,
+) -> None:
+    from oberth.spark.pipelines.dispatch_stream import start_dispatch
+
+    place = os.path.abspath(root)
+    with session(master, confs, app_name="oberth dispatch") as started:
+        query = start_dispatch(
+            started, place, absolute(checkpoint) or f"{place}/oberth/dispatch-query",
+            entries=entries,
+        )  # fmt: skip
+        say("following; interrupt to stop")
+        try:
+            while not query.awaitTermination(10):
+                progress = query.lastProgress
+                if progress is not None and as_json:
+                    write_json_line({"batch": progress.batchId, "records": progress.numInputRows})
+        except KeyboardInterrupt:
+            query.stop()

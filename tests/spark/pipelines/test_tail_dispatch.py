@@ -1,0 +1,150 @@
+"""Dispatch that follows a growing log: queues and index like a rebuild's, each message once.
+
+The writer is a test's own; dispatchers are killed between any two steps.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oberth.errors import StoreLockedError
+from oberth.spark.pipelines.tail_dispatch import TailDispatcher
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OPTIONS = {
+    "mappedFileSizeCommitLog": str(1 << 20), "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "100", "maxIndexNum": "400",
+}  # fmt: skip
+
+
+def drain(tail: TailDispatcher) -> None:
+    """Takes all there is; the newest record is taken at the second look."""
+    idle = 0
+    while idle < 3:
+        idle = 0 if tail.advance().records else idle + 1
+
+
+def check(root: Path, count: int) -> None:
+    with StoreReader(root, OPTIONS) as reader:
+        report = verify(reader)
+    assert report.clean, report.findings[:3]
+    assert report.units == count
+
+
+def test_a_growing_log(growing_store: Any) -> None:
+    count = 0
+    with TailDispatcher(str(growing_store.root), OPTIONS) as tail:
+        for step in (1, 3, 500, 1, 900):
+            for _ in range(step):
+                key = f"k{count}"
+                growing_store.append("Topic", count % 3, b"x" * 700, keys=key, dispatch=False)
+                count += 1
+            drain(tail)
+            tail.flush()
+            check(growing_store.root, count)
+        assert tail.records == count
+
+
+def test_nothing_of_a_record_before_all_of_it(growing_store: Any) -> None:
+    root = growing_store.root
+    growing_store.append("Topic", 0, b"first", dispatch=False)
+    growing_store.append("Topic", 0, b"y" * 900, keys="k", dispatch=False)
+    log = root / "commitlog" / f"{0:020d}"
+    whole = log.read_bytes()
+    with StoreReader(root, OPTIONS) as reader:
+        first, second = reader.messages()
+    end = second.commit_log_offset + second.record_size
+    with TailDispatcher(str(root), OPTIONS) as tail:
+        for cut in (second.commit_log_offset, second.commit_log_offset + 4, end - 300, end - 1):
+            log.write_bytes(whole[:cut] + bytes(len(whole) - cut))
+            drain(tail)
+            assert tail.position == first.record_size
+        log.write_bytes(whole)
+        drain(tail)
+        assert tail.position == end
+    check(root, 2)
+
+
+@pytest.mark.crash
+def test_killed_and_restarted(growing_store: Any) -> None:
+    root = str(growing_store.root)
+    count = 0
+    for steps in (1, 2, 5, 9):
+        for _ in range(300):
+            growing_store.append("Topic", count % 2, b"z" * 500, keys=f"k{count}", dispatch=False)
+            count += 1
+        child = os.fork()
+        if child == 0:
+            try:
+                tail = TailDispatcher(root, OPTIONS).__enter__()
+                for number in range(steps):
+                    tail.advance()
+                    if number == 2:
+                        tail.flush()
+            finally:
+                os._exit(9)
+        os.waitpid(child, 0)
+    with TailDispatcher(root, OPTIONS) as tail:
+        drain(tail)
+    check(growing_store.root, count)
+
+
+def test_one_at_a_time(growing_store: Any) -> None:
+    growing_store.append("Topic", 0, b"x", dispatch=False)
+    child = os.fork()
+    ready = growing_store.root / "ready"
+    if child == 0:
+        TailDispatcher(str(growing_store.root), OPTIONS).__enter__()
+        ready.touch()
+        time.sleep(60)
+        os._exit(0)
+    try:
+        deadline = time.monotonic() + 30
+        while not ready.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with (
+            pytest.raises(StoreLockedError, match="another process dispatches"),
+            TailDispatcher(str(growing_store.root), OPTIONS),
+        ):
+            pass
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.spark
+def test_as_a_query(spark: SparkSession, growing_store: Any, tmp_path: Path) -> None:
+    from oberth.spark.pipelines.dispatch_stream import start_dispatch
+
+    growing_store.append("Topic", 0, b"x", keys="k", dispatch=False)
+
+    def wait_for(count: int) -> float:
+        path = growing_store.root / "consumequeue" / "Topic" / "0" / f"{0:020d}"
+        started = time.monotonic()
+        while time.monotonic() < started + 60:
+            if path.exists() and any(path.read_bytes()[20 * (count - 1) : 20 * count]):
+                return time.monotonic() - started
+            time.sleep(0.005)
+        raise AssertionError(f"message {count} was not dispatched in time")
+
+    for run in range(2):
+        query = start_dispatch(
+            spark, str(growing_store.root), str(tmp_path / "checkpoint"), entries=OPTIONS
+        )
+        try:
+            wait_for(1 + 10 * run)
+            for number in range(10):
+                growing_store.append("Topic", 0, b"y", keys="k", dispatch=False)
+                wait_for(10 * run + number + 2)
+        finally:
+            query.stop()
+    check(growing_store.root, 21)
