@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import click
 
 from oberth.cli.output import say
 from oberth.cli.remote import ask, cluster_option, json_option, namesrv_option, show
 from oberth.client.admin import Admin
+from oberth.errors import MQBrokerError
 
+ANNOUNCED_TIMEOUT_S = 3.0
+ANNOUNCED_STEP_S = 0.02
 PERMISSIONS = {"rw": 6, "r": 4, "w": 2, "none": 0}
 
 
@@ -81,9 +87,26 @@ def create(
             order=order,
             attributes=changes or None,
         )
+        await _wait_announced(admin, name, queues, everywhere=cluster is None)
 
     ask(namesrv, make)
     say(f"topic {name}: {queues} queues on every broker, {perm}")
+
+
+async def _wait_announced(admin: Admin, name: str, queues: int, *, everywhere: bool) -> None:
+    """Until the name servers know it as it is now: brokers tell them after they have answered.
+
+    Whoever sends before that is given the queues of the default topic, which may be more.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANNOUNCED_TIMEOUT_S):
+            while True:
+                with contextlib.suppress(MQBrokerError):
+                    route = await admin.topic_route(name)
+                    shown = [each.write_queue_nums == queues for each in route.queue_datas]
+                    if all(shown) if everywhere else any(shown):
+                        return
+                await asyncio.sleep(ANNOUNCED_STEP_S)
 
 
 @topic.command()
