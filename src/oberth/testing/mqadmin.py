@@ -80,7 +80,6 @@ REFUSED: Mapping[str, str] = {
     "updateBrokerConfig unknown": "a setting that does not exist is an error",
 }
 
-_AUTH = "users and policies of 5.x are not offered"
 _COLD = "reads of cold data are not throttled by group"
 _REPLICAS = "replication is not offered"
 _STATIC = "static topics are not offered"
@@ -98,17 +97,6 @@ NOT_OFFERED: Mapping[str, str] = {
     "getBrokerLiteInfo": "lite topics of 5.5 are not offered",
     "updateStaticTopic": _STATIC,
     "remappingStaticTopic": _STATIC,
-    "listUser": _AUTH,
-    "getUser": _AUTH,
-    "createUser": _AUTH,
-    "updateUser": _AUTH,
-    "copyUser": _AUTH,
-    "deleteUser": _AUTH,
-    "listAcl": _AUTH,
-    "createAcl": _AUTH,
-    "updateAcl": _AUTH,
-    "copyAcl": _AUTH,
-    "deleteAcl": _AUTH,
 }
 
 _TIMEOUT_S = 900
