@@ -27,6 +27,18 @@ COMMANDS = {
         "oberth.cli.spark_import:import_command",
         "Make a store of an exact export.",
     ),
+    "stats": (
+        "oberth.cli.spark_stats:stats_command",
+        "Count messages by topic, queue, tag, producer and hour; a report with plots.",
+    ),
+    "dlq": (
+        "oberth.cli.spark_dlq:dlq_command",
+        "Show dead letters: origin topic, group, times retried.",
+    ),
+    "redrive": (
+        "oberth.cli.spark_redrive:redrive_command",
+        "Send dead letters on their way again, into a store.",
+    ),
     "salvage": (
         "oberth.cli.spark_salvage:salvage_command",
         "Copy what is undamaged into a new store.",

@@ -165,7 +165,7 @@ def _answer(views: TopicViews, statement: str, show: Any) -> bool:
 
 def _rows(frame: DataFrame) -> Iterator[list[Any]]:
     for row in frame.toLocalIterator():
-        yield [_plain(value) for value in row]
+        yield [plain_value(value) for value in row]
 
 
 def _show_json(frame: DataFrame) -> None:
@@ -191,7 +191,7 @@ def _csv_cell(value: Any) -> Any:
 def _show_table(frame: DataFrame) -> None:
     if not frame.columns:
         return
-    rows = [[_plain(value) for value in row] for row in frame.take(ROWS_SHOWN + 1)]
+    rows = [[plain_value(value) for value in row] for row in frame.take(ROWS_SHOWN + 1)]
     write_table(frame.columns, [[_cell(value) for value in row] for row in rows[:ROWS_SHOWN]])
     if len(rows) > ROWS_SHOWN:
         say(f"the first {ROWS_SHOWN} rows; --json and --csv give all")
@@ -208,7 +208,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value as JSON has it."""
     if isinstance(value, bytes | bytearray):
         try:
@@ -220,9 +220,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, dict):
-        return {str(_plain(name)): _plain(each) for name, each in value.items()}
+        return {str(plain_value(name)): plain_value(each) for name, each in value.items()}
     if hasattr(value, "asDict"):
-        return {name: _plain(each) for name, each in value.asDict(recursive=False).items()}
+        return {name: plain_value(each) for name, each in value.asDict(recursive=False).items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain_value(each) for each in value]
     return value

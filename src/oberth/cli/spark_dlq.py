@@ -1,0 +1,49 @@
+"""`oberth spark dlq`."""
+
+from __future__ import annotations
+
+import click
+
+from oberth.cli.output import say, write_json_line, write_table
+from oberth.cli.spark_options import absolute, directory_of, one_store, session, spark_options
+from oberth.cli.spark_sql import plain_value
+
+_SHOWN = (
+    "consumerGroup", "originTopic", "timesRetried", "reason", "partition", "offset", "timestamp",
+    "key", "tags", "offsetMsgId",
+)  # fmt: skip
+
+
+@click.command(name="dlq")
+@one_store
+@click.option("--group", default="", help="Only of this consumer group.")
+@click.option("--where", default="true", help="Which, in SQL over their columns.")
+@spark_options
+def dlq_command(
+    directory: str | None,
+    store_option: str | None,
+    group: str,
+    where: str,
+    master: str,
+    confs: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show dead letters: origin topic, consumer group, how often they were tried again.
+
+    --json gives all columns, one object a line.
+
+    Example: oberth spark dlq ~/store --where "timestamp > '2026-01-01'"
+    """
+    from oberth.spark.pipelines.dead_letters import dead_letters
+
+    root = absolute(directory_of(directory, store_option)) or ""
+    with session(master, confs, app_name="oberth dlq") as started:
+        frame = dead_letters(started, root, group=group).where(where)
+        frame = frame.orderBy("topic", "partition", "offset")
+        if as_json:
+            for row in frame.toLocalIterator():
+                write_json_line({n: plain_value(v) for n, v in row.asDict().items()})
+            return
+        rows = frame.select(*_SHOWN).collect()
+    write_table(_SHOWN, [[plain_value(value) for value in row] for row in rows])
+    say(f"{len(rows)} dead letters")

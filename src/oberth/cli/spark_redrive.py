@@ -1,0 +1,54 @@
+"""`oberth spark redrive`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from oberth.cli.output import say, write_json_line, write_table
+from oberth.cli.spark_options import absolute, directory_of, one_store, session, spark_options
+
+EXIT_NOT_ALL = 1
+
+
+@click.command(name="redrive")
+@one_store
+@click.option(
+    "--into", metavar="DIR2", type=click.Path(file_okay=False),
+    help="The store that gets them; the same one if not given. No process may have it open.",
+)  # fmt: skip
+@click.option("--group", default="", help="Only of this consumer group.")
+@click.option("--where", default="true", help="Which, in SQL over the columns of `dlq`.")
+@spark_options
+def redrive_command(
+    directory: str | None,
+    store_option: str | None,
+    into: str | None,
+    group: str,
+    where: str,
+    master: str,
+    confs: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Write dead letters to their origin topics again, with a receipt for each.
+
+    The same letters are not written twice into a store. Keys, tags, unique key and the
+    application's properties stay; REDRIVEN_FROM names the dead letter.
+
+    Exit code 1 if the origin topic of some is not known.
+
+    Example: oberth spark redrive ~/store --group billing --where "tags = 'invoice'"
+    """
+    from oberth.spark.pipelines.dead_letters import Receipt, redrive
+
+    root = absolute(directory_of(directory, store_option)) or ""
+    with session(master, confs, app_name="oberth redrive") as started:
+        receipts = redrive(started, root, absolute(into) or root, where=where, group=group)
+    if as_json:
+        for receipt in receipts:
+            write_json_line(receipt.to_json())
+    else:
+        write_table(Receipt._fields, receipts)
+        say(f"{len(receipts)} dead letters")
+    sys.exit(EXIT_NOT_ALL if any(each.status == "no origin topic" for each in receipts) else 0)

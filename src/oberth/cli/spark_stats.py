@@ -1,0 +1,49 @@
+"""`oberth spark stats`."""
+
+from __future__ import annotations
+
+import click
+
+from oberth.cli.output import say, write_json, write_table
+from oberth.cli.spark_options import absolute, directory_of, one_store, session, spark_options
+
+
+@click.command(name="stats")
+@one_store
+@click.option("--html", metavar="FILE", type=click.Path(dir_okay=False), help="Write a report.")
+@spark_options
+def stats_command(
+    directory: str | None,
+    store_option: str | None,
+    html: str | None,
+    master: str,
+    confs: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Count messages, bytes, rates, sizes and delays; find gaps and duplicate unique keys.
+
+    By topic, queue, tag, producer host and hour. --html writes a page with plots that needs nothing
+    but itself.
+
+    Example: oberth spark stats ~/store --html /tmp/store.html
+    """
+    from oberth.spark.pipelines.stats import TABLES, collect, report_html, stats
+
+    root = absolute(directory_of(directory, store_option)) or ""
+    with session(master, confs, app_name="oberth stats") as started:
+        tables = collect(stats(started, root))
+    if html is not None:
+        with open(html, "w", encoding="utf-8") as file:
+            file.write(report_html(f"Store {root}", tables))
+        say(f"written: {html}")
+    if as_json:
+        write_json(tables)
+        return
+    for name in TABLES:
+        rows = tables[name]
+        click.echo(f"{name}:")
+        if rows:
+            write_table(list(rows[0]), [list(row.values()) for row in rows])
+        else:
+            click.echo("none")
+        click.echo("")

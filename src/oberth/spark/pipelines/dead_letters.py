@@ -1,0 +1,214 @@
+"""Dead letters as a table, and those that somebody picks sent on their way again, into a store.
+
+Columns of `dead_letters`: those of the source, and
+
+    consumerGroup     string   whose retries ran out
+    originTopic       string   where the message was first: DLQ_ORIGIN_TOPIC, RETRY_TOPIC
+    originMessageId   string   DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID
+    timesRetried      int      how often it was tried again
+    reason            string   the property DLQ_REASON, where an application sets it
+
+RocketMQ: SendMessageProcessor (consumerSendMsgBack).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from oberth.errors import OptionError
+from oberth.formats.message_id import offset_message_id
+from oberth.formats.names import DLQ_PREFIX
+from oberth.store.offline.reader import StoreReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REDRIVEN_FROM = "REDRIVEN_FROM"
+#: What brokers and clients note on a message's way to the dead letters; it begins anew.
+_DROPPED = (
+    "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "DELAY", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC",
+    "DLQ_ORIGIN_MESSAGE_ID", "DLQ_REASON", "CLUSTER", "MSG_REGION", "TRACE_ON",
+    "CONSUME_START_TIME", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "WAIT", "KEYS", "TAGS",
+    "UNIQ_KEY", "MAX_OFFSET", "MIN_OFFSET", REDRIVEN_FROM,
+)  # fmt: skip
+
+
+def dead_letters(
+    session: SparkSession, path: str, *, group: str = "", options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """The dead letters of a store.
+
+    Args:
+        session: where the frame is made.
+        path: the store.
+        group: only of this consumer group; "" for all.
+        options: further options of ``format("rocketmq")``.
+    """
+    from pyspark.sql import functions as f
+
+    chosen = {"subscribe": f"{DLQ_PREFIX}{group}"} if group else {
+        "subscribePattern": f"{DLQ_PREFIX}.*"
+    }  # fmt: skip
+    frame = (
+        session.read.format("rocketmq")
+        .options(**{**(options or {}), **chosen})
+        .option("columns", "*")
+        .load(path)
+    )
+    properties = f.col("properties")
+    origin = f.coalesce(properties["DLQ_ORIGIN_TOPIC"], properties["RETRY_TOPIC"])
+    origin_id = f.coalesce(properties["DLQ_ORIGIN_MESSAGE_ID"], properties["ORIGIN_MESSAGE_ID"])
+    return frame.select(
+        f.expr(f"substring(topic, {len(DLQ_PREFIX) + 1})").alias("consumerGroup"),
+        origin.alias("originTopic"),
+        origin_id.alias("originMessageId"),
+        f.col("reconsumeTimes").alias("timesRetried"),
+        properties["DLQ_REASON"].alias("reason"),
+        *frame.columns,
+    )
+
+
+class Receipt(NamedTuple):
+    """What became of one dead letter.
+
+    Attributes:
+        dead_letter_id: its offset message id among the dead letters.
+        origin_topic: where it went again; "" where that is not known.
+        status: ``redriven``, ``already`` (by the same call before) or ``no origin topic``.
+        queue_id: its new queue.
+        queue_offset: its new queue offset.
+        message_id: its new offset message id.
+    """
+
+    dead_letter_id: str
+    origin_topic: str
+    status: str
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    message_id: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The receipt under JSON names."""
+        return {
+            "deadLetterId": self.dead_letter_id,
+            "originTopic": self.origin_topic,
+            "status": self.status,
+            "queueId": self.queue_id,
+            "queueOffset": self.queue_offset,
+            "messageId": self.message_id,
+        }
+
+
+def redrive(
+    session: SparkSession,
+    path: str,
+    into: str,
+    *,
+    where: str = "true",
+    group: str = "",
+    options: Mapping[str, str] | None = None,
+    write_options: Mapping[str, str] | None = None,
+) -> list[Receipt]:
+    """Writes dead letters to their origin topics again, in a store that no process has open.
+
+    The same letters are not written twice into a store: the call is known by their ids. Keys,
+    tags, unique key and the application's properties stay; REDRIVEN_FROM names the dead letter.
+
+    Args:
+        session: where the dead letters are read.
+        path: the store that has them.
+        into: the store that gets them; may be the same.
+        where: which, in SQL over the columns of `dead_letters`.
+        group: only of this consumer group; "" for all.
+        options: of ``format("rocketmq")`` for reading.
+        write_options: of ``format("rocketmq")`` for writing.
+
+    Raises:
+        OptionError: an option that is unknown or has a wrong value.
+        StoreLockedError: a process has ``into`` open.
+    """
+    chosen = (
+        dead_letters(session, path, group=group, options=options)
+        .where(where)
+        .orderBy("topic", "partition", "offset")
+    )
+    rows = chosen.toArrow().to_pylist()
+    receipts = {
+        row["offsetMsgId"]: Receipt(row["offsetMsgId"], row["originTopic"] or "", "no origin topic")
+        for row in rows
+    }
+    sent = [row for row in rows if row["originTopic"]]
+    if sent:
+        _write(sent, os.path.abspath(into), dict(write_options or {}), receipts)
+    return list(receipts.values())
+
+
+def _write(
+    rows: list[dict[str, Any]],
+    into: str,
+    write_options: dict[str, str],
+    receipts: dict[str, Receipt],
+) -> None:
+    from oberth.spark.load import StoreLoader
+    from oberth.spark.load_plan import work_directory
+    from oberth.spark.options import parse_write_options
+    from oberth.spark.sink import stage
+
+    ids = hashlib.sha256("\n".join(row["offsetMsgId"] for row in rows).encode()).hexdigest()[:32]
+    if "loadId" in write_options:
+        raise OptionError("loadId: a redrive is known by its dead letters")
+    options = parse_write_options({**write_options, "path": into, "loadId": f"redrive-{ids}"})
+    work = work_directory(into, f"redrive-{ids}")
+    shutil.rmtree(work, ignore_errors=True)
+    part = stage(iter([_again(rows)]), options, work)
+    report = StoreLoader(options).commit([part], work)
+    if report.repeated:
+        for row in rows:
+            known = receipts[row["offsetMsgId"]]
+            receipts[row["offsetMsgId"]] = known._replace(status="already")
+        return
+    with StoreReader(into) as reader:
+        for message in reader.messages(report.log_start, report.log_end):
+            letter = message.properties.get(REDRIVEN_FROM)
+            if letter in receipts:
+                receipts[letter] = Receipt(
+                    letter,
+                    message.topic,
+                    "redriven",
+                    message.queue_id,
+                    message.queue_offset,
+                    offset_message_id(message.store_host, message.commit_log_offset),
+                )
+
+
+def _again(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """The letters as new messages."""
+    maps = [
+        [
+            *((n, v) for n, v in dict(row["properties"]).items() if n not in _DROPPED),
+            (REDRIVEN_FROM, row["offsetMsgId"]),
+        ]
+        for row in rows
+    ]
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array([row["originTopic"] for row in rows], pa.string()),
+            "value": pa.array([row["value"] for row in rows], pa.binary()),
+            "key": pa.array([row["key"] for row in rows], pa.binary()),
+            "tags": pa.array([row["tags"] for row in rows], pa.string()),
+            "uniqueKey": pa.array([row["uniqueKey"] for row in rows], pa.string()),
+            "shardingKey": pa.array([row["shardingKey"] for row in rows], pa.string()),
+            "flag": pa.array([row["flag"] for row in rows], pa.int32()),
+            "bornTimestamp": pa.array(
+                [row["bornTimestamp"] for row in rows], pa.timestamp("us", "UTC")
+            ),
+            "bornHost": pa.array([row["bornHost"] for row in rows], pa.string()),
+            "properties": pa.array(maps, pa.map_(pa.string(), pa.string())),
+        }
+    )

@@ -1,0 +1,61 @@
+"""Dead letters as a table, and on their way again: once, with a receipt for each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from oberth.cli.main import oberth
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Golden = Callable[[str], Any]
+
+
+def run(*arguments: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(oberth, ["spark", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.spark
+def test_dead_letters_are_redriven_once(
+    spark: SparkSession, golden_pristine: Golden, tmp_path: Path
+) -> None:
+    store = golden_pristine("retry-5.5.0")
+    listed = [m for m in store.facts["messages"] if m["topic"].startswith("%DLQ%")]
+    letters = run("dlq", str(store.root))
+    assert [
+        (row["originMessageId"], row["originTopic"], row["consumerGroup"], row["timesRetried"])
+        for row in letters
+    ] == [(m["properties"]["ORIGIN_MESSAGE_ID"], "RetryTopic", "CG_retry", 3) for m in listed]
+    into = str(tmp_path / "again")
+    chosen = ["redrive", str(store.root), "--into", into, "--where", "tags = 'Tag0'"]
+    receipts = run(*chosen)
+    wanted = [m for m in listed if m["properties"].get("TAGS") == "Tag0"]
+    assert [each["deadLetterId"] for each in receipts] == [m["msgId"] for m in wanted]
+    assert {each["status"] for each in receipts} == {"redriven"}
+    with StoreReader(into) as reader:
+        assert verify(reader).clean
+        for receipt, letter in zip(receipts, wanted, strict=True):
+            message = reader.by_id(receipt["messageId"])
+            assert message.topic == "RetryTopic"
+            assert message.properties["REDRIVEN_FROM"] == letter["msgId"]
+            assert message.uniq_key == letter["properties"]["UNIQ_KEY"]
+            assert message.reconsume_times == 0
+            assert "RETRY_TOPIC" not in message.properties
+            assert (message.queue_id, message.queue_offset) == (
+                receipt["queueId"], receipt["queueOffset"],
+            )  # fmt: skip
+        count = len(list(reader.messages()))
+    assert {each["status"] for each in run(*chosen)} == {"already"}
+    with StoreReader(into) as reader:
+        assert len(list(reader.messages())) == count == len(wanted)

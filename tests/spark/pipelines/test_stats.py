@@ -1,0 +1,76 @@
+"""A store in numbers, against a count by hand; and a report that needs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from oberth.cli.main import oberth
+from oberth.spark.pipelines.stats import TABLES, report_html
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+def test_counts(spark: SparkSession, growing_store: Any, tmp_path: Path) -> None:
+    counted: Counter[tuple[str, int, str]] = Counter()
+    for number in range(60):
+        topic, queue, tag = f"topic{number % 2}", number % 3, f"tag{number % 5}"
+        growing_store.append(
+            topic, queue, b"x" * number, tags=tag, time=1_700_000_000_000 + number * 120_000
+        )
+        counted[topic, queue, tag] += 1
+    growing_store.skip("topic0", 0, 4)
+    growing_store.append("topic0", 0, b"", tags="tag0", time=1_700_007_200_000)
+    counted["topic0", 0, "tag0"] += 1
+    page = tmp_path / "report.html"
+    arguments = ["spark", "stats", str(growing_store.root), "--json", "--html", str(page)]
+    # Offsets are missing on purpose: queues are read by what the log holds.
+    done = CliRunner().invoke(oberth, arguments)
+    assert done.exit_code == 0, done.output
+    tables = json.loads(done.stdout)
+    assert set(tables) == set(TABLES)
+    by_tag: Counter[tuple[str, str]] = Counter()
+    for (topic, _, tag), count in counted.items():
+        by_tag[topic, tag] += count
+    assert {(r["topic"], r["tags"]): r["messages"] for r in tables["tags"]} == dict(by_tag)
+    assert sum(row["messages"] for row in tables["hours"]) == 61
+    assert len(tables["hours"]) == 3
+    assert all(row["delayAvgMs"] == 0 for row in tables["producers"])
+    assert page.read_text().startswith("<!doctype html>")
+
+
+class _Parser(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags[tag] += 1
+        for name, value in attrs:
+            assert name not in ("src", "href", "onload"), value
+
+
+def test_the_report_loads_nothing_and_escapes_all() -> None:
+    row = {
+        "topic": "<script>alert(1)</script>", "messages": 3, "bytes": 900, "delayAvgMs": None,
+        "producer": "a&b", "hour": "2026-11-21 20:00:00.000",
+    }  # fmt: skip
+    tables: dict[str, Any] = {name: [] for name in TABLES}
+    tables.update(topics=[row], hours=[row], producers=[row])
+    page = report_html("Store <x>", tables)
+    parser = _Parser()
+    parser.feed(page)
+    assert parser.tags["svg"] == 4
+    assert parser.tags["script"] == 0
+    assert not re.search(r"https?://", page)
+    assert "a&amp;b" in page
+    assert report_html("empty", {name: [] for name in TABLES}).count("None.") >= len(TABLES)
