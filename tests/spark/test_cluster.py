@@ -134,3 +134,90 @@ def test_an_executor_is_killed_in_the_middle_of_a_load(
     assert (tmp_path / "target.killed").exists()
     told = json.loads(done.stdout.strip().splitlines()[-1])
     assert told == {"rows": ROWS, "distinct": ROWS}
+
+
+PIPELINES = """
+import json, os, signal, sys
+from oberth.spark.pipelines.dispatch import dispatch
+from oberth.spark.pipelines.export.exporter import export
+from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.pipelines.salvage import salvage
+from oberth.spark.pipelines.tasks import OnSpark
+from oberth.spark.pipelines.verify import verify
+from oberth.spark.runtime import build_session
+
+master, root, scratch = sys.argv[1:]
+spark = build_session(master, quick=True, config={
+    "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    "spark.deploy.maxExecutorRetries": "-1",
+})
+
+class Killing(OnSpark):
+    def __init__(self, name):
+        super().__init__(spark)
+        self.marker = f"{scratch}/{name}.killed"
+
+    def run(self, function, items, **more):
+        marker = self.marker
+
+        def work(item):
+            # The first task to come here has done its work, and takes its executor with it.
+            result = function(item)
+            try:
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return result
+            with open(f"/proc/{os.getppid()}/stat") as stat:
+                os.kill(int(stat.read().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+
+        return super().run(work, items, **more)
+
+common = {"scratch": scratch, "range_size": 20_000}
+dispatched = dispatch(Killing("dispatch"), root, f"{scratch}/dispatched", **common)
+found = verify(Killing("verify"), root, **common)
+saved = salvage(Killing("salvage"), root, f"{scratch}/salvaged", **common)
+tables = export(
+    Killing("export"), root, f"{scratch}/tables", ExportSettings("delta"), range_size=20_000
+)
+print(json.dumps({
+    "records": dispatched.records, "findings": len(found.findings), "saved": saved.records,
+    "rows": tables.rows,
+}))
+spark.stop()
+"""
+
+
+def test_an_executor_is_killed_in_the_middle_of_each_pipeline(
+    cluster: str, growing_store: Any, tmp_path: Path
+) -> None:
+    from deltalake import DeltaTable
+
+    from oberth.store.offline.reader import StoreReader
+    from oberth.store.offline.rebuild import rebuild
+    from oberth.store.offline.verify import verify
+
+    for number in range(ROWS):
+        growing_store.append("A", number % 4, b"%d" % number, keys=f"k{number}")
+    with StoreReader(growing_store.root) as reader:
+        rebuild(reader, str(tmp_path / "rebuilt"))
+        expected = len(verify(reader).findings)
+    done = subprocess.run(
+        [sys.executable, "-c", PIPELINES, cluster, str(growing_store.root), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in ("dispatch", "verify", "salvage", "export"):
+        assert (tmp_path / f"{name}.killed").exists()
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+    assert told == {"records": ROWS, "findings": expected, "saved": ROWS, "rows": ROWS}
+    for path in (tmp_path / "rebuilt").rglob("*"):
+        if path.is_file():
+            same = tmp_path / "dispatched" / path.relative_to(tmp_path / "rebuilt")
+            assert same.read_bytes() == path.read_bytes(), same
+    values = DeltaTable(str(tmp_path / "tables" / "A")).to_pyarrow_table().column("value")
+    assert sorted(values.to_pylist()) == sorted(b"%d" % number for number in range(ROWS))
