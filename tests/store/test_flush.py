@@ -165,6 +165,29 @@ def test_a_failed_sync_stops_the_store_and_acknowledges_nothing(sync_rig: Rig) -
     assert sync_rig.log.queue.flushed_where == 0
 
 
+def test_after_a_failed_sync_a_later_one_vouches_for_nothing(sync_rig: Rig) -> None:
+    """The kernel may have dropped the pages, and would say yes the next time."""
+    end = sync_rig.put()
+    sync_rig.files.error = OSError(5, "Input/output error")
+    told: list[PutMessageStatus] = []
+    done = threading.Event()
+    sync_rig.service.start()
+
+    def on_done(status: PutMessageStatus) -> None:
+        told.append(status)
+        done.set()
+
+    sync_rig.service.when_durable(end, on_done)
+    assert done.wait(10)
+    assert told == [PutMessageStatus.FLUSH_DISK_TIMEOUT]
+    sync_rig.files.error = None
+    syncs = sync_rig.files.syncs
+    assert syncs == 1
+    assert sync_rig.service.wait_durable(end) is PutMessageStatus.FLUSH_DISK_TIMEOUT
+    assert sync_rig.service.flush_now() == 0
+    assert sync_rig.files.syncs == syncs
+
+
 def test_flush_covers_every_segment_that_a_burst_touched(sync_rig: Rig) -> None:
     results = sync_rig.log.append([MessageExtBrokerInner("t", bytes(20_000)) for _ in range(10)])
     assert len(sync_rig.log.queue.segments) > 3

@@ -89,6 +89,7 @@ class FlushService:
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
         self._flush_lock = threading.Lock()  # one walk of flushed_where at a time
+        self._is_broken = False
         self.flush_count = 0
 
     def start(self) -> None:
@@ -181,7 +182,7 @@ class FlushService:
         """Syncs, answers those whom that covers, and hands the lead on if others wait."""
         while True:
             self._commit(0)
-            self._flush_to_end()
+            synced = self._flush_to_end()
             flushed = self._queue.flushed_where
             next_leader: _Waiter | None = None
             answered: list[tuple[_Waiter, PutMessageStatus]] = []
@@ -191,7 +192,7 @@ class FlushService:
                 for waiter in self._waiters:
                     if waiter.end_offset <= flushed:
                         answered.append((waiter, PutMessageStatus.PUT_OK))
-                    elif waiter.deadline <= now:
+                    elif waiter.deadline <= now or not synced:
                         answered.append((waiter, PutMessageStatus.FLUSH_DISK_TIMEOUT))
                     elif next_leader is None and waiter.lock is not None:
                         next_leader = waiter
@@ -212,20 +213,30 @@ class FlushService:
             if not again:
                 return
 
-    def _flush_to_end(self) -> None:
-        """Syncs everything that could be read when it was called."""
+    def _flush_to_end(self) -> bool:
+        """Syncs everything that could be read when it was called; False if it cannot be done."""
         with self._flush_lock:
-            try:
-                self._queue.flush_to(self._queue.max_offset)
-            except OSError as error:
-                # After a failed sync the kernel may have dropped the pages: nothing that was
-                # appended since the last good one can be vouched for, so no more puts are taken.
-                self._flags.set(RunningFlag.NOT_WRITEABLE)
-                _log.critical("sync of the CommitLog failed, the store takes no more: %s", error)
-                return
+            if not self._sync(lambda: self._queue.flush_to(self._queue.max_offset)):
+                return False
         self.flush_count += 1
         if self._queue.store_timestamp > 0:
             self._on_flushed(self._queue.store_timestamp)
+        return True
+
+    def _sync(self, sync: Callable[[], object]) -> bool:
+        # After a failed sync the kernel may have dropped the pages, and the next one would succeed
+        # without them: nothing behind the last good sync can be vouched for any more, so none is
+        # tried and no more puts are taken until the store is opened, and recovered, again.
+        if self._is_broken:
+            return False
+        try:
+            sync()
+        except OSError as error:
+            self._is_broken = True
+            self._flags.set(RunningFlag.NOT_WRITEABLE)
+            _log.critical("sync of the CommitLog failed, the store takes no more: %s", error)
+            return False
+        return True
 
     # What runs in the background
 
@@ -275,11 +286,7 @@ class FlushService:
                 self._flush_to_end()
                 continue
             with self._flush_lock:
-                try:
-                    self._queue.flush(least_pages)
-                except OSError as error:
-                    self._flags.set(RunningFlag.NOT_WRITEABLE)
-                    _log.critical("sync of the CommitLog failed: %s", error)
+                self._sync(lambda: self._queue.flush(config.flush_commit_log_least_pages))
 
     def _run_commit(self) -> None:
         config = self._config
