@@ -132,8 +132,6 @@ async def test_tags_and_sql(mq: EmbeddedBroker) -> None:
 
 
 async def test_sql(mq: EmbeddedBroker) -> None:
-    if mq.broker.expressions is None:
-        pytest.skip("this broker has no engine for SQL92 yet")
     async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
         for n in range(30):
             await producer.send(Message("T", b"x", properties={"n": str(n)}))
