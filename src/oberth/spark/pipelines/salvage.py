@@ -31,8 +31,8 @@ from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import RebuildReport, require_empty
 from oberth.store.offline.salvage import (
     SalvageReport,
+    SalvageRun,
     SegmentCopy,
-    _Salvage,
     check_target,
     copy_segment,
 )
@@ -90,7 +90,7 @@ def losses_frame(session: SparkSession, report: SalvageReport) -> DataFrame:
     return session.createDataFrame(rows, LOSSES_DDL)
 
 
-class _DistributedSalvage(_Salvage):
+class _DistributedSalvage(SalvageRun):
     """One salvage whose log is read and copied by tasks."""
 
     def __init__(

@@ -41,7 +41,7 @@ from oberth.store.offline.layout import QueueKey, StoreLayout
 from oberth.store.offline.log_columns import BlankMet
 from oberth.store.offline.log_walk import Damage, LogEnd
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.verify import VerifyReport, _QueueCheck, _Verify
+from oberth.store.offline.verify import QueueCheck, VerifyReport, VerifyRun
 from oberth.store.offline.verify_index import IndexCheck
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def findings_frame(session: SparkSession, report: VerifyReport) -> DataFrame:
     return session.createDataFrame(rows, FINDINGS_DDL)
 
 
-class _DistributedVerify(_Verify):
+class _DistributedVerify(VerifyRun):
     """One check whose log and queues are read by tasks."""
 
     def __init__(
@@ -246,10 +246,10 @@ class _Checked:
     index: _IndexChecked | None = None
 
 
-class _Replayed(_QueueCheck):
+class _Replayed(QueueCheck):
     """A queue that a task has compared."""
 
-    def __init__(self, owner: _Verify, key: QueueKey, outcome: _QueueChecked) -> None:
+    def __init__(self, owner: VerifyRun, key: QueueKey, outcome: _QueueChecked) -> None:
         super().__init__(owner, key)
         self._outcome = outcome
 
@@ -261,7 +261,7 @@ class _Replayed(_QueueCheck):
         self.owner.report.dropped.update(self._outcome.dropped)
 
 
-class _TaskVerify(_Verify):
+class _TaskVerify(VerifyRun):
     """What the checks of queues ask, inside a task: all damage of the log is known already."""
 
     def __init__(self, reader: StoreReader, known: _Known) -> None:

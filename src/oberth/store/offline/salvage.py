@@ -179,7 +179,7 @@ def salvage(
         StoreError: ``into`` is not empty or lies inside the source, or the log has no segment.
         OSError: something cannot be read or written.
     """
-    return _Salvage(reader, check_target(reader, into), threads, progress).run()
+    return SalvageRun(reader, check_target(reader, into), threads, progress).run()
 
 
 def check_target(reader: StoreReader, into: str) -> str:
@@ -237,7 +237,7 @@ def copy_segment(log: SegmentStream, copy: SegmentCopy) -> None:
             file.write(encode_blank(copy.size - copy.blank_at))
 
 
-class _Salvage:
+class SalvageRun:
     """One salvage."""
 
     def __init__(

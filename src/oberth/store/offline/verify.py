@@ -141,10 +141,10 @@ def verify(
     Raises:
         StoreError: the CommitLog has no segment although there are queues, or cannot be read.
     """
-    return _Verify(reader, threads, progress).run()
+    return VerifyRun(reader, threads, progress).run()
 
 
-class _Verify:
+class VerifyRun:
     """One check."""
 
     def __init__(
@@ -159,7 +159,7 @@ class _Verify:
         self.progress = progress
         self.report = VerifyReport(log_start=reader.min_offset)
         self.damages: list[Damage] = []
-        self.queues: dict[QueueKey, _QueueCheck] = {}
+        self.queues: dict[QueueKey, QueueCheck] = {}
         self.end = LogEnd(0, "", None)
         self.known_topics = _known_topics(self.layout.root)
         self.newest_store_time: int | None = None
@@ -416,7 +416,7 @@ class _Verify:
             check = self.queues[key] = self._open(key, run.is_batch)
         check.run(run)
 
-    def _open(self, key: QueueKey, is_batch: bool) -> _QueueCheck:
+    def _open(self, key: QueueKey, is_batch: bool) -> QueueCheck:
         directory = paths.BATCH_CONSUME_QUEUE if is_batch else paths.CONSUME_QUEUE
         table = self.layout.batch_queues if is_batch else self.layout.queues
         if key in table and table[key].segments:
@@ -435,7 +435,7 @@ class _Verify:
                     queue_id=key.queue_id,
                 )
             )
-            return _QueueCheck(self, key)
+            return QueueCheck(self, key)
         deleted = self.known_topics is not None and key.topic not in self.known_topics
         self.found(
             Finding(
@@ -449,7 +449,7 @@ class _Verify:
                 queue_id=key.queue_id,
             )
         )
-        return _QueueCheck(self, key)
+        return QueueCheck(self, key)
 
     def _queue_ends(self) -> None:
         for key in self.reader.queue_keys():
@@ -589,10 +589,10 @@ def _known_topics(root: str) -> frozenset[str] | None:
         return None
 
 
-class _QueueCheck:
+class QueueCheck:
     """A queue without files: nothing to compare with."""
 
-    def __init__(self, owner: _Verify, key: QueueKey) -> None:
+    def __init__(self, owner: VerifyRun, key: QueueKey) -> None:
         self.owner = owner
         self.key = key
         self.end: int | None = None
@@ -604,10 +604,10 @@ class _QueueCheck:
         """Looks at what lies before and behind the units that the log speaks of."""
 
 
-class _SimpleQueueCheck(_QueueCheck):
+class _SimpleQueueCheck(QueueCheck):
     """Compares a ConsumeQueue with the units that the log asks for."""
 
-    def __init__(self, owner: _Verify, key: QueueKey) -> None:
+    def __init__(self, owner: VerifyRun, key: QueueKey) -> None:
         super().__init__(owner, key)
         reader = owner.reader
         self.view: QueueView = reader.queue(key.topic, key.queue_id)
@@ -848,10 +848,10 @@ class _SimpleQueueCheck(_QueueCheck):
                     )
 
 
-class _BatchQueueCheck(_QueueCheck):
+class _BatchQueueCheck(QueueCheck):
     """Compares a BatchConsumeQueue with the units that the log asks for."""
 
-    def __init__(self, owner: _Verify, key: QueueKey) -> None:
+    def __init__(self, owner: VerifyRun, key: QueueKey) -> None:
         super().__init__(owner, key)
         self.view = owner.reader.batch_queue(key.topic, key.queue_id)
         self.units = self._live_units()
