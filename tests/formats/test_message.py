@@ -186,6 +186,17 @@ def make_message(**changes: Any) -> MessageExt:
     return MessageExt(**values)
 
 
+@pytest.mark.parametrize("bit", range(32))
+def test_every_bit_of_the_checksum_counts(bit: int) -> None:
+    record = bytearray(make_message().encode())
+    assert decode_record(record, check_crc=True).crc_ok
+    record[8 + bit // 8] ^= 1 << bit % 8
+    assert not decode_record(record).crc_ok
+    with pytest.raises(RecordError, match="body CRC"):
+        decode_record(record, check_crc=True)
+    assert isinstance(read_dispatch_request(record, 0, len(record), 0, check_crc=True), Invalid)
+
+
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 V4 = st.binary(min_size=8, max_size=8)

@@ -293,7 +293,7 @@ class TransactionMetrics(Bean):
 
 @dataclass(slots=True, kw_only=True)
 class CompactionPositions(Bean):
-    """position-checkpoint: topic_queueId → CommitLog offset that compaction has read, since 5.1."""
+    """position-checkpoint: topic_queueId → last queue offset that was compacted, since 5.1."""
 
     queue_offset_map: dict[str, int] = json_field("queueOffsetMap", map_of(INT), dict)
 

@@ -207,7 +207,7 @@ class MessageExt:
     @property
     def crc_ok(self) -> bool:
         """Whether the stored body passes its checksum."""
-        return crc32(self.body) & CRC_MASK == self.body_crc & CRC_MASK
+        return crc32(self.body) & CRC_MASK == self.body_crc
 
     def encode(self) -> bytes:
         """The record's bytes, with ``record_size`` and ``body_crc`` as they stand here."""
@@ -407,11 +407,7 @@ def read_dispatch_request(
     properties_start = properties_at + 2
     if properties_start + (buffer[properties_at] << 8 | buffer[properties_at + 1]) != end:
         return Invalid(position, f"lengths do not add up to the record size {size}", size)
-    if (
-        check_crc
-        and body_length
-        and crc32(buffer[body_start:topic_at]) & CRC_MASK != stored_crc & CRC_MASK
-    ):
+    if check_crc and body_length and crc32(buffer[body_start:topic_at]) & CRC_MASK != stored_crc:
         return Invalid(position, f"body CRC differs from the stored {stored_crc}", size)
     topic = str(buffer[topic_start:properties_at], "utf-8", "replace")
     raw = bytes(buffer[properties_start:end])
@@ -527,7 +523,7 @@ def decode_record(
     if at is not None and commit_log_offset != at:
         raise RecordError(f"record at {at}: it names offset {commit_log_offset}")
     body = bytes(buffer[body_start:topic_at])
-    if check_crc and body and crc32(body) & CRC_MASK != stored_crc & CRC_MASK:
+    if check_crc and body and crc32(body) & CRC_MASK != stored_crc:
         raise RecordError(
             f"record at {commit_log_offset}: body CRC {crc32(body) & CRC_MASK}, "
             f"the record says {stored_crc}"

@@ -45,6 +45,13 @@ class BrokerRole(enum.StrEnum):
     SLAVE = "SLAVE"
 
 
+class Dispatch(enum.StrEnum):
+    """Who builds queues and index from the CommitLog."""
+
+    BROKER = "broker"
+    SPARK = "spark"
+
+
 class StoreType(enum.StrEnum):
     """Where consume queues live. RocketMQ also knows defaultRocksDB, which is refused."""
 
@@ -64,6 +71,12 @@ class MessageStoreConfig:
 
     line: Line = option(
         "rocketmqLine", Line.V5, "whose ways to follow: 5.x or 4.9 (Oberth's own key)"
+    )
+    dispatch: Dispatch = option(
+        "dispatch",
+        Dispatch.BROKER,
+        "who builds queues and index: broker, or spark for a query of "
+        "`oberth spark dispatch --follow` (Oberth's own key)",
     )
     extra: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -89,9 +102,6 @@ class MessageStoreConfig:
     enable_consume_queue_ext: bool = option("enableConsumeQueueExt", False, "keep ext units")
     mapped_file_size_consume_queue_ext: int = option(
         "mappedFileSizeConsumeQueueExt", 50_331_648, "bytes of a ConsumeQueueExt segment", low=24
-    )
-    bit_map_length_consume_queue_ext: int = option(
-        "bitMapLengthConsumeQueueExt", 64, "bits of an ext unit's bitmap", high=262_056
     )
     mapped_file_size_batch_consume_queue: int = option(
         "mapperFileSizeBatchConsumeQueue", 13_800_000, "bytes of a BatchConsumeQueue segment",
@@ -135,23 +145,11 @@ class MessageStoreConfig:
     sync_flush_timeout_ms: int = option(
         "syncFlushTimeout", 5000, "ms that a put waits for its sync", low=1
     )
-    flush_interval_consume_queue_ms: int = option(
-        "flushIntervalConsumeQueue", 1000, "ms between flushes of ConsumeQueues"
-    )
-    flush_consume_queue_least_pages: int = option(
-        "flushConsumeQueueLeastPages", 2, "4 KiB pages that make a flush worth it"
-    )
-    flush_consume_queue_thorough_interval_ms: int = option(
-        "flushConsumeQueueThoroughInterval", 60_000, "ms after which every queue is flushed"
-    )
     transient_store_pool_enable: bool = option(
         "transientStorePoolEnable", False, "append to memory first, commit to the file later"
     )
     transient_store_pool_size: int = option(
         "transientStorePoolSize", 5, "buffers of a segment's size", low=1
-    )
-    fast_fail_if_no_buffer_in_store_pool: bool = option(
-        "fastFailIfNoBufferInStorePool", False, "answer at once when no buffer is free"
     )
     warm_mapped_file_enable: bool = option(
         "warmMapedFileEnable", False, "touch new segments' pages"
@@ -162,35 +160,24 @@ class MessageStoreConfig:
 
     # Limits of what is stored
     max_message_size: int = option("maxMessageSize", 4_194_304, "bytes of a body", low=10)
-    max_topic_length: int = option("maxTopicLength", 127, "no effect in Java either", line=Line.V5)
     auto_message_version_on_topic_len: bool = option(
         "autoMessageVersionOnTopicLen", True, "version 2 records for topics over 127", line=Line.V5
     )
     enabled_append_prop_crc: bool = option(
         "enabledAppendPropCRC", False, "whole-record CRC in the properties", line=Line.V5
     )
-    force_verify_prop_crc: bool = option(
-        "forceVerifyPropCRC", False, "recovery checks that CRC, not the body's", line=Line.V5
-    )
     enable_lmq: bool = option("enableLmq", False, "light message queues")
     enable_multi_dispatch: bool = option("enableMultiDispatch", False, "one record, several queues")
     max_lmq_consume_queue_num: int = option(
         "maxLmqConsumeQueueNum", 20_000, "light message queues a store may have"
     )
-    duplication_enable: bool = option("duplicationEnable", False, "DUP_INFO must be present")
 
     # Recovery and dispatch
     check_crc_on_recover: bool = option("checkCRCOnRecover", True, "recovery checks body CRCs")
-    recheck_reput_offset_from_cq: bool = option(
-        "recheckReputOffsetFromCq", False, "dispatch starts at the queues' end", line=Line.V5
-    )
     read_uncommitted: bool = option(
         "readUnCommitted", False, "consumers see what is not flushed yet", line=Line.V5
     )
     message_index_enable: bool = option("messageIndexEnable", True, "keep an index of keys")
-    message_index_safe: bool = option(
-        "messageIndexSafe", False, "recovery starts where the index is known to be complete"
-    )
 
     # Reading
     max_filter_message_size: int = option(
@@ -215,8 +202,17 @@ class MessageStoreConfig:
     access_message_in_memory_max_ratio: int = option(
         "accessMessageInMemoryMaxRatio", 40, "percent of memory that counts as young", high=100
     )
-    pull_batch_max_message_count: int = option(
-        "pullBatchMaxMessageCount", 160, "messages of one get from a batch queue", line=Line.V5
+    cold_data_flow_control_enable: bool = option(
+        "coldDataFlowControlEnable",
+        False,
+        "groups that read much of what is no longer young wait for their turn",
+        line=Line.V5,
+    )
+    data_read_ahead_enable: bool = option(
+        "dataReadAheadEnable",
+        True,
+        "the kernel reads the log ahead; without, every page is read by itself",
+        line=Line.V5,
     )
     max_msgs_num_batch: int = option("maxMsgsNumBatch", 64, "messages of one query")
     default_query_max_num: int = option("defaultQueryMaxNum", 32, "messages of a plain query")
@@ -256,20 +252,6 @@ class MessageStoreConfig:
     clean_file_forcibly_enable: bool = option(
         "cleanFileForciblyEnable", True, "a full disk deletes young segments"
     )
-    replicas_per_disk_partition: int = option(
-        "replicasPerDiskPartition", 1, "brokers that share the disk", low=1, line=Line.V5
-    )
-    logical_disk_space_clean_forcibly_threshold: float = option(
-        "logicalDiskSpaceCleanForciblyThreshold", 0.8, "fraction of this broker's share",
-        low=0.0, high=1.0, line=Line.V5,
-    )  # fmt: skip
-    correct_logic_min_offset_force_interval_ms: int = option(
-        "correctLogicMinOffsetForceInterval", 300_000, "ms between corrections", line=Line.V5
-    )
-    correct_logic_min_offset_sleep_interval_ms: int = option(
-        "correctLogicMinOffsetSleepInterval", 1, "ms between two queues", line=Line.V5
-    )
-    disk_fall_recorded: bool = option("diskFallRecorded", True, "log how far consumers fell behind")
 
     # Replication
     broker_role: BrokerRole = option("brokerRole", BrokerRole.ASYNC_MASTER, "role in a group")
@@ -285,7 +267,6 @@ class MessageStoreConfig:
         aliases=("haSlaveFallbehindMax",),
     )  # fmt: skip
     slave_timeout_ms: int = option("slaveTimeout", 3000, "ms that a put waits for replicas", low=1)
-    total_replicas: int = option("totalReplicas", 1, "brokers of the group", low=1, line=Line.V5)
     in_sync_replicas: int = option(
         "inSyncReplicas", 1, "replicas, master included, that must have a put", line=Line.V5
     )
@@ -295,20 +276,9 @@ class MessageStoreConfig:
     enable_auto_in_sync_replicas: bool = option(
         "enableAutoInSyncReplicas", False, "wait for those that are there", line=Line.V5
     )
-    all_ack_in_sync_state_set: bool = option(
-        "allAckInSyncStateSet", False, "wait for all in sync", line=Line.V5
-    )
-    ha_flow_control_enable: bool = option("haFlowControlEnable", False, "limit", line=Line.V5)
-    max_ha_transfer_byte_in_second: int = option(
-        "maxHaTransferByteInSecond", 104_857_600, "bytes a second", high=INT64_MAX, line=Line.V5
-    )
-    ha_max_time_slave_not_catchup_ms: int = option(
-        "haMaxTimeSlaveNotCatchup", 15_000, "ms", high=INT64_MAX, line=Line.V5
-    )
     sync_from_last_file: bool = option(
         "syncFromLastFile", False, "an empty replica copies only the last segment", line=Line.V5
     )
-    async_learner: bool = option("asyncLearner", False, "never counts as in sync", line=Line.V5)
 
     # Delayed and timed messages
     message_delay_level: str = option(
@@ -316,15 +286,6 @@ class MessageStoreConfig:
     )
     flush_delay_offset_interval_ms: int = option(
         "flushDelayOffsetInterval", 10_000, "ms between writes of delayOffset.json", low=1
-    )
-    enable_schedule_async_deliver: bool = option(
-        "enableScheduleAsyncDeliver", False, "deliver without waiting for each put"
-    )
-    schedule_async_deliver_max_pending_limit: int = option(
-        "scheduleAsyncDeliverMaxPendingLimit", 2000, "deliveries under way", low=1
-    )
-    schedule_async_deliver_max_resend_num_to_blocked: int = option(
-        "scheduleAsyncDeliverMaxResendNum2Blocked", 3, "resends until a level waits"
     )
     timer_wheel_enable: bool = option("timerWheelEnable", True, "timed messages", line=Line.V5)
     timer_precision_ms: int = option("timerPrecisionMs", 1000, "ms of a slot", low=1, line=Line.V5)
@@ -341,17 +302,8 @@ class MessageStoreConfig:
     timer_congest_num_each_slot: int = option(
         "timerCongestNumEachSlot", 0x7FFFFFFF, "messages of a slot", line=Line.V5
     )
-    timer_enable_retry_until_success: bool = option(
-        "timerEnableRetryUntilSuccess", False, "try a delivery for ever", line=Line.V5
-    )
-    timer_skip_unknown_error: bool = option(
-        "timerSkipUnknownError", False, "drop what fails for no known reason", line=Line.V5
-    )
     timer_stop_enqueue: bool = option("timerStopEnqueue", False, "take none in", line=Line.V5)
     timer_stop_dequeue: bool = option("timerStopDequeue", False, "deliver none", line=Line.V5)
-    timer_check_metrics_when: str = option(
-        "timerCheckMetricsWhen", "05", "local hour to recount", line=Line.V5
-    )
     append_topic_for_timer_delete_key: bool = option(
         "appendTopicForTimerDeleteKey", False, "a delete key is topic+key", line=Line.V5
     )
@@ -369,13 +321,9 @@ class MessageStoreConfig:
     )
 
     # Threads and locks
-    topic_queue_lock_num: int = option(
-        "topicQueueLockNum", 32, "stripes of the queue offset lock", low=1, line=Line.V5
-    )
     os_page_cache_busy_timeout_ms: int = option(
         "osPageCacheBusyTimeOutMills", 1000, "ms a put may hold the log", high=INT64_MAX
     )
-    debug_lock_enable: bool = option("debugLockEnable", False, "log who holds the log for long")
 
     @classmethod
     def from_properties(
@@ -412,7 +360,7 @@ class MessageStoreConfig:
     def to_properties(self) -> dict[str, str]:
         """Every key that Java's line knows, with its value as text, those without effect last."""
         own = format_options(self)
-        del own["rocketmqLine"]
+        del own["rocketmqLine"], own["dispatch"]
         return {**own, **KEYS_WITHOUT_EFFECT, **self.extra}
 
     def check(self) -> None:
@@ -473,6 +421,36 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
 }
 
 KEYS_WITHOUT_EFFECT: Final[dict[str, str]] = {
+    "bitMapLengthConsumeQueueExt": "64",
+    "flushIntervalConsumeQueue": "1000",
+    "flushConsumeQueueLeastPages": "2",
+    "flushConsumeQueueThoroughInterval": "60000",
+    "fastFailIfNoBufferInStorePool": "false",
+    "maxTopicLength": "127",
+    "forceVerifyPropCRC": "false",
+    "duplicationEnable": "false",
+    "recheckReputOffsetFromCq": "false",
+    "messageIndexSafe": "false",
+    "pullBatchMaxMessageCount": "160",
+    "replicasPerDiskPartition": "1",
+    "logicalDiskSpaceCleanForciblyThreshold": "0.8",
+    "correctLogicMinOffsetForceInterval": "300000",
+    "correctLogicMinOffsetSleepInterval": "1",
+    "diskFallRecorded": "true",
+    "totalReplicas": "1",
+    "allAckInSyncStateSet": "false",
+    "haFlowControlEnable": "false",
+    "maxHaTransferByteInSecond": "104857600",
+    "haMaxTimeSlaveNotCatchup": "15000",
+    "asyncLearner": "false",
+    "enableScheduleAsyncDeliver": "false",
+    "scheduleAsyncDeliverMaxPendingLimit": "2000",
+    "scheduleAsyncDeliverMaxResendNum2Blocked": "3",
+    "timerEnableRetryUntilSuccess": "false",
+    "timerSkipUnknownError": "false",
+    "timerCheckMetricsWhen": "05",
+    "topicQueueLockNum": "32",
+    "debugLockEnable": "false",
     "storePathDLedgerCommitLog": "",
     "storePathEpochFile": "",
     "storePathBrokerIdentity": "",
@@ -545,9 +523,7 @@ KEYS_WITHOUT_EFFECT: Final[dict[str, str]] = {
     "maxSlaveResendLength": "268435456",
     "maxConsumeQueueScan": "20000",
     "sampleCountThreshold": "5000",
-    "coldDataFlowControlEnable": "false",
     "coldDataScanEnable": "false",
-    "dataReadAheadEnable": "true",
     "timerColdDataCheckIntervalMs": "60000",
     "sampleSteps": "32",
     "accessMessageInMemoryHotRatio": "26",

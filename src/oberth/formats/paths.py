@@ -24,6 +24,8 @@ LOCK = "lock"
 CONFIG = "config"
 TIMER_WHEEL = "timerwheel"
 TIMER_LOG = "timerlog"
+# dledger-{self id}: the log of a broker with enableDLegerCommitLog, in a format of its own.
+DLEDGER_PREFIX = "dledger-"
 
 SEGMENT_NAME_LENGTH = 20
 INDEX_NAME_LENGTH = 17

@@ -42,6 +42,7 @@ SIMPLE_CQ: Final = "SimpleCQ"
 BATCH_CQ: Final = "BatchCQ"
 CLEANUP_DELETE: Final = "DELETE"
 CLEANUP_COMPACTION: Final = "COMPACTION"
+PRIORITY_MESSAGES: Final = "PRIORITY"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,6 +93,11 @@ class TopicConfig(Bean):
     def is_compacted(self) -> bool:
         """Whether only the newest record of each key is kept."""
         return self.attributes.get(CLEANUP_POLICY_ATTRIBUTE) == CLEANUP_COMPACTION
+
+    @property
+    def is_prioritised(self) -> bool:
+        """Whether a queue's number is the priority of its messages."""
+        return self.attributes.get(MESSAGE_TYPE_ATTRIBUTE) == PRIORITY_MESSAGES
 
 
 @dataclass(slots=True, kw_only=True)

@@ -213,7 +213,7 @@ def inspect_record(
 
 def _body_crc_ok(data: memoryview, found: Inspected) -> bool:
     body = data[found.body_at : found.body_at + found.fields[14]]
-    return not body or crc32(body) & CRC_MASK == found.fields[2] & CRC_MASK
+    return not body or crc32(body) & CRC_MASK == found.fields[2]
 
 
 def _record_crc_ok(data: memoryview, position: int, found: Inspected) -> bool:

@@ -232,7 +232,7 @@ def body_crc_ok(data: Any, position: int, body_at: int, tables: Any) -> bool:
     size = load_be32(data, body_at - 4)
     if size == 0:
         return True
-    wanted = load_be32(data, position + 8) & CRC_MASK
+    wanted = load_be32(data, position + 8)
     return (crc32(data, body_at, size, tables) & CRC_MASK) == wanted
 
 
