@@ -169,6 +169,9 @@ class RequestCode(IntEnum):
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
     SWITCH_TIMER_ENGINE = 5001
+    # Oberth's own; below 32768, which is what a binary header has room for.
+    OBERTH_GET_RETENTION = 29001
+    OBERTH_PURGE_TOPIC = 29002
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -82,7 +82,7 @@ class SendResponses:
 
 _PULL: Final = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d",'
-    b'"nextBeginOffset":"%d","maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"flag":1,'
+    b'"nextBeginOffset":"%d","maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"%b},"flag":1,'
     b'"language":"' + _LANGUAGE + b'","opaque":%d' + _TAIL
 )
 
@@ -99,11 +99,13 @@ def render_pull_head(
     group_sys_flag: int = 0,
     topic_sys_flag: int = 0,
     remark: str | None = None,
+    offset_delta: int | None = None,
 ) -> bytes:
     """All of a pull response's frame that stands before its ``body_size`` bytes of records."""
     header = _PULL % (
         code, suggest_which_broker_id, group_sys_flag, next_begin_offset, max_offset, min_offset,
-        topic_sys_flag, opaque, b"" if remark is None else b'"remark":%b,' % _quote(remark),
+        topic_sys_flag, b"" if offset_delta is None else b',"offsetDelta":"%d"' % offset_delta,
+        opaque, b"" if remark is None else b'"remark":%b,' % _quote(remark),
     )  # fmt: skip
     size = len(header)
     return _HEAD.pack(4 + size + body_size, size) + header

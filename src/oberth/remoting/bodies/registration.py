@@ -115,13 +115,16 @@ class RegisterBrokerBody:
 
     @classmethod
     def of_configs(
-        cls, data_version: DataVersion, configs: Iterable[TopicConfig]
+        cls,
+        data_version: DataVersion,
+        configs: Iterable[TopicConfig],
+        mappings: dict[str, Any] | None = None,
     ) -> RegisterBrokerBody:
-        """The body that registers ``configs``."""
+        """The body that registers ``configs`` and the ``mappings`` of those that are static."""
         topics = {
             config.topic_name: RegisteredTopic.of(config) for config in configs if config.topic_name
         }
-        return cls(data_version, topics)
+        return cls(data_version, topics, mappings=mappings)
 
     @classmethod
     def decode(

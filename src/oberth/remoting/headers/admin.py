@@ -101,6 +101,17 @@ class GetBrokerConfigResponseHeader(CommandHeader, kw_only=True):
     version: str
 
 
+class PurgeTopicRequestHeader(CommandHeader, kw_only=True):
+    """29002, Oberth's own: ``timestamp`` in ms, or ``queueId`` and ``offset``."""
+
+    topic: str
+    timestamp: Int64 | None = None
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
+    force: bool = False
+    dry_run: bool = False
+
+
 class CheckRocksdbCqWriteProgressRequestHeader(CommandHeader, kw_only=True):
     """354."""
 

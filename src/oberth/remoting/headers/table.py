@@ -102,6 +102,7 @@ HEADERS: Final[dict[Code, HeaderTypes]] = {
     Code.GET_TOPIC_STATS_INFO: (admin.GetTopicStatsInfoRequestHeader, None),
     Code.QUERY_MESSAGE: (admin.QueryMessageRequestHeader, admin.QueryMessageResponseHeader),
     Code.VIEW_MESSAGE_BY_ID: (admin.ViewMessageRequestHeader, None),
+    Code.OBERTH_PURGE_TOPIC: (admin.PurgeTopicRequestHeader, None),
     Code.VIEW_BROKER_STATS_DATA: (admin.ViewBrokerStatsDataRequestHeader, None),
     Code.QUERY_CONSUME_QUEUE: (admin.QueryConsumeQueueRequestHeader, None),
     Code.GET_BROKER_CONFIG: (None, admin.GetBrokerConfigResponseHeader),
