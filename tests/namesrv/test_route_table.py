@@ -289,6 +289,12 @@ def test_registration_that_removes_other_topics() -> None:
     assert route is not None
     assert [data.broker_name for data in route.queue_datas] == ["broker-b"]
     assert names(table) == {"T", "U", "V"}
+    # A static topic comes alone, and pushes nobody out.
+    static = topics("S", counter=3)
+    static.mappings["S"] = {"topic": "S", "bname": "broker-a", "epoch": 1, "totalQueues": 1}
+    table.register(broker(), static, 0)
+    assert names(table) == {"S", "T", "U", "V"}
+    table.check()
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:

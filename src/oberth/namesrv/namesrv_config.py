@@ -84,7 +84,9 @@ class NamesrvConfig:
         "configStorePath", "", "file that changed options are written to; empty: none"
     )
     config_black_list: str = option(
-        "configBlackList", "", "keys that peers may not change, separated by ;"
+        "configBlackList",
+        "configBlackList;configStorePath;kvConfigPath",
+        "keys that peers may not change, separated by ;",
     )
     tls_mode: str = option(
         "tlsServerMode", "permissive", "disabled, permissive or enforcing (tls.server.mode)"

@@ -158,7 +158,8 @@ class RouteOptions:
     """What of the table's behaviour can be chosen; names as in namesrv.conf.
 
     Attributes:
-        delete_topic_with_broker_registration: a registration removes the broker's other topics.
+        delete_topic_with_broker_registration: a registration without static topics removes the
+            broker's other topics.
         support_acting_master: routes show the smallest slave as master where there is none.
         notify_min_broker_id_changed: announce it (905).
     """
@@ -260,7 +261,8 @@ class RouteTable:
         if not body.topics or not (broker_id == MASTER_ID or is_prime_slave):
             return
         changed = is_new or self.is_changed(name, registration.broker_addr, body.data_version)
-        if changed and self.options.delete_topic_with_broker_registration:
+        # Static topics change one by one, and no table of theirs is the whole one.
+        if changed and self.options.delete_topic_with_broker_registration and not body.mappings:
             gone = [
                 topic
                 for topic, queues in self._topics.items()
