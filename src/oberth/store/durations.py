@@ -1,0 +1,41 @@
+"""Durations: how long something took lately, and at most.
+
+Kept by whoever does it, one append of a float each time; worked out when somebody asks.
+RocketMQ: StoreStatsService.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+RECENT_MAX: Final = 2048
+"""Durations that percentiles are taken from."""
+
+
+class Durations:
+    """Seconds that each of the newest took, and the longest since the start."""
+
+    __slots__ = ("longest_s", "recent_s")
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.recent_s: deque[float] = deque(maxlen=RECENT_MAX)
+
+    def add(self, took_s: float) -> None:
+        """One more."""
+        self.recent_s.append(took_s)
+        if took_s > self.longest_s:
+            self.longest_s = took_s
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest since the start, whole ms."""
+        return int(self.longest_s * 1000)
+
+    def percentile_ms(self, fraction: float) -> float:
+        """What so many of the newest did not exceed, ms; 0 if there were none."""
+        ordered = sorted(self.recent_s)
+        if not ordered:
+            return 0.0
+        return ordered[min(int(len(ordered) * fraction), len(ordered) - 1)] * 1000
