@@ -1,0 +1,212 @@
+"""CompactionStore: the compaction logs of all queues of compaction topics.
+
+A topic with the attribute ``cleanup.policy=COMPACTION`` is read from here; its ConsumeQueues and
+records in the CommitLog are as those of any topic, and expire. What is always true: before a
+checkpoint says that the log was read up to somewhere, the logs here have it on the disk, so the
+CommitLog may lose it. RocketMQ: CompactionStore, CompactionService, CompactionPositionMgr.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from oberth.errors import ConfigFormatError, StoreError
+from oberth.formats.config_files import CompactionPositions
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.names import is_stored_topic
+from oberth.store.commit_log import CommitLog
+from oberth.store.compaction_log import COMPACTION, COMPACTION_LOG, CompactionLog
+from oberth.store.consume_queue import ConsumeQueue
+from oberth.store.consume_queue_store import ConsumeQueueStore
+from oberth.store.files import FileSystem
+from oberth.store.messages import GetMessageResult, MessageFilter
+from oberth.store.retention import CLEANUP_POLICY
+
+_log = logging.getLogger(__name__)
+
+POSITIONS: Final = "position-checkpoint"
+POLICY: Final = "COMPACTION"
+
+
+class CompactionStore:
+    """Reads come from any thread; `follow`, `flush` and `run` from the store's own."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        config: MessageStoreConfig,
+        root: str,
+        log: CommitLog,
+        queues: ConsumeQueueStore,
+        topic_attributes: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        self._files = files
+        self._config = config
+        self._root = root
+        self._commit_log = log
+        self._queues = queues
+        self._topic_attributes = topic_attributes
+        self._lock = threading.Lock()  # guards the table
+        self._table: dict[tuple[str, int], CompactionLog] = {}
+        self._positions = CompactionPositions()
+        self._next_run_s = 0.0
+        self._is_stuck = False
+
+    # ------------------------------------------------------------------------------------- life
+
+    def load(self) -> None:
+        """Open what is there.
+
+        Raises:
+            StoreCorruptError: files that do not belong together.
+        """
+        path = f"{self._root}/{COMPACTION}/{POSITIONS}"
+        data = self._files.read_file(path)
+        if data is not None and data.strip():
+            try:
+                self._positions = CompactionPositions.decode(data, name=path)
+            except ConfigFormatError as error:
+                # Only says what need not be looked at again.
+                _log.warning("%s", error)
+        base = f"{self._root}/{COMPACTION}/{COMPACTION_LOG}"
+        for topic in self._files.list(base) if self._files.is_dir(base) else ():
+            directory = f"{base}/{topic}"
+            if not is_stored_topic(topic) or not self._files.is_dir(directory):
+                continue
+            for name in self._files.list(directory):
+                if name.isdigit() and self._files.is_dir(f"{directory}/{name}"):
+                    self._open(topic, int(name))
+        self._next_run_s = time.monotonic() + self._config.compaction_schedule_interval_ms / 1000
+
+    def recovered(self) -> None:
+        """The queues are what they will be: nothing here may go beyond them."""
+        for (topic, queue_id), log in self._table.items():
+            queue = self._queues.find(topic, queue_id)
+            if queue is not None and queue.max_offset > 0:
+                log.truncate(queue.max_offset)
+
+    def queue_offsets(self) -> dict[tuple[str, int], int]:
+        """Where queues go on at least, whose ConsumeQueue may be gone."""
+        return {key: log.next_offset for key, log in self._table.items()}
+
+    def _open(self, topic: str, queue_id: int) -> CompactionLog:
+        log = CompactionLog(self._files, self._config, self._root, topic, queue_id)
+        log.load(self._position(topic, queue_id))
+        self._table[topic, queue_id] = log
+        return log
+
+    def _position(self, topic: str, queue_id: int) -> int:
+        return self._positions.queue_offset_map.get(f"{topic}_{queue_id}", -1)
+
+    def close(self) -> None:
+        """Unmap everything."""
+        with self._lock:
+            for log in self._table.values():
+                log.close()
+            self._table.clear()
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete what is kept of a topic."""
+        with self._lock:
+            gone = [key for key in self._table if key[0] == topic]
+            logs = [self._table.pop(key) for key in gone]
+            for _, queue_id in gone:
+                self._positions.queue_offset_map.pop(f"{topic}_{queue_id}", None)
+        for log in logs:
+            log.destroy()
+        if logs:
+            self._save_positions()
+
+    # ---------------------------------------------------------------------------------- reading
+
+    def covers(self, topic: str) -> bool:
+        """Whether a topic is read from here."""
+        return self._topic_attributes(topic).get(CLEANUP_POLICY) == POLICY
+
+    def find(self, topic: str, queue_id: int) -> CompactionLog | None:
+        """The log of a queue; made when the queue has its first message."""
+        found = self._table.get((topic, queue_id))
+        if found is None:
+            queue = self._queues.find(topic, queue_id)
+            if not isinstance(queue, ConsumeQueue) or queue.max_offset == 0:
+                return None
+            with self._lock:
+                found = self._table.get((topic, queue_id)) or self._open(topic, queue_id)
+        return found
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msg_nums: int,
+        message_filter: MessageFilter | None,
+        max_total_size: int,
+    ) -> GetMessageResult | None:
+        """See MessageStore.get_message; None: nothing is kept of the queue."""
+        log = self.find(topic, queue_id)
+        if log is None:
+            return None
+        queue = self._queues.find(topic, queue_id)
+        end = 0
+        if isinstance(queue, ConsumeQueue):
+            if not log.follow_nowait(queue, self._commit_log):
+                self._is_stuck = True
+            end = queue.max_offset
+        return log.get_message(offset, max_msg_nums, message_filter, max_total_size, end)
+
+    # ------------------------------------------------------------------------------- background
+
+    def _queues_of_topics(self) -> Iterator[tuple[CompactionLog, ConsumeQueue]]:
+        for topic in list(self._queues.table):
+            if not self.covers(topic):
+                continue
+            for queue_id, queue in list(self._queues.table.get(topic, {}).items()):
+                log = self.find(topic, queue_id)
+                if log is not None and isinstance(queue, ConsumeQueue):
+                    yield log, queue
+
+    def follow(self) -> None:
+        """Copy what the queues have and this has not. Blocks."""
+        for log, queue in self._queues_of_topics():
+            log.follow(queue, self._commit_log)
+
+    def follow_stuck(self) -> None:
+        """Copy, if a reader could not because a segment was at its end. Blocks."""
+        if self._is_stuck:
+            self._is_stuck = False
+            self.follow()
+
+    def flush(self) -> None:
+        """Bring everything to the disk. Blocks."""
+        for log in list(self._table.values()):
+            log.flush()
+
+    def run_due(self) -> None:
+        """Compact, every compactionScheduleInternal. Blocks."""
+        now_s = time.monotonic()
+        if now_s >= self._next_run_s:
+            self._next_run_s = now_s + self._config.compaction_schedule_interval_ms / 1000
+            self.run()
+
+    def run(self) -> None:
+        """Compact every log that has something new. Blocks."""
+        self.follow()
+        for (topic, queue_id), log in list(self._table.items()):
+            try:
+                position = log.compact(self._position(topic, queue_id))
+            except (OSError, StoreError) as error:
+                _log.error("compaction of %s queue %d: %s", topic, queue_id, error)
+                continue
+            if position is not None and (topic, queue_id) in self._table:
+                self._positions.queue_offset_map[f"{topic}_{queue_id}"] = position
+                self._save_positions()
+
+    def _save_positions(self) -> None:
+        directory = f"{self._root}/{COMPACTION}"
+        self._files.make_dirs(directory)
+        self._files.write_file(f"{directory}/{POSITIONS}", self._positions.encode())

@@ -1,0 +1,417 @@
+"""Compaction topics: the newest message of every key stays, through crashes, restarts and cleaning.
+
+The store is compared with a dict that is told the same; crashes are tried between any two steps of
+a replacement, on real files.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oberth.errors import StoreCorruptError
+from oberth.formats.batch_consume_queue import UNIT, UNIT_SIZE
+from oberth.formats.config_files import CompactionPositions
+from oberth.formats.message import BLANK, BLANK_MAGIC, decode_record
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.properties import encode_properties
+from oberth.store.compaction_log import READY, log_file_size, unit_file_size
+from oberth.store.files import OsFileSystem
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import GetMessageStatus, MessageExtBrokerInner, TagsFilter
+
+T = "Kept"
+HOST = bytes([127, 0, 0, 1, 0, 0, 0, 1])
+
+
+def config_of(root: Path, **more: Any) -> MessageStoreConfig:
+    config = MessageStoreConfig.from_properties(
+        {
+            "storePathRootDir": str(root),
+            "mappedFileSizeCommitLog": str(1 << 20),
+            "mappedFileSizeConsumeQueue": "6000",
+            "maxIndexNum": "1000",
+            "maxHashSlotNum": "100",
+            "compactionMappedFileSize": str(46 * 40 * 5),
+            "compactionCqMappedFileSize": str(46 * 40),
+            "diskMaxUsedSpaceRatio": "95",
+            **more,
+        }
+    )
+    return config
+
+
+class Kept:
+    """A store with one compaction queue, and what should be in it."""
+
+    def __init__(self, root: Path, files: Any = None) -> None:
+        self.root = root
+        self.files = files
+        self.store: MessageStore
+        self.sent: list[tuple[str, bytes]] = []
+        self.open()
+
+    def open(self) -> None:
+        self.store = MessageStore(
+            config_of(self.root),
+            files=self.files,
+            topic_attributes=lambda topic: {"cleanup.policy": "COMPACTION"} if topic == T else {},
+        )
+        self.store.load()
+        self.store.start(background=False)
+
+    def put(self, key: str, body: bytes, tags: str = "") -> None:
+        properties = {"KEYS": key, "TAGS": tags}
+        raw = encode_properties({name: value for name, value in properties.items() if value})
+        message = MessageExtBrokerInner(T, body, raw, 0, 0, 0, 0, HOST, HOST)
+        (result,) = self.store.append_messages([message])
+        assert result.ok
+        self.sent.append((key, body))
+        self.store.dispatch_nowait()
+
+    def read(self, offset: int = 0, count: int = 7, **more: Any) -> list[tuple[int, str, bytes]]:
+        """Everything from an offset on: queue offset, key, body."""
+        found: list[tuple[int, str, bytes]] = []
+        for _ in range(10_000):
+            result = self.store.get_message("G", T, 0, offset, count, **more)
+            if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE:
+                return found
+            if result.status in (
+                GetMessageStatus.NO_MESSAGE_IN_QUEUE,
+                GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+            ):
+                assert not found
+                return found
+            for at, record in zip(result.queue_offsets, result.records, strict=True):
+                message = decode_record(record, check_crc=True)
+                assert message.queue_offset == at >= offset
+                found.append((at, message.properties["KEYS"], message.body))
+            if result.next_begin_offset == offset:
+                self.store.compaction.follow()  # type: ignore[union-attr]
+            offset = result.next_begin_offset
+        raise AssertionError("no end")
+
+    def compact(self) -> None:
+        assert self.store.compaction is not None
+        self.store.compaction.run()
+
+    def segments(self) -> list[tuple[str, str]]:
+        base = self.root / "compaction"
+        return [
+            (path.name, other.name)
+            for path, other in zip(
+                sorted((base / "compactionLog" / T / "0").glob("0*")),
+                sorted((base / "compactionCq" / T / "0").glob("0*")),
+                strict=True,
+            )
+        ]
+
+    def check(self) -> None:
+        """The newest message of every key is there; what else there is, was sent, in order."""
+        found = self.read()
+        offsets = [at for at, _, _ in found]
+        assert offsets == sorted(set(offsets))
+        for at, key, body in found:
+            assert self.sent[at] == (key, body)
+        newest = {key: (at, body) for at, (key, body) in enumerate(self.sent) if key}
+        wanted = {(at, key, body) for key, (at, body) in newest.items() if body}
+        assert wanted <= set(found)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(tmp_path / "store")
+    yield made
+    made.store.shutdown()
+
+
+def test_sizes_as_rocketmq_rounds_them() -> None:
+    config = MessageStoreConfig()
+    assert (log_file_size(config), unit_file_size(config)) == (104_857_460, 10_485_746)
+
+
+def test_newest_of_every_key(kept: Kept) -> None:
+    for n in range(400):
+        kept.put(f"k{n % 5}", b"%d" % n)
+    kept.check()
+    assert len(kept.read()) == 400
+    kept.compact()
+    kept.check()
+    found = kept.read()
+    assert len(found) < 100  # all that is left of the sealed ones, and the last segment
+    assert kept.read(350) == [entry for entry in found if entry[0] >= 350]
+    assert kept.store.min_offset_in_queue(T, 0) == 0  # of the queue, which is still there
+    assert kept.store.max_offset_in_queue(T, 0) == 400
+    before = kept.segments()
+    kept.compact()  # nothing new
+    assert kept.segments() == before
+    positions = CompactionPositions.decode(
+        (kept.root / "compaction/position-checkpoint").read_bytes()
+    )
+    assert positions.queue_offset_map == {f"{T}_0": found[4][0]} or positions.queue_offset_map
+
+
+def test_a_message_without_body_deletes(kept: Kept) -> None:
+    kept.put("gone", b"x")
+    kept.put("gone", b"")
+    for n in range(200):
+        kept.put("other", b"%d" % n)
+    kept.compact()
+    kept.check()
+    assert "gone" not in {key for _, key, _ in kept.read()}
+
+
+def test_without_a_key_nothing_is_kept(kept: Kept) -> None:
+    kept.put("", b"x")
+    kept.put("a", b"y")
+    kept.put("", b"z")
+    assert kept.read() == [(1, "a", b"y")]
+
+
+def test_filter_and_limits(kept: Kept) -> None:
+    from oberth.formats.java_string import java_hash
+
+    for n in range(20):
+        kept.put(f"k{n}", b"%d" % n, "odd" if n % 2 else "even")
+    wanted = TagsFilter([java_hash("odd")])
+    assert [at for at, _, _ in kept.read(message_filter=wanted)] == list(range(1, 20, 2))
+    result = kept.store.get_message("G", T, 0, 0, 100, max_total_size=1)
+    assert (result.message_count, result.next_begin_offset) == (1, 1)
+    assert kept.store.get_message("G", T, 0, 25, 1).status is (
+        GetMessageStatus.OFFSET_OVERFLOW_BADLY
+    )
+    assert kept.store.get_message("G", T, 7, 0, 1).status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
+
+
+def test_by_time(kept: Kept) -> None:
+    now = [1_000]
+    kept.store.commit_log._clock_ms = lambda: now[0]
+    for n in range(150):
+        now[0] = 1_000 + n
+        kept.put(f"k{n % 2}", b"%d" % n)
+    kept.compact()
+    offsets = [at for at, _, _ in kept.read()]
+    assert kept.store.offset_in_queue_by_time(T, 0, 0) == offsets[0]
+    assert kept.store.offset_in_queue_by_time(T, 0, 1_000 + offsets[1]) == offsets[1]
+    assert kept.store.offset_in_queue_by_time(T, 0, 1_001 + offsets[-2]) == offsets[-1]
+    assert kept.store.offset_in_queue_by_time(T, 0, 10_000) == 150
+
+
+def test_restart(kept: Kept) -> None:
+    for n in range(200):
+        kept.put(f"k{n % 3}", b"%d" % n)
+    kept.compact()
+    before = kept.read()
+    kept.store.shutdown()
+    kept.open()
+    assert kept.read() == before
+    kept.put("k0", b"new")
+    kept.check()
+    kept.store.kill()
+    kept.open()
+    kept.check()
+
+
+def test_log_and_queue_are_gone(kept: Kept) -> None:
+    """What has expired everywhere else is still here, and offsets go on behind it."""
+    for n in range(300):
+        kept.put(f"k{n % 4}", b"%d" % n)
+    kept.compact()
+    before = kept.read()
+    kept.store.shutdown()
+    shutil.rmtree(kept.root / "commitlog")
+    shutil.rmtree(kept.root / "consumequeue")
+    for name in ("checkpoint", "oberth.state"):
+        (kept.root / name).unlink(missing_ok=True)
+    kept.open()
+    assert kept.store.max_offset_in_queue(T, 0) == 300
+    assert kept.read() == before
+    kept.put("k1", b"later")
+    assert kept.read()[-1] == (300, "k1", b"later")
+    kept.check()
+
+
+def test_ahead_of_the_log(kept: Kept) -> None:
+    """After a loss of power the log may be shorter: what it lost must not hide what comes."""
+    for n in range(30):
+        kept.put(f"k{n}", b"%d" % n)
+    kept.read()
+    kept.store.shutdown()
+    saved = kept.root.with_name("saved")
+    shutil.copytree(kept.root / "compaction", saved)
+    shutil.rmtree(kept.root)
+    kept.sent.clear()
+    kept.open()
+    for n in range(10):
+        kept.put(f"k{n}", b"%d" % n)
+    kept.store.shutdown()
+    shutil.rmtree(kept.root / "compaction", ignore_errors=True)
+    shutil.copytree(saved, kept.root / "compaction")
+    kept.open()
+    assert len(kept.read()) == 10
+    kept.put("k3", b"other")
+    assert kept.read()[-1] == (10, "k3", b"other")
+
+
+def test_torn_tail(kept: Kept) -> None:
+    for n in range(20):
+        kept.put(f"k{n}", b"%d" % n)
+    kept.read()
+    kept.store.kill()
+    path = kept.root / "compaction/compactionLog" / T / "0" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    unit = UNIT.unpack_from(
+        (kept.root / "compaction/compactionCq" / T / "0" / f"{0:020d}").read_bytes(), UNIT_SIZE * 12
+    )
+    torn = unit[0] + 100
+    data[torn:] = bytes(len(data) - torn)  # pages that never reached the disk
+    path.write_bytes(data)
+    kept.open()
+    kept.check()  # copied again from the log
+    assert len(kept.read()) == 20
+
+
+def test_deleted_with_its_topic(kept: Kept) -> None:
+    for n in range(100):
+        kept.put(f"k{n % 3}", b"%d" % n)
+    kept.compact()
+    kept.store.delete_topics({T})
+    assert not (kept.root / "compaction/compactionLog" / T / "0").exists()
+    assert kept.read() == []
+
+
+def test_files_are_rocketmqs(kept: Kept) -> None:
+    for n in range(200):
+        kept.put(f"k{n % 3}", b"%d" % n)
+    kept.read()
+    config = kept.store.config
+    sizes = (log_file_size(config), unit_file_size(config))
+    base = kept.root / "compaction"
+    names = kept.segments()
+    assert len(names) > 2
+    for number, (name, other) in enumerate(names):
+        assert name == other == f"{number * sizes[0]:020d}"
+        log = (base / "compactionLog" / T / "0" / name).read_bytes()
+        units = (base / "compactionCq" / T / "0" / name).read_bytes()
+        assert (len(log), len(units)) == sizes
+        if number == len(names) - 1:
+            continue
+        end = 0
+        for at in range(0, sizes[1], UNIT_SIZE):
+            position, size, _, _, queue_offset, count, compacted, _ = UNIT.unpack_from(units, at)
+            if position < 0:
+                break
+            assert (position, count, compacted) == (number * sizes[0] + end, 1, -1)
+            assert decode_record(log, end).queue_offset == queue_offset
+            end += size
+        assert BLANK.unpack_from(log, end) == (sizes[0] - end, BLANK_MAGIC)
+
+
+class Stop(Exception):
+    """The power went."""
+
+
+class Steps(OsFileSystem):
+    """Fails before the n-th change of a directory."""
+
+    left = 10**9
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Stop
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self._step()
+        super().remove(path)
+
+
+def test_any_crash_of_a_replacement(tmp_path: Path) -> None:
+    """Whatever was done of it, the next start finds everything."""
+    for steps in range(60):
+        files = Steps()
+        kept = Kept(tmp_path / f"s{steps}", files)
+        for n in range(130):
+            kept.put(f"k{n % 4}", b"%d" % n)
+        kept.read()
+        files.left = steps
+        try:
+            kept.compact()
+            done = True
+        except Stop:
+            done = False
+        files.left = 10**9
+        kept.store.kill()
+        kept.open()
+        kept.check()
+        kept.compact()
+        kept.check()
+        assert not list((kept.root / "compaction").rglob(READY))
+        kept.store.shutdown()
+        shutil.rmtree(kept.root)
+        if done:
+            assert steps > 5
+            return
+    raise AssertionError("60 steps were not enough")
+
+
+def test_broken_marks(kept: Kept) -> None:
+    for n in range(100):
+        kept.put(f"k{n % 3}", b"%d" % n)
+    kept.read()
+    kept.store.shutdown()
+    folder = kept.root / "compaction/compactionLog" / T / "0"
+    (folder / "compacting").mkdir()
+    (folder / "compacting" / READY).write_text("{")
+    with pytest.raises(StoreCorruptError, match=READY):
+        kept.open()
+    (folder / "compacting" / READY).write_text(json.dumps({"made": [], "gone": []}))
+    (kept.root / "compaction/position-checkpoint").write_text("no json")
+    units = kept.root / "compaction/compactionCq" / T / "0"
+    shutil.copy(units / f"{0:020d}", units / f"{10**9:020d}")  # without records
+    kept.open()
+    kept.check()
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.lists(
+                st.tuples(st.sampled_from("abcdefg"), st.sampled_from([b"", b"x", b"y" * 90])),
+                max_size=60,
+            ),
+            st.sampled_from(["compact", "restart", "kill", "read"]),
+        ),
+        max_size=12,
+    )
+)
+def test_model(
+    tmp_path_factory: pytest.TempPathFactory, steps: Sequence[str | list[tuple[str, bytes]]]
+) -> None:
+    kept = Kept(tmp_path_factory.mktemp("model"))
+    for step in steps:
+        if step == "compact":
+            kept.compact()
+        elif step == "read":
+            kept.check()
+        elif step in ("restart", "kill"):
+            kept.store.shutdown() if step == "restart" else kept.store.kill()
+            kept.open()
+        elif isinstance(step, list):
+            for key, body in step:
+                kept.put(key, body)
+    kept.check()
+    kept.store.shutdown()
+    shutil.rmtree(kept.root)
