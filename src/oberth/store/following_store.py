@@ -1,0 +1,260 @@
+"""A store whose queues and index another process keeps: the one of a broker with dispatch=spark.
+
+It appends, syncs, cleans and answers like any store; only what follows an append is left to the
+dispatcher, whose progress it looks at. While it starts or stops it has queues and index to itself
+(`oberth.store.dispatch_handover`): recovery then dispatches what is left, and notes for the
+dispatcher where to go on.
+
+It never shows more than the dispatcher has said, nor, with synchronous flushing, more than the disk
+has; and never less than before, also while a restarted dispatcher enters messages once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from oberth.errors import OptionError, StoreError
+from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
+from oberth.store.dispatch_handover import (
+    LOCK,
+    WANTED,
+    FileLock,
+    Progress,
+    ProgressFile,
+)
+from oberth.store.dispatch_state import DispatchState
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import QueryMessageResult
+from oberth.store.recovery import RecoveryReport
+from oberth.store.recovery_state import RecoveryState, save_state
+from oberth.store.reput import ReputPosition, ReputService
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oberth.store.commit_log import CommitLog
+    from oberth.store.dispatch import CommitLogDispatcher
+    from oberth.store.running_flags import RunningFlags
+
+_log = logging.getLogger(__name__)
+
+#: How long a start waits for the dispatcher to step aside, and a stop for it to catch up.
+PATIENCE_S: Final = 30.0
+_STOP_PATIENCE_S: Final = 5.0
+_LOOK_S: Final = 0.005
+
+
+class FollowedDispatch(ReputService):
+    """Stands where a store's own dispatch stands: takes in what the dispatcher has done."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        dispatcher: CommitLogDispatcher,
+        flags: RunningFlags,
+        end_offset: Callable[[], int],
+        progress: ProgressFile,
+        begun: ReputPosition,
+    ) -> None:
+        super().__init__(log, dispatcher, flags, end_offset)
+        self.offset = begun.offset
+        self.last_record = begun.last_record
+        self.last_store_timestamp = begun.store_timestamp
+        self._progress = progress
+        self._epoch = 0
+        self.has_all_puts = True
+
+    def start(self) -> None:
+        """No thread: somebody else dispatches."""
+
+    def wake(self) -> None:
+        """Nobody to wake: the dispatcher looks for itself."""
+
+    def shutdown(self, timeout_s: float = _STOP_PATIENCE_S) -> None:
+        """Waits until the dispatcher has come to the log's end, for at most so long."""
+        deadline = time.monotonic() + timeout_s
+        while self.behind_bytes and time.monotonic() < deadline:
+            if not self.dispatch_nowait():
+                time.sleep(_LOOK_S)
+
+    def dispatch_nowait(self, *, notify: bool = True) -> int:
+        """Takes in what the dispatcher has shown; returns the bytes it went forward."""
+        told = self._progress.read()
+        if told is None:
+            return 0
+        limit = min(told.position, self._end_offset())
+        if limit <= self.offset:
+            return 0
+        queues = self._dispatcher.queues
+        if told.epoch != self._epoch:
+            # A new dispatcher may have made files anew: what is open may be the old ones.
+            self._epoch = told.epoch
+            queues.pool.close()
+        grown = self._take_in(limit)
+        forward, self.offset = limit - self.offset, limit
+        self.last_store_timestamp = told.store_timestamp
+        listener = self._dispatcher.bulk_arrival_listener
+        if notify and listener is not None:
+            for topic, queue_id, end in grown:
+                listener(topic, queue_id, end)
+        return forward
+
+    def _take_in(self, limit: int) -> list[tuple[str, int, int]]:
+        """Brings queues up to date; gives topic, number and new end of those that grew."""
+        queues = self._dispatcher.queues
+        before: dict[tuple[str, int], int] = {}
+        known = self.has_all_puts
+        if known:
+            for topic, queue_id, end in self._log.queue_ends():
+                queue = queues.find(topic, queue_id)
+                known = known and queue is not None
+                if queue is None or queue.max_offset < end:
+                    before[topic, queue_id] = 0 if queue is None else queue.max_offset
+        if known:
+            for topic, queue_id in before:
+                queue = queues.find(topic, queue_id)
+                assert queue is not None
+                queue.refresh(limit)
+        else:
+            # New queues have to be looked for, and so have light ones and a slave's.
+            before = {(q.topic, q.queue_id): q.max_offset for q in queues.all_queues()}
+            queues.refresh(limit)
+        return [
+            (queue.topic, queue.queue_id, queue.max_offset)
+            for queue in queues.all_queues()
+            if queue.max_offset > before.get((queue.topic, queue.queue_id), 2**63 if known else 0)
+        ]
+
+
+class FollowingStore(MessageStore):
+    """A MessageStore that is dispatched by another process.
+
+    Raises:
+        OptionError: a setting that needs a dispatch of its own.
+    """
+
+    def __init__(self, config: MessageStoreConfig, **given: Any) -> None:
+        if config.enable_consume_queue_ext:
+            raise OptionError("dispatch=spark does not go with enableConsumeQueueExt=true")
+        super().__init__(config, **given)
+        self._own_dispatch = self.reput
+        self._progress: ProgressFile | None = None
+
+    @contextmanager
+    def _to_itself(self, patience_s: float) -> Iterator[None]:
+        """Has queues and index to itself: asks the dispatcher to step aside, and waits for it."""
+        wanted, lock = FileLock(self.root, WANTED), FileLock(self.root, LOCK)
+        try:
+            wanted.acquire(patience_s)
+            lock.acquire(patience_s)
+            yield
+        finally:
+            lock.close()
+            wanted.close()
+
+    def load(self) -> RecoveryReport:
+        """Opens the files and recovers, alone; then leaves queues and index to the dispatcher.
+
+        Raises:
+            StoreLockedError: another process has the store, or its dispatcher does not step aside.
+        """
+        with self._to_itself(PATIENCE_S):
+            self.reput = self._own_dispatch
+            self.queues.pool.writable = True
+            report = super().load()
+            begun = self.reput.position()
+            super()._write_state(clean=False)
+            self._hand_over(begun)
+        return report
+
+    def _hand_over(self, begun: ReputPosition) -> None:
+        counts: Mapping[str, int] = self.index.safe_counts() if self.index is not None else {}
+        DispatchState(
+            begun.offset, begun.last_record, begun.store_timestamp, begun.queue_end,
+            begun.queue_count, dict(counts), self._settings(), is_whole=True,
+        ).save(self.root)  # fmt: skip
+        for queue in self.queues.all_queues():
+            queue.stream.drop_window()
+        self.queues.pool.writable = False
+        self.queues.pool.close()
+        self._progress = ProgressFile(self.root)
+        self._progress.write(Progress(0, begun.offset, begun.store_timestamp))
+        self.reput = FollowedDispatch(
+            self.commit_log, self.dispatcher, self.flags, self._dispatch_limit, self._progress,
+            begun,
+        )  # fmt: skip
+        light = self.config.enable_lmq or self.config.enable_multi_dispatch
+        self.reput.has_all_puts = not (light or self.config.broker_role is BrokerRole.SLAVE)
+
+    def _settings(self) -> dict[str, str]:
+        usual = MessageStoreConfig().to_properties()
+        own = self.config.to_properties()
+        chosen = {name: value for name, value in own.items() if value != usual.get(name)}
+        chosen.pop("storePathRootDir", None)
+        return {**chosen, "rocketmqLine": str(self.config.line)}
+
+    def _write_state(self, *, clean: bool) -> None:
+        """Nothing: it was written when the dispatcher got queues and index."""
+
+    def checkpoint_now(self, *, clean: bool = False) -> None:
+        """Syncs the log and notes what the dispatcher has on the disk. Blocks."""
+        with self._checkpoint_lock:
+            if clean:
+                try:
+                    with self._to_itself(_STOP_PATIENCE_S):
+                        self._note(clean=True)
+                except StoreError as error:
+                    _log.warning("not closed in order: the dispatcher is busy (%s)", error)
+                    self._note(clean=False)
+                return
+            self._note(clean=False)
+
+    def _note(self, *, clean: bool) -> None:
+        state = DispatchState.load(self.root)
+        if state is None:
+            return
+        self.flush_service.flush_now()
+        if self.flushed_offset < state.position:
+            return
+        done = clean and state.is_whole and state.position == self.max_phy_offset
+        queues: dict[str, dict[int, tuple[int, int, int]]] = {}
+        if done:
+            self.queues.refresh(state.position)
+            for (topic, queue_id), (low, high, end) in self.queues.snapshot().items():
+                queues.setdefault(topic, {})[queue_id] = (low, high, end)
+        values = self.checkpoint.values
+        values.logics_physical_offset = state.position
+        values.logics_msg_timestamp = max(values.logics_msg_timestamp, state.store_timestamp)
+        self.checkpoint.flush()
+        save_state(
+            self.files,
+            self.root,
+            RecoveryState(
+                safe_offset=state.position,
+                last_record=state.last_record,
+                store_timestamp=state.store_timestamp,
+                queue_end=state.queue_end,
+                queue_count=state.queue_count,
+                clean=done,
+                index_counts=dict(state.index_counts),
+                queues=queues,
+            ),
+        )
+        self._state_offset = self.reput.offset
+
+    def shutdown(self) -> None:
+        """Waits for the dispatcher, syncs, marks a clean stop if nothing is left to dispatch."""
+        super().shutdown()
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+    def query_message(self, *arguments: Any, **named: Any) -> QueryMessageResult:
+        """See MessageStore; with what the dispatcher has entered meanwhile."""
+        if self.index is not None:
+            self.index.refresh()
+        return super().query_message(*arguments, **named)

@@ -1,0 +1,78 @@
+"""What store and dispatcher tell each other: layouts, locks, files that are absent or torn."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oberth.errors import StoreLockedError
+from oberth.store.dispatch_handover import (
+    LOCK,
+    PROGRESS,
+    FileLock,
+    Progress,
+    ProgressFile,
+)
+from oberth.store.dispatch_state import STATE, DispatchState
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(INT64, INT64, INT64)
+def test_progress_comes_as_it_was_told(
+    tmp_path_factory: pytest.TempPathFactory, epoch: int, position: int, timestamp: int
+) -> None:
+    root = str(tmp_path_factory.mktemp("store"))
+    writer, reader = ProgressFile(root), ProgressFile(root)
+    assert reader.read() is None
+    told = Progress(epoch, position, timestamp)
+    writer.write(told)
+    assert reader.read() == told
+    raw = (Path(root) / PROGRESS).read_bytes()
+    assert [int.from_bytes(raw[at : at + 8], "big", signed=True) for at in (0, 8, 16)] == [*told]
+    writer.close()
+    reader.close()
+
+
+def test_a_torn_progress_is_none(tmp_path: Path) -> None:
+    file = ProgressFile(str(tmp_path))
+    file.write(Progress(1, 2, 3))
+    path = tmp_path / PROGRESS
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert file.read() is None
+        path.write_bytes(whole[:at])
+        assert file.read() is None
+    file.close()
+
+
+def test_a_state_comes_back_and_junk_is_none(tmp_path: Path) -> None:
+    assert DispatchState.load(str(tmp_path)) is None
+    (tmp_path / "oberth").mkdir()
+    state = DispatchState(7, 3, 99, 6, 2, {"20260101000000000": 5}, {"dispatch": "spark"}, True)
+    state.save(str(tmp_path))
+    assert DispatchState.load(str(tmp_path)) == state
+    for junk in (b"", b"{", b"[]", b'{"position": "x"}', b"\xff"):
+        (tmp_path / STATE).write_bytes(junk)
+        assert DispatchState.load(str(tmp_path)) is None
+
+
+def test_one_has_the_lock(tmp_path: Path) -> None:
+    one, other = FileLock(str(tmp_path), LOCK), FileLock(str(tmp_path), LOCK)
+    assert one.acquire_nowait()
+    taken = [other.is_taken]
+    with pytest.raises(StoreLockedError, match=r"dispatch\.lock: held for more than 0\.02 s"):
+        other.acquire(0.02)
+    one.release()
+    taken.append(other.is_taken)
+    assert taken == [True, False]
+    other.acquire(0.02)
+    other.close()
+    assert one.acquire_nowait()
+    one.close()
+    assert os.path.exists(tmp_path / LOCK)
