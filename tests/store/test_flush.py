@@ -5,13 +5,16 @@ Group commit is shown by counting syncs; timeouts and failed syncs by their stat
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
+from oberth.store import flush
 from oberth.store.commit_log import CommitLog
 from oberth.store.files import Mapping, OsFileSystem
 from oberth.store.flush import FlushService
@@ -230,3 +233,106 @@ def test_the_transient_pool_hides_what_is_not_committed(tmp_path: Path) -> None:
         rig.service.flush_now()
     assert rig.log.max_offset == rig.log.queue.max_wrote_offset
     rig.log.queue.close()
+
+
+class Callers:
+    """Threads that wait for a put each, behind a leader whose sync the gate holds."""
+
+    def __init__(self, rig: Rig, count: int) -> None:
+        rig.files.gate.clear()
+        self.statuses: list[PutMessageStatus] = []
+        self.threads = [threading.Thread(target=self._wait, args=(rig.service, rig.put()))]
+        self.threads[0].start()
+        assert rig.files.entered.wait(10)
+        for _ in range(count - 1):
+            thread = threading.Thread(target=self._wait, args=(rig.service, rig.put()))
+            self.threads.append(thread)
+            thread.start()
+        wait_until(lambda: len(rig.service._waiters) == count - 1)
+
+    def _wait(self, service: FlushService, end_offset: int) -> None:
+        self.statuses.append(service.wait_durable(end_offset))
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_each_woken_caller_wakes_the_next_and_the_last_one_the_next_leader(
+    sync_rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = sync_rig.service
+    monkeypatch.setattr(flush, "_WAKE_S_MIN", 60.0)
+    answered_left: list[int] = []
+    wake_next = service._wake_next
+
+    def spy() -> None:
+        answered_left.append(len(service._answered))
+        wake_next()
+
+    monkeypatch.setattr(service, "_wake_next", spy)
+    callers = Callers(sync_rig, 10)
+    sync_rig.files.gate.set()
+    callers.join()
+    assert callers.statuses == [PutMessageStatus.PUT_OK] * 10
+    # The first sync covers its leader alone; the second one's leader begins to wake the others.
+    assert answered_left == [0, *range(8, -1, -1)]
+    assert sync_rig.files.syncs == 2
+    assert not service._leading
+
+
+def test_callers_are_woken_together_when_their_turn_takes_too_long(
+    sync_rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = sync_rig.service
+    monkeypatch.setattr(flush, "_WAKE_S_MIN", -60.0)
+    callers = Callers(sync_rig, 10)
+    sync_rig.files.gate.set()
+    callers.join()
+    assert callers.statuses == [PutMessageStatus.PUT_OK] * 10
+    assert not service._leading
+    assert service.wait_durable(sync_rig.put()) is PutMessageStatus.PUT_OK
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals a thread")
+@pytest.mark.parametrize("duty", ["waits", "leads"])
+def test_a_wait_that_is_interrupted_holds_nobody_up(
+    sync_rig: Rig, duty: str, request: pytest.FixtureRequest
+) -> None:
+    """Ctrl-C in the main thread, while it waits for the sync of another one or syncs itself."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("only the main thread handles signals")
+    # It may be ignored here, as in what a script starts in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    service, files = sync_rig.service, sync_rig.files
+    callers = Callers(sync_rig, 3) if duty == "waits" else None
+    files.gate.clear()
+
+    def interrupt() -> None:
+        if duty == "waits":
+            wait_until(lambda: len(service._waiters) == 3)
+        else:
+            files.entered.wait(10)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    end = sync_rig.put()
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        service.wait_durable(end)
+    interrupter.join(10)
+    files.gate.set()
+    if callers is not None:
+        callers.join()
+        assert callers.statuses == [PutMessageStatus.PUT_OK] * 3
+    assert not service._leading
+    assert service.wait_durable(sync_rig.put()) is PutMessageStatus.PUT_OK

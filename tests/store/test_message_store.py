@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -465,3 +466,46 @@ def test_dispatchers_and_listeners_see_every_record_in_order(tmp_path: Path) -> 
     assert seen == offsets
     assert arrivals[:3] == [("t", 0, 1), ("t", 1, 1), ("t", 0, 2)]
     store.shutdown()
+
+
+def test_what_stands_in_for_a_lost_message_is_handed_out_once(tmp_path: Path) -> None:
+    """The queue is built over a damaged record; RocketMQ reads such a queue too (see interop)."""
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 20
+    )
+    with MessageStore(config) as store:
+        messages = [MessageExtBrokerInner("t", b"%d" % n, b"TAGS\x01a\x02") for n in range(10)]
+        results = store.put_messages(messages)
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as segment:
+        for lost in (4, 5):
+            segment.seek(results[lost].commit_log_offset + 4)
+            segment.write(bytes(4))
+    shutil.rmtree(tmp_path / "consumequeue")
+    kept = [n for n in range(10) if n not in (4, 5)]
+    with MessageStore(config) as store:
+        for message_filter in (None, TagsFilter(frozenset([java_hash("a")]))):
+            found = store.get_message("g", "t", 0, 0, 32, message_filter)
+            assert (found.message_count, found.next_begin_offset) == (8, 10)
+            assert found.commit_log_offsets == [results[n].commit_log_offset for n in kept]
+            assert list(found.queue_offsets) == kept
+        units = store.iterate_consume_queue("t", 0, 0, 10)
+        assert [unit.is_pre_blank for unit in units] == [n in (4, 5) for n in range(10)]
+        assert store.iterate_consume_queue("t", 0, 4, 1)[0].is_pre_blank
+        statistics = store.queue_statistics("t", 0)
+        assert statistics is not None
+        assert (statistics.message_count, statistics.missing_count) == (8, 2)
+        # Whoever asks for the lost one alone gets the next one, and it once more if he reads on.
+        alone = store.get_message("g", "t", 0, 5, 1)
+        assert alone.commit_log_offsets == [results[6].commit_log_offset]
+
+
+def test_the_store_of_a_dledger_broker_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """Its messages are in dledger-n0; without a CommitLog its queues would look like left-overs."""
+    config = MessageStoreConfig(store_path_root_dir=str(tmp_path))
+    with MessageStore(config) as store:
+        assert store.put_message(MessageExtBrokerInner("t", b"x")).ok
+    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
+    shutil.rmtree(tmp_path / "commitlog")
+    with pytest.raises(StoreCorruptError, match="dledger-n0: the log of a DLedger broker"):
+        MessageStore(config).load()
+    assert (tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}").stat().st_size

@@ -225,6 +225,17 @@ def test_many_dirty_streams_are_written_by_whoever_appends(
     pool.close()
 
 
+def test_many_dirty_bytes_are_written_by_whoever_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_stream, "DIRTY_BYTES_MAX", 50)
+    pool = FilePool(Recorder())
+    for n in range(23):
+        append(TailStream(pool, f"{tmp_path}/{n}", FILE_SIZE), b"x" * 10)
+    assert pool.dirty_streams <= 5
+    pool.close()
+
+
 def test_files_of_length_zero_count_as_absent(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}").write_bytes(b"a" * FILE_SIZE)
     (tmp_path / f"{FILE_SIZE:020d}").write_bytes(b"")

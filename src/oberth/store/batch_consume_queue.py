@@ -272,6 +272,21 @@ class BatchConsumeQueue:
         else:
             self._min_offset = self.max_offset if self._stop > self._first else -1
 
+    def readable_from(self, log_min_offset: int) -> int:
+        """What min_offset would be if the CommitLog began there; -1 in an empty queue."""
+        unit = self._at(self._place(lambda unit: unit.commit_log_offset >= log_min_offset))
+        if unit is not None:
+            return max(unit.message_base_offset, self.min_offset)
+        return self.max_offset if self._stop > self._first else -1
+
+    def log_offset_behind(self, queue_offset: int) -> int:
+        """Where in the CommitLog everything ends that this queue holds below a queue offset.
+
+        A batch that goes beyond the queue offset does not count.
+        """
+        unit = self._at(self._place(lambda unit: unit.next_offset > queue_offset) - 1)
+        return 0 if unit is None else unit.commit_log_offset + unit.record_size
+
     def delete_expired(self, log_min_offset: int) -> int:
         """Deletes files, never the last, whose last record is gone from the CommitLog."""
         stream = self.stream

@@ -21,12 +21,13 @@ from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.files import FileSystem
 from oberth.store.index_service import IndexService
+from oberth.store.mapped_file import MappedFile
+from oberth.store.retention import HOUR_MS, Retention
 from oberth.store.running_flags import RunningFlag, RunningFlags
 
 _log = logging.getLogger(__name__)
 # A request by hand is good for this many runs, as in RocketMQ.
 MANUAL_RUNS = 20
-_HOUR_MS = 3_600_000
 
 
 def clamp(value: float, low: float, high: float) -> float:
@@ -48,6 +49,7 @@ class CleanService:
         queue_directory: str,
         clock_ms: Callable[[], int],
         checkpoint: Callable[[], None],
+        retention: Retention,
     ) -> None:
         self._config = config
         self._files = files
@@ -58,6 +60,7 @@ class CleanService:
         self._queue_directory = queue_directory
         self._clock_ms = clock_ms
         self._checkpoint = checkpoint
+        self._retention = retention
         self._manual_runs = 0
         self._clean_immediately = False
         self._last_min_offset = 0
@@ -126,6 +129,7 @@ class CleanService:
         by_time = self.is_time_to_delete()
         manual = self._manual_runs > 0
         deleted = 0
+        self._retention.expire()
         if by_disk or by_time or manual:
             if manual:
                 self._manual_runs -= 1
@@ -134,13 +138,17 @@ class CleanService:
                 # A queue's last units must be on the disk before the records they count are gone:
                 # after a crash nothing else would say where the queue had got to.
                 self._checkpoint()
+            held = self._retention.held()
+            if held is not None and self._forces:
+                self._warn_of_reserved(held.topic, held.commit_log_offset)
             deleted = self._commit_log.queue.delete_expired_by_time(
-                config.file_reserved_time_hours * _HOUR_MS,
+                config.file_reserved_time_hours * HOUR_MS,
                 config.delete_commit_log_files_interval_ms,
                 config.destroy_mapped_file_interval_forcibly_ms,
-                clean_immediately=self._clean_immediately and config.clean_file_forcibly_enable,
+                clean_immediately=self._forces,
                 batch_max=config.delete_file_batch_max,
                 now_ms=self._clock_ms(),
+                keep_from=None if held is None else held.commit_log_offset,
             )
             if deleted:
                 _log.info(
@@ -153,11 +161,24 @@ class CleanService:
         self._follow_log()
         return deleted
 
+    @property
+    def _forces(self) -> bool:
+        """Whether young segments go too, because the disk is too full."""
+        return self._clean_immediately and self._config.clean_file_forcibly_enable
+
+    def _warn_of_reserved(self, topic: str, offset: int) -> None:
+        segments = self._commit_log.queue.segments
+        if len(segments) > 1 and segments[0].end_offset > offset:
+            _log.error(
+                "the disk is too full: messages from %d on are deleted although reserve.time of "
+                "topic %s keeps them", offset, topic,
+            )  # fmt: skip
+
     def _something_expired(self) -> bool:
         segments = self._commit_log.queue.segments
         if len(segments) < 2:
             return False
-        expired_ms = self._config.file_reserved_time_hours * _HOUR_MS
+        expired_ms = self._config.file_reserved_time_hours * HOUR_MS
         age_ms = self._clock_ms() - segments[0].modified_time_ms()
         return self._clean_immediately or age_ms >= expired_ms
 
@@ -175,18 +196,42 @@ class CleanService:
         low = self._commit_log.min_offset
         if low > self._last_min_offset:
             self._last_min_offset = low
-            self._queues.delete_expired(low)
+            self._retention.follow_log(low)
             if self._index is not None:
                 self._index.delete_expired(low)
 
     def preview(self) -> list[tuple[str, int, float]]:
         """Segments that the next run would delete: path, bytes, age in hours."""
         now = self._clock_ms()
-        expired = self._config.file_reserved_time_hours * _HOUR_MS
-        found: list[tuple[str, int, float]] = []
+        return [
+            (
+                os.fspath(segment.path),
+                segment.file_size,
+                (now - segment.modified_time_ms()) / HOUR_MS,
+            )
+            for segment in self.leaving()
+        ]
+
+    def leaving(self) -> list[MappedFile]:
+        """The segments that the next run would delete, if the hour or the disk asks for one."""
+        now = self._clock_ms()
+        expired = self._config.file_reserved_time_hours * HOUR_MS
+        held = None if self._forces else self._retention.held()
+        found: list[MappedFile] = []
         for segment in self._commit_log.queue.segments[:-1]:
-            age = now - segment.modified_time_ms()
-            if age < expired and not self._clean_immediately:
+            if not self._forces and (
+                now - segment.modified_time_ms() < expired
+                or (held is not None and segment.end_offset > held.commit_log_offset)
+            ):
                 break
-            found.append((os.fspath(segment.path), segment.file_size, age / _HOUR_MS))
+            found.append(segment)
         return found[: self._config.delete_file_batch_max]
+
+    def due(self) -> str | None:
+        """Why a run now would delete segments: disk, time or hand; None: it would not."""
+        limit = min(self._used_ratio, self._forced_ratio, self._warning_ratio)
+        if any(ratio > limit for ratio in self.disk_ratios()):
+            return "disk"
+        if self.is_time_to_delete():
+            return "time"
+        return "hand" if self._manual_runs else None

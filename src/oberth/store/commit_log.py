@@ -55,6 +55,7 @@ from oberth.formats.sys_flag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from oberth.store.durations import Durations
 from oberth.store.files import Clock, FileSystem
 from oberth.store.mapped_file import MappedFile
 from oberth.store.mapped_file_queue import MappedFileQueue
@@ -147,6 +148,7 @@ class CommitLog:
         self._light_queue_count = 0
         self._put_lock = threading.Lock()  # guards everything that an append changes
         self._locked_since = 0.0
+        self.append_times = Durations()
         # Store times never go back, whatever the clock does: recovery tells stale records by them.
         self.last_store_timestamp = 0
         self._erase_to = 0
@@ -228,6 +230,14 @@ class CommitLog:
         entry = self._topics.get(topic)
         return 0 if entry is None else entry.offsets.get(queue_id, 0)
 
+    def queue_ends(self) -> list[tuple[str, int, int]]:
+        """Topic, queue and next offset of every queue that was put to."""
+        return [
+            (name, queue_id, offset)
+            for name, topic in list(self._topics.items())
+            for queue_id, offset in list(topic.offsets.items())
+        ]
+
     def raise_queue_offset(self, topic: str, queue_id: int, offset: int) -> None:
         """Sets a queue's next offset if it is lower."""
         with self._put_lock:
@@ -293,11 +303,12 @@ class CommitLog:
             busy = PutMessageResult(PutMessageStatus.OS_PAGE_CACHE_BUSY)
             return [busy] * len(messages)
         with self._put_lock:
-            self._locked_since = time.monotonic()
+            since = self._locked_since = time.monotonic()
             try:
                 return self._append(messages)
             finally:
                 self._locked_since = 0.0
+                self.append_times.add(time.monotonic() - since)
 
     def _append(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
         """The hot path: about 2 us a message in a burst, half of it packing the header."""

@@ -1,8 +1,9 @@
 """ConsumeQueue: one queue of one topic, an index into the CommitLog by queue offset.
 
-The unit of queue offset N lies at byte N * 20, always: where RocketMQ would append at the wrong
-place because a record is missing in the log, the place stays filled with (0, 2**31-1, 0), like the
-front of a queue that does not begin at its first file's start. Readers skip these *fillers*.
+The unit of queue offset N lies at byte N * 20, always. The front of a queue that does not begin at
+its first file's start is filled with (0, 2**31-1, 0). Where RocketMQ would append at the wrong
+place because a record is missing in the log, a copy of the following unit, a *stand-in*, takes the
+place: its readers get that message there. Ours skip both kinds.
 
 Units appear in the order of the CommitLog, so their offsets only grow; every search relies on it.
 
@@ -287,7 +288,9 @@ class ConsumeQueue:
                 # No log of that length holds so many records: the number itself is damaged.
                 return self._put_conflicting(queue_offset, unit, end_offset)
             log.warning("%s: %d messages are missing in the log before %d", self, gap, queue_offset)
-            stream.fill(position, PRE_BLANK)
+            # Stand-ins, not pre-blanks: RocketMQ's readers take a pre-blank in the middle for a
+            # message at offset 0, and leave out all of the log's first segment behind it.
+            stream.fill(position, unit)
         elif position < stream.end:
             return self._put_conflicting(queue_offset, unit, end_offset)
         stream.make_room()
@@ -331,13 +334,13 @@ class ConsumeQueue:
         return self.put(offset, size, tags_code, queue_offset)
 
     def _is_free(self, queue_offset: int, unit: bytes) -> bool:
-        """Whether the place holds filler, or a unit that is out of order and hence misplaced."""
+        """Whether the place holds no message, or a unit out of order and hence misplaced."""
         at = max(queue_offset - 1, self.stream.first_start // UNIT_SIZE)
         data = self.stream.read(at * UNIT_SIZE, (queue_offset + 1 - at) * UNIT_SIZE)
         if len(data) < UNIT_SIZE:
             return False
         here = data[-UNIT_SIZE:]
-        if here == PRE_BLANK:
+        if here == PRE_BLANK or here == self._read(queue_offset + 1, 1):
             return True
         if at == queue_offset or data[:UNIT_SIZE] == PRE_BLANK:
             return False
@@ -487,6 +490,21 @@ class ConsumeQueue:
             tags_code = _unpack_from(self._read(message, 1))[2]
             if is_ext_address(tags_code):
                 self.ext.truncate_by_min(tags_code)
+
+    def readable_from(self, log_min_offset: int) -> int:
+        """What min_offset would be if the CommitLog began there."""
+        start, stop = self._min_offset, self.max_offset
+        message = self._next_message(self.first_at_or_behind(log_min_offset, start, stop), stop)
+        return stop if message is None else message
+
+    def log_offset_behind(self, queue_offset: int) -> int:
+        """Where in the CommitLog everything ends that this queue holds below a queue offset."""
+        number = self._last_message(min(queue_offset, self.max_offset))
+        if number is None:
+            return 0
+        offset, size, _ = _unpack_from(self._read(number, 1))
+        end: int = offset + size
+        return end
 
     def delete_expired(self, log_min_offset: int) -> int:
         """Deletes files, never the last, whose last record is gone from the CommitLog.

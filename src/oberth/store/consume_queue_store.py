@@ -73,6 +73,8 @@ class ConsumeQueueStore:
         self._stale: list[Queue] = []
         self._stale_log_end = 0
         self._corrected_for = -1
+        # Where queues begin later than the log; replaced as a whole, see `retention`.
+        self.floors: dict[QueueKey, int] = {}
 
     # Opening and closing
 
@@ -300,7 +302,7 @@ class ConsumeQueueStore:
         if log_min_offset == self._corrected_for:
             return
         for queue in self.all_queues():
-            queue.correct_min_offset(log_min_offset)
+            queue.correct_min_offset(self._low(queue, log_min_offset))
         self._corrected_for = log_min_offset
 
     def delete_expired(self, log_min_offset: int, *, pause_ms: int | None = None) -> int:
@@ -317,12 +319,26 @@ class ConsumeQueueStore:
             pause_ms = self.config.delete_consume_queue_files_interval_ms
         total = 0
         for queue in self.all_queues():
-            deleted = queue.delete_expired(log_min_offset)
-            queue.correct_min_offset(log_min_offset)
+            low = self._low(queue, log_min_offset)
+            deleted = queue.delete_expired(low)
+            queue.correct_min_offset(low)
             if deleted and pause_ms:
                 time.sleep(pause_ms / 1000)
             total += deleted
         return total
+
+    def follow_floor(self, topic: str, queue_id: int, log_min_offset: int) -> None:
+        """Deletes one queue's files below its floor and corrects its min offset."""
+        queue = self.find(topic, queue_id)
+        if queue is not None:
+            low = self._low(queue, log_min_offset)
+            queue.delete_expired(low)
+            queue.correct_min_offset(low)
+
+    def _low(self, queue: Queue, log_min_offset: int) -> int:
+        if not self.floors:
+            return log_min_offset
+        return max(log_min_offset, self.floors.get((queue.topic, queue.queue_id), 0))
 
     def destroy_queue(self, topic: str, queue_id: int) -> None:
         """Deletes a queue; if it is used again it starts at 0."""

@@ -14,6 +14,11 @@ SYNC_FLUSH is group commit: whoever needs a sync first becomes the leader and sy
 appended before; those that come meanwhile wait for the next sync, which one of them leads. So one
 caller pays one sync and no hand-over between threads, and sixty-four callers share one.
 
+After a sync those it covers are woken one by one, each by the one before it, and the next leader
+last. Woken all at once they would only queue for the GIL, two switches each instead of one, and by
+the time the next leader runs most of them have put again and are covered by its sync. A turn that
+takes longer than the sync did (callers that compute between puts) is cut short: all are woken.
+
 RocketMQ: GroupCommitService, FlushRealTimeService, CommitRealTimeService.
 """  # noqa: E501 - the table
 
@@ -22,7 +27,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from enum import Enum
 
 from oberth.errors import StoreFullError
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
@@ -36,30 +43,48 @@ Done = Callable[[PutMessageStatus], None]
 # How often an idle group commit thread looks whether something was left unflushed, seconds.
 _IDLE_S = 0.5
 _SHUTDOWN_ROUNDS = 10
+# Callers are woken one by one for as long as their sync took, but at least so many seconds.
+_WAKE_S_MIN = 0.001
+
+
+class _Duty(Enum):
+    """What a woken caller does before it returns."""
+
+    NONE = 0
+    WAKE = 1  # wakes the next one
+    LEAD = 2  # syncs
 
 
 class _Waiter:
-    """One put that waits until the log is durable up to an offset."""
+    """One put that waits until the log is durable up to an offset: a caller, or a callback."""
 
-    __slots__ = ("deadline", "done", "end_offset", "leads", "lock", "status")
+    __slots__ = ("deadline", "done", "duty", "end_offset", "lock", "status")
 
-    def __init__(self, end_offset: int, deadline: float, done: Done | None) -> None:
-        self.end_offset = end_offset
-        self.deadline = deadline
+    def __init__(self, done: Done | None = None) -> None:
+        self.end_offset = 0
+        self.deadline = 0.0
         self.done = done
-        self.leads = False
+        self.duty = _Duty.NONE
         self.status = PutMessageStatus.FLUSH_DISK_TIMEOUT
-        self.lock: threading.Lock | None = None
-        if done is None:
-            self.lock = threading.Lock()
-            self.lock.acquire()
+        self.lock = threading.Lock()  # held while its caller has to wait
+        self.lock.acquire()
 
-    def finish(self, status: PutMessageStatus) -> None:
-        self.status = status
+    def finish(self) -> None:
+        """Tells who waits."""
         if self.done is not None:
-            self.done(status)
-        elif self.lock is not None:
+            self.done(self.status)
+        else:
             self.lock.release()
+
+
+class _CallerWaiters(threading.local):
+    """A thread waits for one put at a time, so one waiter serves all its life.
+
+    It is None while in use: a wait that an exception ended, or that a signal's handler waits
+    within, never shares it.
+    """
+
+    waiter: _Waiter | None = None
 
 
 class FlushService:
@@ -81,8 +106,13 @@ class FlushService:
         self._flags = flags
         self._on_flushed = on_flushed
         self.is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._lock = threading.Lock()  # guards _waiters, _leading
+        self._callers = _CallerWaiters()
+        self._lock = threading.Lock()  # guards _waiters, _answered, _leading, _wake_until
         self._waiters: list[_Waiter] = []
+        # Callers that a sync has answered and nobody has woken yet.
+        self._answered: deque[_Waiter] = deque()
+        self._wake_until = 0.0
+        # Whether somebody syncs, or is going to once the answered have been woken.
         self._leading = False
         self._wake_flush = threading.Event()
         self._wake_commit = threading.Event()
@@ -122,7 +152,8 @@ class FlushService:
         with self._lock:
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            waiter.finish(self._status_of(waiter))
+            waiter.status = self._status_of(waiter.end_offset)
+            waiter.finish()
 
     # Waiting for durability
 
@@ -135,26 +166,48 @@ class FlushService:
         if self._queue.flushed_where >= end_offset:
             return PutMessageStatus.PUT_OK
         timeout_s = self._config.sync_flush_timeout_ms / 1000
-        waiter = _Waiter(end_offset, time.monotonic() + timeout_s, None)
+        callers = self._callers
+        waiter = callers.waiter or _Waiter()
+        callers.waiter = None
         with self._lock:
             lead_now = not self._leading
             if lead_now:
                 self._leading = True
             else:
+                waiter.end_offset = end_offset
+                waiter.deadline = time.monotonic() + timeout_s
+                waiter.duty = _Duty.NONE
                 self._waiters.append(waiter)
         if lead_now:
             self._lead()
-            return self._status_of(waiter)
-        assert waiter.lock is not None
-        if not waiter.lock.acquire(timeout=timeout_s):
+            status = self._status_of(end_offset)
+        else:
+            status = self._wait(waiter, timeout_s)
+        callers.waiter = waiter
+        return status
+
+    def _wait(self, waiter: _Waiter, timeout_s: float) -> PutMessageStatus:
+        """Blocks until the waiter is answered, does its duty and returns its status."""
+        try:
+            if not waiter.lock.acquire(timeout=timeout_s):
+                with self._lock:
+                    if waiter in self._waiters:
+                        self._waiters.remove(waiter)
+                        return PutMessageStatus.FLUSH_DISK_TIMEOUT
+                waiter.lock.acquire()
+        except BaseException:  # a KeyboardInterrupt, say: others must not wait for this one
             with self._lock:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-                    return PutMessageStatus.FLUSH_DISK_TIMEOUT
-            waiter.lock.acquire()
-        if waiter.leads:
+                for waiting in (self._waiters, self._answered):
+                    if waiter in waiting:
+                        waiting.remove(waiter)
+            if waiter.duty is not _Duty.NONE:
+                self._wake_next()
+            raise
+        if waiter.duty is _Duty.WAKE:
+            self._wake_next()
+        elif waiter.duty is _Duty.LEAD:
             self._lead()
-            return self._status_of(waiter)
+            return self._status_of(waiter.end_offset)
         return waiter.status
 
     def when_durable(self, end_offset: int, done: Done) -> None:
@@ -166,52 +219,73 @@ class FlushService:
         if self._queue.flushed_where >= end_offset:
             done(PutMessageStatus.PUT_OK)
             return
-        deadline = time.monotonic() + self._config.sync_flush_timeout_ms / 1000
+        waiter = _Waiter(done)
+        waiter.end_offset = end_offset
+        waiter.deadline = time.monotonic() + self._config.sync_flush_timeout_ms / 1000
         with self._lock:
-            self._waiters.append(_Waiter(end_offset, deadline, done))
+            self._waiters.append(waiter)
             wake = not self._leading
         if wake:
             self._wake_flush.set()
 
-    def _status_of(self, waiter: _Waiter) -> PutMessageStatus:
-        if self._queue.flushed_where >= waiter.end_offset:
+    def _status_of(self, end_offset: int) -> PutMessageStatus:
+        if self._queue.flushed_where >= end_offset:
             return PutMessageStatus.PUT_OK
         return PutMessageStatus.FLUSH_DISK_TIMEOUT
 
     def _lead(self) -> None:
-        """Syncs, answers those whom that covers, and hands the lead on if others wait."""
-        while True:
-            self._commit(0)
+        """Syncs, answers those whom that covers, and begins to wake them."""
+        self._commit(0)
+        began = time.monotonic()
+        try:
             synced = self._flush_to_end()
-            flushed = self._queue.flushed_where
-            next_leader: _Waiter | None = None
-            answered: list[tuple[_Waiter, PutMessageStatus]] = []
-            now = time.monotonic()
-            with self._lock:
-                waiting: list[_Waiter] = []
+        except BaseException:
+            self._wake_next()
+            raise
+        now = time.monotonic()
+        flushed = self._queue.flushed_where
+        callbacks: list[_Waiter] = []
+        with self._lock:
+            waiting: list[_Waiter] = []
+            for waiter in self._waiters:
+                if waiter.end_offset <= flushed:
+                    waiter.status = PutMessageStatus.PUT_OK
+                elif waiter.deadline <= now or not synced:
+                    waiter.status = PutMessageStatus.FLUSH_DISK_TIMEOUT
+                else:
+                    waiting.append(waiter)
+                    continue
+                (callbacks if waiter.done is not None else self._answered).append(waiter)
+            self._waiters = waiting
+            self._wake_until = now + max(now - began, _WAKE_S_MIN)
+        for waiter in callbacks:
+            waiter.finish()
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        """Wakes the next answered caller; after the last one, or in time, the next leader."""
+        answered = self._answered
+        with self._lock:
+            if answered and time.monotonic() < self._wake_until:
+                waiter = answered.popleft()
+                waiter.duty = _Duty.WAKE
+                woken = [waiter]
+            else:
+                woken = []
                 for waiter in self._waiters:
-                    if waiter.end_offset <= flushed:
-                        answered.append((waiter, PutMessageStatus.PUT_OK))
-                    elif waiter.deadline <= now or not synced:
-                        answered.append((waiter, PutMessageStatus.FLUSH_DISK_TIMEOUT))
-                    elif next_leader is None and waiter.lock is not None:
-                        next_leader = waiter
-                    else:
-                        waiting.append(waiter)
-                self._waiters = waiting
-                again = next_leader is None and bool(waiting)
-                if next_leader is not None:
-                    next_leader.leads = True
-                elif not again:
+                    if waiter.done is None:
+                        waiter.duty = _Duty.LEAD
+                        self._waiters.remove(waiter)
+                        woken.append(waiter)
+                        break
+                else:
                     self._leading = False
-            for waiter, status in answered:
-                waiter.finish(status)
-            if next_leader is not None:
-                assert next_leader.lock is not None
-                next_leader.lock.release()
-                return
-            if not again:
-                return
+                    if self._waiters:
+                        self._wake_flush.set()
+                woken += answered
+                answered.clear()
+        for waiter in woken:
+            waiter.lock.release()
 
     def _flush_to_end(self) -> bool:
         """Syncs everything that could be read when it was called; False if it cannot be done."""
@@ -251,21 +325,28 @@ class FlushService:
             self._wake_flush.set()
 
     def flush_now(self) -> int:
-        """Commits and syncs everything; returns up to where the log is on the disk."""
-        self._commit(0)
-        self._flush_to_end()
+        """Commits and syncs everything, answers those who waited for it.
+
+        Returns up to where the log is on the disk.
+        """
+        if not self._lead_if_nobody_does():
+            self._commit(0)
+            self._flush_to_end()
         return self._queue.flushed_where
+
+    def _lead_if_nobody_does(self) -> bool:
+        with self._lock:
+            if self._leading:
+                return False
+            self._leading = True
+        self._lead()
+        return True
 
     def _run_group_commit(self) -> None:
         while not self._stopped.is_set():
             self._wake_flush.wait(_IDLE_S)
             self._wake_flush.clear()
-            with self._lock:
-                lead = not self._leading
-                if lead:
-                    self._leading = True
-            if lead:
-                self._lead()
+            self._lead_if_nobody_does()
 
     def _run_flush(self) -> None:
         config = self._config

@@ -43,6 +43,8 @@ class MappedFileQueue:
         self.flushed_where = 0
         self.committed_where = 0
         self.store_timestamp = 0
+        self.advice: int | None = None
+        """A hint for every segment, ``mmap.MADV_…``; see `advise`."""
         self._writable = writable
         self._allocate = allocate
         self._transient_pool = transient_pool
@@ -87,7 +89,15 @@ class MappedFileQueue:
             writable = self._writable and directory not in self.read_only_directories
             segment = MappedFile(self.files, directory, start, self.file_size, writable=writable)
             segment.set_positions(self.file_size)
+            if self.advice is not None:
+                segment.advise(self.advice)
             self.segments.append(segment)
+
+    def advise(self, advice: int) -> None:
+        """Hints to the kernel, for every segment that is there and that comes."""
+        self.advice = advice
+        for segment in list(self.segments):
+            segment.advise(advice)
 
     def close(self) -> None:
         """Unmaps everything; files stay."""
@@ -187,6 +197,8 @@ class MappedFileQueue:
                 transient_pool=self._transient_pool,
             )
         if segment is not None:
+            if self.advice is not None:
+                segment.advise(self.advice)
             self.segments.append(segment)
         return segment
 
@@ -265,15 +277,20 @@ class MappedFileQueue:
         clean_immediately: bool,
         batch_max: int,
         now_ms: int,
+        keep_from: int | None = None,
     ) -> int:
         """Deletes segments from the oldest, never the last; returns how many.
 
-        Stops at the first that is young enough to stay or that somebody holds.
+        Stops at the first that is young enough to stay, that reaches beyond ``keep_from``, or that
+        somebody holds. With ``clean_immediately`` only the last of these counts.
         """
         deleted = 0
         while len(self.segments) > 1 and deleted < batch_max:
             first = self.segments[0]
-            if not clean_immediately and now_ms < first.modified_time_ms() + expired_ms:
+            if not clean_immediately and (
+                now_ms < first.modified_time_ms() + expired_ms
+                or (keep_from is not None and first.end_offset > keep_from)
+            ):
                 break
             if not self.remove_first(interval_forcibly_ms):
                 break

@@ -7,6 +7,7 @@ about a microsecond a message and copies no body.
 from __future__ import annotations
 
 import os
+import time
 
 from oberth.formats.batch_consume_queue import UNIT as BATCH_UNIT
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
@@ -16,6 +17,7 @@ from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
+from oberth.store.durations import Durations
 from oberth.store.messages import (
     GetMessageResult,
     GetMessageStatus,
@@ -47,6 +49,7 @@ class MessageReader:
         self._config = config
         self._log = log
         self._queues = queues
+        self.get_times = Durations()
         self._young_bytes = physical_memory() * config.access_message_in_memory_max_ratio // 100
 
     def _corrected(self, requested: int, offset: int) -> int:
@@ -86,10 +89,12 @@ class MessageReader:
             )
         else:
             total_size = min(max(max_total_size, TOTAL_SIZE_MIN), TOTAL_SIZE_MAX)
+            since_s = time.monotonic()
             if isinstance(queue, BatchConsumeQueue):
                 result = self._get_batches(queue, offset, max_msg_nums, message_filter, total_size)
             else:
                 result = self._get(queue, offset, max_msg_nums, message_filter, total_size)
+            self.get_times.add(time.monotonic() - since_s)
             result.min_offset = low
             result.max_offset = high
             return result
@@ -123,6 +128,7 @@ class MessageReader:
         next_offset = offset
         skip_until = -1
         last_examined = 0
+        last_offset = -1
         piece_segment = None
         piece_start = piece_end = -1
         for _ in range(config.travel_cq_file_num_when_get_message if is_v5 else 1):
@@ -137,6 +143,12 @@ class MessageReader:
                 if size <= 0 or (size == PRE_BLANK_SIZE and commit_log_offset == 0):
                     # A filler: the message with this number was damaged.
                     next_offset += 1
+                    continue
+                if commit_log_offset == last_offset:
+                    # The unit before stood in for a lost message, so this one was just taken.
+                    next_offset += 1
+                    if queue_offsets and commit_log_offsets[-1] == commit_log_offset:
+                        queue_offsets[-1] = next_offset - 1
                     continue
                 if count:
                     if count >= max_msg_nums:
@@ -154,7 +166,7 @@ class MessageReader:
                     if full or bytes_total + size > max_total_size:
                         full = True
                         break
-                last_examined = commit_log_offset
+                last_examined = last_offset = commit_log_offset
                 next_offset += 1
                 if commit_log_offset < skip_until:
                     continue

@@ -10,28 +10,45 @@ RocketMQ: DefaultMessageStore.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
-from oberth.errors import OberthError, RecordError, StoreClosedError, StoreError
-from oberth.formats.consume_queue import UNIT, ConsumeQueueUnit
+from oberth.errors import (
+    OberthError,
+    RecordError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreError,
+)
+from oberth.formats.consume_queue import PRE_BLANK, UNIT, ConsumeQueueUnit
 from oberth.formats.marker_files import encode_abort
 from oberth.formats.message import DispatchRequest, MessageExt, decode_record
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType, MessageStoreConfig
 from oberth.formats.options import Line
-from oberth.formats.paths import ABORT, CHECKPOINT, COMMIT_LOG, CONSUME_QUEUE
+from oberth.formats.paths import (
+    ABORT,
+    CHECKPOINT,
+    COMMIT_LOG,
+    CONSUME_QUEUE,
+    DLEDGER_PREFIX,
+)
 from oberth.store.allocate import AllocateService
 from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.cleaning import CleanService
 from oberth.store.commit_log import CommitLog
+from oberth.store.compaction_store import CompactionStore
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch import CommitLogDispatcher
+from oberth.store.dispatch_state import DispatchState
 from oberth.store.files import FileSystem, OsFileSystem
 from oberth.store.flush import Done, FlushService
 from oberth.store.index_repair import rebuild_damaged_files
@@ -48,22 +65,36 @@ from oberth.store.messages import (
     QueryMessageResult,
 )
 from oberth.store.query import query_records
+from oberth.store.queue_statistics import QueueStatistics, queue_statistics
 from oberth.store.recovery import RecoveryReport, load_index_at, recover
 from oberth.store.recovery_state import RecoveryState, load_state, save_state
 from oberth.store.reput import ReputPosition, ReputService
+from oberth.store.retention import HOUR_MS, Retention
+from oberth.store.retention_report import (
+    GroupOffsets,
+    LeavingMessages,
+    LeavingSegment,
+    RetentionReport,
+)
 from oberth.store.running_flags import RunningFlag, RunningFlags
 from oberth.store.store_checkpoint import StoreCheckpoint
 from oberth.store.store_lock import StoreLock
 
 _log = logging.getLogger(__name__)
 
+# Hints that some systems do not have.
+MADV_NORMAL: int | None = getattr(mmap, "MADV_NORMAL", None)
+MADV_RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
 GET_TOTAL_SIZE_MAX = 128 << 20
-# Queues are written behind this often, so that other processes see them grow.
+# Queues are written behind this often, so that other processes see them grow; less often where
+# that would take more than a tenth of the time, as with ten thousand queues.
 WRITE_BEHIND_INTERVAL_S = 0.1
+WRITE_BEHIND_INTERVAL_MAX_S = 2.0
 # After so many seconds, or so many dispatched bytes, everything is synced and oberth.state written:
 # what a restart after a kill has to read again is at most this much.
 CHECKPOINT_INTERVAL_S = 10.0
 CHECKPOINT_BYTES = 256 << 20
+_PRE_BLANK = ConsumeQueueUnit(*UNIT.unpack(PRE_BLANK))
 _STATISTICS_WINDOW = 64
 
 
@@ -101,6 +132,7 @@ class MessageStore:
         self._checkpoint_lock = threading.Lock()  # one checkpoint at a time
         self.report: RecoveryReport | None = None
         self._state_offset = -1
+        self._left_by_dispatcher: DispatchState | None = None
         self.started_at_ms = 0
 
         directories = self._directories(config.store_path_commit_log) or [
@@ -124,6 +156,8 @@ class MessageStore:
         self.commit_log = CommitLog(
             self.files, config, queue, self.flags, clock_ms, topic_attributes
         )
+        if not config.data_read_ahead_enable:
+            self.set_read_ahead(False)
         self.checkpoint = StoreCheckpoint(self.files, f"{self.root}/{CHECKPOINT}")
         self.queues = ConsumeQueueStore(self.files, config, topic_attributes=topic_attributes)
         self.index: IndexService | None = None
@@ -137,6 +171,21 @@ class MessageStore:
             self.commit_log, self.dispatcher, self.flags, self._dispatch_limit
         )
         self.reader = MessageReader(config, self.commit_log, self.queues)
+        self.compaction: CompactionStore | None = None
+        if config.enable_compaction and config.line is not Line.V4_9:
+            self.compaction = CompactionStore(
+                self.files, config, self.root, self.commit_log, self.queues, topic_attributes
+            )
+        self.retention = Retention(
+            config,
+            self.files,
+            self.root,
+            self.commit_log,
+            self.queues,
+            clock_ms,
+            topic_attributes,
+            self.flush_service.flush_now,
+        )
         self.cleaning = CleanService(
             config,
             self.files,
@@ -147,6 +196,7 @@ class MessageStore:
             f"{self.root}/{CONSUME_QUEUE}",
             clock_ms,
             self.checkpoint_now,
+            self.retention,
         )
         self._waits = self.flush_service.is_sync
         # Since 5.3: what is not synced yet is not shown to consumers.
@@ -200,7 +250,8 @@ class MessageStore:
 
         Raises:
             StoreLockedError: another process has the store.
-            StoreCorruptError: segments of another size than configured, or a gap between them.
+            StoreCorruptError: segments of another size than configured, or a gap between them; or
+                the store of a DLedger broker.
             OSError: the directory cannot be read or written.
         """
         self.files.make_dirs(self.root)
@@ -208,15 +259,23 @@ class MessageStore:
         try:
             abnormal = self.files.exists(f"{self.root}/{ABORT}")
             state = load_state(self.files, self.root)
+            # A dispatcher that was killed may have left the index in the middle of something.
+            dispatched = DispatchState.load(self.root)
+            is_whole = dispatched is None or dispatched.is_whole
+            self._left_by_dispatcher = None if is_whole else dispatched
             self.commit_log.queue.load()
+            self._refuse_dledger()
             self.queues.load()
+            self.retention.load()
+            if self.compaction is not None:
+                self.compaction.load()
             self.checkpoint.load()
             report = recover(
                 self.commit_log,
                 self.queues,
                 load_index_at(
                     self.index,
-                    clean=not abnormal,
+                    clean=not abnormal and is_whole,
                     state=state,
                     flushed_timestamp=self.checkpoint.values.index_msg_timestamp,
                 ),
@@ -233,13 +292,36 @@ class MessageStore:
                 rebuild_damaged_files(self.index, self.commit_log.queue)
             self.queues.write_behind()
             self.queues.correct_min_offsets(self.commit_log.min_offset)
-            self.commit_log.set_queue_offsets(self.queues.queue_offsets())
+            self.retention.apply()
+            if self.compaction is not None:
+                self.compaction.recovered()
+            self.commit_log.set_queue_offsets(self._queue_offsets())
         except BaseException:
             self._lock.release()
             raise
         self.report = report
         self._loaded = True
         return report
+
+    def _queue_offsets(self) -> dict[tuple[str, int], int]:
+        """Where every queue goes on, those that are only kept in a compacted form among them."""
+        offsets = self.queues.queue_offsets()
+        if self.compaction is not None:
+            for key, offset in self.compaction.queue_offsets().items():
+                offsets[key] = max(offsets.get(key, 0), offset)
+        return offsets
+
+    def _refuse_dledger(self) -> None:
+        # Without a CommitLog recovery takes the queues for left-overs and deletes them; here the
+        # messages are there, in a log that is not read.
+        if self.commit_log.queue.segments:
+            return
+        for name in self.files.list(self.root):
+            if name.startswith(DLEDGER_PREFIX) and self.files.is_dir(f"{self.root}/{name}"):
+                raise StoreCorruptError(
+                    f"{self.root}: no CommitLog, but {name}: the log of a DLedger broker "
+                    "(enableDLegerCommitLog), which is not supported"
+                )
 
     def _catch_up(self, log_end: int) -> None:
         """Dispatches what queues and index lack, before anybody can put or get."""
@@ -309,6 +391,8 @@ class MessageStore:
         self.queues.close()
         if self.index is not None:
             self.index.close()
+        if self.compaction is not None:
+            self.compaction.close()
         self.commit_log.queue.close()
         self._lock.release()
 
@@ -402,6 +486,12 @@ class MessageStore:
         """
         self._check_open()
         del group
+        if self.compaction is not None and self.compaction.covers(topic):
+            found = self.compaction.get_message(
+                topic, queue_id, offset, max_msg_nums, message_filter, max_total_size
+            )
+            if found is not None:
+                return found
         return self.reader.get_message(
             topic, queue_id, offset, max_msg_nums, message_filter, max_total_size
         )
@@ -455,9 +545,21 @@ class MessageStore:
             index_type,
         )
         result = QueryMessageResult(found.last_update_timestamp, found.last_update_offset)
-        result.records.extend(found.records)
-        result.commit_log_offsets.extend(found.offsets)
+        for record, offset in zip(found.records, found.offsets, strict=True):
+            if not self._is_hidden(record, offset):
+                result.records.append(record)
+                result.commit_log_offsets.append(offset)
         return result
+
+    def _is_hidden(self, record: memoryview, offset: int) -> bool:
+        """Whether a record is below its queue's floor."""
+        if not self.retention.has_floors:
+            return False
+        try:
+            message = decode_record(record, at=offset)
+        except RecordError:
+            return False
+        return self.retention.is_hidden(message.topic, message.queue_id, offset)
 
     # Queues
 
@@ -479,12 +581,30 @@ class MessageStore:
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The first offset that can be read; -1 if there is no such queue."""
         queue = self.queue(topic, queue_id)
-        return -1 if queue is None else queue.min_offset
+        low = -1 if queue is None else queue.min_offset
+        if self.compaction is not None and self.compaction.covers(topic):
+            kept = self.compaction.find(topic, queue_id)
+            if kept is not None:
+                return min(low, kept.min_offset) if low >= 0 else kept.min_offset
+        return low
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The offset behind the last message; 0 if there is no such queue."""
         queue = self.queue(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
+        if queue is not None:
+            return queue.max_offset
+        if self.compaction is not None and self.compaction.covers(topic):
+            kept = self.compaction.find(topic, queue_id)
+            return 0 if kept is None else kept.next_offset
+        return 0
+
+    def queue_statistics(self, topic: str, queue_id: int) -> QueueStatistics | None:
+        """Messages, bytes, offsets and times of a queue; None if there is no such queue.
+
+        Reads all its units, some 0.1 us each: not for a thread that must not block.
+        """
+        queue = self.queue(topic, queue_id)
+        return None if queue is None else queue_statistics(queue, self.commit_log.store_timestamp)
 
     def consume_queue_unit(
         self, topic: str, queue_id: int, queue_offset: int
@@ -498,12 +618,19 @@ class MessageStore:
     def iterate_consume_queue(
         self, topic: str, queue_id: int, queue_offset: int, count: int
     ) -> list[ConsumeQueueUnit]:
-        """Up to ``count`` units of an ordinary queue from an offset on."""
+        """Up to ``count`` units of an ordinary queue from an offset on.
+
+        The place of a message that the log has lost shows as a pre-blank.
+        """
         queue = self.queue(topic, queue_id)
-        if queue is None or isinstance(queue, BatchConsumeQueue):
+        if queue is None or isinstance(queue, BatchConsumeQueue) or count <= 0:
             return []
-        units = queue.units(queue_offset, count)
-        return [ConsumeQueueUnit(*unit) for unit in UNIT.iter_unpack(units)]
+        raw = queue.units(queue_offset, count + 1)
+        units = [ConsumeQueueUnit(*unit) for unit in UNIT.iter_unpack(raw)]
+        for number, (unit, following) in enumerate(pairwise(units)):
+            if unit.commit_log_offset == following.commit_log_offset:
+                units[number] = _PRE_BLANK  # it stood in for a message that is gone
+        return units[:count]
 
     def commit_log_offset_in_queue(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Where the message at a queue offset lies; 0 if there is none."""
@@ -542,6 +669,10 @@ class MessageStore:
 
         ``boundary`` LOWER: the first message at or after the time. UPPER: the last at or before it.
         """
+        if self.compaction is not None and boundary != "UPPER" and self.compaction.covers(topic):
+            kept = self.compaction.find(topic, queue_id)
+            if kept is not None:
+                return kept.offset_by_time(timestamp_ms)
         queue = self.queue(topic, queue_id)
         if queue is None:
             return 0
@@ -629,6 +760,13 @@ class MessageStore:
         """Whether a put has held the log for suspiciously long."""
         return self.commit_log.is_os_page_cache_busy()
 
+    def set_read_ahead(self, enabled: bool) -> None:
+        """Has the kernel read the log ahead or not, in segments that are there and that come."""
+        self.config.data_read_ahead_enable = enabled
+        advice = MADV_NORMAL if enabled else MADV_RANDOM
+        if advice is not None:
+            self.commit_log.queue.advise(advice)
+
     # Deleting
 
     def delete_topics(self, topics: Collection[str]) -> int:
@@ -639,6 +777,8 @@ class MessageStore:
             if topic in self.queues.table:
                 self.queues.destroy_topic(topic)
                 deleted += 1
+            if self.compaction is not None:
+                self.compaction.delete_topic(topic)
             self.commit_log.forget_topic(topic)
         if deleted:
             self.checkpoint_now()
@@ -661,9 +801,52 @@ class MessageStore:
         for topic in {topic for topic, _ in removed}:
             self.commit_log.refresh_topic(topic)
         if removed:
-            self.commit_log.set_queue_offsets(self.queues.queue_offsets())
+            self.commit_log.set_queue_offsets(self._queue_offsets())
             self.checkpoint_now()
         return len(removed)
+
+    def retention_report(self, offsets: Iterable[GroupOffsets] = ()) -> RetentionReport:
+        """What the next cleaning would take and which groups have not consumed it. Blocks.
+
+        Args:
+            offsets: how far groups are: topic, group, next offset by queue.
+        """
+        self._check_open()
+        segments = self.cleaning.leaving()
+        low = self.commit_log.min_offset
+        low_after = segments[-1].end_offset if segments else low
+        now = self.clock_ms()
+        report = RetentionReport(
+            now_ms=now,
+            reserved_hours=self.config.file_reserved_time_hours,
+            delete_when=self.config.delete_when,
+            due=self.cleaning.due(),
+            log_min_offset=low,
+            log_min_offset_after=low_after,
+            segments=[
+                LeavingSegment(
+                    segment.path,
+                    segment.start_offset,
+                    segment.end_offset,
+                    (now - segment.modified_time_ms()) / HOUR_MS,
+                )
+                for segment in segments
+            ],
+            held=self.retention.held(),
+        )
+        floors = self.retention.expired_floors()
+        for queue in self.queues.all_queues():
+            floor = floors.get((queue.topic, queue.queue_id), 0)
+            before, after = queue.min_offset, queue.readable_from(max(floor, low_after))
+            if after > before >= 0:
+                by_time = floor > low and queue.readable_from(floor) == after
+                because = "reserve.time" if by_time else "segment"
+                report.leaving.append(
+                    LeavingMessages(queue.topic, queue.queue_id, before, after, because)
+                )
+        report.leaving.sort()
+        report.add_groups(offsets)
+        return report
 
     def delete_expired_files_manually(self) -> None:
         """Asks for a cleaning run whatever the hour. RocketMQ: executeDeleteFilesManually."""
@@ -685,6 +868,9 @@ class MessageStore:
             self.queues.flush()
             if self.index is not None:
                 self.index.flush()
+            if self.compaction is not None:
+                self.compaction.follow()
+                self.compaction.flush()
             self.checkpoint.values.logics_physical_offset = position.offset
             self.checkpoint.flush()
             self._save_state(position, clean=clean)
@@ -696,6 +882,10 @@ class MessageStore:
             self.index.flush()
         self.flush_service.flush_now()
         self._save_state(position, clean=clean)
+        if self._left_by_dispatcher is not None:
+            # What it left was repaired, and is on the disk.
+            dataclasses.replace(self._left_by_dispatcher, is_whole=True).save(self.root)
+            self._left_by_dispatcher = None
 
     def _save_state(self, position: ReputPosition, *, clean: bool) -> None:
         queues: dict[str, dict[int, tuple[int, int, int]]] = {}
@@ -730,9 +920,15 @@ class MessageStore:
 
     def _run_queue_flush(self) -> None:
         last = time.monotonic()
-        while not self._stopping.wait(WRITE_BEHIND_INTERVAL_S):
+        pause = WRITE_BEHIND_INTERVAL_S
+        while not self._stopping.wait(pause):
             try:
+                began = time.monotonic()
                 self.queues.write_behind()
+                pause = max(WRITE_BEHIND_INTERVAL_S, (time.monotonic() - began) * 9)
+                pause = min(pause, WRITE_BEHIND_INTERVAL_MAX_S)
+                if self.compaction is not None:
+                    self.compaction.follow_stuck()
                 now = time.monotonic()
                 progress = self.reput.offset - self._state_offset
                 if progress >= CHECKPOINT_BYTES or (
@@ -751,5 +947,7 @@ class MessageStore:
         while not self._stopping.wait(self.config.clean_resource_interval_ms / 1000):
             try:
                 self.cleaning.run()
+                if self.compaction is not None:
+                    self.compaction.run_due()
             except (OSError, OberthError) as error:
                 _log.error("cleaning failed: %s", error)

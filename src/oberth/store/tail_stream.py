@@ -34,8 +34,11 @@ TAIL_SIZE_MAX = 64 << 10
 WINDOW_SIZE = 8 << 10
 # So many streams keep a window: 16 MiB in all.
 WINDOWS_MAX = 2048
-# More streams than this with unwritten bytes are written out by whoever appends.
-DIRTY_STREAMS_MAX = 4096
+# Whoever appends writes out all streams when more than so many have unwritten bytes, or together
+# more than so many bytes. With ten thousand queues a lower number of streams would mean a write to
+# a file for every message.
+DIRTY_STREAMS_MAX = 65_536
+DIRTY_BYTES_MAX = 64 << 20
 # More files than this are synced with their whole file system: one commit of its journal instead of
 # one for each file (40 000 files: 94 s).
 SYNC_FILES_MAX = 64
@@ -94,6 +97,8 @@ class FilePool:
         self._windows: OrderedDict[TailStream, None] = OrderedDict()
         self._unsynced: set[str] = set()
         self._new_names: set[str] = set()
+        # Only a measure of memory: what two threads add at once may be counted once.
+        self.bytes_since_write_behind = 0
 
     # Files
 
@@ -176,6 +181,7 @@ class FilePool:
             StoreFullError: the disk has no room. What was not written stays in memory and dirty.
         """
         written = 0
+        self.bytes_since_write_behind = 0
         for _ in range(len(self._dirty)):
             with self._lock:
                 if not self._dirty:
@@ -368,13 +374,17 @@ class TailStream:
         """
         if self.end - self.written >= TAIL_SIZE_MAX:
             self.write_out()
-        if self.pool.dirty_streams >= DIRTY_STREAMS_MAX:
-            self.pool.write_behind()
+        pool = self.pool
+        if pool.dirty_streams >= DIRTY_STREAMS_MAX or (
+            pool.bytes_since_write_behind >= DIRTY_BYTES_MAX
+        ):
+            pool.write_behind()
 
     def append_locked(self, data: bytes | memoryview) -> None:
         """Appends to the tail. After `make_room` it cannot fail."""
         self._tail += data
         self.end += len(data)
+        self.pool.bytes_since_write_behind += len(data)
         if not self._dirty:
             self._dirty = True
             self.pool.mark_dirty(self)

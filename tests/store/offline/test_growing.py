@@ -81,6 +81,7 @@ def test_reading_while_another_process_writes(tmp_path: Path) -> None:
     finally:
         writer.kill()
         writer.wait()
+        writer.stdin.close()
         writer.stdout.close()
     with StoreReader(root) as reader:
         report = verify(reader)

@@ -11,9 +11,12 @@ import os
 from typing import Any
 
 from oberth.formats import paths
+from oberth.formats.batch_consume_queue import BatchConsumeQueueUnit
 from oberth.store.offline.layout import StoreLayout, walk_files
+from oberth.store.offline.queue_view import QueueView
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.segments import Segment
+from oberth.store.queue_statistics import UnitCount
 
 SIZE_KEYS = (
     ("mappedFileSizeCommitLog", "mapped_file_size_commit_log"),
@@ -25,11 +28,16 @@ SIZE_KEYS = (
 )
 
 
-def inspect(reader: StoreReader) -> dict[str, Any]:
-    """The store as one JSON object."""
+def inspect(reader: StoreReader, *, count: bool = False) -> dict[str, Any]:
+    """The store as one JSON object.
+
+    Args:
+        reader: of the store.
+        count: also read every unit, for the bytes of each queue and the messages it lacks.
+    """
     layout = reader.layout
     end = reader.log_end
-    queues = [*_queues(reader), *_batch_queues(reader)]
+    queues = [*_queues(reader, count), *_batch_queues(reader, count)]
     topics = sorted({str(queue["topic"]) for queue in queues})
     return {
         "root": layout.root,
@@ -111,7 +119,7 @@ def _time_range(reader: StoreReader) -> dict[str, Any]:
     return {"minStoreTimestamp": begin, "maxStoreTimestamp": last}
 
 
-def _queues(reader: StoreReader) -> list[dict[str, Any]]:
+def _queues(reader: StoreReader, count: bool) -> list[dict[str, Any]]:
     result = []
     for key in reader.queue_keys():
         queue = reader.queue(key.topic, key.queue_id)
@@ -130,11 +138,18 @@ def _queues(reader: StoreReader) -> list[dict[str, Any]]:
                 "maxStoreTimestamp": _unit_time(reader, queue.unit(high - 1))
                 if low < high
                 else None,
+                **(_counted(queue, low, high) if count else {}),
             }
         )
         # Thousands of queues would be thousands of open files.
         queue.close()
     return result
+
+
+def _counted(queue: QueueView, low: int, high: int) -> dict[str, int]:
+    total = UnitCount()
+    total.add_units(piece for _, piece in queue.pieces(low, high))
+    return {"messages": total.messages, "missing": total.missing, "bytes": total.record_bytes}
 
 
 def _unit_time(reader: StoreReader, unit: Any) -> int | None:
@@ -144,7 +159,7 @@ def _unit_time(reader: StoreReader, unit: Any) -> int | None:
     return stored if stored >= 0 else None
 
 
-def _batch_queues(reader: StoreReader) -> list[dict[str, Any]]:
+def _batch_queues(reader: StoreReader, count: bool) -> list[dict[str, Any]]:
     result = []
     for key in sorted(reader.layout.batch_queues):
         view = reader.batch_queue(key.topic, key.queue_id)
@@ -165,10 +180,19 @@ def _batch_queues(reader: StoreReader) -> list[dict[str, Any]]:
                 "messages": sum(unit.batch_size for unit in units),
                 "minStoreTimestamp": units[0].store_timestamp if units else None,
                 "maxStoreTimestamp": units[-1].store_timestamp if units else None,
+                **(_counted_batches(units) if count else {}),
             }
         )
         view.close()
     return result
+
+
+def _counted_batches(units: list[BatchConsumeQueueUnit]) -> dict[str, int]:
+    places = units[-1].next_offset - units[0].message_base_offset if units else 0
+    return {
+        "missing": places - sum(unit.batch_size for unit in units),
+        "bytes": sum(unit.record_size for unit in units),
+    }
 
 
 def _header(fields: dict[str, int]) -> dict[str, int]:

@@ -96,6 +96,12 @@ class QueueView:
 
     def units(self, start: int, stop: int) -> Iterator[tuple[int, cq.ConsumeQueueUnit]]:
         """Queue offsets with their units in [start, stop), as they lie there."""
+        for offset, piece in self.pieces(start, stop):
+            for number, fields in enumerate(cq.UNIT.iter_unpack(piece)):
+                yield offset + number, cq.ConsumeQueueUnit(*fields)
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, memoryview]]:
+        """The same as bytes, file by file: each with the queue offset of its first unit."""
         size = cq.UNIT_SIZE
         offset = max(start, self.first_offset)
         while offset < stop:
@@ -107,9 +113,7 @@ class QueueView:
             count = min(stop - offset, (len(opened) - at) // size)
             if count <= 0:
                 return
-            piece = opened.view[at : at + count * size]
-            for number, fields in enumerate(cq.UNIT.iter_unpack(piece)):
-                yield offset + number, cq.ConsumeQueueUnit(*fields)
+            yield offset, opened.view[at : at + count * size]
             offset += count
 
     def close(self) -> None:

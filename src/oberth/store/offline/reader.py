@@ -20,6 +20,7 @@ from oberth.formats.consume_queue import ConsumeQueueUnit
 from oberth.formats.delay_level import parse_delay_levels
 from oberth.formats.message import SCHEDULE_TOPIC, MessageExt, decode_record, store_timestamp_at
 from oberth.formats.message_id import OFFSET_ID_LENGTHS, decode_offset_message_id
+from oberth.store.files import OsFileSystem
 from oberth.store.offline.index_view import LATEST_MS, IndexView, candidates
 from oberth.store.offline.layout import IndexShape, QueueKey, StoreLayout, discover
 from oberth.store.offline.log_walk import (
@@ -34,6 +35,7 @@ from oberth.store.offline.log_walk import (
 )
 from oberth.store.offline.queue_view import BatchQueueView, QueueView
 from oberth.store.offline.segments import SegmentStream
+from oberth.store.retention import load_floors
 
 _DELAY_SAMPLES = 8
 
@@ -73,6 +75,7 @@ class StoreReader:
         self._queues: dict[QueueKey, QueueView] = {}
         self._index: list[IndexView] | None = None
         self._delays: tuple[int, ...] | None = None
+        self.floors = load_floors(OsFileSystem(), self.layout.root)
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +109,7 @@ class StoreReader:
             index.close()
         self._index = None
         self._end = None
+        self.floors = load_floors(OsFileSystem(), self.layout.root)
 
     @property
     def line(self) -> Line:
@@ -229,15 +233,18 @@ class StoreReader:
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Smallest queue offset that can be read, and the one behind the last.
 
+        What was purged or is older than its topic's reserve.time cannot be read by its queue.
+
         Raises:
             NotFoundError: the queue has no directory.
         """
+        log_start = max(self.min_offset, self.floors.get((topic, queue_id), 0))
         if QueueKey(topic, queue_id) in self.layout.batch_queues:
             first = last = None
             view = self.batch_queue(topic, queue_id)
             try:
                 for unit in view.units(self.max_offset):
-                    if first is None and unit.commit_log_offset >= self.min_offset:
+                    if first is None and unit.commit_log_offset >= log_start:
                         first = unit.message_base_offset
                     last = unit.next_offset
             finally:
@@ -247,7 +254,7 @@ class StoreReader:
             return (last if first is None else first), last
         queue = self.queue(topic, queue_id)
         end = queue.end_offset(self.max_offset)
-        return queue.min_offset(self.min_offset, end), end
+        return queue.min_offset(log_start, end), end
 
     def queue_messages(
         self, topic: str, queue_id: int, start: int = 0, stop: int | None = None

@@ -62,6 +62,7 @@ _WRITTEN_BEHIND = frozenset(
         FindingKind.INDEX_SLOT,
         FindingKind.INDEX_TAIL,
         FindingKind.CHECKPOINT,
+        FindingKind.LIMIT,
     )
 )
 """What looks like damage while somebody is writing, because log, queues and index follow one
@@ -69,6 +70,11 @@ another."""
 FINDINGS_MAX = 10_000
 """More findings than this are counted by kind, not listed."""
 _UNIT_FINDINGS_PER_QUEUE = 1000
+
+
+def _place(finding: Finding) -> tuple[bool, str, int]:
+    """The log first, by place; then missing queues by name."""
+    return not finding.file.startswith(paths.COMMIT_LOG), finding.file, finding.position
 
 
 @dataclass(slots=True)
@@ -194,6 +200,8 @@ class VerifyRun:
         index.in_damage = self.in_damage
         with ThreadPoolExecutor(1, "oberth-index") as beside:
             self._log(index, beside)
+        # Parts of the log may have been looked at in any order, and each thing in it at any time.
+        self.report.findings.sort(key=_place)
         self._queue_ends()
         index.finish()
         for finding in index_findings:
@@ -661,6 +669,10 @@ class _SimpleQueueCheck(QueueCheck):
             ordinal = run.first + done
             index = stream.index_of(ordinal * size)
             if index is None:
+                purged = self._purged(run.units[done * size :])
+                if purged:
+                    done += purged
+                    continue
                 self._missing(ordinal, run.unit_count - done, run.units[done * size :])
                 return
             opened = stream.map(index)
@@ -678,6 +690,16 @@ class _SimpleQueueCheck(QueueCheck):
             if not same_bytes(actual, expected):
                 self._compare(ordinal, actual, expected)
             done += count
+
+    def _purged(self, units: memoryview) -> int:
+        """How many units at the front are below the queue's floor: their files may be gone."""
+        floor = self.owner.reader.floors.get(self.key, 0)
+        count = 0
+        for offset, _, _ in cq.UNIT.iter_unpack(units) if floor else ():
+            if offset >= floor:
+                break
+            count += 1
+        return count
 
     def _missing(self, ordinal: int, count: int, units: memoryview) -> None:
         lag = self.owner.layout.abort
@@ -854,11 +876,11 @@ class _BatchQueueCheck(QueueCheck):
     def __init__(self, owner: VerifyRun, key: QueueKey) -> None:
         super().__init__(owner, key)
         self.view = owner.reader.batch_queue(key.topic, key.queue_id)
+        self.log_start = max(owner.reader.min_offset, owner.reader.floors.get(key, 0))
         self.units = self._live_units()
         self.number = 0
 
     def _live_units(self) -> Iterator[tuple[int, int, batch.BatchConsumeQueueUnit]]:
-        owner = self.owner
         for index, segment in enumerate(self.view.stream.segments):
             opened = self.view.stream.map(index)
             last = opened.last_nonzero(0, len(opened))
@@ -868,7 +890,7 @@ class _BatchQueueCheck(QueueCheck):
                 if at + batch.UNIT_SIZE > len(opened):
                     break
                 unit = batch.decode_batch_unit(opened.view, at)
-                if unit.is_valid and unit.commit_log_offset < owner.reader.min_offset:
+                if unit.is_valid and unit.commit_log_offset < self.log_start:
                     continue
                 yield index, at, unit
             del segment
@@ -894,6 +916,8 @@ class _BatchQueueCheck(QueueCheck):
         for number in range(run.unit_count):
             should = batch.decode_batch_unit(run.units, number * batch.UNIT_SIZE)
             self.end = should.next_offset
+            if should.commit_log_offset < self.log_start:
+                continue  # below the floor: its file may be gone
             while True:
                 here = next(self.units, None)
                 if here is None or not self.owner.in_damage(here[2].commit_log_offset):
