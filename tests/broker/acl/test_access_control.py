@@ -252,6 +252,7 @@ async def test_a_disabled_or_deleted_user_is_nobody(users: Any) -> None:
     assert await send(users, READER) == 16
     assert (await call(users, ROOT, 3003, {"username": "reader"})).code == 0
     assert (await call(users, ROOT, 3010)).body_bytes() == b""
+    assert (await call(users, ROOT, 3003, {"username": "reader"})).code == 0
     assert (await call(users, ROOT, 3003, {"username": "root"})).code == 16
 
 

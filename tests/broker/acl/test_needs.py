@@ -63,6 +63,7 @@ GRANTED = {
     "UPDATE_AND_CREATE_TOPIC_LIST": "Topic:T Create",
     "UPDATE_AND_CREATE_STATIC_TOPIC": "Topic:T Create",
     "DELETE_TOPIC_IN_BROKER": "Topic:T Delete",
+    "OBERTH_PURGE_TOPIC": "Topic:T Delete",
     "UPDATE_AND_CREATE_SUBSCRIPTIONGROUP": "Group:G Create",
     "UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST": "Group:G Create",
     "DELETE_SUBSCRIPTIONGROUP": "Group:G Delete",
@@ -87,6 +88,7 @@ GRANTED = {
         [
             "GET_BROKER_CONFIG",
             "GET_BROKER_RUNTIME_INFO",
+            "OBERTH_GET_RETENTION",
             "GET_PRODUCER_CONNECTION_LIST",
             "GET_ALL_PRODUCER_INFO",
             "GET_ALL_CONSUMER_OFFSET",

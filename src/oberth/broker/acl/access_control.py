@@ -151,6 +151,12 @@ class AccessControl:
         else:
             _LOG.warning("%s: read again, %d accounts", self.path, len(self.plain.accounts))
 
+    def accounts_changed(self, plain: PlainAcl) -> None:
+        """The file of accounts was written anew, and this is what it says."""
+        self.plain = plain
+        self._seen = self._state()
+        self._granted.clear()
+
     def _state(self) -> _FileState:
         found = os.stat(self.path)
         return found.st_mtime_ns, found.st_size, found.st_ino

@@ -220,7 +220,7 @@ class UserStore:
             AccessDataError: the user exists, or cannot be.
         """
         if (info.username or "") in self.users:
-            raise AccessDataError("The user is existed.")
+            raise AccessDataError("The user is existed")
         if len(self.users) >= USERS_MAX:
             raise AccessDataError(f"There are {USERS_MAX} users, allowed are no more.")
         self._put_user(_user(info, None))
@@ -238,12 +238,14 @@ class UserStore:
         self._put_user(new)
 
     def delete_user(self, username: str) -> None:
-        """3003: the user and all policies of it.
+        """3003: the user and all policies of it; nothing if there is none, as with Apache.
 
         Raises:
-            AccessDataError: there is no such user, or nobody would be left to administer.
+            AccessDataError: nobody would be left to administer.
         """
-        user = self.user(username)
+        user = self.users.get(username)
+        if user is None:
+            return
         if user.is_super:
             self._check_not_last(user)
         del self.users[username]
@@ -265,7 +267,7 @@ class UserStore:
         """
         found = self.users.get(username)
         if found is None:
-            raise AccessDataError("The user is not exist.")
+            raise AccessDataError("The user is not exist")
         return found
 
     def list_users(self, text: str | None) -> list[User]:
@@ -284,7 +286,7 @@ class UserStore:
         Raises:
             AccessDataError: there is no such user, or an entry cannot be.
         """
-        subject = self._subject(info.subject)
+        subject = self._subject(info.subject, names_it=True)
         new = _entries(info.policies)
         if not new:
             raise AccessDataError("The policies are blank.")
@@ -307,6 +309,7 @@ class UserStore:
         Raises:
             AccessDataError: there is no such user or acl, or an entry cannot be.
         """
+        self._subject(info.subject, names_it=True)
         self.acl(info.subject)
         self.create_acl(info)
 
@@ -367,10 +370,11 @@ class UserStore:
                 found.append(_acl_info(subject, fitting))
         return found
 
-    def _subject(self, subject: str | None) -> str:
+    def _subject(self, subject: str | None, *, names_it: bool = False) -> str:
         kind, _, username = (subject or "").partition(":")
         if kind.lower() != "user" or username not in self.users:
-            raise AccessDataError("The subject is not exist.")
+            named = f" of {(subject or '')[:100]}" if names_it else ""
+            raise AccessDataError(f"The subject{named} is not exist.")
         return SUBJECT_PREFIX + username
 
     def refusal_of(self, user: User, need: Need, host: str) -> str | None:

@@ -81,7 +81,9 @@ class _Reader:
                 break
             match = _KEY.fullmatch(line.text)
             if match is None:
-                raise self.error(line.number, f"{line.text[:20]!r}…, allowed is key: value")
+                # Not the text: it may be a piece of a secret.
+                what = f"{len(line.text)} characters, allowed is key: value"
+                raise self.error(line.number, what)
             key, rest = match.groups()
             if key in found:
                 raise self.error(line.number, f"{key} is given twice")
