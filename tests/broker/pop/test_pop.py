@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from oberth.broker.processors.assignment import share_queues
 from oberth.client.messages import MessageExt, decode_messages
+from oberth.client.rebalance import allocate_average
 from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -457,3 +460,96 @@ async def test_random_consumers_over_kills_lose_nothing(seed: int, merge: str) -
         assert sent <= seen | acked
         await peer.later(35)
         assert await peer.pop_all() == []
+
+
+def test_a_client_keeps_its_queues_that_the_broker_does_not_know_again_yet() -> None:
+    queues = [MessageQueue(topic="T", broker_name="a", queue_id=n) for n in range(4)]
+    everything = [MessageQueue(topic="T", broker_name="a", queue_id=-1)]
+    assert share_queues("c2", queues, ["c1"], 0, allocate_average) == everything
+    assert share_queues("c2", queues, ["c1", "c2"], 0, allocate_average) == everything
+    assert share_queues("c9", queues, ["c1", "c2", "c3"], 1, allocate_average) == []
+
+
+async def make_topic_of_priorities(peer: Peer, queue_nums: int = 4) -> None:
+    fields: dict[str, object] = {
+        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": queue_nums,
+        "writeQueueNums": queue_nums, "perm": 6, "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0, "order": "false", "attributes": "+message.type=PRIORITY",
+    }  # fmt: skip
+    assert (await peer.call(17, fields)).code == 0
+
+
+async def test_the_highest_priority_is_popped_first(peer: Peer) -> None:
+    await make_topic_of_priorities(peer)
+    for number in range(12):
+        await peer.send(b"%d" % (number % 4), properties=f"_SYS_MSG_PRIORITY_\x01{number % 4}\x02")
+    first = [(await peer.pop(maxMsgNums=1))[0] for _ in range(4)]
+    assert [each.body for each in first] == [b"3", b"3", b"3", b"2"]
+    peer.mq.broker.config.priority_order_asc = False
+    last = [each for _ in range(8) for each in await peer.pop(maxMsgNums=1)]
+    assert [each.body for each in last] == [b"0"] * 3 + [b"1"] * 3 + [b"2"] * 2
+
+
+async def test_a_group_without_priorities_takes_all_queues(peer: Peer) -> None:
+    await make_topic_of_priorities(peer)
+    group = {"groupName": GROUP, "attributes": {"+priority.factor": "0"}}
+    assert (await peer.call(200, {}, json.dumps(group).encode())).code == 0
+    for number in range(400):
+        await peer.send(b"%d" % (number % 4), properties=f"_SYS_MSG_PRIORITY_\x01{number % 4}\x02")
+    first = [each.body for _ in range(100) for each in await peer.pop(maxMsgNums=1)]
+    assert all(first.count(b"%d" % each) >= 10 for each in range(4))
+
+
+async def test_retries_come_after_every_priority_or_before(peer: Peer) -> None:
+    await make_topic_of_priorities(peer)
+    await peer.send(b"3", properties="_SYS_MSG_PRIORITY_\x013\x02")
+    assert bodies(await peer.pop(invisibleTime=5000)) == [b"3"]
+    await peer.later(6)
+    await peer.send(b"0", properties="_SYS_MSG_PRIORITY_\x010\x02")
+    popped = await peer.pop(maxMsgNums=2, invisibleTime=5000)
+    assert [each.body for each in popped] == [b"0", b"3"]
+    await peer.later(6)
+    await peer.send(b"1", properties="_SYS_MSG_PRIORITY_\x011\x02")
+    peer.mq.broker.config.pop_from_retry_probability_for_priority = 100
+    assert bodies(await peer.pop(maxMsgNums=2)) == [b"0", b"3"]
+
+
+async def test_retries_keep_their_priority_in_queues_of_their_own(peer: Peer) -> None:
+    peer.mq.broker.config.use_separate_retry_queue = True
+    await make_topic_of_priorities(peer)
+    for number in range(4):
+        await peer.send(b"%d" % number, properties=f"_SYS_MSG_PRIORITY_\x01{number}\x02")
+    assert len(await peer.pop_all(invisibleTime=5000)) == 4
+    await peer.later(6)
+    retry = peer.mq.broker.topics.get(f"%RETRY%{GROUP}_{TOPIC}")
+    assert retry is not None
+    assert (retry.read_queue_nums, retry.write_queue_nums) == (4, 4)
+    popped = [each for _ in range(4) for each in await peer.pop(maxMsgNums=1, invisibleTime=5000)]
+    assert [each.body for each in popped] == [b"3", b"2", b"1", b"0"]
+    # The topic grows, and its retry topic with the next message that comes back.
+    await make_topic_of_priorities(peer, 8)
+    await peer.send(b"7", properties="_SYS_MSG_PRIORITY_\x017\x02")
+    assert bodies(await peer.pop(maxMsgNums=1, invisibleTime=5000)) == [b"7"]
+    await peer.later(6)
+    popped = [each for _ in range(5) for each in await peer.pop(maxMsgNums=1)]
+    assert [each.body for each in popped] == [b"7", b"3", b"2", b"1", b"0"]
+    for each in popped:
+        assert await peer.ack(each) == 0
+
+
+async def test_every_notification_hears_of_a_message_in_the_end(peer: Peer) -> None:
+    # One arrival wakes one of them; the other looks again when its time is over.
+    fields = peer.pop_fields(pollTime=60_000, order="true", attemptId="a")
+    await peer.send(b"first")
+    assert len(await peer.pop(order="true", attemptId="a")) == 1
+    waiting = [asyncio.create_task(peer.call(NOTIFY, fields)) for _ in range(2)]
+    assert [(await each).fields["hasMsg"] for each in waiting] == ["true", "true"]
+    fields = peer.pop_fields(pollTime=60_000, order="true", attemptId="b")
+    waiting = [asyncio.create_task(peer.call(NOTIFY, fields)) for _ in range(2)]
+    while len(peer.mq.broker.pop.notifying) < 2:  # noqa: ASYNC110 - it is the server's
+        await asyncio.sleep(0.002)
+    await peer.send(b"second", queue_id=1)
+    done, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [each.result().fields["hasMsg"] for each in done] == ["true"]
+    peer.mq.clock.advance(seconds=61)
+    assert [(await each).fields["hasMsg"] for each in late] == ["true"]

@@ -283,6 +283,15 @@ def parse_receipt(text: str) -> Receipt:
         raise CheckPointError(f"receipt {text[:200]!r} is not eight parts") from None
 
 
+def retried_topic(retry_topic: str, group: str) -> str | None:
+    """The topic whose POP retry topic this is; None if it is none of the group."""
+    prefix = pop_retry_topic("", group)
+    for each in (prefix, pop_retry_topic("", group, v2=True)):
+        if retry_topic.startswith(each):
+            return retry_topic[len(each) :]
+    return None
+
+
 def retry_flag(topic: str, group: str) -> str:
     """Which kind of topic it is for a group: normal, or its POP retry topic, v1 or v2."""
     if not topic.startswith(RETRY_PREFIX):

@@ -41,6 +41,10 @@ class OrderInfos:
         self._table: dict[str, dict[int, OrderInfo]] = {}
         self.is_dirty = False
 
+    def __len__(self) -> int:
+        """Pairs of a topic and a group."""
+        return len(self._table)
+
     def get(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
         """What a queue waits for, if it was ever popped in order."""
         return self._table.get(offset_key(topic, group), {}).get(queue_id)

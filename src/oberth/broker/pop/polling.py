@@ -54,6 +54,7 @@ class PopPolling:
         self._waiting: dict[tuple[str, str, int], deque[Waiting]] = {}
         self._groups: dict[str, dict[str, set[int]]] = {}  # topic → group → queue ids
         self._retries: dict[str, tuple[str, str]] = {}  # retry topic → topic, group
+        self._channels: dict[Hashable, dict[Waiting, None]] = {}
         self._deadlines: list[tuple[int, int, Waiting]] = []
         self._numbers = itertools.count()
         self._count = 0
@@ -77,6 +78,7 @@ class PopPolling:
             for v2 in (False, True):
                 self._retries[pop_retry_topic(topic, group, v2=v2)] = (topic, group)
         queue.append(waiting)
+        self._channels.setdefault(waiting.channel, {})[waiting] = None
         heapq.heappush(self._deadlines, (waiting.deadline_ms, next(self._numbers), waiting))
         self._count += 1
         return True
@@ -135,11 +137,12 @@ class PopPolling:
                 due.append(waiting)
         return due
 
-    def connection_closed(self, channel: Hashable) -> None:
-        """Forget what a channel waits for."""
-        for queue in list(self._waiting.values()):
-            for waiting in [each for each in queue if each.channel == channel]:
-                self._remove(waiting)
+    def connection_closed(self, channel: Hashable) -> int:
+        """Forget what a channel waits for, or it would be woken in place of others; how many."""
+        gone = list(self._channels.get(channel, ()))
+        for waiting in gone:
+            self._remove(waiting)
+        return len(gone)
 
     def clear(self) -> list[Waiting]:
         """Everybody: the broker is closing."""
@@ -153,6 +156,10 @@ class PopPolling:
         topic, group, queue_id = waiting.key
         queue = self._waiting[waiting.key]
         queue.remove(waiting)
+        channel = self._channels[waiting.channel]
+        del channel[waiting]
+        if not channel:
+            del self._channels[waiting.channel]
         self._count -= 1
         if queue:
             return

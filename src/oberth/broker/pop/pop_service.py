@@ -27,6 +27,7 @@ from oberth.broker.pop.check_point import (
     NORMAL,
     PopAck,
     PopCheckPoint,
+    retried_topic,
 )
 from oberth.broker.pop.order_infos import OrderInfos
 from oberth.broker.pop.polling import PopPolling
@@ -103,6 +104,9 @@ class PopService:
         self.revive_topic = names.revive_topic(config.broker_cluster_name)
         self.orders = OrderInfos()
         self.polling = PopPolling(config.pop_polling_size, config.max_pop_polling_size)
+        # Apart from pops: who only wants to know of a message must not be woken in place of who
+        # would take it.
+        self.notifying = PopPolling(config.pop_polling_size, config.max_pop_polling_size)
         self.buffer = PopBuffer(
             config.pop_ck_stay_buffer_time_ms,
             config.pop_ck_stay_buffer_timeout_ms,
@@ -431,6 +435,11 @@ class PopService:
             retry_topic = names.pop_retry_topic(
                 retry_topic, check_point.group, v2=broker.config.enable_retry_topic_v2
             )
+        queue_nums = RETRY_QUEUE_NUMS
+        if broker.config.use_separate_retry_queue:
+            origin = broker.topics.get(retried_topic(retry_topic, check_point.group) or "")
+            if origin is not None:
+                queue_nums = max(origin.write_queue_nums, queue_nums)
         messages = []
         for offset in offsets:
             unit = broker.store.consume_queue_unit(check_point.topic, check_point.queue_id, offset)
@@ -440,16 +449,19 @@ class PopService:
                     unit.commit_log_offset, unit.record_size
                 )
             if message is not None:
-                messages.append(self._again(message, retry_topic, check_point))
+                queue_id = check_point.queue_id if check_point.queue_id < queue_nums else 0
+                messages.append(self._again(message, retry_topic, queue_id, check_point))
         if not messages:
             return 0
         try:
-            broker.topics.create_internal(retry_topic, RETRY_QUEUE_NUMS)
+            broker.topics.create_internal(retry_topic, queue_nums)
         except IllegalNameError as error:
             _LOG.error("messages of %s are not brought back: %s", check_point.topic, error)
             return 0
-        if broker.offsets.query(check_point.group, retry_topic, 0) < 0:
-            self._commit(retry_topic, check_point.group, 0, 0)
+        broker.topics.widen_internal(retry_topic, queue_nums)
+        for queue_id in range(queue_nums):
+            if broker.offsets.query(check_point.group, retry_topic, queue_id) < 0:
+                self._commit(retry_topic, check_point.group, queue_id, 0)
         results = broker.store.append_messages(messages)
         for result in results:
             if not result.ok:
@@ -458,7 +470,7 @@ class PopService:
         return len(messages)
 
     def _again(
-        self, message: MessageExt, retry_topic: str, check_point: PopCheckPoint
+        self, message: MessageExt, retry_topic: str, queue_id: int, check_point: PopCheckPoint
     ) -> MessageExtBrokerInner:
         properties = message.properties
         properties.setdefault(p.FIRST_POP_TIME, str(check_point.pop_time))
@@ -467,7 +479,7 @@ class PopService:
             retry_topic,
             message.body,
             p.encode_properties(properties),
-            0,
+            queue_id,
             message.flag,
             message.sys_flag,
             message.born_timestamp,

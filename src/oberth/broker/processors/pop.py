@@ -14,6 +14,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
+from oberth.broker.attributes import PRIORITY_FACTOR
 from oberth.broker.pop.check_point import (
     MESSAGES_PER_POP_MAX,
     ORDER_REVIVE_QUEUE,
@@ -27,6 +28,7 @@ from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
 from oberth.broker.subscriptions import Subscription, SubscriptionError, build_subscription
 from oberth.formats import names
 from oberth.formats.topic_config import TopicConfig
+from oberth.remoting.aio.processors import error_response
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.pop import (
@@ -209,6 +211,31 @@ class PopMessageProcessor:
             found.append(names.pop_retry_topic(topic, group))
         return [each for each in found if each in self._broker.topics]
 
+    def _retry_queues(self, topic: str, group: str) -> list[tuple[str, int]]:
+        """The queues of those topics."""
+        return [
+            queue
+            for retry in self._retry_topics(topic, group)
+            if (topic_config := self._broker.topics.get(retry)) is not None
+            for queue in self._in_order(topic_config)
+        ]
+
+    def _in_order(self, topic_config: TopicConfig, start: int = 0) -> list[tuple[str, int]]:
+        """All queues of a topic; from 0 those of the highest priority come first."""
+        count = topic_config.read_queue_nums
+        queue_ids = range(count)
+        turned = [*queue_ids[start:], *queue_ids[:start]]
+        if self._broker.config.priority_order_asc:
+            turned.reverse()
+        return [(str(topic_config.topic_name), each) for each in turned]
+
+    def _is_by_priority(self, topic_config: TopicConfig, group: str) -> bool:
+        if not topic_config.is_prioritised:
+            return False
+        group_config = self._broker.groups.get(group)
+        factor = group_config.attributes.get(PRIORITY_FACTOR, "") if group_config else ""
+        return random.randrange(100) < (int(factor) if factor.isdecimal() else 100)
+
     def _pop_topic(
         self,
         header: PopMessageRequestHeader,
@@ -221,17 +248,18 @@ class PopMessageProcessor:
     ) -> tuple[list[PoppedQueue], int]:
         """Messages of as many queues as it takes; what, and how many are left."""
         group, topic = header.consumer_group, header.topic
-        retry_first = random.randrange(100) < self._broker.config.pop_from_retry_probability
-        retries: list[tuple[str, int]] = []
-        if not is_order:
-            for retry in self._retry_topics(topic, group):
-                config = self._broker.topics.get(retry)
-                count = config.read_queue_nums if config is not None else 0
-                retries += [(retry, queue_id) for queue_id in range(count)]
+        config = self._broker.config
+        by_priority = not is_order and self._is_by_priority(topic_config, group)
+        retry_first = random.randrange(100) < (
+            config.pop_from_retry_probability_for_priority
+            if by_priority
+            else config.pop_from_retry_probability
+        )
+        retries = [] if is_order else self._retry_queues(topic, group)
         if header.queue_id < 0:
             count = topic_config.read_queue_nums
-            start = random.randrange(max(count, 1))
-            queues = [(topic, (start + number) % count) for number in range(count)]
+            start = 0 if by_priority else random.randrange(max(count, 1))
+            queues = self._in_order(topic_config, start)
         else:
             queues = [(topic, header.queue_id)]
         popped: list[PoppedQueue] = []
@@ -407,13 +435,21 @@ class PopMessageProcessor:
 
     def queue_unlocked(self, topic: str, group: str, queue_id: int) -> None:
         """A queue of ordered consumption may be popped again."""
+        if not self._broker.config.enable_notify_after_pop_order_lock_release:
+            return
         self._wake_next(topic, group, queue_id)
         self._wake_next(topic, group, ANY_QUEUE)
 
     def _wake_next(self, topic: str, group: str, queue_id: int) -> None:
-        waiting = self._service.polling.take(topic, group, max(queue_id, ANY_QUEUE))
-        if waiting is not None:
-            self._wake_soon([waiting])
+        for polling in (self._service.polling, self._service.notifying):
+            waiting = polling.take(topic, group, max(queue_id, ANY_QUEUE))
+            if waiting is not None:
+                self._wake_soon([waiting])
+
+    def connection_closed(self, channel: Channel) -> None:
+        """Nothing waits there any more; what was about to be answered there may be others'."""
+        for polling in (self._service.polling, self._service.notifying):
+            polling.connection_closed(channel)
 
     def _on_arrival(
         self,
@@ -424,12 +460,11 @@ class PopMessageProcessor:
         properties_raw: bytes,
     ) -> None:
         del max_offset
-        if len(self._service.polling):
-            woken = self._service.polling.on_message_arriving(
-                topic, queue_id, tags_code, properties_raw
-            )
-            if woken:
-                self._wake_soon(woken)
+        for polling in (self._service.polling, self._service.notifying):
+            if len(polling):
+                woken = polling.on_message_arriving(topic, queue_id, tags_code, properties_raw)
+                if woken:
+                    self._wake_soon(woken)
 
     def _wake_soon(self, woken: list[Waiting]) -> None:
         """Runs requests again after the dispatch that is going on."""
@@ -448,11 +483,16 @@ class PopMessageProcessor:
         channel: Channel = waiting.channel  # type: ignore[assignment]
         request: RemotingCommand = waiting.request
         if channel.is_closed:
+            # It was woken for a message that is still there.
+            self._wake_next(*waiting.key)
             return
-        if request.code == RequestCode.NOTIFICATION:
-            response = self.notification(channel, request)
-        else:
-            response = self.pop(channel, request)
+        try:
+            if request.code == RequestCode.NOTIFICATION:
+                response = self.notification(channel, request)
+            else:
+                response = self.pop(channel, request)
+        except Exception as error:  # noqa: BLE001 - those woken with it must be answered, too
+            response = error_response(request, error)
         if response is not None:
             channel.reply(request, response)
 
@@ -460,8 +500,11 @@ class PopMessageProcessor:
         while self._unlocks and self._unlocks[0][0] <= now_ms:
             _, topic, group, queue_id = heapq.heappop(self._unlocks)
             self.queue_unlocked(topic, group, queue_id)
-        for waiting in self._service.polling.on_time(now_ms):
-            self._answer_late(waiting, now_ms)
+        for polling in (self._service.polling, self._service.notifying):
+            for waiting in polling.on_time(now_ms):
+                # Once more: what an arrival woke another for may be there for this one, too, as
+                # two notifications of one ordered queue see the same message.
+                self._run_again(waiting)
 
     def _answer_late(self, waiting: Waiting, now_ms: int) -> None:
         channel: Channel = waiting.channel  # type: ignore[assignment]
@@ -482,8 +525,9 @@ class PopMessageProcessor:
     def answer_all(self) -> None:
         """The broker stops: nobody is kept waiting."""
         now_ms = self._broker.now_ms()
-        for waiting in self._service.polling.clear():
-            self._answer_late(waiting, now_ms)
+        for polling in (self._service.polling, self._service.notifying):
+            for waiting in polling.clear():
+                self._answer_late(waiting, now_ms)
 
     # ------------------------------------------------------------------------------------- 200052
 
@@ -522,7 +566,7 @@ class PopMessageProcessor:
         left = min(max(header.max_msg_nums, 1), MESSAGES_PER_POP_MAX)
         records: list[memoryview] = []
         rest = 0
-        retries = [(each, 0) for each in self._retry_topics(topic, group)]
+        retries = self._retry_queues(topic, group)
         if header.queue_id < 0:
             queues = [(topic, each) for each in range(topic_config.read_queue_nums)]
             random.shuffle(queues)
@@ -588,7 +632,7 @@ class PopMessageProcessor:
                 deadline_ms,
                 wanted.arrives,
             )
-            if self._service.polling.wait(waiting):
+            if self._service.notifying.wait(waiting):
                 if header.order is True:
                     self._wake_when_unlocked(header.topic, header.consumer_group, header.queue_id)
                 return None
@@ -607,7 +651,7 @@ class PopMessageProcessor:
         queues = range(topic_config.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
         candidates = [(topic, queue_id) for queue_id in queues]
         if not is_order:
-            candidates += [(each, 0) for each in self._retry_topics(topic, group)]
+            candidates += self._retry_queues(topic, group)
         orders = self._service.orders
         store = self._broker.store
         return any(
