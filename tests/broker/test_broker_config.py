@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,16 @@ from oberth.broker.broker_config import (
     read_entries,
 )
 from oberth.errors import OptionError
+from oberth.formats.broker_conf import KEYS_WITHOUT_EFFECT, MessageStoreConfig
 from oberth.formats.names import check_topic
 from oberth.formats.options import options_of
+
+REFUSED_WITH_OTHER_VALUES = frozenset(
+    {
+        "enableDLegerCommitLog", "timerRocksDBEnable", "transRocksDBEnable",
+        "indexRocksDBEnable", "rocksdbCQDoubleWriteEnable",
+    }
+)  # fmt: skip
 
 
 def test_a_later_source_wins(tmp_path: Path) -> None:
@@ -44,7 +53,21 @@ def test_the_name_servers_of_the_environment_come_last(tmp_path: Path) -> None:
 
 def test_unknown_keys_are_warned_about_by_name() -> None:
     _, _, warnings = read_configs({"brokerNam": "x", "sendMessageThreadPoolNums": "4"})
-    assert warnings == ["brokerNam: no such option; did you mean brokerName?"]
+    assert warnings == [
+        "brokerNam: no such option; did you mean brokerName?",
+        "sendMessageThreadPoolNums: has no effect here",
+    ]
+
+
+def test_keys_without_effect_are_warned_about_unless_they_are_as_apaches() -> None:
+    for key, default in KEYS_WITHOUT_EFFECT.items():
+        if key not in REFUSED_WITH_OTHER_VALUES:
+            _, store, warnings = read_configs({key: "77"})
+            assert warnings == [f"{key}: has no effect here"]
+            assert store.to_properties()[key] == "77", "tools are shown what was set"
+        assert read_configs({key: default})[2] == []
+    for key in ("timerCheckMetricsWhen", "debugLockEnable", "topicQueueLockNum"):
+        assert key in KEYS_WITHOUT_EFFECT
 
 
 @pytest.mark.parametrize(
@@ -72,6 +95,21 @@ def test_what_is_shown_can_be_read_again() -> None:
     assert again == broker
     assert store_again == store
     assert warnings == []
+
+
+def test_every_option_of_the_store_is_read_somewhere() -> None:
+    package = Path(__file__).parents[2] / "src" / "oberth"
+    declared = package / "formats" / "message_store_config.py"
+    text = "".join(path.read_text() for path in package.rglob("*.py") if path != declared)
+    own = declared.read_text()
+    unread = [
+        each.java_name
+        for each in options_of(MessageStoreConfig)
+        if not re.search(rf"\b{each.field_name}\b", text)
+        and not re.search(rf"(self|moved)\.{each.field_name}\b", own)
+    ]
+    # storeType: its one value is allowed, the others are refused by name.
+    assert unread == ["storeType"]
 
 
 def test_every_option_is_read_somewhere() -> None:

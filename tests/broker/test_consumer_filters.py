@@ -20,6 +20,7 @@ from oberth.broker.broker_controller import Broker
 from oberth.broker.consumer_filters import ConsumerFilters, SqlFilter
 from oberth.broker.expressions import FilterUnknownError
 from oberth.broker.subscriptions import SQL92, Subscription, SubscriptionError
+from oberth.client.messages import decode_messages
 from oberth.formats.config_json import parse_config
 from oberth.formats.message import read_dispatch_request
 from oberth.formats.message_store_config import MessageStoreConfig
@@ -29,6 +30,7 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
 from oberth.store.consume_queue import ConsumeQueue
+from oberth.store.messages import MessageExtBrokerInner
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 EXPRESSIONS = {
@@ -223,3 +225,33 @@ async def test_codes_over_the_wire() -> None:
         assert (await pull("a = 1")).code == ResponseCode.SYSTEM_ERROR
         off = await call(RequestCode.CHECK_CLIENT_CONFIG, {}, check("a > 3"))
         assert off.code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("supported", ["true", "false"])
+async def test_retries_are_judged_by_the_expression_of_their_topic(
+    make_live: Callable[..., Any], supported: str
+) -> None:
+    """A group that has narrowed its expression no longer gets retries of what it left out."""
+    live = await make_live(enablePropertyFilter="true", filterSupportRetry=supported)
+    filters = live.broker.expressions
+    filters.register("G", [Subscription("T", "a > 5", SQL92, 1)])
+    live.broker.topics.create_internal("%RETRY%G", 1)
+    retries = [
+        ("T", "3"),  # the expression leaves it out
+        ("T", "7"),
+        ("Other", "3"),  # no expression for its topic
+        (None, "3"),  # nobody knows where it comes from
+    ]
+    for real_topic, a in retries:
+        properties = {"a": a} | ({"RETRY_TOPIC": real_topic} if real_topic else {})
+        message = MessageExtBrokerInner.of("%RETRY%G", b"m", properties=properties)
+        assert live.broker.store.put_message(message).ok
+    live.broker.store.dispatch_nowait()
+    await live.peer.heartbeat("G", {"%RETRY%G": "*"})
+    got = await live.peer.pull("%RETRY%G", 0, group="G")
+    assert got.code == 0
+    found = [
+        (each.properties.get("RETRY_TOPIC"), each.properties["a"])
+        for each in decode_messages(got.body_bytes())
+    ]
+    assert found == ([retries[1], retries[2], retries[3]] if supported == "true" else retries)

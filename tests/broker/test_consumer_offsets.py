@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,48 @@ def test_a_pending_reset_voids_commits_until_it_is_taken() -> None:
     assert offsets.take_reset("G", "T", 0) is None
     assert offsets.query("G", "T", 0) == 3
     assert offsets.commit("G", "T", 0, 5, 4)
+
+
+def test_first_offsets_and_resets_are_urgent() -> None:
+    offsets = ConsumerOffsets()
+
+    def is_urgent() -> bool:
+        return offsets.is_urgent
+
+    assert not is_urgent()
+    offsets.commit("G", "T", 0, 0, 1)
+    assert is_urgent()
+    offsets.encode()
+    offsets.commit("G", "T", 0, 7, 2)
+    assert offsets.is_dirty
+    assert not is_urgent()
+    offsets.assign_reset("G", "T", 0, 3, 3)
+    assert is_urgent()
+    offsets.encode()
+    assert not is_urgent()
+    offsets.commit("G", "T", 1, 1, 4)
+    assert is_urgent()
+
+
+async def test_a_first_offset_is_soon_on_the_disk(make_live: Any) -> None:
+    live = await make_live(flushConsumerOffsetInterval="60000")
+    path = live.broker.config_dir / "consumerOffset.json"
+
+    def written() -> dict[str, int]:
+        table = parse_config(path.read_bytes())["offsetTable"] if path.exists() else {}
+        found: dict[str, int] = table.get("T@G", {})
+        return {str(queue_id): offset for queue_id, offset in found.items()}
+
+    live.broker.offsets.commit("G", "T", 0, 5, live.clock())
+    await live.later(1_000)
+    await live.until(lambda: written() == {"0": 5})
+    live.broker.offsets.commit("G", "T", 0, 6, live.clock())
+    await live.later(5_000)
+    await live.until(lambda: not live.broker._persisting)
+    assert written() == {"0": 5}
+    live.broker.offsets.commit("G", "T", 1, 1, live.clock())
+    await live.later(1_000)
+    await live.until(lambda: written() == {"0": 6, "1": 1})
 
 
 def test_a_second_reset_replaces_the_first() -> None:

@@ -83,6 +83,14 @@ async def test_a_slave_follows_and_its_log_is_equal(tmp_path: Path, name_server:
             await until(lambda: slave.store.max_phy_offset == master.store.max_phy_offset)
             await until(lambda: slave.store.dispatch_behind_bytes == 0)
             assert slave.store.max_offset_in_queue("t", 1) == 500
+            status = master.ha.to_body()
+            assert (status["master"], status["inSyncSlaveNums"]) == (True, 1)
+            (shown,) = status["haConnectionInfo"]
+            assert shown["inSync"]
+            assert shown["transferFromWhere"] == master.store.max_phy_offset
+            link = slave.ha.to_body()["haClientRuntimeInfo"]
+            assert (link["activated"], link["maxOffset"]) == (True, slave.store.max_phy_offset)
+            assert link["masterAddr"] == master.ha_address
             found = slave.store.query_message("t", "k7", 9, 0, 2**62)
             assert found.commit_log_offsets == (
                 master.store.query_message("t", "k7", 9, 0, 2**62).commit_log_offsets

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from oberth.broker.metrics import EXPORTER as EXPORTER_STYLE
 from oberth.broker.metrics import Metrics, escape
+from oberth.store.messages import MessageExtBrokerInner
 
 MakeLive = Callable[..., Awaitable[Any]]
 
@@ -62,10 +64,112 @@ async def test_figures_are_those_of_what_happened(observed: Any) -> None:
     assert value(text, "oberth_storage_writable") == 1
 
 
-async def test_every_line_is_of_the_text_form(observed: Any) -> None:
+EXPORTER = {
+    # Names and labels as rocketmq-exporter has them (RMQMetricsCollector).
+    "rocketmq_broker_tps": "cluster brokerIP broker",
+    "rocketmq_broker_qps": "cluster brokerIP broker",
+    "rocketmq_producer_tps": "cluster broker topic",
+    "rocketmq_producer_message_size": "cluster broker topic",
+    "rocketmq_producer_offset": "cluster broker topic",
+    "rocketmq_producer_count": "cluster broker group",
+    "rocketmq_topic_retry_offset": "cluster broker topic",
+    "rocketmq_topic_dlq_offset": "cluster broker group",
+    "rocketmq_consumer_tps": "cluster broker topic group",
+    "rocketmq_consumer_message_size": "cluster broker topic group",
+    "rocketmq_consumer_offset": "cluster broker topic group",
+    "rocketmq_group_get_latency_by_storetime": "cluster broker topic group",
+    "rocketmq_group_diff": "group topic countOfOnlineConsumers msgModel",
+    "rocketmq_group_retrydiff": "group topic countOfOnlineConsumers msgModel",
+    "rocketmq_group_dlqdiff": "group topic countOfOnlineConsumers msgModel",
+    "rocketmq_group_count": "caddr localaddr group",
+    "rocketmq_brokeruntime_put_tps10": "cluster brokerIP brokerHost des boottime broker_version",
+    "rocketmq_brokeruntime_commitlog_maxoffset": (
+        "cluster brokerIP brokerHost des boottime broker_version"
+    ),
+    "rocketmq_brokeruntime_commitlogdir_capacity_free": (
+        "cluster brokerIP brokerHost des boottime broker_version"
+    ),
+}
+
+
+async def test_the_exporters_names_labels_and_figures(observed: Any) -> None:
+    for topic in ("T", "%RETRY%G", "%DLQ%G"):
+        for _ in range(3):
+            sent = observed.broker.store.put_message(MessageExtBrokerInner.of(topic, b"hello"))
+            assert sent.ok
+        observed.broker.topics.create_internal(topic, 1)
+    observed.broker.store.dispatch_nowait()
+    await observed.peer.heartbeat("G", {"T": "*"}, producers=("P",))
+    for topic, offset in (("T", 1), ("%RETRY%G", 3), ("%DLQ%G", 0)):
+        observed.broker.offsets.commit("G", topic, 0, offset, 0)
+    for _ in range(4):
+        assert (await observed.peer.send("T", b"hello")).code == 0
+    assert (await observed.peer.pull("T", 0, group="G")).code == 0
+    await observed.later(30_000)
+    await observed.later(30_000)
+    status, text = await get(observed, "/metrics?format=exporter")
+    assert status == 200
+    assert value(text, "rocketmq_producer_offset", topic="T", broker="broker-a") == 7
+    assert value(text, "rocketmq_topic_retry_offset", topic="%RETRY%G") == 3
+    assert value(text, "rocketmq_topic_dlq_offset", group="G") == 3
+    assert value(text, "rocketmq_group_diff", topic="T", group="G", msgModel="1") == 6
+    assert value(text, "rocketmq_group_retrydiff", topic="%RETRY%G", group="G") == 0
+    assert value(text, "rocketmq_group_dlqdiff", topic="%DLQ%G", group="G") == 3
+    assert value(text, "rocketmq_consumer_offset", topic="T", group="G") == 1
+    assert value(text, "rocketmq_group_get_latency_by_storetime", topic="T") >= 59_000
+    assert value(text, "rocketmq_group_get_latency_by_storetime", topic="%RETRY%G") == 0
+    assert value(text, "rocketmq_group_diff", topic="T", countOfOnlineConsumers="1") == 6
+    assert value(text, "rocketmq_group_count", group="G") == 1
+    end = observed.broker.store.max_phy_offset
+    assert value(text, "rocketmq_brokeruntime_commitlog_maxoffset") == end
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, labels = line.split("{", 1)
+            found[name] = " ".join(re.findall(r'(\w+)="', labels))
+    for name, labels in EXPORTER.items():
+        assert found[name] == labels, name
+    declared = {each.split()[2] for each in text.splitlines() if each.startswith("# TYPE ")}
+    assert EXPORTER.keys() <= declared
+    assert (await get(observed, "/metrics?format=xml"))[0] == 400
+
+
+async def test_rates_of_the_exporter_are_per_second(observed: Any) -> None:
+    await observed.later(10_000)
+    for _ in range(20):
+        assert (await observed.peer.send("T", b"hello")).code == 0
+    await observed.later(10_000)
+    _, text = await get(observed, "/metrics?format=exporter")
+    assert value(text, "rocketmq_broker_tps") == pytest.approx(1, abs=0.1), "20 in the last 20 s"
+    assert value(text, "rocketmq_producer_tps", topic="T") >= 0
+
+
+async def test_the_exporters_series_are_bounded(observed: Any) -> None:
+    for number in range(7):
+        observed.broker.offsets.commit("G", f"T{number}", 0, 1, 0)
+    text = (await Metrics(observed.broker, series_max=3).render(EXPORTER_STYLE)).decode()
+    lines = [x for x in text.splitlines() if x.startswith("rocketmq_consumer_offset{")]
+    assert sum(float(each.rpartition(" ")[2]) for each in lines) == 7
+    assert len(lines) == 4
+    assert 'broker="broker-a",topic="(other)",group="(other)"' in lines[-1]
+
+
+async def test_a_group_that_is_deleted_while_lines_are_made(observed: Any) -> None:
+    for number in range(1000):
+        observed.broker.offsets.commit(f"G{number}", "T", 0, 0, 0)
+    task = asyncio.create_task(Metrics(observed.broker).render(EXPORTER_STYLE))
+    for number in range(1000):
+        await asyncio.sleep(0)
+        observed.broker.offsets.delete_group(f"G{number}")
+        observed.broker.offsets.commit("New", f"T{number}", 0, 0, 0)
+    assert b"rocketmq_group_diff" in await task
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics?format=exporter", "/metrics?format=native"])
+async def test_every_line_is_of_the_text_form(observed: Any, path: str) -> None:
     await observed.peer.send("T", b"hello")
-    _, text = await get(observed, "/metrics")
-    line = re.compile(r'[a-z_]+\{([a-z_]+="[^"\n]*",?)+\} -?[0-9.e+]+')
+    _, text = await get(observed, path)
+    line = re.compile(r'[a-z_0-9]+\{([a-zA-Z_]+="[^"\n]*",?)+\} -?[0-9.e+]+')
     declared = set()
     for each in text.splitlines():
         if each.startswith("# TYPE "):

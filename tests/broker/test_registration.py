@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from oberth.broker.broker_config import read_configs
@@ -62,6 +63,57 @@ async def test_a_name_server_that_lost_everything_hears_it_again(tmp_path: Path)
         server.routes = RouteTable(server.routes.options)
         await broker.registration.register_topics({"SELF_TEST_TOPIC"})
         assert server.routes.route("TBW102") is not None
+
+
+async def until_known(server: NameServer, topic: str) -> None:
+    async with asyncio.timeout(10):
+        while server.routes.route(topic) is None:  # noqa: ASYNC110 - remote
+            await asyncio.sleep(0.005)
+
+
+async def test_a_single_topic_does_not_push_out_the_others(tmp_path: Path) -> None:
+    config = NamesrvConfig(listen_port=0, delete_topic_with_broker_registration=True)
+    async with (
+        NameServer(config) as server,
+        make(tmp_path, server, enableSingleTopicRegister="true") as broker,
+    ):
+        assert broker.topics.create_by_send("New", "TBW102", 2) is not None
+        await until_known(server, "New")
+        route = server.routes.route("New")
+        assert route is not None
+        assert (route.queue_datas[0].read_queue_nums, route.queue_datas[0].perm) == (2, 6)
+        assert route.broker_datas[0].broker_addrs == {0: str(broker.address)}
+        assert server.routes.route("TBW102") is not None
+        # Without it the table of one topic is taken for the whole: as in RocketMQ.
+        broker.config.enable_single_topic_register = False
+        assert broker.topics.create_by_send("Newer", "TBW102", 2) is not None
+        await until_known(server, "Newer")
+        assert server.routes.route("New") is None
+        # A deleted topic goes with the next full registration.
+        broker.delete_topics(["Newer"])
+        assert broker.registration is not None
+        await broker.registration.register_all()
+        assert server.routes.route("Newer") is None
+        assert server.routes.route("New") is not None
+
+
+async def test_a_table_in_parts_is_known_whole(tmp_path: Path) -> None:
+    async with name_server() as server:
+        settings = {"enableSplitRegistration": "true", "splitRegistrationSize": "2"}
+        async with make(tmp_path, server, **settings) as broker:
+            assert broker.registration is not None
+            topics = {str(each.topic_name) for each in broker.topics}
+            assert len(topics) > 4
+            assert all(server.routes.route(each) is not None for each in topics)
+            # What changed in a part before the last is taken, too.
+            first = next(iter(broker.topics))
+            broker.topics.update(replace(first, read_queue_nums=5, attributes={}))
+            await broker.registration.register_all()
+            route = server.routes.route(str(first.topic_name))
+            assert route is not None
+            assert route.queue_datas[0].read_queue_nums == 5
+            known = server.routes.data_version("broker-a", str(broker.address))
+            assert known == broker.topics.data_version
 
 
 async def test_without_a_name_server_a_broker_serves_all_the_same(tmp_path: Path) -> None:

@@ -18,6 +18,17 @@ def test_a_minute_is_seven_samples() -> None:
     assert stats.tps(TOPIC_PUT_NUMS, "unknown") == 0.0
 
 
+def test_what_was_counted_before_the_first_sample_counts() -> None:
+    stats = BrokerStats("C", 0)
+    stats.item(TOPIC_PUT_NUMS, "T").add(30)
+    stats.on_time(10_000)
+    body = stats.item(TOPIC_PUT_NUMS, "T").to_body()
+    assert body["statsMinute"] == {"avgpt": 30.0, "sum": 30, "tps": 3.0}
+    assert body["statsDay"]["sum"] == 0
+    stats.on_time(3_600_000)
+    assert stats.item(TOPIC_PUT_NUMS, "T").to_body()["statsDay"]["sum"] == 30
+
+
 def test_hours_and_days_have_their_own_samples() -> None:
     stats = BrokerStats("C", 0)
     item = stats.item(TOPIC_PUT_NUMS, "T")

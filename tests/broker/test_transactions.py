@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oberth.broker import transactions
 from oberth.broker.transactions import (
     ROOTS_MAX,
     Lineage,
     OpBatch,
+    ParkedHalves,
     from_half,
     parse_op_body,
     to_half,
@@ -275,6 +277,157 @@ async def test_asking_ends_after_so_many_times(make_live: Any) -> None:
     assert (await producer.peer.call(323, {"msgId": offset_id})).code == 0
     await check(producer, 7_000)
     await live.until(lambda: len(producer.asked) == 4)
+
+
+async def test_what_nobody_could_be_asked_about_is_not_counted(make_live: Any) -> None:
+    live = await make_live(transactionCheckInterval="1000", transactionCheckMax="2")
+    producer = Producer(live)
+    await producer.peer.send("T")
+    half = await producer.half(b"1")
+    end = live.broker.store.max_phy_offset
+    for _ in range(5):
+        await check(producer, 7_000)
+    assert await producer.peer.read("TRANS_CHECK_MAX_TIME_TOPIC") == []
+    assert live.broker.store.max_phy_offset == end, "written again and again"
+    await producer.peer.heartbeat(producers=("PG",))
+    await check(producer, 1_000)
+    await live.until(lambda: len(producer.asked) == 1)
+    assert int(producer.asked[0].fields["tranStateTableOffset"]) > half[0]
+    for _ in range(3):
+        await check(producer, 7_000)
+    assert len(producer.asked) == 2
+    (given_up,) = await producer.peer.read("TRANS_CHECK_MAX_TIME_TOPIC")
+    assert given_up.body == b"1"
+
+
+async def test_a_half_without_a_producer_holds_up_nobody(producer: Producer) -> None:
+    live = producer.live
+    offsets = live.broker.offsets
+    await producer.half(b"0")
+    await producer.half(b"parked", PGROUP="PX")
+    await producer.half(b"2")
+    ended = await producer.half(b"3")
+    await producer.end(ended, ROLLBACK)
+    await check(producer, 7_000)
+    await live.until(lambda: len(producer.asked) == 2)
+    assert [each.fields["transactionId"] for each in producer.asked] == ["U0", "U2"]
+    assert offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 1
+    for request in producer.asked:
+        place = (
+            int(request.fields["tranStateTableOffset"]),
+            int(request.fields["commitLogOffset"]),
+        )
+        assert (await producer.end(place, fromTransactionCheck="true")).code == 0
+    await check(producer, 7_000)
+    assert await producer.committed() == [b"0", b"2"]
+    # Those behind the parked one are not looked at again by a broker that knows only the offsets.
+    await live.restart()
+    again = Producer(live)
+    await again.peer.heartbeat(producers=("PG",))
+    await check(again, 7_000)
+    assert again.asked == []
+    await again.peer.heartbeat(producers=("PG", "PX"))
+    await check(again, 1_000)
+    await live.until(lambda: len(again.asked) == 1)
+    assert again.asked[0].fields["transactionId"] == "Uparked"
+    await check(again, 1_000)
+    assert live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) >= 4
+
+
+async def test_a_parked_half_is_asked_about_as_soon_as_its_producer_is_back(
+    make_live: Any,
+) -> None:
+    live = await make_live(transactionCheckInterval="30000")
+    producer = Producer(live)
+    await producer.peer.send("T")
+    for n in range(3):
+        await producer.half(str(n).encode())
+    await check(producer, 30_000)
+    await live.later(1_000)
+    assert producer.asked == []
+    await producer.peer.heartbeat(producers=("PG",))
+    await live.later(1_000)  # the next round is 28 s away
+    await live.until(lambda: len(producer.asked) == 3)
+    assert live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 3
+    for n, request in enumerate(producer.asked):
+        assert request.fields["transactionId"] == f"U{n}"
+        place = (
+            int(request.fields["tranStateTableOffset"]),
+            int(request.fields["commitLogOffset"]),
+        )
+        assert (await producer.end(place, fromTransactionCheck="true")).code == 0
+    await check(producer, 60_000)
+    assert await producer.committed() == [b"0", b"1", b"2"]
+    assert len(producer.asked) == 3
+
+
+async def test_a_parked_half_can_still_be_ended(producer: Producer) -> None:
+    half = await producer.half(b"1", PGROUP="PX")
+    await check(producer, 7_000)
+    assert (await producer.end(half, producerGroup="PX")).code == 0
+    assert await producer.committed() == [b"1"]
+    await producer.peer.heartbeat(producers=("PX",))
+    await check(producer, 7_000)
+    assert producer.asked == []
+    assert producer.live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 1
+
+
+async def test_a_parked_half_is_given_up_when_it_is_too_old(make_live: Any) -> None:
+    live = await make_live(transactionCheckInterval="1000", fileReservedTime="1")
+    producer = Producer(live)
+    await producer.peer.send("T")
+    await producer.half(b"1")
+    await check(producer, 7_000)
+    assert await producer.peer.read("TRANS_CHECK_MAX_TIME_TOPIC") == []
+    await check(producer, 3_600_000)
+    await live.later(200)
+    assert len(await producer.peer.read("TRANS_CHECK_MAX_TIME_TOPIC")) == 1
+    await producer.peer.heartbeat(producers=("PG",))
+    await check(producer, 7_000)
+    assert producer.asked == []
+
+
+async def test_parked_halves_do_not_keep_a_long_past(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "PARKED_SPAN_MIN", 10)
+    live = producer.live
+    await producer.half(b"parked", PGROUP="PX")
+    for n in range(20):
+        await producer.end(await producer.half(str(n).encode()))
+    await check(producer, 7_000)
+    assert live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == -1
+    for _ in range(3):
+        await check(producer, 7_000)
+    assert live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 21
+    await producer.peer.heartbeat(producers=("PX",))
+    await check(producer, 7_000)
+    await live.until(lambda: len(producer.asked) == 1)
+    assert decode_record(producer.asked[0].body_bytes()).properties["TRANSACTION_CHECK_TIMES"] == (
+        "1"
+    )
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
+def test_parked_halves_are_known_by_group_and_in_order(halves: list[tuple[str, bool]]) -> None:
+    parked = ParkedHalves()
+    for offset, (group, _) in enumerate(halves):
+        parked.add(offset, group, 1000 + offset)
+    for offset, (_, ends) in enumerate(halves):
+        if ends:
+            parked.remove(offset)
+            parked.remove(offset)
+    left = [offset for offset, (_, ends) in enumerate(halves) if not ends]
+    assert len(parked) == len(left)
+    assert parked.front() == (left[0] if left else None)
+    assert parked.first(5) == left[:5]
+    assert sorted(parked.born_before(1030, 100)) == [offset for offset in left if offset < 30]
+    for group in "abc":
+        own = [offset for offset in left if halves[offset][0] == group]
+        assert parked.of_group(group, 3) == own[:3]
+        assert (group in parked.groups) == bool(own)
+    parked.remove_below(30)
+    assert parked.first(100) == [offset for offset in left if offset >= 30]
 
 
 async def test_an_immune_half_is_asked_about_later_and_holds_up_nobody(

@@ -14,6 +14,8 @@ QUEUE_TYPE: Final = "queue.type"
 CLEANUP_POLICY: Final = "cleanup.policy"
 MESSAGE_TYPE: Final = "message.type"
 RESERVE_TIME: Final = "reserve.time"
+PRIORITY_FACTOR: Final = "priority.factor"
+"""Of a group: per cent of its pops that take the highest priority first; 100 unless set."""
 
 ATTRIBUTES_COUNT_MAX: Final = 64
 """Attributes of one topic or group."""
@@ -68,14 +70,16 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
         Attribute(QUEUE_TYPE, False, ("BatchCQ", "SimpleCQ")),
         Attribute(CLEANUP_POLICY, False, ("DELETE", "COMPACTION")),
         Attribute(
-            MESSAGE_TYPE, True, ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+            MESSAGE_TYPE,
+            True,
+            ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"),
         ),
         Attribute(RESERVE_TIME, True, low=-1),
     )
 }
 
 GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    each.name: each for each in (Attribute("priority.factor", True, low=0, high=100),)
+    each.name: each for each in (Attribute(PRIORITY_FACTOR, True, low=0, high=100),)
 }
 
 

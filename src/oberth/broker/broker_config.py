@@ -126,6 +126,19 @@ class BrokerConfig:
     )
     force_register: bool = option("forceRegister", True, "send the full table every period")
     compressed_register: bool = option("compressedRegister", False, "zlib body")
+    enable_single_topic_register: bool = option(
+        "enableSingleTopicRegister", False,
+        "announce a changed topic by itself, as a name server with "
+        "deleteTopicWithBrokerRegistration needs it",
+    )  # fmt: skip
+    enable_split_registration: bool = option(
+        "enableSplitRegistration", False, "send the full table in parts of splitRegistrationSize"
+    )
+    split_registration_size: int = option(
+        "splitRegistrationSize", 800,
+        "topics of one part; a name server takes a single one only from a broker that it knows",
+        low=2,
+    )  # fmt: skip
 
     # Topics and groups
     default_topic_queue_nums: int = option(
@@ -181,12 +194,30 @@ class BrokerConfig:
     lite_pull_message_enable: bool = option(
         "litePullMessageEnable", True, "answer LITE_PULL_MESSAGE"
     )
+    forward_timeout_ms: int = option(
+        "forwardTimeout",
+        3000,
+        "ms that another broker gets to answer for its part of a queue",
+        low=1,
+    )
     slave_read_enable: bool = option("slaveReadEnable", False, "send slow consumers to a slave")
+    cg_cold_read_threshold: int = option(
+        "cgColdReadThreshold",
+        3 << 20,
+        "bytes of old messages that a group may read in 5 s, with coldDataFlowControlEnable",
+        low=0,
+    )
+    global_cold_read_threshold: int = option(
+        "globalColdReadThreshold", 100 << 20, "the same for all groups together", low=0
+    )
     enable_property_filter: bool = option(
         "enablePropertyFilter", False, "allow SQL92 subscriptions"
     )
     enable_calc_filter_bit_map: bool = option(
         "enableCalcFilterBitMap", False, "filter at dispatch and keep the result"
+    )
+    filter_support_retry: bool = option(
+        "filterSupportRetry", False, "judge retries by the SQL92 expression of their real topic"
     )
     expect_consumer_num_use_filter: int = option(
         "expectConsumerNumUseFilter", 32, "consumers for which the Bloom filter is made", low=1
@@ -202,6 +233,20 @@ class BrokerConfig:
     pop_from_retry_probability: int = option(
         "popFromRetryProbability", 20, "per cent of pops that look for retries first", high=100
     )
+    pop_from_retry_probability_for_priority: int = option(
+        "popFromRetryProbabilityForPriority", 0, "the same for pops by priority", high=100
+    )
+    priority_order_asc: bool = option(
+        "priorityOrderAsc", True, "a higher number is a higher priority"
+    )
+    use_separate_retry_queue: bool = option(
+        "useSeparateRetryQueue", False,
+        "POP retry topics have the queues of their topic, so that retries keep their priority",
+    )  # fmt: skip
+    enable_notify_after_pop_order_lock_release: bool = option(
+        "enableNotifyAfterPopOrderLockRelease", True,
+        "an ordered pop that waits is answered as soon as its queue is no longer blocked",
+    )  # fmt: skip
     enable_retry_topic_v2: bool = option(
         "enableRetryTopicV2", False, "name POP retry topics group+topic instead of group_topic"
     )
@@ -375,10 +420,10 @@ def _our_keys() -> frozenset[str]:
 
 
 def read_configs(entries: Mapping[str, str]) -> tuple[BrokerConfig, MessageStoreConfig, list[str]]:
-    """The broker's and the store's options, and a warning for every key that neither knows.
+    """The broker's and the store's options, and a warning for every key that changes nothing.
 
-    A key that Apache knows and that has no effect here is no warning; a value that does not parse
-    is an error all the same.
+    That is one that nobody knows, and one that Apache knows and that has no effect here, unless it
+    has Apache's default. A value that does not parse is an error.
 
     Raises:
         OptionError: a value that does not parse or is out of range.
@@ -387,6 +432,10 @@ def read_configs(entries: Mapping[str, str]) -> tuple[BrokerConfig, MessageStore
     for each in options_of(MessageStoreConfig):
         known |= set(each.aliases)
     warnings = [unknown_key_message(key, known) for key in entries if key not in known]
+    for key, text in entries.items():
+        is_idle = key in BROKER_KEYS and key not in _our_keys()
+        if is_idle or KEYS_WITHOUT_EFFECT.get(key, text.strip()) != text.strip():
+            warnings.append(f"{key}: has no effect here")
     broker = read_options(BrokerConfig, entries)
     mine = {each.java_name for each in options_of(BrokerConfig)}
     store = MessageStoreConfig.from_properties(

@@ -19,7 +19,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -27,26 +27,33 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from oberth.broker.acl.access_control import AccessControl
+from oberth.broker.acl.plain_acl_admin import PlainAclAdminProcessor
 from oberth.broker.acl.processor import AuthAdminProcessor
 from oberth.broker.acl.users import user_of_json
 from oberth.broker.broker_config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
 )
+from oberth.broker.cold_reads import ColdReads
 from oberth.broker.config_file import ConfigFile
 from oberth.broker.consumer_filters import ConsumerFilters
 from oberth.broker.consumer_offsets import ConsumerOffsets
 from oberth.broker.consumers import ConsumerTable
+from oberth.broker.delay_progress import DelayProgress
 from oberth.broker.expressions import Expressions
 from oberth.broker.ha_service import HAService
 from oberth.broker.http_endpoint import HttpEndpoint
 from oberth.broker.kernel_loader import KernelLoader
 from oberth.broker.lmq_consumer_offsets import LmqConsumerOffsets
+from oberth.broker.peer_brokers import PeerBrokers
 from oberth.broker.pop.pop_service import PopService
 from oberth.broker.processors.ack import AckMessageProcessor
 from oberth.broker.processors.admin_broker import BrokerAdminProcessor
 from oberth.broker.processors.admin_groups import GroupAdminProcessor
+from oberth.broker.processors.admin_lite import LiteAdminProcessor
 from oberth.broker.processors.admin_offsets import OffsetAdminProcessor
+from oberth.broker.processors.admin_replicas import ReplicaAdminProcessor
+from oberth.broker.processors.admin_store import StoreAdminProcessor
 from oberth.broker.processors.admin_topics import TopicAdminProcessor
 from oberth.broker.processors.assignment import AssignmentProcessor
 from oberth.broker.processors.client import ClientManageProcessor
@@ -58,13 +65,18 @@ from oberth.broker.processors.query import QueryMessageProcessor
 from oberth.broker.processors.recall import RecallMessageProcessor
 from oberth.broker.processors.relay import RelayProcessor
 from oberth.broker.processors.reply import ReplyMessageProcessor
+from oberth.broker.processors.retention import RetentionProcessor
 from oberth.broker.processors.send import SendMessageProcessor
+from oberth.broker.processors.static_topic import StaticTopicProcessor
 from oberth.broker.producers import ProducerTable
 from oberth.broker.pull_request_hold import HeldPull, PullRequestHold
 from oberth.broker.rebalance_locks import RebalanceLocks
 from oberth.broker.registration import Registration
 from oberth.broker.runtime_info import StoreRates
 from oberth.broker.schedule_service import TICK_MS, ScheduleService
+from oberth.broker.static_topic_cleaner import StaticTopicCleaner
+from oberth.broker.static_topic_strays import StaticTopicStrays
+from oberth.broker.static_topics import StaticTopics
 from oberth.broker.stats import TOPIC_PUT_SIZE, BrokerStats
 from oberth.broker.subscription_groups import SubscriptionGroups
 from oberth.broker.timers import TimerService
@@ -75,7 +87,12 @@ from oberth.errors import OberthError, OptionError, RemotingError
 from oberth.formats import names
 from oberth.formats.data_version import DataVersion
 from oberth.formats.message import MessageExt, encode_host
-from oberth.formats.message_store_config import BrokerRole, FlushDiskType, MessageStoreConfig
+from oberth.formats.message_store_config import (
+    BrokerRole,
+    Dispatch,
+    FlushDiskType,
+    MessageStoreConfig,
+)
 from oberth.formats.options import update_option
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.aio.address import Address
@@ -86,6 +103,8 @@ from oberth.remoting.aio.server import RemotingServer, ServerOptions
 from oberth.remoting.code import RequestCode as Code
 from oberth.remoting.command import create_request
 from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
+from oberth.store.files import FileSystem
+from oberth.store.following_store import FollowingStore
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import PutMessageStatus
 
@@ -97,6 +116,10 @@ EXPIRY_SCAN_MS: Final = 10_000
 
 DISPATCH_S: Final = 0.002
 """How long messages may wait to be dispatched with others, while nobody waits for them."""
+
+FOLLOW_S: Final = 0.003
+FOLLOW_MAX_S: Final = 0.05
+"""With ``dispatch=spark``: between two looks at the dispatcher, and when it long did nothing."""
 
 BULK_DISPATCH_BYTES: Final = 6 * 1024
 """Appended bytes from which the compiled kernels dispatch: 130 us for any number of messages, where
@@ -166,6 +189,9 @@ class Broker:
         config: what it is.
         store_config: where and how it stores.
         clock_ms: the wall clock.
+        files: where the store keeps its files; None: the operating system's.
+        background: False for a store without threads: the caller flushes (`store.flush`) and
+            makes checkpoints when it wants.
 
     Attributes:
         expressions: the engine for filters other than by tag, or None for none.
@@ -181,10 +207,13 @@ class Broker:
         store_config: MessageStoreConfig,
         *,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        files: FileSystem | None = None,
+        background: bool = True,
     ) -> None:
         self.config = config
         self.store_config = store_config
         self.now_ms = clock_ms
+        self._background = background
         self.started_at_ms = clock_ms()
         self.expressions: Expressions | None = None
         self.extend: list[Callable[[ProcessorTable], None]] = []
@@ -219,6 +248,8 @@ class Broker:
         self.rates = StoreRates()
         self.put_failures = 0
         self.topics = TopicConfigs(config, self._topics_changed, clock_ms)
+        self.static_topics = StaticTopics(self.config_dir, config.broker_name, clock_ms)
+        self.peers = PeerBrokers(self)
         self.groups = SubscriptionGroups(config, self._groups_changed, clock_ms)
         offsets_kind = LmqConsumerOffsets if has_light_queues else ConsumerOffsets
         self.offsets = offsets_kind(config.consumer_offset_update_version_step)
@@ -231,12 +262,20 @@ class Broker:
         self.producers = ProducerTable()
         self.locks = RebalanceLocks(config.rebalance_lock_max_live_time_ms)
         self.hold = PullRequestHold()
-        self.store = MessageStore(
-            store_config, clock_ms=clock_ms, topic_attributes=self.topics.attributes
+        self.cold_reads = ColdReads()
+        self._follows = store_config.dispatch is Dispatch.SPARK
+        if self._follows and config.enable_calc_filter_bit_map:
+            raise OptionError("dispatch=spark does not go with enableCalcFilterBitMap=true")
+        self.store = (FollowingStore if self._follows else MessageStore)(
+            store_config,
+            files=files,
+            clock_ms=clock_ms,
+            topic_attributes=self.topics.attributes,
         )
         self.schedule = ScheduleService(
             self.store, lambda: self.store_host, config.delay_offset_update_version_step
         )
+        self._delay_progress = DelayProgress(self.store, self.schedule)
         self.transactions = Transactions(
             self.store,
             self.offsets,
@@ -244,6 +283,7 @@ class Broker:
             lambda: self.store_host,
             clock_ms,
             self._check_transaction,
+            self.producers.has_clients,
             lambda topic: self.topics.create_internal(topic, 1),
         )
         self.config_version = DataVersion()
@@ -288,6 +328,9 @@ class Broker:
         self.dispatch_pending = False
         self._dispatched_at = 0.0
         self._dispatch_waits = False
+        # With dispatch=spark: the next look at the dispatcher's progress, and how soon it comes.
+        self._follow_handle: asyncio.TimerHandle | None = None
+        self._follow_s = FOLLOW_S
         self._durable: deque[tuple[Callable[[PutMessageStatus], None], PutMessageStatus]] = deque()
         self._durable_scheduled = False
         self._next_second_ms = 0
@@ -295,6 +338,10 @@ class Broker:
         self._next_offsets_ms = 0
         self._next_delay_ms = 0
         self._next_check_ms = 0
+        self._cleaner = StaticTopicCleaner(self)
+        self.ticks.append(self._cleaner.on_time)
+        self.static_strays = StaticTopicStrays(self)
+        self.ticks.append(self.static_strays.on_time)
         self._persisting = False
         self._day = 0
         self._kernels: KernelLoader | None = None
@@ -349,12 +396,14 @@ class Broker:
 
     def _load(self) -> None:
         self._topics_file.load(self.topics.read)
+        self.static_topics.load()
         self._groups_file.load(self.groups.read)
         if not self._offsets_file.load(self.offsets.read) and self.store_config.enable_lmq:
             # Light queues were switched on after groups had come some way.
             ConfigFile(self.config_dir / "consumerOffset.json").load(self.offsets.read)
         self._delay_file.load(self.schedule.read)
         self.store.load()
+        self._delay_progress.load()
         self._clamp_offsets()
         for part in self.parts:
             part.load()
@@ -366,7 +415,7 @@ class Broker:
         self.store.set_arrival_listener(self._on_arrival)
         self.store.dispatcher.bulk_arrival_listener = self._on_arrivals
         self.store.reput.bulk_bytes = BULK_DISPATCH_BYTES
-        self.store.start(reput_thread=False)
+        self.store.start(reput_thread=False, background=self._background)
         self.schedule.start()
 
     async def _start_replication(self) -> None:
@@ -383,6 +432,15 @@ class Broker:
         self.ha_address = f"{self.config.broker_ip2 or self.ip}:{self.ha.port}"
         if self.store.waits_for_replicas:
             self.waits_for_disk = True
+
+    def topics_from_master(self, document: Any) -> None:
+        """A slave takes over its master's topics and mappings.
+
+        Raises:
+            ConfigFormatError: the master answered something else.
+        """
+        self.topics.read(document)
+        self.static_topics.replace_all(document)
 
     def metadata_replaced(self) -> None:
         """A slave has taken over its master's tables: they go to disk and to the name servers."""
@@ -484,11 +542,15 @@ class Broker:
         if self._tick_handle is not None:
             self._tick_handle.cancel()
             self._tick_handle = None
+        if self._follow_handle is not None:
+            self._follow_handle.cancel()
+            self._follow_handle = None
         for server in (self.fast_server, self.server):
             if server is not None:
                 self._answer_held()
                 await server.aclose()
         self.fast_server = self.server = None
+        await self.peers.aclose()
         if self.client is not None:
             await self.client.aclose()
             self.client = None
@@ -516,6 +578,7 @@ class Broker:
             self.store.dispatch_nowait()
             self._write_offsets(self.offsets.encode())
             self._delay_file.write_document(self.schedule.to_body(), sync=True)
+            self._delay_progress.remove()
             self._sync_files()
             for part in reversed(self.parts):
                 part.close()
@@ -565,13 +628,22 @@ class Broker:
         table.sync([Code.CHECK_CLIENT_CONFIG], clients.check_client_config)
 
         consumer = ConsumerManageProcessor(self)
+        static = StaticTopicProcessor(self, consumer)
+        table.async_([Code.UPDATE_AND_CREATE_STATIC_TOPIC], static.update, stage=relay_stage)
         table.sync([Code.GET_CONSUMER_LIST_BY_GROUP], consumer.list_consumers)
-        table.sync([Code.QUERY_CONSUMER_OFFSET], consumer.query_offset)
-        table.sync([Code.UPDATE_CONSUMER_OFFSET], consumer.update_offset)
-        table.sync([Code.GET_MAX_OFFSET], consumer.max_offset)
-        table.sync([Code.GET_MIN_OFFSET], consumer.min_offset)
-        table.sync([Code.GET_EARLIEST_MSG_STORETIME], consumer.earliest_store_time)
-        table.sync([Code.SEARCH_OFFSET_BY_TIMESTAMP], consumer.search_offset)
+        for code, handler, answer in (
+            (Code.QUERY_CONSUMER_OFFSET, consumer.query_offset, static.query_offset),
+            (Code.UPDATE_CONSUMER_OFFSET, consumer.update_offset, static.update_offset),
+            (Code.GET_MAX_OFFSET, consumer.max_offset, static.max_offset),
+            (Code.GET_MIN_OFFSET, consumer.min_offset, static.min_offset),
+            (
+                Code.GET_EARLIEST_MSG_STORETIME,
+                consumer.earliest_store_time,
+                static.earliest_store_time,
+            ),
+            (Code.SEARCH_OFFSET_BY_TIMESTAMP, consumer.search_offset, static.search_offset),
+        ):
+            table.sync([code], static.front(handler, answer))
         table.sync([Code.LOCK_BATCH_MQ], consumer.lock)
         table.sync([Code.UNLOCK_BATCH_MQ], consumer.unlock)
 
@@ -643,6 +715,11 @@ class Broker:
             [Code.CLEAN_EXPIRED_CONSUMEQUEUE], broker.clean_expired_queues, stage=admin_stage
         )
         table.sync([Code.DELETE_EXPIRED_COMMITLOG], broker.delete_expired_log, stage=admin_stage)
+        ReplicaAdminProcessor(self).register(table)
+        StoreAdminProcessor(self).register(table)
+        LiteAdminProcessor(self).register(table)
+        PlainAclAdminProcessor(self).register(table)
+        RetentionProcessor(self).register(table, relay_stage)
         AuthAdminProcessor(self.access).register(table)
         for extend in self.extend:
             extend(table)
@@ -690,9 +767,12 @@ class Broker:
         assert self._loop is not None
         self._dispatched_at = self._loop.time()
         try:
-            store.dispatch_nowait()
+            forward = store.dispatch_nowait()
         except (OberthError, OSError) as error:
             _LOG.error("dispatch failed, tried again: %s", error)
+            forward = 0
+        if self._follows:
+            self._follow_soon(forward)
         if self._woken:
             woken, self._woken = self._woken, []
             for held in woken:
@@ -701,6 +781,22 @@ class Broker:
             # Not waited for by anybody, and not readable before the disk has it.
             self._dispatch_waits = True
             self.when_durable(store.max_phy_offset, self._dispatch_durable)
+
+    def _follow_soon(self, forward: int) -> None:
+        """Looks at the dispatcher's progress again while messages wait for it."""
+        assert self._loop is not None
+        self._follow_s = FOLLOW_S if forward else min(self._follow_s * 1.1, FOLLOW_MAX_S)
+        if (
+            self._follow_handle is None
+            and self._tick_handle is not None
+            and self.store.dispatch_behind_bytes
+        ):
+            self._follow_handle = self._loop.call_later(self._follow_s, self._follow)
+
+    def _follow(self) -> None:
+        self._follow_handle = None
+        self.dispatch_pending = True
+        self._dispatch()
 
     def _dispatch_durable(self, status: PutMessageStatus) -> None:
         del status
@@ -792,6 +888,7 @@ class Broker:
         if not self.ha.is_slave:
             if self.schedule.deliver(now_ms):
                 self.dispatch_soon()
+            self._delay_progress.on_time()
             self.transactions.on_time(now_ms)
         if self.store.dispatch_behind_bytes:
             self.dispatch_soon()
@@ -808,9 +905,11 @@ class Broker:
             self._persist_soon()
         if now_ms >= self._next_check_ms and not self.ha.is_slave:
             self._next_check_ms = now_ms + self.config.transaction_check_interval_ms
-            self._start(self._check_transactions())
+            self.start_task(self._check_transactions())
 
     def _on_second(self, now_ms: int) -> None:
+        if self.offsets.is_urgent:
+            self._persist_soon()
         self.stats.on_time(now_ms)
         self.rates.sample(now_ms, self.stats.broker_put.value, self.stats.broker_get.value, 0)
         if self._kernels is not None and not self._kernels.on_second(self.store.dispatched_offset):
@@ -820,7 +919,8 @@ class Broker:
             self._day = day
             self.stats.on_midnight()
 
-    def _start(self, work: Any) -> None:
+    def start_task(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Let something run that ends by itself; it is cancelled when the broker stops."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -840,6 +940,13 @@ class Broker:
                 self.store.commit_log.refresh_topic(topic)
         if self.registration is not None:
             self.registration.topics_changed(topics)
+
+    def mapping_changed(self, topic: str) -> None:
+        """The mapping of a static topic is another one: everybody who goes by it is told."""
+        self.topics.announce(topic)
+        self._cleaner.soon()
+        for held in self.hold.wake_topic(topic):
+            self.pull.pull_again(held)
 
     def send_forget_topics(self) -> None:
         """Drop what the send path has worked out about topics."""
@@ -889,13 +996,15 @@ class Broker:
         if offsets is None and delays is None and not self._files_written:
             return
         self._persisting = True
-        self._start(self._persist(offsets, delays))
+        self.start_task(self._persist(offsets, delays))
 
     async def _persist(self, offsets: bytes | None, delays: dict[str, Any] | None) -> None:
         def write() -> None:
             if offsets is not None:
                 self._write_offsets(offsets)
             if delays is not None:
+                # What was delivered must be on the disk before the file passes it.
+                self.store.flush()
                 self._delay_file.write_document(delays, sync=True)
             self._sync_files()
 
@@ -972,6 +1081,7 @@ class Broker:
         """Forget topics: configuration, queues, offsets, statistics; held pulls are answered."""
         gone = set(topics)
         for topic in gone:
+            self.static_topics.delete(topic)
             self.topics.delete(topic)
             self.offsets.delete_topic(topic)
             self.groups.forget_topic(topic)
@@ -1014,7 +1124,7 @@ class Broker:
         self.send_forget_topics()
         self._write_config(entries)
         if "brokerPermission" in entries and self.registration is not None:
-            self._start(self.registration.register_all())
+            self.start_task(self.registration.register_all())
 
     def _write_config(self, entries: Mapping[str, str]) -> None:
         path = self.config.broker_config_path

@@ -32,7 +32,7 @@ from oberth.formats.config_files import (
 from oberth.formats.config_files import ConsumerFilters as FiltersFile
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
 from oberth.formats.message import DispatchRequest, properties_at
-from oberth.formats.properties import decode_properties
+from oberth.formats.properties import RETRY_TOPIC, decode_properties
 from oberth.formats.sql92 import Sql92Expression, compile_sql92
 from oberth.remoting.code import ResponseCode
 
@@ -117,6 +117,45 @@ class SqlFilter:
     def matches_properties(self, properties_raw: bytes, /) -> bool:
         """The expression's judgement of what has just arrived."""
         return self._matches(decode_properties(properties_raw))
+
+
+class RetryFilter:
+    """Retries of a group that its expression for their real topic selects, and all others.
+
+    Args:
+        filters: where expressions are kept.
+        group: whose retry topic it is.
+        codes: tags codes that the subscription of the retry topic names; empty for all.
+
+    RocketMQ: ExpressionForRetryMessageFilter.
+    """
+
+    __slots__ = ("_codes", "_filters", "_group")
+
+    def __init__(self, filters: ConsumerFilters, group: str, codes: frozenset[int]) -> None:
+        self._filters = filters
+        self._group = group
+        self._codes = codes
+
+    def matches_consume_queue(self, tags_code: int, ext_unit: object | None, /) -> bool:
+        """The tags' judgement."""
+        del ext_unit
+        return not self._codes or tags_code in self._codes
+
+    def matches_record(self, record: memoryview) -> bool:
+        """The judgement of the expression that the group has for the record's real topic."""
+        try:
+            return self.matches_properties(bytes(properties_at(record)))
+        except RecordError:
+            return False
+
+    def matches_properties(self, properties_raw: bytes, /) -> bool:
+        """As for a record."""
+        properties = decode_properties(properties_raw)
+        data = self._filters.get(properties.get(RETRY_TOPIC, ""), self._group)
+        if data is None or not data.expression:
+            return True
+        return compiled(data.expression).matches(properties)
 
 
 class ConsumerFilters:
@@ -291,6 +330,13 @@ class ConsumerFilters:
         both = SqlFilter(
             compiled(data.expression or ""), positions, self._bloom.bit_count, data.born_time
         )
+        return both, both
+
+    def retry_filters(
+        self, subscription: Subscription, group: str, /
+    ) -> tuple[RetryFilter, RetryFilter]:
+        """See Expressions."""
+        both = RetryFilter(self, group, frozenset(subscription.codes))
         return both, both
 
     def get(self, topic: str, group: str) -> ConsumerFilterData | None:

@@ -3,7 +3,9 @@
 The value is the next offset to consume. What is always true: a commit is taken as it comes, also a
 lower one (resets and clones work by it); while a server-side reset of a queue is pending, commits
 of that queue have no effect, and the next pull hands the reset out. Commits live in memory until
-the next `persist`; a crash takes groups back to the last one, never forward.
+the next time they are written; a crash takes groups back to that, never forward. A group that is
+not in the file at all might start at the end of a queue instead, so first offsets, and resets, are
+urgent.
 
 Names are checked by who commits: no key holds a second ``@``.
 """
@@ -29,6 +31,10 @@ class ConsumerOffsets:
 
     Args:
         update_version_step: commits that make a new data version.
+
+    Attributes:
+        is_dirty: whether anything changed since `encode`.
+        is_urgent: whether a first offset or a reset is among it.
     """
 
     __slots__ = (
@@ -42,6 +48,7 @@ class ConsumerOffsets:
         "_resets",
         "data_version",
         "is_dirty",
+        "is_urgent",
         "update_version_step",
     )
 
@@ -58,6 +65,7 @@ class ConsumerOffsets:
         self._dirty: set[str] = set()
         self._dirty_pulls: set[str] = set()
         self.is_dirty = False
+        self.is_urgent = False
 
     # ------------------------------------------------------------------ commits and queries
 
@@ -69,8 +77,11 @@ class ConsumerOffsets:
         queues = self._offsets.get(key)
         if queues is None:
             queues = self._offsets[key] = {}
-        if queues.get(queue_id) == offset:
+        known = queues.get(queue_id)
+        if known == offset:
             return True
+        if known is None:
+            self.is_urgent = True
         queues[queue_id] = offset
         self._dirty.add(key)
         self.is_dirty = True
@@ -116,6 +127,7 @@ class ConsumerOffsets:
         self._resets.get(key, {}).pop(queue_id, None)  # or the commit would be void
         self.commit(group, topic, queue_id, offset, now_ms)
         self._resets.setdefault(key, {})[queue_id] = offset
+        self.is_urgent = True
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a reset of the queue is pending."""
@@ -203,7 +215,7 @@ class ConsumerOffsets:
             for key in dirty:
                 entries[key] = entry_text(name, key, table[key])
             dirty.clear()
-        self.is_dirty = False
+        self.is_dirty = self.is_urgent = False
         return document_bytes(
             {"dataVersion": self.data_version.to_json()},
             ((_OFFSETS, self._entries.values()), (_PULL_OFFSETS, self._pull_entries.values())),

@@ -38,6 +38,12 @@ class Expressions(Protocol):
         """
         ...
 
+    def retry_filters(
+        self, subscription: Subscription, group: str, /
+    ) -> tuple[MessageFilter, PropertiesFilter]:
+        """The same for a group's retry topic, whose messages come from topics with expressions."""
+        ...
+
 
 class FilterUnknownError(Exception):
     """There is no compiled filter for a group and topic, or an older one.

@@ -48,6 +48,52 @@ READ_SIZE: Final = 256 * 1024
 Finish = Callable[[PutMessageStatus], None]
 
 
+class Replica:
+    """One slave's connection, and how fast it is served."""
+
+    __slots__ = ("_rated_at_s", "_rated_bytes", "address", "bytes_per_s", "sender", "sent_bytes")
+
+    def __init__(self, address: str, sender: LogSender, now_s: float) -> None:
+        self.address = address
+        self.sender = sender
+        self.sent_bytes = 0
+        self.bytes_per_s = 0
+        self._rated_at_s = now_s
+        self._rated_bytes = 0
+
+    def rate(self, now_s: float) -> None:
+        """Takes the rate anew if a second has passed."""
+        span_s = now_s - self._rated_at_s
+        if span_s >= 1:
+            self.bytes_per_s = int((self.sent_bytes - self._rated_bytes) / span_s)
+            self._rated_at_s, self._rated_bytes = now_s, self.sent_bytes
+
+
+class MasterLink:
+    """What a slave knows of its connection to the master."""
+
+    __slots__ = ("_rated_at_s", "_rated_bytes", "bytes_per_s", "is_active", "last_read_ms",
+                 "last_write_ms", "received_bytes")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self.received_bytes = 0
+        self.bytes_per_s = 0
+        self.last_read_ms = 0
+        self.last_write_ms = 0
+        self._rated_at_s = 0.0
+        self._rated_bytes = 0
+
+    def received(self, count: int, now_ms: int, now_s: float) -> None:
+        """Bytes have come."""
+        self.received_bytes += count
+        self.last_read_ms = now_ms
+        span_s = now_s - self._rated_at_s
+        if span_s >= 1:
+            self.bytes_per_s = int((self.received_bytes - self._rated_bytes) / span_s)
+            self._rated_at_s, self._rated_bytes = now_s, self.received_bytes
+
+
 class HAService:
     """The replication of one broker. Everything runs on the broker's loop."""
 
@@ -59,6 +105,10 @@ class HAService:
         self.port = 0
         self.master_address: str | None = None
         """Where the master serves requests, as the name servers say; for slaves."""
+        self.master_flush_offset = 0
+        """What the master has on disk, as it said; for slaves."""
+        self._link = MasterLink()
+        self._served: set[Replica] = set()
         self._master_ha_address = config.ha_master_address
         self._server: asyncio.Server | None = None
         self._grown = asyncio.Event()
@@ -143,6 +193,40 @@ class HAService:
         deadline = loop.time() + config.slave_timeout_ms / 1000
         self.replicas.wait(end_offset, needed, deadline, done)
 
+    def to_body(self) -> dict[str, Any]:
+        """What GET_BROKER_HA_STATUS shows. RocketMQ: HARuntimeInfo."""
+        store = self._broker.store
+        end = store.max_phy_offset
+        link = self._link
+        acked = self.replicas.acked
+        slaves = [
+            {
+                "addr": each.address,
+                "slaveAckOffset": acked.get(each, 0),
+                "diff": end - acked.get(each, 0),
+                "inSync": end - acked.get(each, 0)
+                < self._broker.store_config.ha_max_gap_not_in_sync,
+                "transferredByteInSecond": each.bytes_per_s,
+                "transferFromWhere": max(each.sender.next_offset, 0),
+            }
+            for each in sorted(self._served, key=lambda each: each.address)
+        ]
+        return {
+            "master": not self.is_slave,
+            "masterCommitLogMaxOffset": 0 if self.is_slave else end,
+            "inSyncSlaveNums": 0 if self.is_slave else self.replicas.in_sync_count(end) - 1,
+            "haConnectionInfo": slaves,
+            "haClientRuntimeInfo": {
+                "masterAddr": self._master_ha_address,
+                "transferredByteInSecond": link.bytes_per_s,
+                "maxOffset": end if self.is_slave else 0,
+                "lastReadTimestamp": link.last_read_ms,
+                "lastWriteTimestamp": link.last_write_ms,
+                "masterFlushOffset": self.master_flush_offset,
+                "activated": link.is_active,
+            },
+        }
+
     def on_append(self) -> None:
         """The log has grown: whoever has sent everything goes on."""
         if len(self.replicas) or self._tasks:
@@ -150,8 +234,11 @@ class HAService:
 
     def _on_time(self, now_ms: int) -> None:
         del now_ms
-        for done, status in self.replicas.expire(asyncio.get_running_loop().time()):
+        now_s = asyncio.get_running_loop().time()
+        for done, status in self.replicas.expire(now_s):
             done(status)
+        for each in self._served:
+            each.rate(now_s)
 
     # The master's side
 
@@ -160,7 +247,6 @@ class HAService:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        replica = object()
         peer = writer.get_extra_info("peername")
         config = self._broker.store_config
         sender = LogSender(
@@ -168,7 +254,10 @@ class HAService:
             config.ha_transfer_batch_size,
             from_last_file=config.sync_from_last_file,
         )
-        sending = asyncio.get_running_loop().create_task(self._send(sender, writer))
+        loop = asyncio.get_running_loop()
+        replica = Replica(f"{peer[0]}:{peer[1]}", sender, loop.time())
+        self._served.add(replica)
+        sending = loop.create_task(self._send(replica, writer))
         try:
             reports = ReportReceiver()
             while True:
@@ -191,12 +280,14 @@ class HAService:
             _LOG.info("replica %s: %s", peer, error)
         finally:
             self.replicas.on_close(replica)
+            self._served.discard(replica)
             sending.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError):
                 await sending
             writer.close()
 
-    async def _send(self, sender: LogSender, writer: asyncio.StreamWriter) -> None:
+    async def _send(self, replica: Replica, writer: asyncio.StreamWriter) -> None:
+        sender = replica.sender
         loop = asyncio.get_running_loop()
         interval_s = self._broker.store_config.ha_send_heartbeat_interval_ms / 1000
         wrote_at = loop.time()
@@ -206,6 +297,7 @@ class HAService:
                 header, data = frame
                 # A copy: the transport may keep what it could not send, and the segment may go.
                 writer.write(header + bytes(data))
+                replica.sent_bytes += len(data)
                 wrote_at = loop.time()
                 await writer.drain()
                 continue
@@ -248,8 +340,12 @@ class HAService:
         receiver = LogReceiver()
         interval_s = config.ha_send_heartbeat_interval_ms / 1000
         silent_s = 0.0
+        link = self._link
+        now_ms = self._broker.now_ms
+        link.is_active = True
         try:
             writer.write(REPORT.pack(store.max_phy_offset))
+            link.last_write_ms = now_ms()
             while silent_s < config.ha_housekeeping_interval_ms / 1000:
                 try:
                     async with asyncio.timeout(interval_s):
@@ -257,10 +353,12 @@ class HAService:
                 except TimeoutError:
                     silent_s += interval_s
                     writer.write(REPORT.pack(store.max_phy_offset))
+                    link.last_write_ms = now_ms()
                     continue
                 if not data:
                     return
                 silent_s = 0.0
+                link.received(len(data), now_ms(), asyncio.get_running_loop().time())
                 for piece in receiver.receive_data(data):
                     end = store.max_phy_offset
                     if end not in (0, piece.commit_log_offset) and piece.data:
@@ -273,9 +371,11 @@ class HAService:
                             f"{len(piece.data)} bytes at {piece.commit_log_offset} do not join on"
                         )
                 writer.write(REPORT.pack(store.max_phy_offset))
+                link.last_write_ms = link.last_read_ms
                 self._broker.dispatch_soon()
                 await writer.drain()
         finally:
+            link.is_active = False
             writer.close()
 
     async def _synchronize(self) -> None:
@@ -301,7 +401,7 @@ class HAService:
         if address is None or client is None:
             return
         for code, read in (
-            (RequestCode.GET_ALL_TOPIC_CONFIG, broker.topics.read),
+            (RequestCode.GET_ALL_TOPIC_CONFIG, broker.topics_from_master),
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, broker.groups.read),
             (RequestCode.GET_ALL_CONSUMER_OFFSET, broker.offsets.read),
             (RequestCode.GET_ALL_DELAY_OFFSET, broker.schedule.read),

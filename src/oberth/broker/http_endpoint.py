@@ -2,7 +2,8 @@
 
     /healthz   200 as long as the broker's loop turns
     /readyz    200 when it takes messages: it listens, and its disk is not full; else 503 and why
-    /metrics   see `oberth.broker.metrics`; one rendering at a time, others wait for it
+    /metrics   see `oberth.broker.metrics`; one rendering at a time, others wait for it;
+               ?format=exporter: names and labels of RocketMQ's exporter
 
 GET and HEAD only, one request for each connection, nobody is asked who he is: it shows names of
 topics and groups and no message. Off unless ``httpPort`` is set, and on loopback unless
@@ -15,7 +16,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from oberth.broker.metrics import CONTENT_TYPE, Metrics
+from oberth.broker.metrics import CONTENT_TYPE, NATIVE, STYLES, Metrics
 from oberth.remoting.aio.address import Address, peer_address
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class HttpEndpoint:
     async def start(self, host: str, port: int) -> None:
         """Listen; OSError if the port is taken."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_SIZE_MAX)
+        _LOG.info("http on %s", self.address)
 
     @property
     def address(self) -> Address:
@@ -99,7 +101,7 @@ class HttpEndpoint:
             writer.close()
 
     async def _answer(self, method: str, target: str) -> _Answer:
-        path = target.partition("?")[0]
+        path, _, query = target.partition("?")
         if method not in ("GET", "HEAD"):
             return (400 if not method else 405), _TEXT, b"allowed are GET and HEAD\n"
         if path == "/healthz":
@@ -108,8 +110,11 @@ class HttpEndpoint:
             why = self._not_ready()
             return (200, _TEXT, b"ready\n") if why is None else (503, _TEXT, f"{why}\n".encode())
         if path == "/metrics":
+            style = _style(query)
+            if style not in STYLES:
+                return 400, _TEXT, f"format is one of {', '.join(STYLES)}\n".encode()
             async with self._rendering:
-                return 200, CONTENT_TYPE, await self._metrics.render()
+                return 200, CONTENT_TYPE, await self._metrics.render(style)
         return 404, _TEXT, b"there are /metrics, /healthz and /readyz\n"
 
     def _not_ready(self) -> str | None:
@@ -119,6 +124,15 @@ class HttpEndpoint:
         if not broker.store.flags.is_writeable:
             return "the store takes no messages: its disk is full or failing"
         return None
+
+
+def _style(query: str) -> str:
+    """Whose names are asked for; the native ones unless ``format`` is given."""
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        if name == "format":
+            return value
+    return NATIVE
 
 
 def _request_line(head: bytes) -> tuple[str, str]:

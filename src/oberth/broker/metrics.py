@@ -13,6 +13,7 @@
 Every line also has cluster, node_type and node_id. Of one name there are at most SERIES_MAX lines;
 what is above is summed up in one line whose topic and group are ``(other)``, so the sum over a name
 is always whole. Lines are made in steps, and between them the loop is free for others.
+On request the names are those of RocketMQ's exporter instead: `oberth.broker.exporter_metrics`.
 RocketMQ: BrokerMetricsManager, DefaultStoreMetricsConstant.
 """
 
@@ -23,6 +24,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from oberth.broker.exporter_metrics import Family, Labels, Sample, exporter_families
 from oberth.broker.stats import (
     DLQ_PUT_NUMS,
     GROUP_GET_NUMS,
@@ -38,19 +40,28 @@ if TYPE_CHECKING:
 SERIES_MAX: Final = 20_000
 """Lines of one name."""
 
-STEP_LINES: Final = 200
+STEP_LINES: Final = 50
 """Lines after which the loop serves others."""
 
 OTHER: Final = "(other)"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-_Labels = tuple[tuple[str, str], ...]
-_Sample = tuple[_Labels, float]
+NATIVE: Final = "native"
+EXPORTER: Final = "exporter"
+STYLES: Final = (NATIVE, EXPORTER)
 
 
 def escape(value: str) -> str:
     """A label's value, as the text form wants it."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+class _Quoted(dict[str, str]):
+    """Labels' values in quotes; most of them come again under other names."""
+
+    def __missing__(self, value: str) -> str:
+        text = self[value] = f'"{escape(value)}"'
+        return text
 
 
 class Metrics:
@@ -60,39 +71,56 @@ class Metrics:
         self._broker = broker
         self._series_max = series_max
 
-    async def render(self) -> bytes:
-        """All figures."""
+    async def render(self, style: str = NATIVE) -> bytes:
+        """All figures.
+
+        Args:
+            style: NATIVE, or EXPORTER for the names and labels of rocketmq-exporter.
+        """
+        families = self._families() if style == NATIVE else exporter_families(self._broker)
         lines: list[str] = []
-        config = self._broker.config
-        node = (
-            f'cluster="{escape(config.broker_cluster_name)}",node_type="broker",'
-            f'node_id="{escape(config.broker_name)}"'
-        )
-        for name, kind, text, samples in self._families():
-            lines.append(f"# HELP {name} {text}")
-            lines.append(f"# TYPE {name} {kind}")
+        quoted = _Quoted()
+        for family in families:
+            name = family.name
+            lines.append(f"# HELP {name} {family.text}")
+            lines.append(f"# TYPE {name} {family.kind}")
+            common = ",".join([f"{label}={quoted[text]}" for label, text in family.common])
+            front = f"{name}{{{common}"
+            comma = "," if common else ""
             other_value: float = 0
-            other_labels: _Labels | None = None
-            for count, (labels, value) in enumerate(samples, 1):
+            other_labels: Labels | None = None
+            for count, (labels, value) in enumerate(family.samples, 1):
                 if count > self._series_max:
                     other_labels = labels
                     other_value += value
                 else:
-                    lines.append(_line(name, node, labels, value))
+                    more = ",".join([f"{label}={quoted[text]}" for label, text in labels])
+                    lines.append(f"{front}{comma if more else ''}{more}}} {value}")
                 if count % STEP_LINES == 0:
                     await asyncio.sleep(0)
             if other_labels is not None:
-                labels = tuple((label, OTHER) for label, _ in other_labels)
-                lines.append(_line(name, node, labels, other_value))
+                more = ",".join([f'{label}="{OTHER}"' for label, _ in other_labels])
+                lines.append(f"{front}{comma}{more}}} {other_value}")
+            await asyncio.sleep(0)
         lines.append("")
         return "\n".join(lines).encode()
 
-    def _families(self) -> Iterator[tuple[str, str, str, Iterable[_Sample]]]:
+    def _families(self) -> Iterator[Family]:
+        config = self._broker.config
+        node = (
+            ("cluster", config.broker_cluster_name),
+            ("node_type", "broker"),
+            ("node_id", config.broker_name),
+        )
+        for name, kind, text, samples in self._native():
+            yield Family(name, kind, text, samples, node)
+
+    def _native(self) -> Iterator[tuple[str, str, str, Iterable[Sample]]]:
         broker = self._broker
         store = broker.store
         config = broker.config
 
-        def one(value: float) -> list[_Sample]:
+        def one(value: float) -> list[Sample]:
             return [((), value)]
 
         for name, text, key in (
@@ -175,16 +203,16 @@ class Metrics:
             one(int(store.flags.is_writeable)),
         )
 
-    def _by_topic(self, name: str) -> Iterator[_Sample]:
+    def _by_topic(self, name: str) -> Iterator[Sample]:
         for topic, value in self._broker.stats.values(name):
             yield (("topic", topic), ("is_system", _bool(names.is_system_topic(topic)))), value
 
-    def _by_topic_and_group(self, name: str) -> Iterator[_Sample]:
+    def _by_topic_and_group(self, name: str) -> Iterator[Sample]:
         for key, value in self._broker.stats.values(name):
             topic, _, group = key.rpartition("@")
             yield (("topic", topic), ("consumer_group", group)), value
 
-    def _lags(self) -> Iterator[_Sample]:
+    def _lags(self) -> Iterator[Sample]:
         store = self._broker.store
         for topic, group, queues in self._broker.offsets:
             lag = sum(
@@ -196,8 +224,3 @@ class Metrics:
 
 def _bool(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _line(name: str, node: str, labels: _Labels, value: float) -> str:
-    more = "".join([f',{label}="{escape(text)}"' for label, text in labels])
-    return f"{name}{{{node}{more}}} {value}"

@@ -65,6 +65,10 @@ class ProducerTable:
     def __iter__(self) -> Iterator[tuple[str, list[ClientInfo]]]:
         return ((group, list(clients.values())) for group, clients in self._groups.items())
 
+    def has_clients(self, group: str) -> bool:
+        """Whether a client of the group is connected."""
+        return group in self._groups
+
     def next_client(self, group: str) -> ClientInfo | None:
         """One client of the group, each in its turn; who answers transaction checks."""
         clients = self._groups.get(group)

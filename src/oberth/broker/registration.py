@@ -13,13 +13,14 @@ import contextlib
 import logging
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from oberth.errors import OberthError, RemotingError
 from oberth.formats.message import CRC_MASK
 from oberth.remoting.bodies.base import BodyError
 from oberth.remoting.bodies.registration import RegisterBrokerBody
-from oberth.remoting.bodies.route import KVTable
+from oberth.remoting.bodies.route import BrokerData, KVTable, QueueData, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import create_request
 from oberth.remoting.headers.namesrv import (
@@ -27,11 +28,13 @@ from oberth.remoting.headers.namesrv import (
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
+    RegisterTopicRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
 
 if TYPE_CHECKING:
     from oberth.broker.broker_controller import Broker
+    from oberth.formats.topic_config import TopicConfig
     from oberth.remoting.aio.client import RemotingClient
 
 _LOG: Final = logging.getLogger("oberth.broker")
@@ -125,16 +128,73 @@ class Registration:
     async def register_all(self) -> None:
         """The full table to every name server."""
         broker = self._broker
-        body = RegisterBrokerBody.of_configs(broker.topics.data_version, broker.registered_topics())
-        await self._register_everywhere(body, full=True)
+        topics = list(broker.registered_topics())
+        size = broker.config.split_registration_size
+        version = broker.topics.data_version
+        if not broker.config.enable_split_registration or len(topics) <= size:
+            body = RegisterBrokerBody.of_configs(version, topics, broker.static_topics.infos())
+            await self._register_everywhere(body, full=True)
+            return
+        for start in range(0, len(topics), size):
+            part = topics[start : start + size]
+            is_last = start + size >= len(topics)
+            body = RegisterBrokerBody.of_configs(
+                # A name server changes nothing for a version that it has, so the parts before the
+                # last have one of their own, which no table ever had.
+                version if is_last else replace(version, counter=-1 - start),
+                part,
+                broker.static_topics.infos([str(each.topic_name) for each in part]),
+            )
+            await self._register_everywhere(body, full=True)
 
     async def register_topics(self, topics: set[str]) -> None:
         """Some topics to every name server."""
         broker = self._broker
         known = [found for topic in topics if (found := broker.registered_topic(topic)) is not None]
+        if broker.config.enable_single_topic_register:
+            mapped = [each for each in known if broker.static_topics.get(str(each.topic_name))]
+            await asyncio.gather(
+                *(self._register_alone(each) for each in known if each not in mapped)
+            )
+            known = mapped  # a mapping goes only with a registration
         if known:
-            body = RegisterBrokerBody.of_configs(broker.topics.data_version, known)
+            body = RegisterBrokerBody.of_configs(
+                broker.topics.data_version,
+                known,
+                broker.static_topics.infos([str(each.topic_name) for each in known]),
+            )
             await self._register_everywhere(body, full=False)
+
+    async def _register_alone(self, topic_config: TopicConfig) -> None:
+        """One topic to every name server, which keeps all that it knows of the others."""
+        config = self._broker.config
+        topic = str(topic_config.topic_name)
+        queues = QueueData(
+            config.broker_name,
+            topic_config.perm,
+            topic_config.read_queue_nums,
+            topic_config.topic_sys_flag,
+            topic_config.write_queue_nums,
+        )
+        broker_data = BrokerData(
+            {config.broker_id: str(self._broker.address)},
+            config.broker_name,
+            config.broker_cluster_name,
+        )
+        body = TopicRouteData(broker_datas=[broker_data], queue_datas=[queues]).encode()
+
+        async def register(name_server: str) -> None:
+            request = create_request(
+                RequestCode.REGISTER_TOPIC_IN_NAMESRV, RegisterTopicRequestHeader(topic=topic), body
+            )
+            try:
+                await self._client.invoke(
+                    name_server, request, config.register_broker_timeout_ms / 1000
+                )
+            except RemotingError as error:
+                self._complain(name_server, str(error))
+
+        await asyncio.gather(*(register(each) for each in config.namesrv_addresses))
 
     async def _register_everywhere(self, body: RegisterBrokerBody, *, full: bool) -> None:
         config = self._broker.config

@@ -78,20 +78,26 @@ class StatsItem:
 
     def sample_minute(self, now_ms: int) -> None:
         """The 10 s sample, towards the last minute."""
-        self._minute.append((now_ms, self.times, self.value))
+        _sample(self._minute, now_ms, SAMPLE_S_MS, self.times, self.value)
 
     def sample_hour(self, now_ms: int) -> None:
         """The 10 min sample, towards the last hour."""
-        self._hour.append((now_ms, self.times, self.value))
+        _sample(self._hour, now_ms, SAMPLE_MIN_MS, self.times, self.value)
 
     def sample_day(self, now_ms: int) -> None:
         """The 1 h sample, towards the last day."""
-        self._day.append((now_ms, self.times, self.value))
+        _sample(self._day, now_ms, SAMPLE_H_MS, self.times, self.value)
 
     @property
     def tps(self) -> float:
         """Per second, over the last minute."""
-        return float(_window(self._minute)["tps"])
+        samples = self._minute
+        if not samples:
+            return 0.0
+        first_ms, _, first_value = samples[0]
+        last_ms, _, last_value = samples[-1]
+        span_ms = last_ms - first_ms
+        return (last_value - first_value) * 1000 / span_ms if span_ms > 0 else 0.0
 
     def to_body(self) -> dict[str, Any]:
         """The counter as 315 shows it. RocketMQ: BrokerStatsData."""
@@ -100,6 +106,13 @@ class StatsItem:
             "statsHour": _window(self._hour),
             "statsMinute": _window(self._minute),
         }
+
+
+def _sample(samples: deque[_Sample], now_ms: int, period_ms: int, times: int, value: int) -> None:
+    if not samples:
+        # A counter begins with nothing: what it counted before its first sample counts too.
+        samples.append((now_ms - period_ms, 0, 0))
+    samples.append((now_ms, times, value))
 
 
 def _window(samples: deque[_Sample]) -> dict[str, Any]:
@@ -173,6 +186,10 @@ class BrokerStats:
     def values(self, name: str) -> list[tuple[str, int]]:
         """Key and sum of all counters of a name."""
         return [(key, item.value) for key, item in self._items[name].items()]
+
+    def items(self, name: str) -> list[tuple[str, StatsItem]]:
+        """Key and counter of all counters of a name."""
+        return list(self._items[name].items())
 
     def topic_deleted(self, topic: str) -> None:
         """Forget what belongs to a topic."""

@@ -189,6 +189,10 @@ class TopicConfigs:
             _topic(names.reply_topic(cluster), 1),
             _topic(names.TRANS_HALF_TOPIC, 1),
             _topic(names.TRANS_OP_HALF_TOPIC, 1),
+            # Nothing is ever stored in these two, as with Apache's brokers unless they are told to
+            # keep transactions in RocksDB; whoever compares lists of topics finds them.
+            _topic(names.ROCKSDB_TRANS_HALF_TOPIC, 1),
+            _topic(names.ROCKSDB_TRANS_OP_HALF_TOPIC, 1),
             _topic(names.TIMER_TOPIC, 1),
             _topic(names.revive_topic(cluster), REVIVE_QUEUE_NUMS),
             _topic(names.SYNC_BROKER_MEMBER_GROUP_PREFIX + name, 1, PERM_INHERIT),
@@ -300,6 +304,19 @@ class TopicConfigs:
         self._changed([topic])
         return made
 
+    def widen_internal(self, topic: str, queue_nums: int) -> None:
+        """Give a topic that the broker needs at least so many queues; it never has fewer."""
+        found = self._table[topic]
+        if found.read_queue_nums < queue_nums or found.write_queue_nums < queue_nums:
+            self._put(
+                replace(
+                    found,
+                    read_queue_nums=max(found.read_queue_nums, queue_nums),
+                    write_queue_nums=max(found.write_queue_nums, queue_nums),
+                )
+            )
+            self._changed([topic])
+
     def set_order_topics(self, topics: set[str]) -> None:
         """Mark the topics that a name server's ORDER_TOPIC_CONFIG names."""
         changed = []
@@ -310,6 +327,13 @@ class TopicConfigs:
                 changed.append(name)
         if changed:
             self._changed(changed)
+
+    def announce(self, topic: str) -> None:
+        """What the name servers are told of a topic has changed, though its configuration has not.
+
+        They only listen to a table of a new version.
+        """
+        self._changed([topic])
 
     def delete(self, topic: str) -> bool:
         """Forget a topic; False if there is none."""

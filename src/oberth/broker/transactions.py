@@ -8,6 +8,13 @@ A half message is put back to the end of the half topic each time its producer i
 half topic is a queue that is worked off from its front: offset `H` of CID_RMQ_SYS_TRANS is the
 first half that has not ended, offset `O` the first op message that still names such a half.
 
+A half is asked about, and the question counted, only while a client of its producer group is
+connected. Without one it is parked where it lies: those behind it are seen to, `H` stays before it,
+and it is asked about within a second of the group's return. After the restart of a broker that may
+take the 30 s between two heartbeats of a producer, time enough to ask in vain until the last
+question is used up; so RocketMQ, which counts what it could not ask, may set committed messages
+aside. An op record names what was put back, so that a restart does not look at the original again.
+
 What survives a crash: everything that was acknowledged. An ended transaction whose op record was
 not yet written is asked about again, and its commit would be stored a second time only if the
 producer says so again; so the committed message is written first and the op record follows in the
@@ -19,6 +26,8 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from oberth.formats import names
@@ -47,6 +56,22 @@ HALVES_PER_STEP_MAX: Final = 500
 ENDED_PER_STEP_MAX: Final = 20_000
 """Ended half messages that one step passes; they are not read."""
 
+PARKED_MAX: Final = 200_000
+"""Half messages that wait for a producer to come back. Further ones are counted as asked about, as
+RocketMQ does with all."""
+
+PARKED_SPAN_MIN: Final = 100_000
+"""Half messages between the first parked one and the last one looked at, up to which nothing is
+done about it. When they become more than that and than twice the parked ones, these are put back
+to the end, so that a restart does not look at too many again."""
+
+PARKED_LOOK_MS: Final = 1_000
+"""How often it is looked whether the producers of parked halves are back."""
+
+FRESH_MS: Final = 500
+"""A half that was asked about so lately is not asked about again by a round that begins just then.
+What lies behind it is younger."""
+
 ROOTS_MAX: Final = 100_000
 """Ended transactions that are remembered against a second end."""
 
@@ -57,6 +82,7 @@ class Verdict(enum.Enum):
     WAIT = "too young: come back later, for this one and all behind it"
     PUT_BACK = "immune: put it back without asking"
     CHECK = "put it back and ask its producer"
+    PARK = "nobody is there to be asked: leave it where it lies, and see to those behind it"
     DISCARD = "give it up"
 
 
@@ -208,6 +234,72 @@ class Lineage:
             del self._latest[root]
 
 
+class ParkedHalves:
+    """Half messages whose producer group has no client, by group and in the order of their offsets.
+
+    Offsets are added in rising order.
+    """
+
+    __slots__ = ("_groups",)
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[int, int]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    @property
+    def groups(self) -> list[str]:
+        """Groups that have parked halves."""
+        return list(self._groups)
+
+    def add(self, offset: int, group: str, born_ms: int) -> None:
+        """Park a half."""
+        self._groups.setdefault(group, {})[offset] = born_ms
+
+    def remove(self, offset: int) -> None:
+        """Forget a half if it is parked."""
+        for group, halves in self._groups.items():
+            if halves.pop(offset, None) is not None:
+                if not halves:
+                    del self._groups[group]
+                return
+
+    def front(self) -> int | None:
+        """The first parked offset."""
+        return min((next(iter(halves)) for halves in self._groups.values()), default=None)
+
+    def of_group(self, group: str, count_max: int) -> list[int]:
+        """The first offsets of a group."""
+        return list(islice(self._groups.get(group, ()), count_max))
+
+    def born_before(self, born_ms: int, count_max: int) -> list[int]:
+        """Offsets of halves that are older than that, as far as the oldest lie in front."""
+        found: list[int] = []
+        for halves in self._groups.values():
+            for offset, born in halves.items():
+                if born >= born_ms or len(found) >= count_max:
+                    break
+                found.append(offset)
+        return found
+
+    def first(self, count_max: int) -> list[int]:
+        """The first offsets of all groups."""
+        return list(islice(merge(*self._groups.values()), count_max))
+
+    def remove_below(self, offset: int) -> None:
+        """Forget halves that have left the log."""
+        for group, halves in list(self._groups.items()):
+            for parked in [each for each in halves if each < offset]:
+                del halves[parked]
+            if not halves:
+                del self._groups[group]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._groups.clear()
+
+
 class Transactions:
     """Half messages of a broker.
 
@@ -218,6 +310,7 @@ class Transactions:
         store_host: of messages that the broker writes itself.
         clock_ms: the wall clock.
         notify: asks a producer.
+        is_online: whether a producer group has a client that can be asked.
         make_topic: makes a topic of one queue if it is missing.
     """
 
@@ -229,6 +322,7 @@ class Transactions:
         store_host: Callable[[], bytes],
         clock_ms: Callable[[], int],
         notify: Notifier,
+        is_online: Callable[[str], bool],
         make_topic: Callable[[str], object],
     ) -> None:
         self._store = store
@@ -237,6 +331,7 @@ class Transactions:
         self._store_host = store_host
         self._clock_ms = clock_ms
         self._notify = notify
+        self._is_online = is_online
         self._make_topic = make_topic
         self._batch = OpBatch(
             config.transaction_op_msg_max_size, config.transaction_op_batch_interval_ms
@@ -249,6 +344,12 @@ class Transactions:
         # Op offset -> halves it names that are not passed yet.
         self._open_ops: dict[int, set[int]] = {}
         self._op_read = -1
+        # Halves from the committed offset up to the cursor were looked at: each has ended, has a
+        # successor, or is parked.
+        self._front = -1
+        self._cursor = -1
+        self._parked = ParkedHalves()
+        self._next_look_ms = 0
         self.to_half = to_half
 
     # ------------------------------------------------------------------------------------ the end
@@ -279,18 +380,32 @@ class Transactions:
         """A half message has ended, by commit or rollback: it is not to be asked about again."""
         for offset in self._lineage.ended(half_offset):
             self._ended[offset] = None
+            self._parked.remove(offset)
             body = self._batch.add(offset, self._clock_ms())
             if body is not None:
                 self._write_op(body)
 
-    def on_time(self, now_ms: int) -> None:
-        """Write op offsets that have waited long enough; to be called every 100 ms or so."""
-        body = self._batch.on_time(now_ms)
+    def _done_before_front_passes(self, half_offset: int) -> None:
+        """A half has a successor or was given up: a restart is not to look at it again."""
+        body = self._batch.add(half_offset, self._clock_ms())
         if body is not None:
             self._write_op(body)
 
+    def on_time(self, now_ms: int) -> None:
+        """Write op offsets that have waited long enough; to be called every 100 ms or so.
+
+        Also asks about parked halves as soon as their producers are back.
+        """
+        body = self._batch.on_time(now_ms)
+        if body is not None:
+            self._write_op(body)
+        if now_ms >= self._next_look_ms:
+            self._next_look_ms = now_ms + PARKED_LOOK_MS
+            if self._parked:
+                self.ask_returned()
+
     def flush(self) -> None:
-        """Write what waits: the broker is closing."""
+        """Write op offsets now, however long they have waited."""
         body = self._batch.take()
         if body is not None:
             self._write_op(body)
@@ -324,12 +439,13 @@ class Transactions:
         store = self._store
         half_end = store.max_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID)
         half_min = max(store.min_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID), 0)
-        half_offset = max(self._committed(names.TRANS_HALF_TOPIC), half_min)
-        self._read_ops(half_offset)
+        front = self._enter(half_min)
+        self._read_ops(front)
         started_ms = self._clock_ms()
         put_back: list[tuple[MessageExt, bool]] = []
-        at = half_offset
-        stop = min(half_end, half_offset + ENDED_PER_STEP_MAX)
+        more_parked = self._take_parked(started_ms, put_back)
+        at = self._cursor
+        stop = min(half_end, at + ENDED_PER_STEP_MAX)
         left = HALVES_PER_STEP_MAX
         more = stop < half_end
         while at < stop:
@@ -342,30 +458,111 @@ class Transactions:
                 half = self._half_at(at)
             if half is None:
                 # It has ended; or its record has left the log and nothing can end it any more.
-                self._pass(at)
                 at += 1
                 continue
             verdict = self._judge(half, started_ms)
             if verdict is Verdict.WAIT:
                 more = False
                 break
-            if verdict is Verdict.DISCARD:
+            if verdict is Verdict.PARK:
+                self._park(half)
+            elif verdict is Verdict.DISCARD:
                 if not self._discard(half):
                     more = False
                     break
-                self._pass(at)
+                if self._parked:
+                    self._done_before_front_passes(at)
             else:
                 put_back.append((half, verdict is Verdict.CHECK))
             at += 1
         if put_back and not self._put_back(put_back):
             # What has no successor must not be passed: the same halves are looked at again.
             return 0, False
-        self._commit(names.TRANS_HALF_TOPIC, at)
+        self._cursor = at
+        self._leave(front)
+        return sum(checked for _, checked in put_back), more or more_parked
+
+    def ask_returned(self) -> int:
+        """Between two rounds: ask about parked halves whose producers are back; how many."""
+        if not any(map(self._is_online, self._parked.groups)):
+            return 0
+        half_min = self._store.min_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID)
+        front = self._enter(max(half_min, 0))
+        put_back: list[tuple[MessageExt, bool]] = []
+        self._take_parked(self._clock_ms(), put_back)
+        if put_back and not self._put_back(put_back):
+            return 0
+        self._leave(front)
+        return sum(checked for _, checked in put_back)
+
+    def _take_parked(self, now_ms: int, put_back: list[tuple[MessageExt, bool]]) -> bool:
+        """Give up parked halves or add them to what is to be put back; whether there may be more.
+
+        What is put back is no longer parked then.
+        """
+        due, more = self._due_parked(now_ms)
+        for at in due:
+            half = self._half_at(at)
+            if half is not None:
+                verdict = self._judge(half, now_ms)
+                if verdict is not Verdict.DISCARD:
+                    put_back.append((half, verdict is Verdict.CHECK))
+                    continue
+                if not self._discard(half):
+                    more = False
+                    continue
+                self._done_before_front_passes(at)
+            self._parked.remove(at)
+        return more
+
+    def _enter(self, half_min: int) -> int:
+        """The first half that is not done with; the committed offset has the last word about it."""
+        committed = self._committed(names.TRANS_HALF_TOPIC)
+        if self._cursor < 0 or committed != self._front:
+            self._parked.clear()
+            self._cursor = self._front = committed
+        if half_min > self._front:
+            self._parked.remove_below(half_min)
+        self._cursor = max(self._cursor, half_min)
+        return max(committed, half_min)
+
+    def _leave(self, front: int) -> None:
+        """Pass every half that is done with."""
+        parked = self._parked.front()
+        self._front = self._cursor if parked is None else parked
+        for offset in range(front, self._front):
+            self._pass(offset)
+        self._commit(names.TRANS_HALF_TOPIC, self._front)
         self._advance_ops()
-        return sum(checked for _, checked in put_back), more
+
+    def _park(self, half: MessageExt) -> None:
+        group = half.properties.get(p.PRODUCER_GROUP, "")
+        if not self._parked.of_group(group, 1):
+            _LOG.warning("transaction %s: no producer of %s is online", half.uniq_key, group)
+        self._parked.add(half.queue_offset, group, half.born_timestamp)
+
+    def _due_parked(self, now_ms: int) -> tuple[list[int], bool]:
+        """Parked halves that something can be done about, and whether there may be more.
+
+        Their group is back, they are too old, or there is too much between them and the cursor.
+        """
+        parked = self._parked
+        if not parked:
+            return [], False
+        due: list[int] = []
+        for group in parked.groups:
+            if self._is_online(group):
+                due += parked.of_group(group, HALVES_PER_STEP_MAX - len(due))
+        if not due:
+            reserved_ms = self._store.config.file_reserved_time_hours * 3_600_000
+            due = parked.born_before(now_ms - reserved_ms, HALVES_PER_STEP_MAX)
+        if not due and self._cursor - self._front > max(PARKED_SPAN_MIN, 2 * len(parked)):
+            due = parked.first(HALVES_PER_STEP_MAX)
+        return due, len(due) >= HALVES_PER_STEP_MAX
 
     def _committed(self, topic: str) -> int:
-        return self._offsets.query(names.TRANS_GROUP, topic, HALF_QUEUE_ID)
+        # Zero is where everything begins: the group is not seen before there was a transaction.
+        return max(self._offsets.query(names.TRANS_GROUP, topic, HALF_QUEUE_ID), 0)
 
     def _commit(self, topic: str, offset: int) -> None:
         if offset != self._committed(topic):
@@ -434,16 +631,25 @@ class Transactions:
     def _judge(self, half: MessageExt, now_ms: int) -> Verdict:
         config = self._config
         times = _integer(half.properties.get(p.TRANSACTION_CHECK_TIMES)) or 0
+        if times and 0 <= now_ms - half.store_timestamp < FRESH_MS:
+            return Verdict.WAIT
         if times >= config.transaction_check_max:
             return Verdict.DISCARD
         age_ms = now_ms - half.born_timestamp
         if age_ms > self._store.config.file_reserved_time_hours * 3_600_000:
             return Verdict.DISCARD
         immunity_ms = self.immunity_ms(half)
-        if immunity_ms is not None:
+        if immunity_ms is not None and 0 <= age_ms < immunity_ms:
             # Those behind it may be due earlier, so it must not stand in their way.
-            return Verdict.PUT_BACK if 0 <= age_ms < immunity_ms else Verdict.CHECK
-        return Verdict.WAIT if 0 <= age_ms < config.transaction_timeout_ms else Verdict.CHECK
+            return Verdict.PUT_BACK
+        if immunity_ms is None and 0 <= age_ms < config.transaction_timeout_ms:
+            return Verdict.WAIT
+        if (
+            self._is_online(half.properties.get(p.PRODUCER_GROUP, ""))
+            or len(self._parked) >= PARKED_MAX
+        ):
+            return Verdict.CHECK
+        return Verdict.PARK
 
     def _discard(self, half: MessageExt) -> bool:
         """Move a half to where nobody asks about it any more."""
@@ -479,9 +685,11 @@ class Transactions:
             if not result.ok:
                 continue
             self._lineage.copied(half.queue_offset, result.queue_offset)
-            self._close(half.queue_offset)
+            self._parked.remove(half.queue_offset)
+            self._done_before_front_passes(half.queue_offset)
             if checked:
                 self._ask(half, result)
+        self.flush()
         return done
 
     @staticmethod

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oberth.broker.processors.admin_broker import CHANGEABLE_KEYS, is_secret
+from oberth.broker.processors.admin_broker import CHANGEABLE_KEYS, UNUSED_KEYS, is_secret
 from oberth.formats.config_json import ObjectKey, parse_config
 from oberth.formats.java_properties import parse_properties
 from oberth.formats.message import decode_record
@@ -310,8 +310,34 @@ async def test_configuration_changes_within_a_list(live: Any) -> None:
     assert live.broker.config.transaction_check_max == 3
 
 
+async def test_how_long_puts_and_gets_took_is_shown(live: Any) -> None:
+    await live.peer.send("T")
+    await live.peer.pull("T", 0)
+    live.broker.store.commit_log.append_times.add(2.0)
+    live.broker.store.reader.get_times.add(3.0)
+    table = json.loads((await live.peer.call(28)).body_bytes())["table"]
+    assert (table["putMessageEntireTimeMax"], table["getMessageEntireTimeMax"]) == ("2000", "3000")
+    assert table["putLatency999"] == "2000.00"
+
+
+async def test_what_tools_cannot_do_without_is_shown(live: Any) -> None:
+    shown = parse_properties((await live.peer.call(26)).body_bytes(), name="26")
+    assert int(shown["clientCallbackExecutorThreads"]) >= 1
+    assert (shown["useTLS"], shown["filterServerNums"]) == ("false", "0")
+
+
+async def test_options_that_mean_nothing_here_are_taken(live: Any) -> None:
+    body = (
+        b"popConsumerKVServiceEnable=true\nenablePopBufferMerge=true\nsendMessageThreadPoolNums=4"
+    )
+    assert (await live.peer.call(25, {}, body)).code == 0
+    assert live.broker.config.enable_pop_buffer_merge
+    shown = (await live.peer.call(26)).body_bytes()
+    assert b"popConsumerKVServiceEnable" not in shown
+
+
 def test_no_changeable_key_is_a_path_or_starts_anything() -> None:
-    for key in CHANGEABLE_KEYS:
+    for key in CHANGEABLE_KEYS | UNUSED_KEYS:
         assert not any(word in key.lower() for word in ("path", "home", "dir", "plugin", "server"
                        "nums", "class", "credential", "addr")), key  # fmt: skip
 
@@ -333,6 +359,10 @@ async def test_units_of_a_queue(live: Any) -> None:
     assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 3)
     assert len(body["queueData"]) == 2
     assert (await live.peer.call(321, {**fields, "queueId": "9"})).code == 1
+    offline = await live.peer.call(321, {**fields, "consumerGroup": "Nobody"})
+    assert json.loads(offline.body_bytes())["filterData"] == "Nobody@T is not online!"
+    groupless = {key: value for key, value in fields.items() if key != "consumerGroup"}
+    assert b"filterData" not in (await live.peer.call(321, groupless)).body_bytes()
 
 
 async def test_queries(live: Any) -> None:

@@ -11,13 +11,17 @@ KEY = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
 
 
 async def test_a_young_topic_starts_at_zero(live: Any) -> None:
-    assert (await live.peer.call(14, KEY)).code == 22  # no queue yet
+    assert (await live.peer.call(14, KEY)).code == 22  # no topic yet
     await live.peer.send("T")
     response = await live.peer.call(14, KEY)
     assert (response.code, response.fields) == (0, {"offset": "0"})
     response = await live.peer.call(14, {**KEY, "setZeroIfNotFound": "false"})
     assert response.code == 22
-    assert (await live.peer.call(14, {**KEY, "queueId": "3"})).code == 22
+    # Nor does a new group skip what arrives between this question and the next, for the end.
+    assert (await live.peer.call(14, {**KEY, "queueId": "3"})).fields == {"offset": "0"}
+    empty = {**KEY, "queueId": "3", "setZeroIfNotFound": "false"}
+    assert (await live.peer.call(14, empty)).code == 22
+    assert (await live.peer.call(14, {**KEY, "queueId": "4"})).code == 22
 
 
 async def test_a_commit_is_kept_and_may_go_back(live: Any) -> None:
@@ -65,6 +69,19 @@ async def test_queue_offsets(live: Any) -> None:
     first = (await live.peer.read("T"))[0]
     response = await live.peer.call(32, queue)
     assert response.fields == {"timestamp": str(first.store_timestamp)}
+
+
+async def test_only_an_empty_batch_queue_has_no_first_offset(live: Any) -> None:
+    fields = {
+        "topic": "B", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        "attributes": "+queue.type=BatchCQ",
+    }  # fmt: skip
+    assert (await live.peer.call(17, fields)).code == 0
+    assert (await live.peer.call(31, {"topic": "B", "queueId": "0"})).fields == {"offset": "-1"}
+    assert (await live.peer.call(30, {"topic": "B", "queueId": "0"})).fields == {"offset": "0"}
+    await live.peer.send("B")
+    assert (await live.peer.call(31, {"topic": "B", "queueId": "0"})).fields == {"offset": "0"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from oberth.formats.message import decode_host
+from oberth.client.messages import decode_messages
+from oberth.formats.batch_body import BatchItem, decode_batch, encode_batch
+from oberth.formats.message import MessageExt, decode_host, decode_record
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.remoting.command import RemotingCommand, encode_frame_bytes
 
@@ -344,3 +346,87 @@ async def test_frames_of_one_write_come_back_in_one_piece(live: Any) -> None:
         await reader.readexactly(size)
     writer.close()
     assert len(sizes) == 50
+
+
+async def test_the_queue_of_a_priority(live: Any) -> None:
+    await live.peer.send("T", b"first")  # makes the topic, with 4 queues
+
+    async def queue_of(priority: str, **more: str) -> int:
+        properties = {"_SYS_MSG_PRIORITY_": priority, **more}
+        response = await live.peer.send("T", b"x", 1, properties)
+        assert response.code == 0
+        return int(response.fields["queueId"])
+
+    assert [await queue_of(each) for each in ("0", "2", "3", "4", "1000")] == [0, 2, 3, 3, 3]
+    assert [await queue_of(each) for each in ("-1", "high", "")] == [1, 1, 1]
+    stored = (await live.peer.read("T", 3))[0]
+    assert stored.properties["_SYS_MSG_PRIORITY_"] == "3"
+    # What is delayed or ordered has no priority: the property goes, the queue stays.
+    assert await queue_of("3", __SHARDINGKEY="k") == 1
+    assert "_SYS_MSG_PRIORITY_" not in (await live.peer.read("T", 1))[-1].properties
+    assert await queue_of("3", TRAN_MSG="false") == 3
+
+
+async def test_a_batch_queue_keeps_a_batch_as_one_record(live: Any) -> None:
+    fields = {
+        "topic": "B", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        "attributes": "+queue.type=BatchCQ",
+    }  # fmt: skip
+    assert (await live.peer.call(17, fields)).code == 0
+    body = encode_batch([BatchItem(0, b"%d" % n, b"") for n in range(5)])
+
+    async def send(key: str, body: bytes = body) -> RemotingCommand:
+        properties = {"UNIQ_KEY": key} if key else {}
+        sent = live.peer.send_fields("B", 0, properties, m="true")
+        response: RemotingCommand = await live.peer.call(320, sent, body)
+        return response
+
+    for number in range(3):
+        response = await send(f"key-{number}")
+        assert response.code == 0
+        assert response.fields["batchUniqId"] == f"key-{number}"
+        assert response.fields["queueOffset"] == str(5 * number)
+        assert len(response.fields["msgId"]) == 32  # one record, one id
+    assert (await live.peer.call(30, {"topic": "B", "queueId": "0"})).fields == {"offset": "15"}
+    answer = await live.peer.pull("B", 7, maxMsgNums="15")
+    stored: list[MessageExt] = []
+    while (at := sum(each.record_size for each in stored)) < len(answer.body_bytes()):
+        stored.append(decode_record(answer.body_bytes(), at, check_crc=True))
+    assert [each.queue_offset for each in stored] == [5, 10]
+    assert [each.sys_flag & 0xC0 for each in stored] == [0xC0, 0xC0]
+    assert stored[0].properties["INNER_NUM"] == "5"
+    assert stored[0].properties["INNER_BASE"] == "5"
+    assert [item.body for item in decode_batch(stored[0].body)] == [b"0", b"1", b"2", b"3", b"4"]
+    # Consumers see messages.
+    messages = decode_messages(answer.body_bytes(), "broker-a")
+    assert [(each.queue_offset, each.body) for each in messages] == [
+        (5 + n, b"%d" % (n % 5)) for n in range(10)
+    ]
+    assert (await send("torn", body[:-1])).code == 13
+    # Without a key of its own it is stored as its messages, as RocketMQ does it.
+    response = await send("")
+    assert "batchUniqId" not in response.fields
+    assert len(response.fields["msgId"].split(",")) == 5
+
+
+async def test_compaction_topics_want_keys(live: Any) -> None:
+    """A message without a key would never be read, so it is not taken."""
+    fields = {
+        "topic": "Kept",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+        "attributes": "+cleanup.policy=COMPACTION",
+    }
+    assert (await live.peer.call(17, fields)).code == 0
+    for properties in ({}, {"KEYS": " "}, {"TAGS": "t"}):
+        response = await live.peer.send("Kept", b"x", 0, properties)
+        assert (response.code, response.remark) == (13, "Required message key is missing")
+    assert (await live.peer.send_batch("Kept", [b"x"])).code == 13
+    for n in range(3):
+        assert (await live.peer.send("Kept", b"%d" % n, 0, {"KEYS": "k"})).code == 0
+    assert [message.body for message in await live.peer.read("Kept")] == [b"0", b"1", b"2"]

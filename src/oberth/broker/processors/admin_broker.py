@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker.broker_config import format_config
 from oberth.broker.runtime_info import runtime_info
 from oberth.broker.stats import BROKER_GET_NUMS, BROKER_PUT_NUMS
 from oberth.errors import ConfigFormatError, OptionError
+from oberth.formats.broker_conf import BROKER_KEYS
 from oberth.formats.config_json import encode_config
 from oberth.formats.java_properties import format_properties, parse_properties
 from oberth.remoting.code import ResponseCode
@@ -30,17 +32,25 @@ QUERY_UNITS_MAX: Final = 10_000
 
 CHANGEABLE_KEYS: Final = frozenset(
     {
+        "appendTopicForTimerDeleteKey",
         "autoCreateSubscriptionGroup",
         "autoCreateTopicEnable",
         "brokerPermission",
+        "cgColdReadThreshold",
         "channelExpiredTimeout",
+        "coldDataFlowControlEnable",
         "defaultTopicQueueNums",
         "deleteWhen",
         "diskMaxUsedSpaceRatio",
         "enableMixedMessageType",
+        "enableNotifyAfterPopOrderLockRelease",
+        "enablePopBufferMerge",
         "enablePropertyFilter",
+        "enableSingleTopicRegister",
+        "enableSplitRegistration",
         "fileReservedTime",
         "flushConsumerOffsetInterval",
+        "globalColdReadThreshold",
         "litePullMessageEnable",
         "longPollingEnable",
         "maxMessageSize",
@@ -49,21 +59,46 @@ CHANGEABLE_KEYS: Final = frozenset(
         "maxTransferCountOnMessageInDisk",
         "maxTransferCountOnMessageInMemory",
         "notifyConsumerIdsChangedEnable",
+        "popFromRetryProbability",
+        "popFromRetryProbabilityForPriority",
+        "priorityOrderAsc",
         "recallMessageEnable",
         "registerNameServerPeriod",
         "rejectPullConsumerEnable",
         "rejectTransactionMessage",
         "shortPollingTimeMills",
+        "slaveReadEnable",
         "startAcceptSendRequestTimeStamp",
         "subscriptionExpiredTimeout",
         "transactionCheckInterval",
         "transactionCheckMax",
         "transactionTimeOut",
+        "useSeparateRetryQueue",
         "useServerSideResetOffset",
     }
 )
 """Options that UPDATE_BROKER_CONFIG may change. None of them is a path or starts anything: both
 have been ways into RocketMQ's machines (CVE-2023-33246, CVE-2023-37582)."""
+
+UNUSED_KEYS: Final = frozenset(
+    {
+        "estimateAccumulation",
+        "popConsumerKVServiceEnable",
+        "popConsumerKVServiceLog",
+        *(key for key in BROKER_KEYS if key.endswith(("ThreadPoolNums", "QueueCapacity"))),
+    }
+)
+"""Options of Apache's (sizes of its thread pools among them) that tools switch while a broker runs
+and that have nothing to switch here: taken and left alone, as in a broker.conf, because whoever
+sends one has no use for a refusal."""
+
+SHOWN_TO_TOOLS: Final = {
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+    "filterServerNums": "0",
+    "useTLS": "false",
+}
+"""Options of Apache's without which exportConfigs and exportMetrics fail or leave a gap: they read
+the number of processors from the first; the others are what they are in every broker of ours."""
 
 REFUSED_KEYS: Final = ("brokerConfigPath", "rocketmqHome", "configBlackList")
 
@@ -89,6 +124,9 @@ class BrokerAdminProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"Can not update config in black list: {', '.join(refused)}",
             )
+        for key in UNUSED_KEYS & entries.keys():
+            _LOG.info("%s: %s means nothing here", channel.remote, key)
+            del entries[key]
         fixed = [key for key in entries if key not in CHANGEABLE_KEYS]
         if fixed:
             return create_response(
@@ -110,7 +148,9 @@ class BrokerAdminProcessor:
         broker = self._broker
         entries = {
             key: "" if is_secret(key) else value
-            for key, value in format_config(broker.config, broker.store_config).items()
+            for key, value in (
+                SHOWN_TO_TOOLS | format_config(broker.config, broker.store_config)
+            ).items()
         }
         return create_response(
             request,
@@ -189,8 +229,15 @@ class BrokerAdminProcessor:
             }
             for unit in store.iterate_consume_queue(topic, header.queue_id, start, count)
         ]
+        filter_data = None
+        if header.consumer_group:
+            filter_data = (
+                f"{header.consumer_group}@{topic} is not online!"
+                if subscription is None
+                else "null"
+            )
         body = {
-            "filterData": "null",
+            "filterData": filter_data,
             "maxQueueIndex": queue.max_offset,
             "minQueueIndex": queue.min_offset,
             "queueData": units,

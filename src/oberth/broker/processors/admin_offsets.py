@@ -10,7 +10,6 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from oberth.broker import remarks
 from oberth.broker.clients import ClientInfo
 from oberth.broker.stats import GROUP_GET_NUMS
 from oberth.errors import RemotingError
@@ -96,7 +95,10 @@ class OffsetAdminProcessor:
         broker = self._broker
         store = broker.store
         high = max(store.max_offset_in_queue(topic, queue_id), 0)
-        committed = max(broker.offsets.query(group, topic, queue_id), 0)
+        committed = broker.offsets.query(group, topic, queue_id)
+        if topic not in broker.static_topics.table:
+            # Of a static topic, -1 says that the group's offset is in an older stretch.
+            committed = max(committed, 0)
         pulled = max(broker.offsets.query_pull(group, topic, queue_id), committed)
         last_ms = 0
         if committed > 0:
@@ -127,7 +129,7 @@ class OffsetAdminProcessor:
                 stats = self._consume_stats(group, [topic])
                 entries.append(stats)
                 for each in stats.offset_table.values():
-                    body.total_diff += each.broker_offset - each.consumer_offset
+                    body.total_diff += each.broker_offset - max(each.consumer_offset, 0)
                     body.total_inflight_diff += each.pull_offset - each.consumer_offset
             if entries:
                 body.consume_stats_list.append({group: entries})
@@ -260,7 +262,7 @@ class OffsetAdminProcessor:
             return create_response(
                 request,
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remarks.group_not_exist(header.group),
+                f"Group {header.group} does not exist",
             )
         if broker.config.use_server_side_reset_offset:
             return self._reset_here(request, header, topic_config)

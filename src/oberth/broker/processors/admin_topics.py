@@ -11,6 +11,7 @@ from oberth.broker.topic_configs import queue_nums_max
 from oberth.errors import ConfigFormatError, IllegalNameError, OptionError
 from oberth.formats import names
 from oberth.formats.config_json import encode_config
+from oberth.formats.queue_mapping import wire_json
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.bodies.admin import TopicConfigList
 from oberth.remoting.bodies.base import MessageQueue
@@ -152,6 +153,7 @@ class TopicAdminProcessor:
         topics = self._broker.topics
         body = topics.to_body()
         version = body["dataVersion"]
+        mappings = self._broker.static_topics.to_body()
         return create_response(
             request,
             ResponseCode.SUCCESS,
@@ -159,9 +161,9 @@ class TopicAdminProcessor:
             body=encode_config(
                 {
                     "dataVersion": version,
-                    "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
+                    "mappingDataVersion": mappings["mappingDataVersion"],
                     "topicConfigTable": body["topicConfigTable"],
-                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingDetailMap": mappings["topicQueueMappingDetailMap"],
                     "topicQueueMappingInfoMap": {},
                 },
                 pretty=False,
@@ -169,7 +171,7 @@ class TopicAdminProcessor:
         )
 
     def config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """351: one topic."""
+        """351: one topic, with its mapping if the request is a logical one."""
         del channel
         topic = request.header(GetTopicConfigRequestHeader).topic
         found = self._broker.topics.get(topic)
@@ -177,8 +179,12 @@ class TopicAdminProcessor:
             return create_response(
                 request, ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}"
             )
+        shown = found.to_json()
+        detail = self._broker.static_topics.get(topic)
+        if detail is not None and request.fields.get("lo", "").lower() == "true":
+            shown = dict(sorted({**shown, "mappingDetail": wire_json(detail)}.items()))
         return create_response(
-            request, ResponseCode.SUCCESS, body=encode_config(found.to_json(), pretty=False)
+            request, ResponseCode.SUCCESS, body=encode_config(shown, pretty=False)
         )
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

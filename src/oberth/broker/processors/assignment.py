@@ -89,7 +89,7 @@ class AssignmentProcessor:
             )
         if body.topic not in self._broker.topics:
             return create_response(
-                request, ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(body.topic)
+                request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{body.topic}] not exist"
             )
         if self._broker.groups.find(body.consumer_group) is None:
             return create_response(
@@ -219,16 +219,17 @@ def share_queues(
 ) -> list[MessageQueue]:
     """The queues that a client pops: its own share and those of the next ``share`` clients.
 
-    With everything shared one queue -1 a broker stands for all. RocketMQ: allocate4Pop.
+    With everything shared one queue -1 a broker stands for all, also for a client that the broker
+    has not heard of since its restart. RocketMQ: allocate4Pop.
     """
-    if client_id not in client_ids:
-        return []
     if share <= 0 or share >= len(client_ids) - 1:
         topics = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
         return [
             MessageQueue(topic=topic, broker_name=name, queue_id=ALL_QUEUES)
             for topic, name in topics
         ]
+    if client_id not in client_ids:
+        return []
     index = client_ids.index(client_id)
     if len(client_ids) > len(queues):
         return [queues[index % len(queues)]]

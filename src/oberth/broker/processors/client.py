@@ -208,6 +208,7 @@ class ClientManageProcessor:
         """A connection is gone: its clients leave their groups at once."""
         broker = self._broker
         broker.hold.connection_closed(channel)
+        broker.pops.connection_closed(channel)
         broker.producers.connection_closed(channel)
         for group in broker.consumers.connection_closed(channel):
             self.notify_group(group)

@@ -73,7 +73,7 @@ class ConsumerManageProcessor:
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         offset = broker.offsets.query(group, topic, queue_id)
         if offset < 0:
-            if header.set_zero_if_not_found is False or not self._starts_at_zero(topic, queue_id):
+            if header.set_zero_if_not_found is False or not self.starts_at_zero(topic, queue_id):
                 remark = (
                     "Not found, do not set to zero, maybe this group boot first"
                     if header.set_zero_if_not_found is False
@@ -87,19 +87,25 @@ class ConsumerManageProcessor:
             header=QueryConsumerOffsetResponseHeader(offset=offset),
         )
 
-    def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
+    def starts_at_zero(self, topic: str, queue_id: int) -> bool:
         """Whether a new group starts at the beginning whatever it says it wants.
 
         So it is while nothing of the queue has been deleted and its first message is still among
-        the newest 40 per cent of the memory's size, as Apache's store judges "in memory". A queue
-        that does not exist yet has no beginning.
+        the newest 40 per cent of the memory's size, as Apache's store judges "in memory". So it is
+        also where there has never been a message: told "not found", as 5.x does it, the client asks
+        for the end next, and would skip what arrived between the two questions. 4.9 said 0, too.
         """
         store = self._broker.store
         if store.min_offset_in_queue(topic, queue_id) > 0:
             return False
         unit = store.consume_queue_unit(topic, queue_id, 0)
         if unit is None:
-            return False
+            topic_config = self._broker.topics.get(topic)
+            return (
+                topic_config is not None
+                and 0 <= queue_id < topic_config.read_queue_nums
+                and store.max_offset_in_queue(topic, queue_id) == 0
+            )
         return store.max_phy_offset - unit.commit_log_offset <= self._broker.in_memory_bytes
 
     def update_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -145,8 +151,12 @@ class ConsumerManageProcessor:
         self._broker.dispatch_now()
         header = request.header(GetMinOffsetRequestHeader)
         offset = self._broker.store.min_offset_in_queue(header.topic, header.queue_id)
+        if offset < 0:
+            # As RocketMQ has it: only a batch queue says that it has no first message.
+            topic_config = self._broker.topics.get(header.topic)
+            offset = -1 if topic_config is not None and topic_config.is_batch_queue else 0
         return create_response(
-            request, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=max(offset, 0))
+            request, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=offset)
         )
 
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

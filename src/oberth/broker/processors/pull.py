@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Final
 from oberth.broker import remarks
 from oberth.broker.expressions import FilterUnknownError
 from oberth.broker.pull_request_hold import HeldPull, PropertiesFilter
+from oberth.broker.static_topics import NOT_LEADER, LogicalQueue, to_logical_pull
 from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
 from oberth.broker.subscriptions import Subscription, SubscriptionError, build_subscription
+from oberth.errors import RemoteProtocolError, RemotingError
+from oberth.formats import names
+from oberth.formats import queue_mapping as qm
+from oberth.formats.config_files import LogicQueueMappingItem
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.topic_config import TopicConfig
+from oberth.remoting.aio.processors import error_response
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
 from oberth.remoting.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
@@ -56,6 +62,10 @@ _CODES: Final = {
 }
 _NAMES: Final = {status: status.name for status in GetMessageStatus}
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+QUEUE_OFFSET_MAX: Final = 2**63 - 1
+_PULL_CODES: Final = frozenset((0, *_CODES.values()))
+_NEVER_REACHED: Final = 2**62
+"""The offset of a held pull that only time, or a change of the mapping, wakes."""
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +100,10 @@ class PullMessageProcessor:
         request: RemotingCommand = held.request
         if channel.is_closed:
             return
-        response = self._pull(channel, request, may_hold=False)
+        try:
+            response = self._pull(channel, request, may_hold=False)
+        except Exception as error:  # noqa: BLE001 - those woken with it must be answered, too
+            response = error_response(request, error)
         if response is not None:
             channel.reply(request, response)
 
@@ -101,8 +114,22 @@ class PullMessageProcessor:
         broker.dispatch_now()
         header = request.header(PullMessageRequestHeader)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offset, commit_offset = header.queue_offset, header.commit_offset
+        queue = item = None
+        if broker.static_topics:
+            queue = broker.static_topics.queue(topic, queue_id, request.ext_fields)
         try:
-            group_config, topic_config = self._check(channel, request, header)
+            group_config, topic_config = self._check(request, header)
+            if queue is not None:
+                item = self._stretch(queue, offset)
+                if not queue.is_here(item):
+                    broker.start_task(
+                        self._pull_elsewhere(channel, request, queue, item, may_hold=may_hold)
+                    )
+                    return None
+                queue_id, offset = item.queue_id, qm.to_physical(item, offset)
+                commit_offset = self._commit_offset_here(queue, item, commit_offset)
+            self._check_queue(channel, topic_config, queue_id, topic)
             message_filter, properties_filter = self._filter(header, group_config)
         except _Refusal as refusal:
             # Java gives an empty map here, and clients read forbiddenType from it.
@@ -124,15 +151,13 @@ class PullMessageProcessor:
             wanted = min(max(header.max_msg_nums, 1), PULL_MSG_NUMS_MAX)
             size_max = header.max_msg_bytes
             if size_max is None or size_max <= 0:
-                result = store.get_message(
-                    group, topic, queue_id, header.queue_offset, wanted, message_filter
-                )
+                result = store.get_message(group, topic, queue_id, offset, wanted, message_filter)
             else:
                 result = store.get_message(
                     group,
                     topic,
                     queue_id,
-                    header.queue_offset,
+                    offset,
                     wanted,
                     message_filter,
                     max_total_size=size_max,
@@ -141,12 +166,19 @@ class PullMessageProcessor:
         code = _CODES.get(status)
         if code is None:
             # NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE.
-            moved = header.queue_offset != 0
+            moved = offset != 0
             code = int(ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND)
         sys_flag = header.sys_flag
+        shown_offsets = (result.next_begin_offset, result.min_offset, result.max_offset)
+        offset_delta = None
+        if queue is not None and item is not None:
+            code, *logical, offset_delta = to_logical_pull(
+                queue.items, item, code, offset, *shown_offsets
+            )
+            shown_offsets = (logical[0], logical[1], logical[2])
         if may_hold:
-            if sys_flag & FLAG_COMMIT_OFFSET:
-                offsets.commit(group, topic, queue_id, header.commit_offset, broker.now_ms())
+            if sys_flag & FLAG_COMMIT_OFFSET and commit_offset >= 0:
+                offsets.commit(group, topic, queue_id, commit_offset, broker.now_ms())
             if code == _NOT_FOUND and sys_flag & FLAG_SUSPEND:
                 timeout_ms = (
                     header.suspend_timeout_millis
@@ -156,13 +188,27 @@ class PullMessageProcessor:
                 held = HeldPull(
                     channel,
                     request,
-                    header.queue_offset,
+                    offset,
                     broker.now_ms() + max(timeout_ms, 0),
                     message_filter,
                     properties_filter,
                 )
                 if broker.hold.hold(topic, queue_id, held):
                     return None
+        if result.suggest_pulling_from_slave and broker.store_config.cold_data_flow_control_enable:
+            now_ms = broker.now_ms()
+            until_ms = broker.cold_reads.waits_until_ms(
+                group,
+                broker.config.cg_cold_read_threshold,
+                broker.config.global_cold_read_threshold,
+                now_ms,
+            )
+            if until_ms is not None and may_hold and sys_flag & FLAG_SUSPEND:
+                # No arrival ends this wait.
+                held = HeldPull(channel, request, QUEUE_OFFSET_MAX, until_ms)
+                if broker.hold.hold(topic, queue_id, held):
+                    return None
+            broker.cold_reads.add(group, result.buffer_total_size, now_ms)
         offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
         if request.flag & ONEWAY_FLAG:
             return None
@@ -185,14 +231,13 @@ class PullMessageProcessor:
             render_pull_head(
                 request.opaque,
                 code,
-                result.next_begin_offset,
-                result.min_offset,
-                result.max_offset,
+                *shown_offsets,
                 result.buffer_total_size if code == 0 else 0,
                 suggest_which_broker_id=suggested,
                 group_sys_flag=group_config.group_sys_flag,
                 topic_sys_flag=topic_config.topic_sys_flag,
                 remark=_NAMES[status],
+                offset_delta=offset_delta,
             )
         )
         if code == 0:
@@ -201,8 +246,98 @@ class PullMessageProcessor:
                 send_frame(record)
         return None
 
+    # ------------------------------------------------------------------------------ static topics
+
+    def _stretch(self, queue: LogicalQueue, offset: int) -> LogicQueueMappingItem:
+        """The stretch of a logical queue that an offset is in."""
+        if not queue.is_led:
+            raise _Refusal(NOT_LEADER, queue.not_leader)
+        item = qm.find_item(queue.items, offset)
+        if item is None:
+            raise _Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"{queue.topic}-{queue.queue_id}: no stretch of the queue has its place yet",
+            )
+        return item
+
+    def _commit_offset_here(
+        self, queue: LogicalQueue, item: LogicQueueMappingItem, commit_offset: int
+    ) -> int:
+        """What of a pull's commit offset belongs into the queue that is read; -1 for nothing.
+
+        One that lies in another stretch comes again with the consumer's own commit.
+        """
+        if qm.find_item(queue.items, commit_offset) is not item:
+            return -1
+        return qm.to_physical(item, commit_offset)
+
+    async def _pull_elsewhere(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        queue: LogicalQueue,
+        item: LogicQueueMappingItem,
+        *,
+        may_hold: bool,
+    ) -> None:
+        """Answer with what the broker of an older stretch has."""
+        broker = self._broker
+        header = request.header(PullMessageRequestHeader)
+        offset = qm.to_physical(item, header.queue_offset)
+        # That broker must neither hold the request nor take the commit offset for its own.
+        sys_flag = header.sys_flag & ~(FLAG_SUSPEND | FLAG_COMMIT_OFFSET)
+        try:
+            response = await broker.peers.ask(
+                str(item.bname),
+                RequestCode.PULL_MESSAGE,
+                {
+                    **request.fields,
+                    "queueId": str(item.queue_id),
+                    "queueOffset": str(offset),
+                    "sysFlag": str(sys_flag),
+                },
+            )
+            if response.code not in _PULL_CODES:
+                raise RemotingError(f"{item.bname}: code {response.code}: {response.remark}")
+            found = response.header(PullMessageResponseHeader)
+        except (RemotingError, RemoteProtocolError) as error:
+            refusal = create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
+            channel.reply(request, refusal)
+            return
+        answer = to_logical_pull(
+            queue.items,
+            item,
+            response.code,
+            offset,
+            found.next_begin_offset,
+            found.min_offset,
+            found.max_offset,
+        )
+        if answer.code == _NOT_FOUND and may_hold and header.sys_flag & FLAG_SUSPEND:
+            # It is at the end of the older stretch, and what follows is about to be decided.
+            wait_ms = min(header.suspend_timeout_millis, broker.config.short_polling_time_ms)
+            held = HeldPull(
+                channel, request, _NEVER_REACHED, broker.now_ms() + max(wait_ms, 0), None, None
+            )
+            if broker.hold.hold(queue.topic, queue.items[-1].queue_id, held):
+                return
+        shown = PullMessageResponseHeader(
+            suggest_which_broker_id=0,
+            next_begin_offset=answer.next_begin_offset,
+            min_offset=answer.min_offset,
+            max_offset=answer.max_offset,
+            offset_delta=answer.offset_delta,
+            topic_sys_flag=found.topic_sys_flag,
+            group_sys_flag=found.group_sys_flag,
+        )
+        body = response.body_bytes() if answer.code == 0 else b""
+        channel.reply(
+            request,
+            create_response(request, answer.code, response.remark, header=shown, body=body),
+        )
+
     def _check(
-        self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader
+        self, request: RemotingCommand, header: PullMessageRequestHeader
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         """The checks before the filter, in the reference's order."""
         broker = self._broker
@@ -240,14 +375,18 @@ class PullMessageProcessor:
                 f"the topic[{header.topic}] pulling message is forbidden",
                 FORBIDDEN_BY_TOPIC,
             )
-        if not 0 <= header.queue_id < topic_config.read_queue_nums:
+        return group_config, topic_config
+
+    def _check_queue(
+        self, channel: Channel, topic_config: TopicConfig, queue_id: int, topic: str
+    ) -> None:
+        if not 0 <= queue_id < topic_config.read_queue_nums:
             raise _Refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] "
                 f"topicConfig.readQueueNums:[{topic_config.read_queue_nums}] "
                 f"consumer:[/{channel.remote}]",
             )
-        return group_config, topic_config
 
     def _filter(
         self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig
@@ -268,6 +407,14 @@ class PullMessageProcessor:
             broker.consumers.compensate_subscription(group, subscription, broker.now_ms())
         else:
             subscription = self._subscription_of_group(header, group_config)
+        if (
+            broker.config.filter_support_retry
+            and topic.startswith(names.RETRY_PREFIX)
+            and subscription.is_tag
+            and broker.expressions is not None
+        ):
+            retries_of = topic.removeprefix(names.RETRY_PREFIX)
+            return broker.expressions.retry_filters(subscription, retries_of)
         if subscription.is_tag:
             if not subscription.codes:
                 return None, None

@@ -66,6 +66,10 @@ class QueryMessageProcessor:
         store = self._broker.store
         # Decoded first: an offset that a client made up may point into the middle of a record.
         message = store.look_message_by_offset(header.offset)
+        if message is not None and store.retention.is_hidden(
+            message.topic, message.queue_id, header.offset
+        ):
+            message = None
         record = store.select_record(header.offset) if message is not None else None
         if record is None:
             return create_response(

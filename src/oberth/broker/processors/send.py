@@ -16,8 +16,10 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
+from oberth.broker.attributes import CLEANUP_POLICY
 from oberth.broker.put_status import put_outcome
 from oberth.broker.recall_handle import RecallHandle
+from oberth.broker.static_topics import NOT_LEADER
 from oberth.broker.stats import (
     BROKER_PUT_NUMS,
     DLQ_PUT_NUMS,
@@ -27,10 +29,14 @@ from oberth.broker.stats import (
     StatsItem,
 )
 from oberth.broker.topic_configs import FLAG_UNIT, FLAG_UNIT_SUB, java_text, queue_nums_max
-from oberth.errors import IllegalNameError
+from oberth.errors import FormatError, IllegalNameError
 from oberth.formats import names
 from oberth.formats import properties as p
+from oberth.formats.batch_body import decode_batch
+from oberth.formats.config_files import LogicQueueMappingItem, TopicQueueMappingDetail
 from oberth.formats.message import encode_host, properties_at
+from oberth.formats.queue_mapping import led_queues, to_logical_within
+from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
@@ -41,6 +47,7 @@ from oberth.remoting.headers.send import (
     SendMessageResponseHeader,
 )
 from oberth.remoting.rendered import SendResponses
+from oberth.store.compaction_store import POLICY as COMPACTION
 from oberth.store.messages import (
     MessageExtBatch,
     MessageExtBrokerInner,
@@ -59,7 +66,13 @@ BATCH_TOPIC_LENGTH_MAX: Final = 127
 
 _V2: Final = int(RequestCode.SEND_MESSAGE_V2)
 _PUT_OK: Final = PutMessageStatus.PUT_OK
+_OTHER_TYPES: Final = frozenset(
+    {p.DELAY, p.TIMER_DELIVER_MS, p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.SHARDING_KEY}
+)
+"""Properties that make a message delayed or ordered; only what is neither has a priority."""
+
 _UNIQ_KEY: Final = "UNIQ_KEY\x01"
+_NO_KEY: Final = "Required message key is missing"
 
 
 class ClientAddresses:
@@ -83,17 +96,35 @@ class ClientAddresses:
 class _SendTopic:
     """The checks of a topic, worked out."""
 
-    __slots__ = ("is_retry", "puts", "queue_nums_max", "sizes", "write_queue_nums")
+    __slots__ = (
+        "is_batch_queue", "is_retry", "is_special", "led", "logical", "puts", "queue_nums_max",
+        "sizes", "wants_key", "write_queue_nums",
+    )  # fmt: skip
 
     def __init__(
         self,
         topic_config: TopicConfig,
         puts: StatsItem,
         sizes: StatsItem,
+        mapping: TopicQueueMappingDetail | None = None,
     ) -> None:
         self.queue_nums_max = queue_nums_max(topic_config)
+        self.led: dict[int, int] | None = None
+        """Of a static topic: logical to physical queue, of those that take messages here."""
+        self.logical: dict[int, tuple[int, LogicQueueMappingItem]] = {}
+        """Of a static topic: physical to logical queue, and the stretch."""
+        if mapping is not None:
+            self.queue_nums_max = 0  # every queue id is one to look at
+            self.led = led_queues(mapping)
+            self.logical = {
+                physical: (logical, mapping.hosted_queues[logical][-1])
+                for logical, physical in self.led.items()
+            }
         self.write_queue_nums = topic_config.write_queue_nums
+        self.is_batch_queue = topic_config.is_batch_queue
         self.is_retry = (topic_config.topic_name or "").startswith(names.RETRY_PREFIX)
+        self.wants_key = topic_config.attributes.get(CLEANUP_POLICY) == COMPACTION
+        self.is_special = self.is_retry or self.wants_key
         self.puts = puts
         self.sizes = sizes
 
@@ -116,6 +147,12 @@ class _Pending:
         self.topic = topic
         self.queue_id = queue_id
         self.unique_key = unique_key
+
+
+class _PendingInnerBatch(_Pending):
+    """A client batch that a batch queue keeps as one record; its id is that of all its messages."""
+
+    __slots__ = ()
 
 
 class _Refusal(Exception):
@@ -179,6 +216,8 @@ class SendMessageProcessor:
             broker = self._broker
             results = broker.store.append_messages(messages)
             broker.dispatch_soon()
+            if broker.static_topics:
+                self._to_logical(pendings, results)
             if broker.waits_for_disk:
                 self._answer_when_durable(channel, addresses, pendings, results)
             else:
@@ -258,7 +297,8 @@ class SendMessageProcessor:
             or "POP_CK\x01" in text
             or "__RMQ.TRANSIENT." in text
             or "TRAN_MSG\x01" in text
-            or topic.is_retry
+            or "_SYS_MSG_PRIORITY_\x01" in text
+            or topic.is_special
         ):
             return self._begin_special(
                 request, addresses, topic_name, topic, queue_id, sys_flag, born_timestamp, flag,
@@ -298,7 +338,10 @@ class SendMessageProcessor:
         flag: int,
         text: str,
     ) -> _Pending:
-        """A client batch; its items keep their own properties as they came."""
+        """A client batch; its items keep their own properties as they came.
+
+        In a batch queue it stays one record, if the batch itself has a unique key.
+        """
         if len(topic_name) > BATCH_TOPIC_LENGTH_MAX:
             raise _Refusal(
                 ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic_name)}"
@@ -308,9 +351,31 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"batch request does not support retry group {topic_name}",
             )
+        if topic.wants_key:
+            self._check_keys(request)
         properties = p.decode_properties(text.encode("utf-8", "replace"))
         unique_key = properties.get(p.UNIQ_KEY, "")
         properties.update(self._added_properties)
+        wait = properties.get(p.WAIT, "true").lower() == "true"
+        if topic.is_batch_queue and unique_key:
+            try:
+                items = decode_batch(request.body_bytes())
+            except FormatError as error:
+                raise _Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+            properties[p.INNER_NUM] = str(len(items))
+            inner = MessageExtBrokerInner(
+                topic_name,
+                request.body,  # type: ignore[arg-type]  # after decoding always bytes
+                p.encode_properties(properties),
+                queue_id,
+                flag,
+                sys_flag | NEED_UNWRAP | INNER_BATCH,
+                born_timestamp,
+                addresses.born_host,
+                addresses.store_host,
+                wait_store_ok=wait,
+            )
+            return _PendingInnerBatch(request, inner, topic, queue_id, unique_key)
         message = MessageExtBatch(
             topic_name,
             request.body,  # type: ignore[arg-type]  # after decoding always bytes
@@ -321,7 +386,7 @@ class SendMessageProcessor:
             born_timestamp,
             addresses.born_host,
             addresses.store_host,
-            wait_store_ok=properties.get(p.WAIT, "true").lower() == "true",
+            wait_store_ok=wait,
         )
         return _Pending(request, message, topic, queue_id, unique_key)
 
@@ -342,6 +407,8 @@ class SendMessageProcessor:
         broker = self._broker
         properties = p.decode_properties(text.encode("utf-8", "replace"))
         properties.pop(p.POP_CK, None)
+        if topic.wants_key and not properties.get(p.KEYS, "").strip():
+            raise _Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_KEY)
         for name in [name for name in properties if name.startswith(p.TRANSIENT_PREFIX)]:
             del properties[name]
         unique_key = properties.get(p.UNIQ_KEY)
@@ -354,6 +421,12 @@ class SendMessageProcessor:
             stored_topic = self._retry_or_dlq(request, header, topic_name, properties)
             if stored_topic != topic_name:
                 stored_queue_id = 0
+        priority = _integer(properties.get(p.PRIORITY), -1)
+        if priority >= 0:
+            if not _is_of_priority(properties):
+                del properties[p.PRIORITY]
+            elif topic.led is None and stored_topic == topic_name and topic.write_queue_nums > 0:
+                stored_queue_id = queue_id = min(priority, topic.write_queue_nums - 1)
         if properties.get(p.TRANSACTION_PREPARED, "").lower() == "true" and not (
             reconsume_times > 0 and _integer(properties.get(p.DELAY)) > 0
         ):
@@ -380,6 +453,16 @@ class SendMessageProcessor:
             properties.get(p.WAIT, "true").lower() == "true",
         )
         return _Pending(request, message, topic, queue_id, unique_key)
+
+    def _check_keys(self, request: RemotingCommand) -> None:
+        """Every message of a batch has a key; RocketMQ takes it without, and never shows it."""
+        try:
+            items = decode_batch(request.body_bytes())
+        except FormatError as error:
+            raise _Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        for item in items:
+            if not (p.find_property(item.properties, b"KEYS") or b"").strip():
+                raise _Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_KEY)
 
     def _retry_or_dlq(
         self,
@@ -440,8 +523,36 @@ class SendMessageProcessor:
             return refusal.code, refusal.remark
         return None
 
+    def _to_logical(self, pendings: list[_Pending], results: list[PutMessageResult]) -> None:
+        """Answers about static topics name logical queues and offsets.
+
+        A half message is found again by its own offset, which therefore stays.
+        """
+        for pending, result in zip(pendings, results, strict=True):
+            found = pending.topic.logical.get(pending.queue_id)
+            if found is None:
+                continue
+            pending.queue_id, item = found
+            if result.ok and pending.message.topic != names.TRANS_HALF_TOPIC:
+                result.queue_offset = to_logical_within(item, result.queue_offset)
+
+    def _led_queue(self, topic_name: str, led: dict[int, int], queue_id: int) -> int:
+        """The physical queue that a logical one is on; any if the sender does not mind."""
+        if queue_id < 0 and led:
+            return random.choice(list(led.values()))
+        physical = led.get(queue_id)
+        if physical is None:
+            raise _Refusal(
+                NOT_LEADER,
+                f"{topic_name}-{queue_id} does not exit in request process of current broker "
+                f"{self._broker.config.broker_name}",
+            )
+        return physical
+
     def _queue_of(self, topic_name: str, topic: _SendTopic, queue_id: int, channel: Channel) -> int:
         """The queue that a message goes to."""
+        if topic.led is not None:
+            return self._led_queue(topic_name, topic.led, queue_id)
         if queue_id < 0:
             if topic.write_queue_nums <= 0:
                 raise _Refusal(
@@ -488,6 +599,7 @@ class SendMessageProcessor:
             topic_config,
             stats.item(TOPIC_PUT_NUMS, topic_name),
             stats.item(TOPIC_PUT_SIZE, topic_name),
+            broker.static_topics.get(topic_name),
         )
         self._topics[topic_name] = made
         return made
@@ -527,7 +639,11 @@ class SendMessageProcessor:
         stored = 0
         for pending, result in zip(pendings, results, strict=True):
             request = pending.request
-            if result.status is _PUT_OK and result.offsets is None:
+            if (
+                result.status is _PUT_OK
+                and result.offsets is None
+                and pending.__class__ is _Pending
+            ):
                 stored += 1
                 topic = pending.topic
                 topic.puts.value += 1
@@ -583,6 +699,8 @@ class SendMessageProcessor:
             queue_offset=result.queue_offset,
             transaction_id=pending.unique_key or None,
         )
+        if pending.__class__ is _PendingInnerBatch:
+            header.batch_uniq_id = pending.unique_key
         if broker.config.recall_message_enable and result.offsets is None:
             header.recall_handle = self._recall_handle(pending, result)
         channel.reply(
@@ -740,8 +858,14 @@ class SendMessageProcessor:
         return message, header.origin_topic or record.topic
 
 
-def _integer(text: str | None) -> int:
+def _is_of_priority(properties: dict[str, str]) -> bool:
+    """RocketMQ: TopicMessageType.parseFromMessageProperty."""
+    is_half = properties.get(p.TRANSACTION_PREPARED, "").lower() == "true"
+    return not is_half and _OTHER_TYPES.isdisjoint(properties)
+
+
+def _integer(text: str | None, default: int = 0) -> int:
     try:
-        return int(text) if text else 0
+        return int(text) if text else default
     except ValueError:
-        return 0
+        return default

@@ -1,0 +1,23 @@
+"""The benchmark of /metrics runs small and reports every row, so that it cannot rot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_it_runs_small() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.metrics", "--small", "--topics", "50"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert len(report["rows"]) == 5
+    assert all(row["medians"]["with scrapes"] > 0 for row in report["rows"])

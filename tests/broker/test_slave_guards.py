@@ -1,0 +1,104 @@
+"""A slave delivers nothing: delay levels, timed messages and what was popped wait for a master.
+
+Two live brokers; the slave's clock is far ahead, so that everything is due there. Then it becomes
+the master, and everything is delivered, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.namesrv_config import NamesrvConfig
+
+MakeLive = Callable[..., Awaitable[Any]]
+POP = 200050
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[str]:
+    async with NameServer(NamesrvConfig(listen_port=0)) as server:
+        yield f"127.0.0.1:{server.address.port}"
+
+
+async def settle(live: Any, ms: int, rounds: int = 20) -> None:
+    await live.later(ms)
+    for _ in range(rounds):
+        await asyncio.sleep(0.005)
+        await live.later(100)
+
+
+def pop_fields(live: Any) -> dict[str, str]:
+    return {
+        "consumerGroup": "G", "topic": "P", "queueId": "-1", "maxMsgNums": "32",
+        "invisibleTime": "10000", "pollTime": "0", "bornTime": str(live.clock()), "initMode": "0",
+        "expType": "TAG", "exp": "*",
+    }  # fmt: skip
+
+
+async def test_only_a_master_delivers(make_live: MakeLive, name_server: str) -> None:
+    both = {
+        "namesrvAddr": name_server,
+        "haSendHeartbeatInterval": "100",
+        "mappedFileSizeCommitLog": str(256 * 1024),
+    }
+    master = await make_live(**both)
+    slave = await make_live(
+        **both,
+        brokerId="1",
+        brokerRole="SLAVE",
+    )
+    now_ms = master.clock()
+    due = {"TIMER_DELIVER_MS": str(now_ms + 600_000)}
+    assert (await master.peer.send("T", b"level", properties={"DELAY": "16"})).code == 0
+    assert (await master.peer.send("T", b"timed", properties=due)).code == 0
+    assert (await master.peer.send("P", b"popped")).code == 0
+    assert (await master.peer.call(POP, pop_fields(master))).code == 0
+    # The timer takes the message in, and the check point becomes readable.
+    await settle(master, 0)
+    await slave.until(
+        lambda: slave.broker.store.max_phy_offset == master.broker.store.max_phy_offset, 30
+    )
+    await slave.until(lambda: slave.broker.topics.get("P") is not None, 30)
+    end = slave.broker.store.max_phy_offset
+    # What it knows of delays is what its master said, by now or a little later.
+    delays = dict(master.broker.schedule.to_body())
+    await slave.until(lambda: dict(slave.broker.schedule.to_body()) == delays, 30)
+    wheel = slave.broker.timers.store
+    taken_in = len(wheel.wheel)
+
+    await settle(slave, 3_600_000)
+
+    assert slave.broker.store.max_phy_offset == end, "it has put nothing"
+    assert dict(slave.broker.schedule.to_body()) == delays, "no level has moved on"
+    assert len(wheel.wheel) == taken_in, "its wheel has not turned"
+    assert await slave.peer.read("T") == []
+    assert "%RETRY%G_P" not in slave.broker.topics
+    refused = await slave.peer.call(POP, pop_fields(slave))
+    assert refused.code != 0, "a pop needs a check point, and that is a put"
+    assert slave.broker.store.max_phy_offset == end
+
+    await master.stop()
+    slave.settings |= {"brokerId": "0", "brokerRole": "ASYNC_MASTER"}
+    await slave.restart()
+
+    async def delivered() -> list[bytes]:
+        await settle(slave, 1_000)
+        found = [*await slave.peer.read("T"), *await slave.peer.read("%RETRY%G_P")]
+        return sorted(each.body for each in found)
+
+    async with asyncio.timeout(30):
+        while len(await delivered()) < 3:
+            pass
+    assert await delivered() == [b"level", b"popped", b"timed"]
+
+
+async def test_a_slave_refuses_sends(make_live: MakeLive) -> None:
+    slave = await make_live(brokerId="1", brokerRole="SLAVE")
+    for properties in ({}, {"DELAY": "1"}, {"TIMER_DELAY_SEC": "1"}):
+        assert (await slave.peer.send("T", b"x", properties=properties)).code != 0
+    assert slave.broker.store.max_phy_offset == 0
