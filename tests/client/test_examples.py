@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -45,8 +46,6 @@ def test_request_reply() -> None:
 
 
 async def test_web_service(mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("fastapi", reason="fastapi is no dependency of Oberth")
-    httpx = pytest.importorskip("httpx", reason="httpx is no dependency of Oberth")
     monkeypatch.setenv("NAMESRV_ADDR", mq.namesrv_addr)
     spec = importlib.util.spec_from_file_location("web_service", EXAMPLES / "web_service.py")
     assert spec is not None

@@ -11,10 +11,11 @@ others did stays done.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from oberth.client.config import ClientConfig
 from oberth.client.instance import ClientInstance
@@ -34,12 +35,17 @@ from oberth.client.pulling import (
 from oberth.client.subscriptions import build_subscription_data
 from oberth.errors import MQBrokerError, MQClientError
 from oberth.formats import names
+from oberth.formats.config_files import ConsumerOffsets, split_offset_key
 from oberth.formats.java_properties import parse_properties
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.formats.subscription_group import SubscriptionGroupConfig, SubscriptionGroups
 from oberth.formats.topic_config import READ_WRITE, TopicConfig, TopicConfigs
 from oberth.remoting.bodies.base import MessageQueue
-from oberth.remoting.bodies.clients import ConsumerConnection, ProducerConnection
+from oberth.remoting.bodies.clients import (
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerTableInfo,
+)
 from oberth.remoting.bodies.offsets import ResetOffsetBody
 from oberth.remoting.bodies.pop import SetMessageRequestModeRequestBody
 from oberth.remoting.bodies.route import (
@@ -65,6 +71,7 @@ from oberth.remoting.headers.admin import (
     DeleteTopicRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    PurgeTopicRequestHeader,
     QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,
     ViewBrokerStatsDataRequestHeader,
@@ -296,6 +303,82 @@ class Admin:
     async def delete_expired_commit_log(self, addr: str) -> None:
         """Delete CommitLog files that are due, now."""
         await self._ask(addr, RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+    async def retention(self, addr: str) -> dict[str, Any]:
+        """What a broker's next cleaning would take; Oberth's brokers only.
+
+        See `oberth.store.retention_report.RetentionReport.to_json`.
+        """
+        body = await self._ask(
+            addr, RequestCode.OBERTH_GET_RETENTION, timeout_s=max(QUERY_TIMEOUT_S, self._timeout_s)
+        )
+        found: dict[str, Any] = json.loads(body)
+        return found
+
+    async def purge_topic(
+        self,
+        topic: str,
+        *,
+        before_ms: int | None = None,
+        queue: MessageQueue | None = None,
+        offset: int | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> dict[str, dict[str, Any]]:
+        """Hide a topic's past on every broker of it, slaves too; Oberth's brokers only.
+
+        Args:
+            topic: its name.
+            before_ms: what was stored earlier than this.
+            queue: or: this queue only,
+            offset: what is below this offset of it.
+            force: also what groups have not consumed; else a broker refuses that with 604.
+            dry_run: only say what would be hidden.
+
+        Returns:
+            By broker address: ``queues`` with minOffset and minOffsetAfter, and ``unread``.
+        """
+        header = PurgeTopicRequestHeader(
+            topic=topic,
+            timestamp=before_ms,
+            queue_id=None if queue is None else queue.queue_id,
+            offset=offset,
+            force=force,
+            dry_run=dry_run,
+        )
+        answers = {}
+        for data in (await self.topic_route(topic)).broker_datas:
+            if queue is not None and data.broker_name != queue.broker_name:
+                continue
+            for _, addr in sorted(data.broker_addrs.items()):
+                body = await self._ask(
+                    addr, RequestCode.OBERTH_PURGE_TOPIC, header, timeout_s=QUERY_TIMEOUT_S
+                )
+                answers[addr] = json.loads(body)
+        return answers
+
+    async def all_consumer_offsets(self, addr: str) -> dict[tuple[str, str], dict[int, int]]:
+        """Every offset that a broker has: (topic, group) → queue id → offset."""
+        body = await self._ask(addr, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        table = ConsumerOffsets.decode(body, name="offsets").offset_table
+        return {
+            parts: dict(queues)
+            for key, queues in table.items()
+            if (parts := split_offset_key(key)) is not None
+        }
+
+    async def all_producers(self, addr: str) -> dict[str, int]:
+        """How many clients of each producer group a broker knows (from 4.9.3 on)."""
+        body = await self._ask(addr, RequestCode.GET_ALL_PRODUCER_INFO)
+        data = ProducerTableInfo.decode(body).data
+        return {group: len(clients) for group, clients in data.items()}
+
+    async def broker_topic_stats(self, addr: str, topic: str) -> TopicStatsTable:
+        """Both ends of a topic's queues on one broker."""
+        header = GetTopicStatsInfoRequestHeader(topic=topic)
+        return TopicStatsTable.decode(
+            await self._ask(addr, RequestCode.GET_TOPIC_STATS_INFO, header)
+        )
 
     async def clean_unused_topic(self, addr: str) -> None:
         """Delete queues of topics that do not exist any more."""

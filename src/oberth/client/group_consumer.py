@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
@@ -128,7 +129,7 @@ class AssignedQueue:
         return True
 
 
-class GroupConsumer:
+class GroupConsumer(ABC):
     """Base of consumers; see the module.
 
     Attributes:
@@ -187,13 +188,13 @@ class GroupConsumer:
     ) -> None:
         await self.shutdown()
 
+    @abstractmethod
     async def start(self) -> None:
         """Join the group and take queues."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def shutdown(self) -> None:
         """Leave the group: finish what is in hand, commit, tell the brokers."""
-        raise NotImplementedError
 
     async def _join(self) -> ClientInstance:
         """Everything before the first rebalance."""
@@ -410,7 +411,7 @@ class GroupConsumer:
                 return False
             members = len(client_ids)
             mine = self.allocate_strategy.allocate(
-                self.group, instance.client_id, sorted(queues), sorted(client_ids)
+                self.group, instance.client_id, queues, sorted(client_ids)
             )
         return await self._update_assigned(topic, mine, alone=members == 1)
 
@@ -492,9 +493,9 @@ class GroupConsumer:
             await self.unlock_queues(unlocked)
         return not kept
 
+    @abstractmethod
     def _start_queue(self, assigned: AssignedQueue) -> None:
         """A queue became ours."""
-        raise NotImplementedError
 
     def _stop_queue(self, assigned: AssignedQueue) -> None:
         """A queue is no longer ours; its process queue is dropped already."""
@@ -502,7 +503,7 @@ class GroupConsumer:
             assigned.task.cancel()
             assigned.task = None
 
-    def _assignment_changed(self) -> None:
+    def _assignment_changed(self) -> None:  # noqa: B027 - most have nothing to do then
         """Queues came or went."""
 
     async def _start_offset(self, queue: MessageQueue) -> int:

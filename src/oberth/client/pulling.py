@@ -122,6 +122,71 @@ class PullTemplate:
         )
 
 
+@dataclass(slots=True)
+class RawPull:
+    """The answer to a pull, its records as stored.
+
+    Attributes:
+        remark: the store's word for what happened, as ``MESSAGE_WAS_REMOVING``.
+        next_begin_offset: where the next pull of the queue starts.
+        min_offset: first offset of the queue.
+        max_offset: its end.
+        offset_delta: what is added to the queue offsets in the records.
+        suggested_broker_id: the replica to pull from next time.
+        records: one behind the other; empty unless ``status`` is FOUND.
+    """
+
+    status: PullStatus
+    remark: str
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    offset_delta: int
+    suggested_broker_id: int
+    records: bytes
+
+
+async def pull_raw(
+    instance: ClientInstance,
+    template: PullTemplate,
+    offset: int,
+    *,
+    sys_flag: int,
+    commit_offset: int = 0,
+    broker_id: int = MASTER_ID,
+    timeout_s: float = PULL_TIMEOUT_S,
+) -> RawPull:
+    """Ask for messages from an offset on, and leave them as they were stored.
+
+    Raises:
+        MQBrokerError: any code but found, not found, retry or moved.
+        RemotingError: no connection or no answer.
+    """
+    queue = template.queue
+    addr = instance.broker_address(queue.broker_name, broker_id)
+    if addr is None:
+        addr = await instance.require_address(queue, broker_id)
+    if sys_flag & COMMIT_OFFSET_FLAG and addr != instance.master_address(queue.broker_name):
+        sys_flag &= ~COMMIT_OFFSET_FLAG  # slaves keep no offsets
+    response = await instance.invoke(
+        addr, template.request(offset, sys_flag, commit_offset), timeout_s
+    )
+    status = _STATUSES.get(response.code)
+    if status is None:
+        raise MQBrokerError(response.code, response.remark or "", addr)
+    header = response.header(PullMessageResponseHeader)
+    return RawPull(
+        status,
+        response.remark or "",
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        header.offset_delta or 0,
+        header.suggest_which_broker_id,
+        response.body_bytes() if status is PullStatus.FOUND else b"",
+    )
+
+
 async def pull(
     instance: ClientInstance,
     template: PullTemplate,
@@ -139,37 +204,31 @@ async def pull(
         RemotingError: no connection or no answer.
         RecordError: the answer holds no messages.
     """
-    queue = template.queue
-    addr = instance.broker_address(queue.broker_name, broker_id)
-    if addr is None:
-        addr = await instance.require_address(queue, broker_id)
-    if sys_flag & COMMIT_OFFSET_FLAG and addr != instance.master_address(queue.broker_name):
-        sys_flag &= ~COMMIT_OFFSET_FLAG  # slaves keep no offsets
-    response = await instance.invoke(
-        addr, template.request(offset, sys_flag, commit_offset), timeout_s
-    )
-    status = _STATUSES.get(response.code)
-    if status is None:
-        raise MQBrokerError(response.code, response.remark or "", addr)
-    header = response.header(PullMessageResponseHeader)
+    raw = await pull_raw(
+        instance, template, offset, sys_flag=sys_flag, commit_offset=commit_offset,
+        broker_id=broker_id, timeout_s=timeout_s,
+    )  # fmt: skip
     messages: list[MessageExt] = []
-    if status is PullStatus.FOUND:
-        messages = decode_messages(response.body_bytes(), queue.broker_name)
+    if raw.status is PullStatus.FOUND:
+        messages = decode_messages(raw.records, template.queue.broker_name)
         subscription = template.subscription
         if subscription.tags_set and subscription.expression_type == TAG:
             # The broker compares hashes only.
             wanted = frozenset(subscription.tags_set)
             messages = [message for message in messages if message.tags in wanted]
-        if header.offset_delta:
+        queue_id = template.queue.queue_id
+        if messages and (raw.offset_delta or messages[0].queue_id != queue_id):
+            # Of a static topic, or a light queue: records only know where they lie.
             for message in messages:
-                message.queue_offset += header.offset_delta
+                message.queue_offset += raw.offset_delta
+                message.queue_id = queue_id
     return PullResult(
-        status,
-        header.next_begin_offset,
-        header.min_offset,
-        header.max_offset,
+        raw.status,
+        raw.next_begin_offset,
+        raw.min_offset,
+        raw.max_offset,
         messages,
-        header.suggest_which_broker_id,
+        raw.suggested_broker_id,
     )
 
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from oberth.formats.queue_mapping import NO_BROKER, logical_queues
 from oberth.formats.topic_config import Permission
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.route import MASTER_ID, BrokerData, TopicRouteData
@@ -18,8 +19,11 @@ from oberth.remoting.bodies.route import MASTER_ID, BrokerData, TopicRouteData
 def publish_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     """The queues that may be written, of brokers that have a master; sorted by broker name.
 
-    A topic with an order configuration (``broker:queues;broker:queues``) has just those queues.
+    A topic with an order configuration (``broker:queues;broker:queues``) has just those queues, and
+    a static topic its logical ones.
     """
+    if route.topic_queue_mapping_by_broker:
+        return [queue for queue in static_queues(topic, route) if queue.broker_name != NO_BROKER]
     if route.order_topic_conf:
         queues = []
         for item in route.order_topic_conf.split(";"):
@@ -43,12 +47,29 @@ def publish_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     """The queues that may be read, sorted as all clients sort them."""
+    if route.topic_queue_mapping_by_broker:
+        return static_queues(topic, route)
     return sorted(
         MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=number)
         for data in route.queue_datas
         if data.perm & Permission.READ
         for number in range(data.read_queue_nums)
     )
+
+
+def static_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
+    """The logical queues of a static topic, under the names of the brokers that lead them.
+
+    Java's clients name another broker, the same for all (``__syslo__global__``), and look up the
+    leader behind it. Here a queue that was moved is another one: it is given up and taken anew. The
+    order is Java's, so that members of a group share the queues in the same way.
+    """
+    mappings = route.topic_queue_mapping_by_broker or {}
+    leaders = logical_queues(mappings.values())
+    return [
+        MessageQueue(topic=topic, broker_name=leaders[key], queue_id=key[1])
+        for key in sorted(leaders)
+    ]
 
 
 def with_queues_at_most(route: TopicRouteData, count: int) -> TopicRouteData:
@@ -66,6 +87,7 @@ def is_same_route(one: TopicRouteData | None, other: TopicRouteData) -> bool:
 def _route_key(route: TopicRouteData) -> tuple[object, ...]:
     return (
         route.order_topic_conf,
+        route.topic_queue_mapping_by_broker or {},
         sorted(
             (
                 data.broker_name,
