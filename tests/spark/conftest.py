@@ -1,6 +1,7 @@
 """One Spark session for all tests that need a JVM, and reading a store without one.
 
 ``spark``      the session.
+``read_live``  the same over live brokers: ``read_live(namesrv_addr, [filters], **options)``.
 ``read_store`` ``read_store(root, [filters], **options)``: rows as a batch query gives them, read by
                the same objects that Spark would call, with the bytes that were read. A dot in an
                option's name is written ``__``.
@@ -67,12 +68,18 @@ class Read:
 def _read_store(
     root: Path | str, filters: Sequence[Any] = (), *, columns: str = "*", **options: str
 ) -> Read:
+    return _read({"path": str(root)}, filters, columns, options)
+
+
+def _read(
+    where: dict[str, str], filters: Sequence[Any], columns: str, options: dict[str, str]
+) -> Read:
     from oberth.spark.options import parse_read_options
     from oberth.spark.schemas import parse_columns, struct_type
     from oberth.spark.source import RocketMQPartition, RocketMQReader
 
     given = {name.replace("__", "."): value for name, value in options.items()}
-    parsed = parse_read_options({"path": str(root), **given}, streaming=False)
+    parsed = parse_read_options({**where, **given}, streaming=False)
     reader = RocketMQReader(parsed, struct_type(parse_columns(columns)))
     if filters:
         reader.accept_filters(list(filters))
@@ -88,7 +95,8 @@ def _read_store(
             batch.validate(full=True)
             rows += batch.to_pylist()
         lost += pieces.report.lost
-        read += sum(store.storage.bytes_read for store in partition.stores)
+        if "path" in where:
+            read += sum(store.storage.bytes_read for store in partition.stores)
     return Read(rows, read, lost, len(partitions))
 
 
@@ -97,6 +105,19 @@ def read_store() -> Callable[..., Read]:
     """Reads a store as a batch query would, without a JVM."""
     pytest.importorskip("pyspark")
     return _read_store
+
+
+def _read_live(
+    namesrv: str, filters: Sequence[Any] = (), *, columns: str = "*", **options: str
+) -> Read:
+    return _read({"rocketmq.namesrv.addr": namesrv}, filters, columns, options)
+
+
+@pytest.fixture(scope="session")
+def read_live() -> Callable[..., Read]:
+    """Reads live topics as a batch query would, without a JVM; ``bytes_read`` is 0."""
+    pytest.importorskip("pyspark")
+    return _read_live
 
 
 class GrowingStore:

@@ -185,3 +185,49 @@ def test_any_options_are_understood_or_refused(given: dict[str, str]) -> None:
     for streaming in (False, True):
         with contextlib.suppress(OptionError):
             assert o.parse_read_options(given, streaming=streaming).paths or "path" not in given
+
+
+LIVE = {"rocketmq.namesrv.addr": "a:9876"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": "/x", **LIVE}, "exactly one of path and rocketmq.namesrv.addr"),
+        ({"rocketmq.broker.addr": "a:10911"}, "give rocketmq.namesrv.addr"),
+        ({"rocketmq.namesrv.addr": "a"}, "found 'a', allowed is host:port"),
+        ({**LIVE, "readOrder": "commitlog"}, "needs path"),
+        ({**LIVE, "includeUndelivered": "true"}, "includeUndelivered goes with path"),
+        ({**LIVE, "storage.region": "x"}, "storage.region goes with path"),
+        ({"path": "/x", "rocketmq.acl.accessKey": "k"}, "accessKey goes with live brokers"),
+        ({**LIVE, "rocketmq.acl.accessKey": "k"}, "go together"),
+        ({**LIVE, "rocketmq.tls.ca": "f"}, "needs rocketmq.tls.enable=true"),
+        (
+            {**LIVE, "rocketmq.tls.enable": "true", "rocketmq.tls.key": "f"},
+            "needs rocketmq.tls.cert",
+        ),
+        ({**LIVE, "commitOffsetsToGroup": "true"}, "is for streams"),
+    ],
+)
+def test_refusals_of_live_reads(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        o.parse_read_options(given, streaming=False)
+
+
+def test_secrets_are_in_no_text() -> None:
+    given = {
+        **LIVE, "rocketmq.acl.accessKey": "who", "rocketmq.acl.secretKey": "hush-1",
+        "rocketmq.acl.securityToken": "hush-2", "rocketmq.tls.enable": "true",
+        "rocketmq.tls.keyPassword": "hush-3",
+    }  # fmt: skip
+    options = o.parse_read_options(given, streaming=True)
+    assert options.connection is not None
+    assert options.connection.secret_key == "hush-1"
+    assert "hush" not in repr(options)
+
+
+def test_groups_are_published_for_streams_with_a_group() -> None:
+    with pytest.raises(OptionError, match=r"needs rocketmq\.consumer\.group"):
+        o.parse_read_options({**LIVE, "commitOffsetsToGroup": "true"}, streaming=True)
+    given = {**LIVE, "commitOffsetsToGroup": "true", "rocketmq.consumer.group": "g"}
+    assert o.parse_read_options(given, streaming=True).commit_to_group

@@ -71,6 +71,9 @@ _IGNORED = frozenset(
         "bodyCRC", "magic", "innerIndex", "storedQueueOffset",
     }
 )  # fmt: skip
+_IGNORED_LIVE = (_IGNORED - {"broker"}) | {
+    "timestamp", "bornTimestamp", "bornHost", "storeHost", "reconsumeTimes",
+}  # fmt: skip
 _WRITE_ONLY = {"delaylevel": "delayLevel", "delivertime": "deliverTime"}
 
 Ints = np.ndarray[Any, np.dtype[Any]]
@@ -100,18 +103,23 @@ class Block:
     last_store_timestamp: int
 
 
-def write_columns(names: Sequence[str]) -> dict[str, int]:
+def write_columns(names: Sequence[str], *, live: bool = False) -> dict[str, int]:
     """Which column of a frame is what, by the name in the source's table.
+
+    Args:
+        names: of the frame's columns.
+        live: whether the rows are sent to brokers: then the broker counts and times do not.
 
     Raises:
         OptionError: an unknown column, or one that is there twice.
     """
+    ignored = _IGNORED_LIVE if live else _IGNORED
     found: dict[str, int] = {}
     for number, name in enumerate(names):
         column = _WRITE_ONLY.get(name.lower()) or column_named(name).name
         if column in found:
             raise OptionError(f"columns {names[found[column]]!r} and {name!r} are the same")
-        if column not in _IGNORED:
+        if column not in ignored:
             found[column] = number
     return found
 
@@ -128,6 +136,8 @@ class RecordEncoder:
             raise OptionError("a sink needs the column topic or the option topic")
         if not {"value", "storedBody"} & self._columns.keys():
             raise OptionError("a sink needs the column value (or body)")
+        if "deliverTime" in self._columns:
+            raise OptionError("column deliverTime needs live brokers; a store takes delayLevel")
         if "deliverTime" in self._columns:
             raise OptionError(
                 "deliverTime: a store has no timer messages before a broker runs; use delayLevel, "

@@ -20,6 +20,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from oberth.errors import OptionError
+from oberth.formats.compression import Compression
+from oberth.formats.names import TOOLS_CONSUMER_GROUP
+from oberth.spark.connection import DEFAULT_TIMEOUT_MS, Connection, TlsFiles
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +34,12 @@ DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 DEFAULT_BATCH_BYTES = 4 << 20
 BATCH_BYTES_MIN = 64 << 10
 BATCH_BYTES_MAX = 256 << 20
+#: Messages that one pull asks for; brokers give less (Apache's 32 of those in memory).
+DEFAULT_PULL_BATCH = 1024
+PULL_BATCH_MAX = 10_000
+#: Pulls of one task on their way at the same time.
+DEFAULT_PULL_REQUESTS = 8
+PULL_REQUESTS_MAX = 256
 
 #: queue offsets as a user writes them: topic -> broker ("" for the only one) -> queue -> offset
 OffsetsByTopic = Mapping[str, Mapping[str, Mapping[int, int]]]
@@ -103,7 +112,13 @@ class ReadOptions:
 
     paths: tuple[str, ...]
     broker_names: tuple[str, ...]
-    name_servers: str
+    # None: files. Else live brokers, with what follows.
+    connection: Connection | None
+    pull_group: str
+    pull_batch: int
+    pull_requests: int
+    # Publish what a stream has committed as the offsets of consumer_group.
+    commit_to_group: bool
     selection: Selection
     starting: Bound
     ending: Bound
@@ -133,13 +148,31 @@ class ReadOptions:
     storage: Mapping[str, str]
 
 
+#: How live brokers are reached; the same for source and sink.
+_CONNECTION: Mapping[str, tuple[str, ...]] = {
+    "rocketmq.namesrv.addr": ("nameServer", "namesrvAddr"),
+    "rocketmq.acl.accessKey": (),
+    "rocketmq.acl.secretKey": (),
+    "rocketmq.acl.securityToken": (),
+    "rocketmq.tls.enable": (),
+    "rocketmq.tls.verify": (),
+    "rocketmq.tls.ca": (),
+    "rocketmq.tls.cert": (),
+    "rocketmq.tls.key": (),
+    "rocketmq.tls.keyPassword": (),
+    "rocketmq.timeout": (),
+}
 #: Every option of the source, with its synonyms; the sink's own are in _WRITE.
 _READ: Mapping[str, tuple[str, ...]] = {
+    **_CONNECTION,
     "path": ("paths",),
     "brokerName": ("rocketmq.broker.name",),
-    "rocketmq.namesrv.addr": ("nameServer", "namesrvAddr"),
     "rocketmq.broker.addr": (),
     "rocketmq.consumer.group": ("consumerGroup",),
+    "rocketmq.pull.group": (),
+    "rocketmq.pull.batch.size": (),
+    "rocketmq.pull.requests": (),
+    "commitOffsetsToGroup": (),
     "subscribe": ("topic",),
     "subscribePattern": (),
     "assign": (),
@@ -176,9 +209,18 @@ _READ: Mapping[str, tuple[str, ...]] = {
     "storage.anonymous": (),
 }
 READ_OPTIONS = tuple(_READ)
+#: Options that mean something for files only, and for live brokers only.
+_READ_FILES = ("brokerName", "includeUndelivered", *(n for n in _READ if n.startswith("storage.")))
+_READ_LIVE = (
+    *(n for n in _CONNECTION if n != "rocketmq.namesrv.addr"),
+    "rocketmq.pull.group",
+    "rocketmq.pull.batch.size",
+    "rocketmq.pull.requests",
+    "commitOffsetsToGroup",
+)
 _WRITE: Mapping[str, tuple[str, ...]] = {
     "path": ("paths",),
-    "rocketmq.namesrv.addr": ("nameServer", "namesrvAddr"),
+    **_CONNECTION,
     "topic": (),
     "queues": ("defaultTopicQueueNums",),
     "storeHost": (),
@@ -195,16 +237,34 @@ _WRITE: Mapping[str, tuple[str, ...]] = {
     "messageDelayLevel": (),
     "indexTags": (),
     "loadId": (),
+    "rocketmq.producer.group": (),
+    "rocketmq.send.batch.bytes": (),
+    "rocketmq.send.status": (),
+    "receipts": (),
     # Spark's own, which it hands on to a stream's sink.
     "checkpointLocation": (),
     "queryName": (),
 }
 WRITE_OPTIONS = tuple(_WRITE)
+_WRITE_LIVE = (
+    *(n for n in _CONNECTION if n != "rocketmq.namesrv.addr"),
+    "rocketmq.producer.group",
+    "rocketmq.send.batch.bytes",
+    "rocketmq.send.status",
+    "receipts",
+)
+_WRITE_FILES = (
+    "path", "storeHost", "bornHost", "uniqueKeys", "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable",
+    "messageDelayLevel", "indexTags", "loadId",
+)  # fmt: skip
 
 DEFAULT_SEGMENT_SIZE = 1 << 30
 DEFAULT_QUEUES = 8
 DEFAULT_MAX_MESSAGE_SIZE = 4 << 20
 DEFAULT_HOST = "127.0.0.1:10911"
+DEFAULT_PRODUCER_GROUP = "oberth-spark"
+DEFAULT_SEND_BATCH_BYTES = 256 << 10
 QUEUES_MAX = 65_536
 
 
@@ -249,11 +309,9 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         OptionError: an unknown option, or a value out of range.
     """
     options = Given(given, _WRITE)
-    if options.has("rocketmq.namesrv.addr"):
-        raise OptionError(
-            "writing to live brokers (rocketmq.namesrv.addr) is not supported by this version; "
-            "write a store with `path`"
-        )
+    wrong = options.has(*_WRITE_LIVE)
+    if wrong:
+        raise OptionError(f"{wrong[0]} goes with live brokers, not with path")
     paths = parse_paths(options.text("path"))
     if len(paths) != 1:
         raise OptionError(f"path: a sink writes one store, found {len(paths)}")
@@ -281,6 +339,75 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         index_tags=options.flag("indexTags", True) if options.has("indexTags") else None,
         delay_levels=options.text("messageDelayLevel"),
         load_id=options.text("loadId"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWriteOptions:
+    """Everything the sink is told that sends to brokers.
+
+    Attributes:
+        connection: how to reach them.
+        topic: where every row goes, "" for the column topic.
+        group: the producer group.
+        queues: of topics that a send creates.
+        batch_bytes: of bodies and properties that travel together.
+        compression: of bodies longer than ``compress_over``; None: none.
+        max_message_size: of a body.
+        accept_stored: whether a message that was stored, but not as safely as the broker is told
+            to, counts as sent.
+        receipts: a directory for files of receipts, or "".
+    """
+
+    connection: Connection
+    topic: str
+    group: str
+    queues: int
+    batch_bytes: int
+    compression: Compression | None
+    compress_over: int
+    max_message_size: int
+    accept_stored: bool
+    receipts: str
+
+
+def writes_live(given: Mapping[str, str]) -> bool:
+    """Whether a writer's options name brokers.
+
+    Raises:
+        OptionError: an unknown option.
+    """
+    return bool(Given(given, _WRITE).has("rocketmq.namesrv.addr"))
+
+
+def parse_live_write_options(given: Mapping[str, str]) -> LiveWriteOptions:
+    """Checks and understands the options of a writer to live topics.
+
+    Raises:
+        OptionError: an unknown option, one that only stores have, or a value out of range.
+    """
+    options = Given(given, _WRITE)
+    wrong = options.has(*_WRITE_FILES)
+    if wrong:
+        raise OptionError(f"{wrong[0]} goes with a store, not with rocketmq.namesrv.addr")
+    compress_over = options.size("compressOver", 4096, 0)
+    most = options.size("maxMessageSize", DEFAULT_MAX_MESSAGE_SIZE, 10, 64 << 20)
+    batch = options.size("rocketmq.send.batch.bytes", DEFAULT_SEND_BATCH_BYTES, 1, 64 << 20)
+    assert compress_over is not None
+    assert most is not None
+    assert batch is not None
+    compression = options.choice("compression", ("none", "zlib", "lz4", "zstd"), "none")
+    return LiveWriteOptions(
+        connection=parse_connection(options),
+        topic=options.text("topic"),
+        group=options.text("rocketmq.producer.group", DEFAULT_PRODUCER_GROUP),
+        queues=options.number("queues", high=QUEUES_MAX) or DEFAULT_QUEUES,
+        batch_bytes=min(batch, most),
+        compression=None if compression == "none" else Compression[compression.upper()],
+        compress_over=compress_over,
+        max_message_size=most,
+        accept_stored=options.choice("rocketmq.send.status", ("ok", "stored"), "ok") == "stored",
+        receipts=options.text("receipts"),
     )
 
 
@@ -393,9 +520,17 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     if bool(paths) + len(live) != 1:
         found = ", ".join([*(["path"] if paths else []), *live]) or "none of them"
         raise OptionError(
-            "exactly one of path, rocketmq.namesrv.addr and rocketmq.broker.addr says where to "
-            f"read; found {found}"
+            f"exactly one of path and rocketmq.namesrv.addr says where to read; found {found}"
         )
+    if live == ["rocketmq.broker.addr"]:
+        raise OptionError(
+            "rocketmq.broker.addr: brokers are found through their name servers; give "
+            "rocketmq.namesrv.addr"
+        )
+    wrong = options.has(*(_READ_FILES if live else _READ_LIVE))
+    if wrong:
+        kind, other = ("rocketmq.namesrv.addr", "path") if live else ("path", "live brokers")
+        raise OptionError(f"{wrong[0]} goes with {other}, not with {kind}")
     names = tuple(n.strip() for n in options.text("brokerName").split(",") if n.strip())
     if names and len(names) != len(set(names)):
         raise OptionError(f"brokerName: {options.text('brokerName')!r} names a broker twice")
@@ -412,7 +547,15 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
             "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"
         ):
             _log.warning("option %s is ignored in a batch query", name)
+    order = ReadOrder(options.choice("readOrder", ("auto", "queue", "commitlog"), "auto"))
+    if live and order is ReadOrder.COMMIT_LOG:
+        raise OptionError("readOrder=commitlog needs path: brokers give messages by queue only")
     group = options.text("rocketmq.consumer.group")
+    commit_to_group = options.flag("commitOffsetsToGroup", False)
+    if commit_to_group and not streaming:
+        raise OptionError("commitOffsetsToGroup is for streams: a batch query commits nothing")
+    if commit_to_group and not group:
+        raise OptionError("commitOffsetsToGroup needs rocketmq.consumer.group")
     if starting.kind is BoundKind.GROUP and not group:
         raise OptionError("startingOffsets=group needs rocketmq.consumer.group")
     most = options.number("maxOffsetsPerTrigger")
@@ -431,7 +574,13 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     return ReadOptions(
         paths=paths,
         broker_names=names,
-        name_servers=options.text("rocketmq.namesrv.addr") or options.text("rocketmq.broker.addr"),
+        connection=parse_connection(options) if live else None,
+        pull_group=options.text("rocketmq.pull.group", TOOLS_CONSUMER_GROUP),
+        pull_batch=options.number("rocketmq.pull.batch.size", high=PULL_BATCH_MAX)
+        or DEFAULT_PULL_BATCH,
+        pull_requests=options.number("rocketmq.pull.requests", high=PULL_REQUESTS_MAX)
+        or DEFAULT_PULL_REQUESTS,
+        commit_to_group=commit_to_group,
         selection=selection,
         starting=starting,
         ending=ending,
@@ -454,7 +603,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         include_properties=options.flag("includeProperties", False),
         include_undelivered=options.flag("includeUndelivered", False),
         columns=options.text("columns"),
-        read_order=ReadOrder(options.choice("readOrder", ("auto", "queue", "commitlog"), "auto")),
+        read_order=order,
         read_mode=ReadMode(options.choice("readMode", ("executor", "driver"), "executor")),
         verify_crc=options.flag("verifyCrc", True),
         pushdown=options.flag("pushdown", True),
@@ -463,6 +612,52 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         storage={
             n[8:]: options.text(n) for n in _READ if n.startswith("storage.") and options.has(n)
         },
+    )
+
+
+def parse_connection(options: Given) -> Connection:
+    """How live brokers are reached.
+
+    Raises:
+        OptionError: no address, a key without its secret, or TLS files without TLS.
+    """
+    addresses = [
+        piece.strip()
+        for piece in re.split("[;,]", options.text("rocketmq.namesrv.addr"))
+        if piece.strip()
+    ]
+    for address in addresses:
+        if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):\d{1,5}", address):
+            raise OptionError(
+                f"rocketmq.namesrv.addr: found {address!r}, allowed is host:port;host:port"
+            )
+    if not addresses:
+        raise OptionError("rocketmq.namesrv.addr: no address is given")
+    if bool(options.text("rocketmq.acl.accessKey")) != bool(options.text("rocketmq.acl.secretKey")):
+        raise OptionError("rocketmq.acl.accessKey and rocketmq.acl.secretKey go together")
+    tls = None
+    if options.flag("rocketmq.tls.enable", False):
+        tls = TlsFiles(
+            verify=options.flag("rocketmq.tls.verify", True),
+            ca=options.text("rocketmq.tls.ca"),
+            cert=options.text("rocketmq.tls.cert"),
+            key=options.text("rocketmq.tls.key"),
+            key_password=options.text("rocketmq.tls.keyPassword"),
+        )
+        if tls.key and not tls.cert:
+            raise OptionError("rocketmq.tls.key needs rocketmq.tls.cert")
+    else:
+        names = (name for name in _CONNECTION if name.startswith("rocketmq.tls."))
+        given = [name for name in options.has(*names) if name != "rocketmq.tls.enable"]
+        if given:
+            raise OptionError(f"{given[0]} needs rocketmq.tls.enable=true")
+    return Connection(
+        name_servers=";".join(addresses),
+        access_key=options.text("rocketmq.acl.accessKey"),
+        secret_key=options.text("rocketmq.acl.secretKey"),
+        security_token=options.text("rocketmq.acl.securityToken"),
+        tls=tls,
+        timeout_ms=max(options.duration_ms("rocketmq.timeout", DEFAULT_TIMEOUT_MS), 1),
     )
 
 

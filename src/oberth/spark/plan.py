@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from oberth.errors import ConfigFormatError, DataLossError, NotFoundError, OptionError
 from oberth.formats import names, paths
@@ -29,7 +29,7 @@ from oberth.spark.options import (
     SelectionKind,
 )
 from oberth.spark.storage import storage_for
-from oberth.spark.store_files import QueueFiles, StoreFiles
+from oberth.spark.store_files import QueueFiles, QueueName, StoreFiles
 
 _log = logging.getLogger(__name__)
 
@@ -157,6 +157,90 @@ class PartitionPlan:
     pieces: tuple[Piece, ...]
 
 
+class QueueView(Protocol):
+    """What planning asks of a queue, whether it lies in files or at a broker."""
+
+    def record_bytes(self, start: int, end: int) -> int:
+        """About how many bytes of records the queue offsets [start, end) have."""
+
+    def count_within(self, first: int, count: int, room: int) -> int:
+        """How many messages from an offset on have at most ``room`` bytes of records."""
+
+    def first_at_or_after(self, timestamp_ms: int) -> int | None:
+        """The queue offset of the first message stored at or after a time, or None."""
+
+    def narrow_by_time(
+        self, start: int, end: int, from_ms: int | None, to_ms: int | None
+    ) -> tuple[int, int]:
+        """The part of the queue offsets [start, end) that can hold store times from … to."""
+
+
+class BrokerView(Protocol):
+    """What planning asks of a broker, or of the store that it left."""
+
+    @property
+    def broker(self) -> str:
+        """Its name."""
+
+    @property
+    def root(self) -> str:
+        """Where it is, for messages."""
+
+    def topics(self) -> Mapping[str, Any]:
+        """The topics it has queues of."""
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic; none for an unknown topic."""
+
+
+class QueueStores(Protocol):
+    """What planning asks of the stores or the live brokers of a query.
+
+    Attributes:
+        lost: descriptions of what was found to be gone, where that is no error.
+        where: what holds the topics, for messages.
+        missing_is_lost: whether a queue that is not found any more is gone; a broker that does not
+            answer may come back.
+    """
+
+    lost: list[str]
+    where: str
+    missing_is_lost: bool
+
+    @property
+    def brokers(self) -> Sequence[BrokerView]:
+        """One per store or broker; pieces name them by their number."""
+
+    def refresh(self) -> None:
+        """Sees what is new."""
+
+    def prepare(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> None:
+        """Says which ranges will be asked for their bytes."""
+
+    def queue(self, key: QueueKey) -> QueueView:
+        """A queue. Raises NotFoundError where no store has it."""
+
+    def bounds(
+        self, keys: Iterable[QueueKey], *, may_miss: bool = False
+    ) -> dict[QueueKey, tuple[int, int]]:
+        """The first and the next offset of every queue; (0, 0) for one without messages.
+
+        With ``may_miss`` a queue whose broker does not answer is left out.
+        """
+
+    def group_offsets(self, group: str, keys: Iterable[QueueKey]) -> Offsets:
+        """Where a consumer group stands in queues; without those it has no offset of."""
+
+    def known_topics(self) -> set[str]:
+        """Every topic there is, whatever is read."""
+
+    def must_know_topics(self) -> bool:
+        """Whether a topic that is not there is a mistake."""
+
+    def for_tasks(self) -> list[Any]:
+        """What tasks need of each store or broker; pickles."""
+
+
 @dataclass(slots=True)
 class Stores:
     """The stores of a query.
@@ -164,11 +248,65 @@ class Stores:
     Attributes:
         files: one per store.
         lost: descriptions of what was found to be gone, where that is no error.
+        where, missing_is_lost: see `QueueStores`.
     """
 
     files: list[StoreFiles]
     lost: list[str] = field(default_factory=list)
+    where: str = "the stores"
+    missing_is_lost: bool = True
     _queues: dict[QueueKey, QueueFiles] = field(default_factory=dict, repr=False)
+
+    @property
+    def brokers(self) -> Sequence[BrokerView]:
+        """One per store."""
+        return self.files
+
+    def prepare(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> None:
+        """Nothing to do: bytes are known from the queues' files."""
+
+    def bounds(
+        self, keys: Iterable[QueueKey], *, may_miss: bool = False
+    ) -> dict[QueueKey, tuple[int, int]]:
+        """The first and the next offset of every queue; (0, 0) for one without files."""
+        found: dict[QueueKey, tuple[int, int]] = {}
+        for key in keys:
+            try:
+                found[key] = self.queue(key).bounds()
+            except NotFoundError:
+                found[key] = (0, 0)
+        return found
+
+    def group_offsets(self, group: str, keys: Iterable[QueueKey]) -> Offsets:
+        """Where a consumer group stands in queues; without those it has no offset of."""
+        by_store = {store.broker: store.group_offsets(group) for store in self.files}
+        found: Offsets = {}
+        for key in keys:
+            offset = by_store[key.broker].get(QueueName(key.topic, key.queue))
+            if offset is not None:
+                found[key] = offset
+        return found
+
+    def known_topics(self) -> set[str]:
+        """Topics with queues, and those that exist without any message yet."""
+        found: set[str] = set()
+        for store in self.files:
+            found.update(store.topics())
+            try:
+                parsed = store.config("topics.json")
+            except ConfigFormatError:
+                continue  # it only makes an error message better
+            table = parsed.get("topicConfigTable") if isinstance(parsed, dict) else None
+            found.update(table if isinstance(table, dict) else ())
+        return found
+
+    def must_know_topics(self) -> bool:
+        """Whether any store has queues; topics are not known from a log alone."""
+        return any(store.has_queues() for store in self.files)
+
+    def for_tasks(self) -> list[StoreFiles]:
+        """The stores without listings."""
+        return [store.bare() for store in self.files]
 
     def number_of(self, broker: str) -> int | None:
         """The number of a broker's store."""
@@ -196,6 +334,20 @@ class Stores:
                 raise NotFoundError(f"{key}: no store of that broker among the paths")
             found = self._queues[key] = self.files[number].queue(key.topic, key.queue)
         return found
+
+
+def open_source(options: ReadOptions) -> QueueStores:
+    """The stores or the live brokers that the options name.
+
+    Raises:
+        OptionError: a path that is no store, or two stores whose brokers have one name.
+        RemotingError: no name server answers.
+    """
+    if options.connection is None:
+        return open_stores(options)
+    from oberth.spark.live_plan import LiveStores
+
+    return LiveStores(options)
 
 
 def open_stores(options: ReadOptions) -> Stores:
@@ -256,7 +408,7 @@ def broker_name(store: StoreFiles) -> str:
     return parts[-1] if parts else "broker"
 
 
-def select_queues(options: ReadOptions, stores: Stores, *, must_exist: bool) -> list[QueueKey]:
+def select_queues(options: ReadOptions, stores: QueueStores, *, must_exist: bool) -> list[QueueKey]:
     """The queues that a selection names, sorted.
 
     Args:
@@ -270,11 +422,9 @@ def select_queues(options: ReadOptions, stores: Stores, *, must_exist: bool) -> 
     selection = options.selection
     topic_filter = TopicFilter(selection)
     found: list[QueueKey] = []
-    everywhere: set[str] = set()
-    for store in stores.files:
-        everywhere.update(store.topics())
+    for store in stores.brokers:
         if selection.kind is SelectionKind.ASSIGN:
-            continue
+            break
         for topic in store.topics():
             if topic_filter.allows(topic):
                 found += [QueueKey(topic, store.broker, q) for q in store.queue_ids(topic)]
@@ -285,40 +435,29 @@ def select_queues(options: ReadOptions, stores: Stores, *, must_exist: bool) -> 
                 found += [QueueKey(topic, name, queue) for queue in queues]
     if must_exist:
         named = selection.topics or tuple(selection.queues)
-        missing = sorted(set(named) - everywhere - _configured_topics(stores))
-        missing = [topic for topic in missing if not is_hidden_topic(topic)]
-        if missing and any(store.has_queues() for store in stores.files):
-            near = get_close_matches(missing[0], everywhere, 1, 0.4)
-            hint = f"; the nearest is {near[0]!r}" if near else ""
-            raise OptionError(f"topic {missing[0]!r} is in none of the stores{hint}")
+        if named:
+            everywhere = stores.known_topics()
+            missing = sorted(set(named) - everywhere)
+            missing = [topic for topic in missing if not is_hidden_topic(topic)]
+            if missing and stores.must_know_topics():
+                near = get_close_matches(missing[0], everywhere, 1, 0.4)
+                hint = f"; the nearest is {near[0]!r}" if near else ""
+                raise OptionError(f"topic {missing[0]!r} is in none of {stores.where}{hint}")
         if selection.kind is SelectionKind.ASSIGN:
             _check_assigned(stores, found)
     return sorted(set(found))
 
 
-def _configured_topics(stores: Stores) -> set[str]:
-    """Topics that exist without any message yet: config/topics.json."""
-    found: set[str] = set()
-    for store in stores.files:
-        try:
-            parsed = store.config("topics.json")
-        except ConfigFormatError:
-            continue  # it only makes an error message better
-        table = parsed.get("topicConfigTable") if isinstance(parsed, dict) else None
-        found.update(table if isinstance(table, dict) else ())
-    return found
-
-
-def _check_assigned(stores: Stores, keys: Iterable[QueueKey]) -> None:
+def _check_assigned(stores: QueueStores, keys: Iterable[QueueKey]) -> None:
+    by_name = {store.broker: store for store in stores.brokers}
     for key in keys:
-        number = stores.number_of(key.broker)
-        ids = [] if number is None else stores.files[number].queue_ids(key.topic)
+        ids = by_name[key.broker].queue_ids(key.topic) if key.broker in by_name else []
         if key.queue not in ids:
             raise OptionError(f"assign: {key} does not exist; queues there: {ids}")
 
 
-def _broker_of(stores: Stores, broker: str, option: str) -> str:
-    known = [store.broker for store in stores.files]
+def _broker_of(stores: QueueStores, broker: str, option: str) -> str:
+    known = [store.broker for store in stores.brokers]
     if broker == ANY_BROKER:
         if len(known) != 1:
             raise OptionError(
@@ -331,7 +470,7 @@ def _broker_of(stores: Stores, broker: str, option: str) -> str:
     return broker
 
 
-def resolve_offsets(by_topic: OffsetsByTopic, stores: Stores, option: str) -> Offsets:
+def resolve_offsets(by_topic: OffsetsByTopic, stores: QueueStores, option: str) -> Offsets:
     """Numbers that a user gave by topic, broker and queue, with brokers filled in.
 
     Raises:
@@ -345,22 +484,11 @@ def resolve_offsets(by_topic: OffsetsByTopic, stores: Stores, option: str) -> Of
     }
 
 
-def queue_bounds(stores: Stores, keys: Iterable[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
-    """The first and the next offset of every queue; (0, 0) for one without files."""
-    found: dict[QueueKey, tuple[int, int]] = {}
-    for key in keys:
-        try:
-            found[key] = stores.queue(key).bounds()
-        except NotFoundError:
-            found[key] = (0, 0)
-    return found
-
-
 def bound_offsets(
     bound: Bound,
     side: str,
     options: ReadOptions,
-    stores: Stores,
+    stores: QueueStores,
     bounds: Mapping[QueueKey, tuple[int, int]],
 ) -> Offsets:
     """The offset of every queue that a starting or ending point stands for.
@@ -420,12 +548,12 @@ def _same_queues(given: Offsets, bounds: Mapping[QueueKey, Any], option: str) ->
 
 
 def _group_offsets(
-    options: ReadOptions, stores: Stores, bounds: Mapping[QueueKey, tuple[int, int]]
+    options: ReadOptions, stores: QueueStores, bounds: Mapping[QueueKey, tuple[int, int]]
 ) -> Offsets:
-    by_store = {store.broker: store.group_offsets(options.consumer_group) for store in stores.files}
+    known = stores.group_offsets(options.consumer_group, bounds)
     found: Offsets = {}
     for key, (low, high) in bounds.items():
-        offset = by_store[key.broker].get((key.topic, key.queue))  # type: ignore[call-overload]
+        offset = known.get(key)
         if offset is None:
             if options.group_fallback == "error":
                 raise OptionError(
@@ -438,7 +566,7 @@ def _group_offsets(
 
 
 def check_range(
-    stores: Stores,
+    stores: QueueStores,
     options: ReadOptions,
     start: Mapping[QueueKey, int],
     end: Mapping[QueueKey, int],
@@ -468,7 +596,7 @@ def check_range(
     return ranges
 
 
-def report_loss(stores: Stores, options: ReadOptions, lost: Sequence[str]) -> None:
+def report_loss(stores: QueueStores, options: ReadOptions, lost: Sequence[str]) -> None:
     """Raises, or notes and logs, what was found to be gone."""
     if not lost:
         return

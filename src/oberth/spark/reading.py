@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -91,6 +91,18 @@ class ReadReport:
 
     lost: list[str] = field(default_factory=list)
     records: int = 0
+
+
+class Origin(Protocol):
+    """Where records come from: a store, or a live broker."""
+
+    @property
+    def broker(self) -> str:
+        """The broker's name."""
+
+    @property
+    def root(self) -> str:
+        """Where that is, for messages."""
 
 
 class PieceReader:
@@ -308,7 +320,7 @@ class PieceReader:
 
     def _rows(
         self,
-        store: StoreFiles,
+        store: Origin,
         records: Records,
         limits: Mapping[tuple[str, int], tuple[int, int]] | None = None,
     ) -> Iterator[pa.RecordBatch]:
@@ -345,7 +357,7 @@ class PieceReader:
 
         return keep
 
-    def _drop_damaged(self, store: StoreFiles, records: Records) -> Records:
+    def _drop_damaged(self, store: Origin, records: Records) -> Records:
         if not self._settings.verify_crc or records.count == 0:
             return records
         bad = records.columns["crc_ok"] == 0
@@ -456,7 +468,7 @@ class PieceReader:
             number = low + len(units)
 
     def _lost_offsets(
-        self, store: StoreFiles, piece: QueueRange, first: int, last: int, why: str
+        self, store: Origin, piece: QueueRange, first: int, last: int, why: str
     ) -> None:
         self._loss(f"{_queue_text(store, piece)}: offsets {first} to {last} are gone, {why}")
 
@@ -573,7 +585,7 @@ class PieceReader:
 
     def _filtered_rows(
         self,
-        store: StoreFiles,
+        store: Origin,
         records: Records,
         limits: Mapping[tuple[str, int], tuple[int, int]] | None = None,
     ) -> Iterator[pa.RecordBatch]:
@@ -826,11 +838,11 @@ _BLANK = BLANK_MAGIC.to_bytes(4, "big", signed=True)
 _MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))
 
 
-def _queue_text(store: StoreFiles, piece: QueueRange) -> str:
+def _queue_text(store: Origin, piece: QueueRange) -> str:
     return f"topic {piece.topic}, broker {store.broker}, queue {piece.queue}"
 
 
-def _describe(store: StoreFiles, records: Records, number: int, reason: str) -> str:
+def _describe(store: Origin, records: Records, number: int, reason: str) -> str:
     columns = records.columns
     topic = records.topics[int(columns["topic_id"][number])].decode("utf-8", "replace")
     return (

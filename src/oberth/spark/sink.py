@@ -23,15 +23,17 @@ from pyspark.sql.datasource import (
 )
 
 from oberth.errors import OptionError
-from oberth.spark.options import WriteOptions
+from oberth.spark.options import LiveWriteOptions, WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from oberth.spark.live_sink import Sent
     from oberth.spark.load_plan import StagedPart
 
 _QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
@@ -133,6 +135,75 @@ class RocketMQWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Removes what was staged; the store was not touched."""
         shutil.rmtree(self.work, ignore_errors=True)
+
+
+@dataclass
+class SentMessage(WriterCommitMessage):
+    """What a task sent to live topics."""
+
+    sent: Sent
+
+
+class RocketMQLiveWriter(DataSourceArrowWriter):
+    """Sends a frame to live topics, at least once."""
+
+    def __init__(self, options: LiveWriteOptions, schema: StructType, overwrite: bool) -> None:
+        from oberth.spark.live_sink import live_columns
+
+        if overwrite:
+            raise OptionError("mode overwrite: topics are only appended to")
+        live_columns(schema.fieldNames(), options)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentMessage:
+        """Sends one task's rows."""
+        from oberth.spark.live_sink import send_rows
+
+        return SentMessage(send_rows(iterator, self.options, "part"))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is sent: receipts get their names."""
+        from oberth.spark.live_sink import publish_receipts
+
+        publish_receipts([m.sent for m in messages if isinstance(m, SentMessage)])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was sent stays; its receipts are deleted."""
+        from oberth.spark.live_sink import drop_receipts
+
+        drop_receipts([m.sent for m in messages if isinstance(m, SentMessage)])
+
+
+class RocketMQLiveStreamWriter(DataSourceStreamArrowWriter):
+    """Sends the batches of a stream to live topics; one that is run again is sent again."""
+
+    def __init__(self, options: LiveWriteOptions, schema: StructType) -> None:
+        from oberth.spark.live_sink import live_columns
+
+        live_columns(schema.fieldNames(), options)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentMessage:
+        """Sends one task's rows."""
+        from pyspark import TaskContext
+
+        from oberth.spark.live_sink import send_rows
+
+        context = TaskContext.get()
+        batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+        return SentMessage(send_rows(iterator, self.options, f"batch-{batch or 'unknown'}"))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """The batch is sent: receipts get their names."""
+        from oberth.spark.live_sink import publish_receipts
+
+        publish_receipts([m.sent for m in messages if isinstance(m, SentMessage)])
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was sent stays; its receipts are deleted."""
+        from oberth.spark.live_sink import drop_receipts
+
+        drop_receipts([m.sent for m in messages if isinstance(m, SentMessage)])
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):

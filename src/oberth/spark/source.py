@@ -31,9 +31,11 @@ from oberth.spark.options import (
     ReadMode,
     ReadOptions,
     ReadOrder,
+    parse_live_write_options,
     parse_read_options,
     parse_write_options,
     schema_options,
+    writes_live,
 )
 from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
 from oberth.spark.schemas import Field, arrow_schema, parse_columns, resolve_schema, struct_type
@@ -103,28 +105,35 @@ class RocketMQDataSource(DataSource):
         return RocketMQDriverStreamReader(self._stream_options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch writer: builds a store, or appends to a closed one.
+        """A batch writer: builds a store, or appends to a closed one; or sends to live topics.
 
         Raises:
             OptionError: an unknown option, a wrong value, or a column that is not known.
         """
+        if writes_live(self.options):
+            from oberth.spark.sink import RocketMQLiveWriter
+
+            return RocketMQLiveWriter(parse_live_write_options(self.options), schema, overwrite)
         from oberth.spark.sink import RocketMQWriter
 
         return RocketMQWriter(parse_write_options(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A stream's writer: appends each batch to a closed store, once.
+        """A stream's writer: appends each batch to a closed store, once; or sends to live topics.
 
         Raises:
             OptionError: an unknown option, a wrong value, or a column that is not known.
         """
+        if writes_live(self.options):
+            from oberth.spark.sink import RocketMQLiveStreamWriter
+
+            return RocketMQLiveStreamWriter(parse_live_write_options(self.options), schema)
         from oberth.spark.sink import RocketMQStreamWriter
 
         return RocketMQStreamWriter(parse_write_options(self.options), schema)
 
     def _stream_options(self) -> ReadOptions:
         options = parse_read_options(self.options, streaming=True)
-        require_path(options)
         if options.filter_sql:
             compile_sql(options.filter_sql)
         return options
@@ -137,21 +146,18 @@ def require_path(options: ReadOptions) -> None:
         OptionError: they name brokers.
     """
     if not options.paths:
-        raise OptionError(
-            f"reading from live brokers ({options.name_servers}) is not supported by this version; "
-            "name their store with `path`"
-        )
+        raise OptionError("this reads files only: name a store with `path`")
 
 
 class RocketMQPartition(InputPartition):
     """What one task reads, and from where: Spark pickles readers before it asks for partitions."""
 
     def __init__(
-        self, pieces: tuple[p.Piece, ...], stores: Sequence[StoreFiles], predicate: Predicate
+        self, pieces: tuple[p.Piece, ...], stores: Sequence[Any], predicate: Predicate
     ) -> None:
         super().__init__(pieces)
         self.pieces = pieces
-        self.stores = [store.bare() for store in stores]
+        self.stores = list(stores)
         self.predicate = predicate
 
 
@@ -176,7 +182,6 @@ class RocketMQReader(DataSourceReader):
     """Plans a batch query and reads its partitions."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        require_path(options)
         self.options = options
         self.schema = schema
         self.fields: tuple[Field, ...] = resolve_schema(schema)
@@ -198,11 +203,21 @@ class RocketMQReader(DataSourceReader):
             OptionError: paths, topics, queues or offsets that do not exist.
             DataLossError: with failOnDataLoss, what is asked for is gone.
         """
-        stores = p.open_stores(self.options)
-        plans = plan_batch(stores, self.options, self.predicate)
+        stores: p.QueueStores
+        if self.options.connection is not None:
+            from oberth.spark.live_plan import LiveStores
+
+            with LiveStores(self.options) as live:
+                plans = plan_queues(live, self.options, self.predicate)
+                stores = live
+        else:
+            files = p.open_stores(self.options)
+            plans = plan_batch(files, self.options, self.predicate)
+            stores = files
         if not plans:
             plans = [p.PartitionPlan(())]
-        return [RocketMQPartition(plan.pieces, stores.files, self.predicate) for plan in plans]
+        tasks = stores.for_tasks()
+        return [RocketMQPartition(plan.pieces, tasks, self.predicate) for plan in plans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow batches."""
@@ -236,15 +251,23 @@ def read_settings(
 
 
 def make_piece_reader(
-    stores: Sequence[StoreFiles],
+    stores: Sequence[Any],
     options: ReadOptions,
     fields: tuple[Field, ...],
     schema: StructType,
     predicate: Predicate = EVERYTHING,
 ) -> PieceReader:
-    """A reader of pieces with these options."""
+    """A reader of pieces with these options; of stores, or of live brokers."""
     from oberth.spark.reading import PieceReader
 
+    if options.connection is not None:
+        from oberth.spark.live_reading import LivePieceReader, PullSettings
+
+        pulls = PullSettings(
+            options.connection, options.pull_group, options.pull_batch, options.pull_requests
+        )
+        settings = read_settings(options, fields, predicate)
+        return LivePieceReader(stores, settings, arrow_schema(schema), pulls)
     return PieceReader(stores, read_settings(options, fields, predicate), arrow_schema(schema))
 
 
@@ -271,11 +294,9 @@ def plan_batch(
     )
     ranges: dict[p.QueueKey, tuple[int, int]] = {}
     if explicit or order is ReadOrder.QUEUE or predicate.wants_index:
-        bounds = p.queue_bounds(stores, keys)
-        start = p.bound_offsets(options.starting, "starting", options, stores, bounds)
-        end = p.bound_offsets(options.ending, "ending", options, stores, bounds)
-        ranges = p.check_range(stores, options, start, end, bounds)
+        ranges = _asked_ranges(stores, options, keys)
     narrowed = _narrow(stores, ranges, predicate)
+    stores.prepare(narrowed)
     cuts: list[p.Cut] = []
     for number, store in enumerate(stores.files):
         if predicate.brokers is not None and store.broker not in predicate.brokers:
@@ -289,6 +310,37 @@ def plan_batch(
         else:
             limits = _limits(own) if explicit else None
             cuts += _log_cuts(number, store, predicate, limits)
+    return p.pack(cuts, options)
+
+
+def _asked_ranges(
+    stores: p.QueueStores, options: ReadOptions, keys: Sequence[p.QueueKey]
+) -> dict[p.QueueKey, tuple[int, int]]:
+    """What the bounds of a query mean for each queue."""
+    bounds = stores.bounds(keys)
+    start = p.bound_offsets(options.starting, "starting", options, stores, bounds)
+    end = p.bound_offsets(options.ending, "ending", options, stores, bounds)
+    return p.check_range(stores, options, start, end, bounds)
+
+
+def plan_queues(
+    stores: p.QueueStores, options: ReadOptions, predicate: Predicate = EVERYTHING
+) -> list[p.PartitionPlan]:
+    """The partitions of a batch query that knows nothing but queues.
+
+    Raises:
+        OptionError: topics, queues or offsets that do not exist.
+        DataLossError: with failOnDataLoss, what is asked for is gone.
+    """
+    if predicate.is_empty:
+        return []
+    keys = p.select_queues(options, stores, must_exist=True)
+    ranges = _narrow(stores, _asked_ranges(stores, options, keys), predicate)
+    stores.prepare(ranges)
+    cuts: list[p.Cut] = []
+    for number, store in enumerate(stores.brokers):
+        own = {key: r for key, r in ranges.items() if key.broker == store.broker}
+        cuts += queue_cuts(number, stores, own)
     return p.pack(cuts, options)
 
 
@@ -310,7 +362,7 @@ def read_order(stores: p.Stores, options: ReadOptions) -> ReadOrder:
 
 
 def _narrow(
-    stores: p.Stores, ranges: Mapping[p.QueueKey, tuple[int, int]], predicate: Predicate
+    stores: p.QueueStores, ranges: Mapping[p.QueueKey, tuple[int, int]], predicate: Predicate
 ) -> dict[p.QueueKey, tuple[int, int]]:
     """The offsets of each queue that can satisfy a predicate."""
     narrowed: dict[p.QueueKey, tuple[int, int]] = {}
@@ -331,7 +383,7 @@ def _narrow(
 
 
 def queue_cuts(
-    number: int, stores: p.Stores, ranges: Mapping[p.QueueKey, tuple[int, int]]
+    number: int, stores: p.QueueStores, ranges: Mapping[p.QueueKey, tuple[int, int]]
 ) -> list[p.Cut]:
     """Pieces of queues of one store with their sizes."""
     cuts = []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
 from glob import glob, has_magic
@@ -37,7 +38,7 @@ class Entry(NamedTuple):
         return self.size < 0
 
 
-class Storage:
+class Storage(ABC):
     """Reads files of one file system. Opens them when they are first read; pickles as closed.
 
     Attributes:
@@ -46,17 +47,17 @@ class Storage:
 
     bytes_read: int
 
+    @abstractmethod
     def entries(self, directory: str) -> list[Entry]:
         """What a directory holds, sorted by name; nothing when it does not exist."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """Fills the target from a position on; the number of bytes, fewer at the file's end.
 
         Raises:
             NotFoundError: the file does not exist (any more).
         """
-        raise NotImplementedError
 
     def read(self, path: str, position: int, size: int) -> bytes:
         """At most ``size`` bytes from a position on.
@@ -83,11 +84,11 @@ class Storage:
         """A position behind which the file holds only zeros, as far as that is cheap to know."""
         return size
 
+    @abstractmethod
     def expand(self, pattern: str) -> list[str]:
         """The directories that a path with wildcards stands for, sorted."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not all keep something open
         """Closes what is open."""
 
 

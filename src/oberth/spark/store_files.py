@@ -46,6 +46,7 @@ _TAIL_REACH = 512 << 10
 # A record can end in zeros: the length of empty properties, say.
 _ZEROS_AT_END = 64 << 10
 # How far behind the supposed end of a queue further units are looked for.
+_UNITS_AT_ONCE = 65_536
 _UNITS_AFTER_DAMAGE = 256
 _INT64 = struct.Struct(">q")
 #: Where the clock of a store went back by less than this, time ranges stay exact.
@@ -529,6 +530,30 @@ class QueueFiles:
         sizes = [self._unit(number)[1] for number in range(first, last, step)]
         usable = [size for size in sizes if 0 < size < simple.PRE_BLANK_SIZE]
         return count * sum(usable) // len(usable) if usable else 0
+
+    def count_within(self, first: int, count: int, room: int) -> int:
+        """How many messages from an offset on have at most ``room`` bytes of records."""
+        import numpy
+
+        low, high = self.numbers_of(first, first + count)
+        offset, used = first, 0
+        number = low
+        while number < high:
+            units = self.read_units(number, min(high, number + _UNITS_AT_ONCE))
+            if len(units) == 0:
+                break
+            total = used + numpy.cumsum(units["size"].astype(numpy.int64))
+            fit = int(numpy.searchsorted(total, room, side="right"))
+            if self.is_batch:
+                ends = units["base"].astype(numpy.int64) + units["count"]
+                offset = int(ends[fit - 1]) if fit else offset
+            else:
+                offset += fit
+            if fit < len(units):
+                break
+            used = int(total[-1])
+            number += len(units)
+        return min(max(offset - first, 0), count)
 
     def time_of(self, number: int) -> int | None:
         """The store time of the record of a unit, or None where it cannot be read."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pyspark.sql.datasource import (
     DataSourceStreamReader,
@@ -43,7 +43,18 @@ if TYPE_CHECKING:
 #: looks. Without waiting Spark asks a hundred times a second.
 IDLE_WAIT_S = 0.1
 IDLE_LOOK_S = 0.004
-_UNITS_AT_ONCE = 65_536
+#: The same for live brokers, which are asked over the network: less often the longer nothing comes.
+LIVE_IDLE_WAIT_S = 1.0
+LIVE_LOOK_S = 0.01
+LIVE_LOOK_MAX_S = 0.2
+
+
+@runtime_checkable
+class SupportsPublish(Protocol):
+    """Brokers that keep offsets of groups."""
+
+    def publish(self, group: str, offsets: Mapping[p.QueueKey, int]) -> None:
+        """Gives a group the offsets of the messages that it reads next."""
 
 
 def rate_limit(available: Mapping[p.QueueKey, int], most: int) -> dict[p.QueueKey, int]:
@@ -77,9 +88,10 @@ class TriggerPlanner:
     def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock = clock
-        self._stores: p.Stores | None = None
+        self._stores: p.QueueStores | None = None
         self._initial: p.Offsets | None = None
         self._target: p.Offsets | None = None  # of AvailableNow
+        self._freezing = False
         self._last_trigger: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,10 +100,10 @@ class TriggerPlanner:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["options"])  # type: ignore[misc]
 
-    def stores(self) -> p.Stores:
-        """The stores with listings as they are now."""
+    def stores(self) -> p.QueueStores:
+        """The stores or brokers as they are now."""
         if self._stores is None or any("*" in path for path in self._options.paths):
-            self._stores = p.open_stores(self._options)
+            self._stores = p.open_source(self._options)
         else:
             self._stores.refresh()
         return self._stores
@@ -101,7 +113,7 @@ class TriggerPlanner:
         if self._initial is None:
             stores = self.stores()
             keys = p.select_queues(self._options, stores, must_exist=False)
-            bounds = p.queue_bounds(stores, keys)
+            bounds = stores.bounds(keys)
             found = p.bound_offsets(
                 self._options.starting, "starting", self._options, stores, bounds
             )
@@ -109,13 +121,18 @@ class TriggerPlanner:
         return self._initial
 
     def latest(self) -> dict[p.QueueKey, tuple[int, int]]:
-        """First and next offset of every queue, as of now."""
+        """First and next offset of every queue, as of now.
+
+        Queues of a live broker that does not answer are left out, except with AvailableNow, which
+        promises to read everything.
+        """
         stores = self.stores()
         keys = p.select_queues(self._options, stores, must_exist=False)
-        return p.queue_bounds(stores, keys)
+        return stores.bounds(keys, may_miss=self._target is None and not self._freezing)
 
     def freeze(self) -> None:
         """Takes what is there now for all that this run will read (AvailableNow)."""
+        self._freezing = True
         self._target = {key: high for key, (_, high) in self.latest().items()}
 
     def next_end(self, start: p.Offsets, limit: ReadLimit) -> p.Offsets:
@@ -126,12 +143,16 @@ class TriggerPlanner:
         """
         if self._target is not None:
             return self._admit(start, self._clip_target(start, self.latest()), limit)
-        deadline = self._clock() + IDLE_WAIT_S
+        live = self._options.connection is not None
+        deadline = self._clock() + (LIVE_IDLE_WAIT_S if live else IDLE_WAIT_S)
+        pause = LIVE_LOOK_S if live else IDLE_LOOK_S
         while True:
             end = self._admit(start, self._ends(start, self.latest()), limit)
             if end != start or self._clock() >= deadline:
                 break
-            time.sleep(IDLE_LOOK_S)
+            time.sleep(pause)
+            if live:
+                pause = min(pause * 1.5, LIVE_LOOK_MAX_S)
         least = self._options.min_offsets_per_trigger
         now = self._clock()
         if least is not None and end != start:
@@ -163,6 +184,8 @@ class TriggerPlanner:
             if key not in start:
                 # Its first messages were gone before it was seen: it starts where it does.
                 ends[key] = low if low > 0 else high
+            elif key not in bounds and not self._stores_or_open().missing_is_lost:
+                ends[key] = start[key]
             elif high < start[key]:
                 lost.append(f"{key}: it was read to {start[key]} and ends at {high}")
                 ends[key] = high
@@ -199,8 +222,10 @@ class TriggerPlanner:
         return low > 0 and end == low
 
     def _queue_low(self, key: p.QueueKey) -> int:
-        assert self._stores is not None
-        return self._stores.queue(key).bounds()[0]
+        return self._stores_or_open().bounds([key]).get(key, (0, 0))[0]
+
+    def _stores_or_open(self) -> p.QueueStores:
+        return self.stores() if self._stores is None else self._stores
 
     def _within_bytes(
         self, start: p.Offsets, available: Mapping[p.QueueKey, int], most: int
@@ -215,7 +240,9 @@ class TriggerPlanner:
         if total <= most:
             return dict(available)
         taken = {
-            key: self._count_within(key, start.get(key, 0), count, sizes[key] * most // total)
+            key: self._stores.queue(key).count_within(
+                start.get(key, 0), count, sizes[key] * most // total
+            )
             if count
             else 0
             for key, count in available.items()
@@ -224,33 +251,16 @@ class TriggerPlanner:
             taken[min(key for key, count in available.items() if count)] = 1
         return taken
 
-    def _count_within(self, key: p.QueueKey, first: int, count: int, room: int) -> int:
-        """How many messages from an offset on have at most ``room`` bytes of records."""
-        import numpy as np
+    def publish(self, end: p.Offsets) -> None:
+        """Gives a batch's end, the next offsets, to the consumer group (commitOffsetsToGroup)."""
+        if self._options.commit_to_group:
+            stores = self._stores_or_open()
+            assert isinstance(stores, SupportsPublish)
+            stores.publish(self._options.consumer_group, end)
 
-        assert self._stores is not None
-        queue = self._stores.queue(key)
-        low, high = queue.numbers_of(first, first + count)
-        offset, used = first, 0
-        number = low
-        while number < high:
-            units = queue.read_units(number, min(high, number + _UNITS_AT_ONCE))
-            if len(units) == 0:
-                break
-            total = used + np.cumsum(units["size"].astype(np.int64))
-            fit = int(np.searchsorted(total, room, side="right"))
-            if queue.is_batch:
-                ends = units["base"].astype(np.int64) + units["count"]
-                offset = int(ends[fit - 1]) if fit else offset
-            else:
-                offset += fit
-            if fit < len(units):
-                break
-            used = int(total[-1])
-            number += len(units)
-        return min(max(offset - first, 0), count)
-
-    def plans(self, start: p.Offsets, end: p.Offsets) -> tuple[p.Stores, list[p.PartitionPlan]]:
+    def plans(
+        self, start: p.Offsets, end: p.Offsets
+    ) -> tuple[p.QueueStores, list[p.PartitionPlan]]:
         """What a batch from start to end reads, in partitions.
 
         Raises:
@@ -262,12 +272,13 @@ class TriggerPlanner:
             for key, offset in end.items()
             if (key in start and offset > start[key]) or (key not in start and offset > 0)
         }
-        bounds = p.queue_bounds(stores, wanted)
+        bounds = stores.bounds(wanted)
         begun = {key for key in wanted if key not in start and wanted[key] <= bounds[key][0]}
         wanted = {key: offset for key, offset in wanted.items() if key not in begun}
         ranges = p.check_range(stores, self._options, start, wanted, bounds)
+        stores.prepare(ranges)
         cuts: list[p.Cut] = []
-        for number, store in enumerate(stores.files):
+        for number, store in enumerate(stores.brokers):
             own = {key: r for key, r in ranges.items() if key.broker == store.broker}
             cuts += queue_cuts(number, stores, own)
         return stores, p.pack(cuts, self._options)
@@ -305,7 +316,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The work of a batch."""
         stores, plans = self.planner.plans(p.offsets_from_json(start), p.offsets_from_json(end))
-        return [RocketMQPartition(plan.pieces, stores.files, EVERYTHING) for plan in plans]
+        tasks = stores.for_tasks()
+        return [RocketMQPartition(plan.pieces, tasks, EVERYTHING) for plan in plans]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The batch up to here is done: Spark says so when the next one begins."""
+        self.planner.publish(p.offsets_from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow batches."""
@@ -345,11 +361,15 @@ class RocketMQDriverStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAv
         """The same once more, after a failure."""
         return self._rows(p.offsets_from_json(start), p.offsets_from_json(end))
 
+    def commit(self, end: dict[str, Any]) -> None:
+        """The batch up to here is done: Spark says so when the next one begins."""
+        self.planner.publish(p.offsets_from_json(end))
+
     def _rows(self, start: p.Offsets, end: p.Offsets) -> Iterator[Any]:
         if start == end:
             return iter([])
         stores, plans = self.planner.plans(start, end)
-        reader = make_piece_reader(stores.files, self.options, self.fields, self.schema)
+        reader = make_piece_reader(stores.for_tasks(), self.options, self.fields, self.schema)
         # A list: Spark copies the iterator, which a generator would not survive.
         return iter([batch for plan in plans for batch in reader.read(plan.pieces)])
 

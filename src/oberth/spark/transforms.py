@@ -87,7 +87,7 @@ class TagCountsReader(DataSourceReader):
         """Ranges of queues, many queues to a task: a unit has 20 bytes."""
         stores = p.open_stores(self.options)
         keys = p.select_queues(self.options, stores, must_exist=True)
-        bounds = p.queue_bounds(stores, keys)
+        bounds = stores.bounds(keys)
         start = p.bound_offsets(self.options.starting, "starting", self.options, stores, bounds)
         end = p.bound_offsets(self.options.ending, "ending", self.options, stores, bounds)
         ranges = p.check_range(stores, self.options, start, end, bounds)
@@ -100,7 +100,7 @@ class TagCountsReader(DataSourceReader):
         plans = p.pack(cuts, _by_units(self.options)) or [p.PartitionPlan(())]
         from oberth.spark.predicates import EVERYTHING
 
-        return [RocketMQPartition(plan.pieces, stores.files, EVERYTHING) for plan in plans]
+        return [RocketMQPartition(plan.pieces, stores.for_tasks(), EVERYTHING) for plan in plans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The counts of a partition, added up."""

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oberth.errors import StoreLockedError
+from oberth.formats.message_store_config import Dispatch, MessageStoreConfig
 from oberth.spark.pipelines.tail_dispatch import TailDispatcher
+from oberth.store.following_store import FollowingStore
+from oberth.store.message_store import MessageStore
+from oberth.store.offline.log_walk import next_valid
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
 
@@ -72,6 +76,31 @@ def test_nothing_of_a_record_before_all_of_it(growing_store: Any) -> None:
         drain(tail)
         assert tail.position == end
     check(root, 2)
+
+
+def test_a_record_that_was_half_there_is_not_stepped_over(
+    growing_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer finishes a record, and the next, between a look and the search behind it."""
+    from oberth.spark.pipelines import tail_dispatch
+
+    root = growing_store.root
+    growing_store.append("Topic", 0, b"first", dispatch=False)
+    real = next_valid
+    with TailDispatcher(str(root), OPTIONS) as tail:
+        drain(tail)
+        tail._looked_at = 0.0
+        growing_store.append("Topic", 0, b"second", dispatch=False)
+
+        def write_on(*arguments: Any) -> Any:
+            growing_store.append("Topic", 0, b"third", dispatch=False)
+            return real(*arguments)
+
+        monkeypatch.setattr(tail_dispatch, "next_valid", write_on)
+        tail.advance()
+        monkeypatch.undo()
+        drain(tail)
+    check(root, 3)
 
 
 @pytest.mark.crash
@@ -148,3 +177,58 @@ def test_as_a_query(spark: SparkSession, growing_store: Any, tmp_path: Path) -> 
         finally:
             query.stop()
     check(growing_store.root, 21)
+
+
+class Killed(BaseException):
+    """Ends a process in the middle of something."""
+
+
+def slots_gone(view: memoryview, slots: int, entries_max: int) -> int:
+    """As far as `relink` comes when it is killed early: no key leads anywhere."""
+    del entries_max
+    view[40 : 40 + 4 * slots] = bytes(4 * slots)
+    raise Killed
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("dispatch", ["broker", "spark"])
+def test_a_store_repairs_what_a_killed_dispatcher_left(
+    growing_store: Any, monkeypatch: pytest.MonkeyPatch, dispatch: str
+) -> None:
+    """Also where the store was stopped in order, before or after the kill."""
+    root = growing_store.root
+    for number in range(300):
+        growing_store.append("Topic", 0, b"body", keys=f"k{number}", dispatch=False)
+    config = MessageStoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=1 << 20,
+        mapped_file_size_consume_queue=20_000,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        dispatch=Dispatch(dispatch),
+    )
+
+    def killed_dispatcher() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("oberth.kernels.index.relink", slots_gone)
+            with pytest.raises(Killed):
+                TailDispatcher(str(root), OPTIONS).__enter__()
+
+    def opened_and_closed() -> None:
+        with (FollowingStore if dispatch == "spark" else MessageStore)(config) as store:
+            for number in range(300):
+                found = store.query_message("Topic", f"k{number}", 10, 0, 2**62)
+                assert len(found.records) == 1, number
+
+    with TailDispatcher(str(root), OPTIONS) as tail:
+        drain(tail)
+    killed_dispatcher()
+    opened_and_closed()
+    check(root, 300)
+    killed_dispatcher()
+    opened_and_closed()
+    if dispatch == "spark":
+        with FollowingStore(config):
+            killed_dispatcher()
+        opened_and_closed()
+    check(root, 300)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oberth.cli.main import oberth
@@ -47,6 +47,7 @@ def test_golden_stores(golden_name: str, golden_pristine: Golden) -> None:
 
 
 @settings(max_examples=20)
+@example(damage=[(447, b"\x01")], range_size=5000)
 @given(
     damage=st.lists(
         st.tuples(

@@ -1,4 +1,6 @@
-"""Dead letters as a table, and those that somebody picks sent on their way again, into a store.
+"""Dead letters as a table, and those that somebody picks sent on their way again.
+
+They come from a store or from live brokers, and go into a store or to live topics.
 
 Columns of `dead_letters`: those of the source, and
 
@@ -42,11 +44,11 @@ _DROPPED = (
 def dead_letters(
     session: SparkSession, path: str, *, group: str = "", options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """The dead letters of a store.
+    """The dead letters of a store, or of live brokers.
 
     Args:
         session: where the frame is made.
-        path: the store.
+        path: the store; "" where options name live brokers.
         group: only of this consumer group; "" for all.
         options: further options of ``format("rocketmq")``.
     """
@@ -59,7 +61,7 @@ def dead_letters(
         session.read.format("rocketmq")
         .options(**{**(options or {}), **chosen})
         .option("columns", "*")
-        .load(path)
+        .load(path or None)
     )
     properties = f.col("properties")
     origin = f.coalesce(properties["DLQ_ORIGIN_TOPIC"], properties["RETRY_TOPIC"])
@@ -149,6 +151,77 @@ def redrive(
     return list(receipts.values())
 
 
+def redrive_live(
+    session: SparkSession,
+    path: str,
+    connection: Mapping[str, str],
+    *,
+    where: str = "true",
+    group: str = "",
+    options: Mapping[str, str] | None = None,
+) -> list[Receipt]:
+    """Sends dead letters to their origin topics again, at live brokers.
+
+    A letter that its origin topic has with this REDRIVEN_FROM is not sent again; between two calls
+    at the same time, and for letters without a unique key, there is no such memory. Otherwise as
+    `redrive`.
+
+    Args:
+        session: where the dead letters are read.
+        path: the store that has them; "" for the brokers that get them.
+        connection: options of ``format("rocketmq")`` that say how to reach the brokers.
+        where: which, in SQL over the columns of `dead_letters`.
+        group: only of this consumer group; "" for all.
+        options: of ``format("rocketmq")`` for reading.
+
+    Raises:
+        OptionError: an option that is unknown or has a wrong value.
+        RemotingError, MQBrokerError: a letter could not be sent; those before it were.
+    """
+    from oberth.spark.live_sink import send_messages, sent_before
+    from oberth.spark.options import parse_live_write_options
+
+    target = parse_live_write_options(connection)
+    source = {**(options or {}), **({} if path else connection)}
+    chosen = (
+        dead_letters(session, path, group=group, options=source)
+        .where(where)
+        .orderBy("topic", "partition", "offset")
+    )
+    receipts = []
+    rows = chosen.toArrow().to_pylist()
+    known = sent_before(
+        target,
+        [(r["originTopic"], r["uniqueKey"]) for r in rows if r["originTopic"] and r["uniqueKey"]],
+        REDRIVEN_FROM,
+    )
+    sent = [r for r in rows if r["originTopic"] and r["offsetMsgId"] not in known]
+    results = dict(
+        zip(
+            [row["offsetMsgId"] for row in sent],
+            send_messages(new_messages(sent), target) if sent else [],
+            strict=True,
+        )
+    )
+    for row in rows:
+        letter, topic = row["offsetMsgId"], row["originTopic"] or ""
+        result = results.get(letter)
+        if result is not None:
+            receipts.append(
+                Receipt(
+                    letter,
+                    topic,
+                    "redriven",
+                    result.message_queue.queue_id,
+                    result.queue_offset,
+                    result.offset_msg_id,
+                )
+            )
+        else:
+            receipts.append(Receipt(letter, topic, "already" if topic else "no origin topic"))
+    return receipts
+
+
 def _write(
     rows: list[dict[str, Any]],
     into: str,
@@ -166,7 +239,7 @@ def _write(
     options = parse_write_options({**write_options, "path": into, "loadId": f"redrive-{ids}"})
     work = work_directory(into, f"redrive-{ids}")
     shutil.rmtree(work, ignore_errors=True)
-    part = stage(iter([_again(rows)]), options, work)
+    part = stage(iter([new_messages(rows)]), options, work)
     report = StoreLoader(options).commit([part], work)
     if report.repeated:
         for row in rows:
@@ -187,7 +260,7 @@ def _write(
                 )
 
 
-def _again(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+def new_messages(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     """The letters as new messages."""
     maps = [
         [

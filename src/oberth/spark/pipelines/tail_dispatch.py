@@ -4,31 +4,44 @@ What is dispatched counts once, whatever is killed: queues and index know what t
 record that comes again is not entered again. ``oberth/dispatch.json`` in the store says up to where
 everything was on the disk; a restart cuts what the queues have behind it and goes on from there.
 
-The writer must not dispatch itself. Only records that are whole, name their own position and pass
-their checksum are taken; the newest one waits until a second look finds it unchanged, because the
-writer may be in the middle of it.
+The writer must not dispatch itself. A broker with ``dispatch=spark`` does not, and while it starts
+or stops, the dispatcher steps aside (`oberth.store.dispatch_handover`). Only records that are
+whole, name their own position and pass their checksum are taken; the newest one waits until a
+second look finds it unchanged, because the writer may be in the middle of it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from oberth.errors import FormatError, StoreError, StoreLockedError
+from oberth.errors import FormatError, NotFoundError, StoreError, StoreLockedError
 from oberth.formats import paths
-from oberth.formats.message import BLANK_MAGIC, DispatchRequest, read_dispatch_request
+from oberth.formats.message import (
+    BLANK_MAGIC,
+    DispatchRequest,
+    read_dispatch_request,
+    store_timestamp_at,
+)
 from oberth.formats.topic_config import TopicConfigs
 from oberth.kernels.arguments import CrcMode
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import scan
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch import CommitLogDispatcher
+from oberth.store.dispatch_handover import (
+    LOCK,
+    WANTED,
+    FileLock,
+    Progress,
+    ProgressFile,
+)
+from oberth.store.dispatch_state import DispatchState
 from oberth.store.files import OsFileSystem
 from oberth.store.index_service import IndexService
 from oberth.store.offline.log_walk import next_valid
@@ -36,8 +49,6 @@ from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.segments import Segment, SegmentMap, SegmentStream
 from oberth.store.store_checkpoint import StoreCheckpoint
 
-STATE = "oberth/dispatch.json"
-LOCK = "oberth/dispatch.lock"
 #: Bytes of log that one step takes at most.
 STEP_BYTES = 16 << 20
 #: From this backlog on the kernels dispatch; fewer bytes go record by record.
@@ -74,8 +85,8 @@ class TailDispatcher:
 
         Args:
             root: the store.
-            entries: the broker's options by their Java names; what they leave out is taken from
-                the files.
+            entries: the broker's options by their Java names; what they leave out is what the
+                broker itself noted (``dispatch=spark``), or taken from the files.
             clock: says when it is time to flush.
         """
         self._given = dict(entries or {})
@@ -91,18 +102,15 @@ class TailDispatcher:
             StoreLockedError: another dispatcher follows it.
             StoreError: its index is damaged, or it has no log.
         """
-        os.makedirs(os.path.join(self._root, "oberth"), exist_ok=True)
-        self._lock = os.open(os.path.join(self._root, LOCK), os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = FileLock(self._root, LOCK)
+        self._wanted = FileLock(self._root, WANTED)
+        self._progress = ProgressFile(self._root)
+        self._aside = True
         try:
-            try:
-                fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise StoreLockedError(
-                    f"{self._root}: another process dispatches this store"
-                ) from None
-            self._open()
+            if not self._come_back() and self._lock.is_taken and not self._wanted.is_taken:
+                raise StoreLockedError(f"{self._root}: another process dispatches this store")
         except BaseException:
-            os.close(self._lock)
+            self._close()
             raise
         return self
 
@@ -113,17 +121,54 @@ class TailDispatcher:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self.flush()
+            if not self._aside:
+                self._step_aside()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self._lock.close()
+        self._wanted.close()
+        self._progress.close()
+
+    def _step_aside(self) -> None:
+        """Makes all that was dispatched durable and lets somebody else write queues and index."""
+        self._aside = True
+        try:
+            self.flush(is_whole=True)
         finally:
             self._queues.close()
             if self._index is not None:
                 self._index.close()
             self._log.close()
-            os.close(self._lock)
+            self._lock.release()
+
+    def _come_back(self) -> bool:
+        """Goes on from where queues and index are now; False while somebody else has them."""
+        if self._wanted.is_taken or not self._lock.acquire_nowait():
+            return False
+        try:
+            self._open()
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, NotFoundError) and self._has_broker():
+                return False  # which has not written anything yet
+            raise
+        self._aside = False
+        self._tell()
+        return True
+
+    def _has_broker(self) -> bool:
+        return os.path.exists(os.path.join(self._root, paths.LOCK))
+
+    def _tell(self) -> None:
+        self._progress.write(Progress(self._epoch, self.position, self._newest))
 
     def _open(self) -> None:
         files = OsFileSystem()
-        with StoreReader(self._root, self._given) as reader:
+        state = DispatchState.load(self._root)
+        self._settings = {} if state is None else dict(state.settings)
+        with StoreReader(self._root, {**self._settings, **self._given}) as reader:
             config = reader.engine_config()
             self._log_paths = reader.layout.commit_log_paths
             log_start = reader.min_offset
@@ -131,10 +176,12 @@ class TailDispatcher:
             segments = reader.layout.commit_log
         self._log = SegmentStream(segments, config.mapped_file_size_commit_log)
         self._topics = self._batch_topics()
-        state = self._load_state()
+        if state is None or state.is_whole:
+            # Before anything is touched: a kill from here on is to be seen.
+            replace(state or DispatchState(log_start), is_whole=False).save(self._root)
         self._queues = ConsumeQueueStore(files, config, topic_attributes=self._attributes)
         self._queues.load()
-        start = max(int(state.get("position", log_start)), log_start)
+        start = log_start if state is None else max(state.position, log_start)
         self._index = None
         if config.message_index_enable:
             self._index = IndexService(files, config)
@@ -143,7 +190,7 @@ class TailDispatcher:
                 max(
                     self._index.load(
                         clean=False,
-                        safe_counts=state.get("indexCounts") or None,
+                        safe_counts=(state and dict(state.index_counts)) or None,
                         safe_offset=start,
                     ),
                     log_start,
@@ -160,8 +207,12 @@ class TailDispatcher:
         # The broker owns the file: it is read, never written here.
         self._dispatcher = CommitLogDispatcher(config, self._queues, self._index, checkpoint)
         self.position = start
+        self._epoch = int.from_bytes(os.urandom(8), "big", signed=True)
+        self._last_record = -1
+        if state is not None and state.position == start:
+            self._last_record = state.last_record
         self._seen_end = -1
-        self._newest = 0
+        self._newest = 0 if state is None else state.store_timestamp
         self._columns = Columns(_ROWS, ("record_size", "commit_log_offset", "crc_ok"))
         self._flushed_at = self._clock()
         self._looked_at = 0.0
@@ -180,14 +231,6 @@ class TailDispatcher:
     def _attributes(self, topic: str) -> Mapping[str, str]:
         return self._topics.get(topic, {})
 
-    def _load_state(self) -> dict[str, Any]:
-        with suppress(FileNotFoundError, ValueError):
-            with open(os.path.join(self._root, STATE), "rb") as file:
-                state = json.loads(file.read())
-            if isinstance(state, dict):
-                return state
-        return {}
-
     # Going forward
 
     def advance(self) -> Advanced:
@@ -196,12 +239,19 @@ class TailDispatcher:
         Raises:
             StoreFullError: the disk has no room; the same records come again.
         """
+        if self._aside:
+            if not self._come_back():
+                return Advanced(self.position, 0, 0)
+        elif self._wanted.is_taken:
+            self._step_aside()
+            return Advanced(self.position, 0, 0)
         before = self.records
         end = self._step()
         if self.records > before:
             self._dirty = True
             self._dispatcher.end_burst()
             self._queues.write_behind()
+            self._tell()
         if self._dirty and self._clock() - self._flushed_at >= FLUSH_INTERVAL_S:
             self.flush()
         return Advanced(end, self.records - before, self._newest if self.records > before else 0)
@@ -270,6 +320,7 @@ class TailDispatcher:
                     self.records += self._count(start + base, reached.position + base)
                     self._newest = max(self._newest, reached.store_timestamp)
                     start = reached.position
+                    self._last_record = self._record_ending_at(base + start)
                     self.position = base + start
                     continue
             request = read_dispatch_request(
@@ -280,12 +331,28 @@ class TailDispatcher:
             self._dispatcher.dispatch(request, notify=False)
             self.records += 1
             self._newest = max(self._newest, request.store_timestamp)
+            self._last_record = base + start
             start += request.record_size
             self.position = base + start
 
     def _count(self, start: int, end: int) -> int:
         offsets = self._columns.commit_log_offset
         return sum(1 for row in range(self._columns.count) if start <= offsets[row] < end)
+
+    def _time_of(self, record: int) -> int:
+        """The store time of a record, 0 where it is not there any more."""
+        index = self._log.index_of(record) if record >= 0 else None
+        if index is None:
+            return 0
+        opened = self._log.map(index)
+        return store_timestamp_at(opened.view, record - opened.segment.start)
+
+    def _record_ending_at(self, end: int) -> int:
+        columns = self._columns
+        for row in range(columns.count - 1, -1, -1):
+            if columns.commit_log_offset[row] + columns.record_size[row] == end:
+                return columns.commit_log_offset[row]
+        return -1
 
     def _pass_damage(self, index: int, position: int) -> None:
         """Steps over bytes that are no record, if one follows that can follow."""
@@ -295,8 +362,19 @@ class TailDispatcher:
         self._looked_at = now
         self._list_segments()
         after = next_valid(self._log, index, position + 1, self._newest)
-        if after is not None:
+        # The writer goes on meanwhile: what was half a record may be a whole one now, and then it
+        # was whole before any that follows.
+        if after is not None and not self._is_record(self._log.map(index), position):
             self.position = self._log.segments[after[0]].start + after[1]
+
+    def _is_record(self, opened: SegmentMap, position: int) -> bool:
+        columns = self._columns
+        columns.clear()
+        scan(
+            opened.view, columns, TopicTable(), base=opened.segment.start, start=position,
+            stop=min(position + 1, len(opened)), crc=CrcMode.STOP,
+        )  # fmt: skip
+        return columns.count > 0
 
     def _list_segments(self) -> None:
         found = []
@@ -314,21 +392,28 @@ class TailDispatcher:
 
     # Safety
 
-    def flush(self) -> None:
-        """Waits until all that was dispatched is on the disk, and notes it."""
+    def flush(self, *, is_whole: bool = False) -> None:
+        """Waits until all that was dispatched is on the disk, and notes it.
+
+        Args:
+            is_whole: queues and index are not touched any more.
+        """
         self._queues.flush()
         counts: Mapping[str, int] = {}
         if self._index is not None:
             self._index.flush()
             counts = self._index.safe_counts()
-        path = os.path.join(self._root, STATE)
-        unfinished = path + ".unfinished"
-        with open(unfinished, "wb") as file:
-            state = {"position": self.position, "indexCounts": dict(counts)}
-            file.write(json.dumps(state, sort_keys=True).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        queues = self._queues
+        DispatchState(
+            self.position,
+            self._last_record,
+            self._time_of(self._last_record),
+            queues.max_physic_offset,
+            sum(len(table) for table in queues.table.values()),
+            counts,
+            self._settings,
+            is_whole,
+        ).save(self._root)
         self._flushed_at = self._clock()
         self._dirty = False
 

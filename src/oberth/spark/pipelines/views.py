@@ -77,11 +77,11 @@ def read_rows(
 
 @dataclass(slots=True)
 class TopicViews:
-    """Views of the topics of some stores, made when a statement names them.
+    """Views of the topics of some stores or live brokers, made when a statement names them.
 
     Attributes:
         session: where they are made.
-        paths: the stores.
+        paths: the stores; none where options name live brokers.
         options: further options of ``format("rocketmq")``.
         columns: which columns they have, as the option ``columns``.
         expand: topics whose JSON bodies become columns; ``*`` for all.
@@ -95,12 +95,12 @@ class TopicViews:
     expand: frozenset[str] = frozenset()
     names: dict[str, str] = field(default_factory=dict)
     _made: set[str] = field(default_factory=set)
-    _stores: p.Stores | None = None
+    _stores: p.QueueStores | None = None
 
     def __post_init__(self) -> None:
         """Lists the topics."""
-        self._stores = p.open_stores(self._parsed())
-        topics = {topic for store in self._stores.files for topic in store.topics()}
+        self._stores = p.open_source(self._parsed())
+        topics = {topic for store in self._stores.brokers for topic in store.topics()}
         self.names = safe_names(topics)
 
     def _parsed(self, **more: str) -> Any:
@@ -108,7 +108,7 @@ class TopicViews:
 
     def _options(self, **more: str) -> dict[str, str]:
         path = self.paths[0] if len(self.paths) == 1 else ",".join(self.paths)
-        return {**self.options, "path": path, **more}
+        return {**self.options, **({"path": path} if path else {}), **more}
 
     def make_for(self, statement: str) -> list[str]:
         """Makes the views that a statement names (all, where it asks what there is).
@@ -154,10 +154,10 @@ class TopicViews:
         assert self._stores is not None
         parsed = self._parsed(**more)
         keys = p.select_queues(parsed, self._stores, must_exist=True)
-        if not keys:
+        if not keys and isinstance(self._stores, p.Stores):
             return sum(store.log_end() - store.log_start() for store in self._stores.files)
         total = 0
-        for key, (start, end) in p.queue_bounds(self._stores, keys).items():
+        for key, (start, end) in self._stores.bounds(keys).items():
             total += self._stores.queue(key).record_bytes(start, end) if end > start else 0
             if total > READ_HERE_MAX:
                 break

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from oberth.errors import OptionError
 from oberth.spark.pipelines.export.bodies import Reasons, decode_each
+from oberth.spark.pipelines.export.varint import read_varint
 from oberth.spark.pipelines.json_types import BodyError
 
 DEPTH_MAX = 64
@@ -157,20 +158,8 @@ class _Compiler:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data):
-            raise BodyError(f"the Avro datum ends at {at}, inside a number")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 63:
-            raise BodyError(f"at {at}: an Avro number of more than ten bytes")
-    value &= 2**64 - 1
-    return (value >> 1) ^ -(value & 1), at
+    value, end = read_varint(data, at, "Avro")
+    return (value >> 1) ^ -(value & 1), end
 
 
 def _int(data: bytes, at: int) -> tuple[int, int]:

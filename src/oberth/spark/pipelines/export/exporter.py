@@ -27,6 +27,12 @@ from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.export.compaction import settle as settle_compaction
 from oberth.spark.pipelines.export.ledger import Batch, Ledger
+from oberth.spark.pipelines.export.live import (
+    LiveOrigin,
+    LivePart,
+    LiveTopicsSource,
+    is_live,
+)
 from oberth.spark.pipelines.export.rows import LogPart, RangeWritten, RowsJob, write_rows
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, Tables, open_tables
@@ -117,7 +123,8 @@ def export(
 
     Args:
         tasks: where the work is done.
-        path: the store: a directory, or a URL that pyarrow's file systems read.
+        path: the store: a directory, or a URL that pyarrow's file systems read; "" where options
+            name live brokers.
         into: the export's directory; every task has to reach it under this path.
         settings: how the tables are made; those of the first run, if there was one.
         options: further options of ``format("rocketmq")``, such as storage.endpoint.
@@ -134,6 +141,10 @@ def export(
     started = time.perf_counter()
     settings.check()
     given = dict(options or {})
+    if is_live(given):
+        return _export_live(
+            tasks, given, into, settings, skip_damage, range_size, progress, step, started
+        )
     store = open_store(path, given)
     ledger = Ledger(os.path.abspath(into))
     report = ExportReport()
@@ -163,6 +174,53 @@ def export(
         finally:
             if isinstance(tables, IcebergTables):
                 tables.close()
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _export_live(
+    tasks: TaskRunner,
+    options: dict[str, str],
+    into: str,
+    settings: ExportSettings,
+    skip_damage: bool,
+    range_size: int | None,
+    progress: Callable[[int], None] | None,
+    step: Step,
+    started: float,
+) -> ExportReport:
+    """Brings tables up to the queues' ends as they are now."""
+    if range_size is not None:
+        options = {**options, "targetPartitionBytes": str(range_size)}
+    ledger = Ledger(os.path.abspath(into))
+    report = ExportReport()
+    with ledger.locked():
+        source = LiveTopicsSource(options, settings, skip_damage=skip_damage)
+        try:
+            known = {"broker": source.name, "path": ""}
+            ledger.check_source(known)
+            present = ledger.settings(settings)
+            if present is None:
+                present = _complete(settings, "", options)
+                present.check()
+                ledger.begin(present, known)
+            settle_compaction(ledger)
+            tables = open_tables(present, ledger)
+            try:
+                run = _LiveRun(tasks, source, present, ledger, tables, skip_damage, step)
+                last, done = ledger.last_batch()
+                if last is not None and not done:
+                    run.batch(last, report, progress)
+                batch = source.next_batch(last, report.skipped)
+                if batch is not None:
+                    step("intend")
+                    ledger.intend(batch)
+                    run.batch(batch, report, progress)
+            finally:
+                if isinstance(tables, IcebergTables):
+                    tables.close()
+        finally:
+            source.close()
     report.seconds = time.perf_counter() - started
     return report
 
@@ -197,7 +255,12 @@ def _complete(settings: ExportSettings, path: str, options: Mapping[str, str]) -
     samples = (
         body
         for batch in read_rows(
-            {**options, **selection, "path": path, "failOnDataLoss": "false"},
+            {
+                **options,
+                **selection,
+                **({"path": path} if path else {}),
+                "failOnDataLoss": "false",
+            },
             "value",
             rows_max=_SAMPLE_ROWS,
         )
@@ -261,11 +324,11 @@ class _Run:
             self._ledger.finish(batch, own.to_json())
         else:
             self._step("write")
+            store, segment_size, parts = self._work(batch)
             job = RowsJob(
-                self._settings, self._store.bare(), tables.directory(batch.number), tables.suffix,
-                batch.number, self._segment_size(), self._skip_damage, tables.in_file, tables.hive,
+                self._settings, store, tables.directory(batch.number), tables.suffix,
+                batch.number, segment_size, self._skip_damage, tables.in_file, tables.hive,
             )  # fmt: skip
-            parts = self._parts(batch)
             written = self._tasks.run(
                 partial(write_rows, job), parts, what="export", done=_bytes_done(parts, progress)
             )
@@ -280,8 +343,10 @@ class _Run:
         report.log_end = batch.end
         report.batches += 1
 
-    def _segment_size(self) -> int:
-        return max((segment.size for segment in self._store.segments()), default=0)
+    def _work(self, batch: Batch) -> tuple[StoreFiles | LiveOrigin, int, list[Any]]:
+        """Where a batch is read, the size of segments there, and its tasks."""
+        size = max((segment.size for segment in self._store.segments()), default=0)
+        return self._store.bare(), size, self._parts(batch)
 
     def _parts(self, batch: Batch) -> list[LogPart]:
         size = self._range_size
@@ -294,8 +359,34 @@ class _Run:
         ]
 
 
+class _LiveRun(_Run):
+    """One call of `export` over live topics."""
+
+    def __init__(
+        self,
+        tasks: TaskRunner,
+        source: LiveTopicsSource,
+        settings: ExportSettings,
+        ledger: Ledger,
+        tables: Tables,
+        skip_damage: bool,
+        step: Step,
+    ) -> None:
+        self._tasks = tasks
+        self._source = source
+        self._settings = settings
+        self._ledger = ledger
+        self._tables = tables
+        self._skip_damage = skip_damage
+        self._step = step
+
+    def _work(self, batch: Batch) -> tuple[StoreFiles | LiveOrigin, int, list[Any]]:
+        origin, parts = self._source.parts(batch)
+        return origin, 0, parts
+
+
 def _bytes_done(
-    parts: Sequence[LogPart], progress: Callable[[int], None] | None
+    parts: Sequence[LogPart | LivePart], progress: Callable[[int], None] | None
 ) -> Callable[[int, int], None] | None:
     if progress is None:
         return None

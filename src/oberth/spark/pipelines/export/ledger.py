@@ -28,11 +28,12 @@ DIRECTORY = "_oberth"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch: its number, and its range of the log."""
+    """A batch: its number, and its range of the log; of live topics, see `live`."""
 
     number: int
     start: int
     end: int
+    offsets: dict[str, Any] | None = None
 
 
 class Ledger:
@@ -114,11 +115,14 @@ class Ledger:
         values = self.read(f"batches/{numbers[-1]:08d}.json")
         assert values is not None
         done = self.read(f"batches/{numbers[-1]:08d}.done") is not None
-        return Batch(numbers[-1], values["start"], values["end"]), done
+        return Batch(numbers[-1], values["start"], values["end"], values.get("offsets")), done
 
     def intend(self, batch: Batch) -> None:
         """Notes a batch before any of its data is written."""
-        self.write(f"batches/{batch.number:08d}.json", {"start": batch.start, "end": batch.end})
+        values: dict[str, Any] = {"start": batch.start, "end": batch.end}
+        if batch.offsets is not None:
+            values["offsets"] = batch.offsets
+        self.write(f"batches/{batch.number:08d}.json", values)
 
     def finish(self, batch: Batch, report: dict[str, Any]) -> None:
         """Notes that all tables have a batch."""

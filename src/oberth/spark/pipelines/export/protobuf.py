@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from oberth.errors import OptionError
 from oberth.spark.pipelines.export.bodies import Reasons, decode_each
+from oberth.spark.pipelines.export.varint import read_varint
 from oberth.spark.pipelines.json_types import BodyError
 
 DEPTH_MAX = 64
@@ -56,18 +57,7 @@ _FORMATS = {
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data):
-            raise BodyError(f"the Protobuf message ends at {at}, inside a number")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 2**64 - 1, at
-        shift += 7
-        if shift > 63:
-            raise BodyError(f"at {at}: a Protobuf number of more than ten bytes")
+    return read_varint(data, at, "Protobuf")
 
 
 def fields_of(data: bytes) -> Iterator[tuple[int, int, Any]]:

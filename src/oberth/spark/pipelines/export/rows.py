@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from oberth.formats import sys_flag as flags
 from oberth.spark import plan as p
 from oberth.spark.options import Selection, SelectionKind
+from oberth.spark.pipelines.export.live import LiveOrigin, LivePart
 from oberth.spark.pipelines.export.settings import (
     ONE_TABLE,
     QUARANTINE,
@@ -90,7 +91,7 @@ class RowsJob:
 
     Attributes:
         settings: of the export.
-        store: the store's files.
+        store: the store's files, or the live brokers.
         directory: where tables are, or are staged.
         suffix: behind the files' names.
         batch: its number.
@@ -101,7 +102,7 @@ class RowsJob:
     """
 
     settings: ExportSettings
-    store: StoreFiles
+    store: StoreFiles | LiveOrigin
     directory: str
     suffix: str
     batch: int
@@ -118,7 +119,7 @@ class LogPart(NamedTuple):
     end: int
 
 
-def write_rows(job: RowsJob, part: LogPart) -> RangeWritten:
+def write_rows(job: RowsJob, part: LogPart | LivePart) -> RangeWritten:
     """In a task: writes the rows of a range.
 
     Raises:
@@ -131,7 +132,7 @@ def write_rows(job: RowsJob, part: LogPart) -> RangeWritten:
 class _RangeExport:
     """One range."""
 
-    def __init__(self, job: RowsJob, part: LogPart) -> None:
+    def __init__(self, job: RowsJob, part: LogPart | LivePart) -> None:
         self._job = job
         self._part = part
         self._decoder = job.settings.decoder()
@@ -155,9 +156,18 @@ class _RangeExport:
         schema = pa.schema(
             [*settings.record_schema(), *_extra(settings.record_schema(), reading.fields)]
         )
-        reader = PieceReader([self._job.store], reading, schema)
+        pieces: tuple[p.Piece, ...]
+        store, part = self._job.store, self._part
+        if isinstance(part, LivePart):
+            assert isinstance(store, LiveOrigin)
+            reader: PieceReader = store.reader(reading, schema)
+            pieces = part.pieces
+        else:
+            assert isinstance(store, StoreFiles)
+            reader = PieceReader([store], reading, schema)
+            pieces = (p.LogRange(0, part.start, part.end),)
         try:
-            for batch in reader.read([p.LogRange(0, self._part.start, self._part.end)]):
+            for batch in reader.read(pieces):
                 self._batch(batch)
             for file in self._files.values():
                 self._written.files.append(file.finish())
@@ -242,7 +252,7 @@ class _OpenFile:
     def __init__(
         self,
         job: RowsJob,
-        part: LogPart,
+        part: LogPart | LivePart,
         table: str,
         names: tuple[str, ...],
         values: tuple[str | None, ...],

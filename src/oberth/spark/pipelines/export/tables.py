@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -151,7 +152,7 @@ class ParquetTables:
         return found
 
 
-class _FlatTables:
+class _FlatTables(ABC):
     """Files lie in a table's directory, unseen until its log names them."""
 
     hive = False
@@ -165,13 +166,13 @@ class _FlatTables:
         """See `Tables`."""
         return self._ledger.into
 
+    @abstractmethod
     def has(self, table: str, batch: int) -> bool:
         """Whether a table has a batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def table_names(self) -> list[str]:
         """Tables that there are."""
-        raise NotImplementedError
 
     def recover(self, batch: int) -> None:
         """See `Tables`."""
@@ -197,8 +198,9 @@ class _FlatTables:
             self._remove(root, batch, {file.path for file in own})
             self._commit_table(table, batch, own)
 
+    @abstractmethod
     def _commit_table(self, table: str, batch: int, files: Sequence[WrittenFile]) -> None:
-        raise NotImplementedError
+        """Add a batch's files to a table, in one step that readers see whole or not at all."""
 
     def _remove(self, root: str, batch: int, kept: set[str]) -> None:
         for name in os.listdir(root):

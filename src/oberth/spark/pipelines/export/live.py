@@ -1,0 +1,152 @@
+"""Exports of live topics: a batch is a range of queue offsets instead of a range of the log.
+
+    batches/NNNNNNNN.json    {"start": 0, "end": 120, "offsets": {"start": …, "end": …}}
+
+``offsets`` are those of the source, ``{topic: {broker: {queue: offset}}}``; ``start`` and ``end`` count
+the messages of all batches. Queues that appear later begin at their beginning. The rest is that of
+`exporter`: a batch that was stopped is run again with the same offsets.
+"""  # noqa: E501 - the example
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from oberth.errors import OptionError
+from oberth.spark import plan as p
+from oberth.spark.live_plan import LiveStores, LiveTopics
+from oberth.spark.live_reading import LivePieceReader, PullSettings
+from oberth.spark.options import ReadOptions, parse_read_options
+from oberth.spark.pipelines.export.ledger import Batch
+from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.reading import ReadSettings
+from oberth.spark.source import queue_cuts
+
+
+class LivePart(NamedTuple):
+    """One task: ranges of queues; ``start`` and ``end`` are its place in the batch's count."""
+
+    start: int
+    end: int
+    pieces: tuple[p.Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOrigin:
+    """Where the tasks of a batch read.
+
+    Attributes:
+        broker: what files say of it: the brokers' names, with commas.
+        brokers: what tasks know of each.
+        pulls: how they pull.
+    """
+
+    broker: str
+    brokers: tuple[LiveTopics, ...]
+    pulls: PullSettings
+
+    def reader(self, settings: ReadSettings, schema: pa.Schema) -> LivePieceReader:
+        """What reads the pieces of a part."""
+        return LivePieceReader(self.brokers, settings, schema, self.pulls)
+
+
+class LiveTopicsSource:
+    """The topics of an export, and what of them comes next. ``close`` ends the connections."""
+
+    def __init__(
+        self, options: Mapping[str, str], settings: ExportSettings, *, skip_damage: bool
+    ) -> None:
+        given = dict(options)
+        if settings.exact:
+            raise OptionError("an exact export reads a store's log; brokers do not show all of it")
+        if settings.topics:
+            given["subscribe"] = ",".join(settings.topics)
+        if skip_damage:
+            given["failOnDataLoss"] = "false"
+        self.options: ReadOptions = parse_read_options(given, streaming=False)
+        assert self.options.connection is not None
+        self.stores = LiveStores(self.options)
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self.stores.close()
+
+    @property
+    def name(self) -> str:
+        """What tells it from other sources: its clusters, which keep their names."""
+        return f"clusters {', '.join(self.stores.clusters())}"
+
+    def next_batch(self, last: Batch | None, lost: list[str]) -> Batch | None:
+        """What is new in the queues, None for nothing.
+
+        Raises:
+            DataLossError: messages were deleted unexported, unless that is to be skipped.
+        """
+        keys = p.select_queues(self.options, self.stores, must_exist=last is None)
+        bounds = self.stores.bounds(keys)
+        if last is None:
+            start = p.bound_offsets(
+                self.options.starting, "starting", self.options, self.stores, bounds
+            )
+        else:
+            assert last.offsets is not None
+            before = p.offsets_from_json(last.offsets["end"])
+            # A queue that is not there now keeps its place.
+            start = {key: before.get(key, low) for key, (low, _) in bounds.items()} | {
+                key: offset for key, offset in before.items() if key not in bounds
+            }
+        end = start | {key: high for key, (_, high) in bounds.items()}
+        read = {key: end[key] for key in bounds}
+        already = len(self.stores.lost)
+        ranges = p.check_range(self.stores, self.options, start, read, bounds)
+        lost += self.stores.lost[already:]
+        count = sum(high - low for low, high in ranges.values())
+        if not count:
+            return None
+        # What was skipped is not asked for again.
+        start |= {key: low for key, (low, _) in ranges.items()}
+        offsets = {"start": p.offsets_to_json(start), "end": p.offsets_to_json(end)}
+        number, first = (0, 0) if last is None else (last.number + 1, last.end)
+        return Batch(number, first, first + count, offsets)
+
+    def parts(self, batch: Batch) -> tuple[LiveOrigin, list[LivePart]]:
+        """The work of a batch, and where it is read."""
+        assert batch.offsets is not None
+        assert self.options.connection is not None
+        start = p.offsets_from_json(batch.offsets["start"])
+        end = p.offsets_from_json(batch.offsets["end"])
+        ranges = {key: (start.get(key, 0), last) for key, last in end.items()}
+        ranges = {key: each for key, each in ranges.items() if each[0] < each[1]}
+        self.stores.prepare(ranges)
+        cuts: list[p.Cut] = []
+        for number, broker in enumerate(self.stores.brokers):
+            own = {key: each for key, each in ranges.items() if key.broker == broker.broker}
+            cuts += queue_cuts(number, self.stores, own)
+        if sum(cut.rows for cut in cuts) != batch.end - batch.start:
+            known = ", ".join(broker.broker for broker in self.stores.brokers)
+            raise OptionError(f"batch {batch.number} names brokers that are not there: {known} are")
+        plans = p.pack(cuts, self.options)
+        parts, at = [], batch.start
+        for plan in plans:
+            rows = sum(
+                piece.end - piece.start for piece in plan.pieces if isinstance(piece, p.QueueRange)
+            )
+            parts.append(LivePart(at, at + rows, plan.pieces))
+            at += rows
+        brokers = tuple(self.stores.for_tasks())
+        pulls = PullSettings(
+            self.options.connection, self.options.pull_group, self.options.pull_batch,
+            self.options.pull_requests,
+        )  # fmt: skip
+        return LiveOrigin(",".join(b.broker for b in brokers), brokers, pulls), parts
+
+
+def is_live(options: Mapping[str, Any]) -> bool:
+    """Whether options name brokers."""
+    return any(name.lower() in _NAMES for name in options)
+
+
+_NAMES = ("rocketmq.namesrv.addr", "nameserver", "namesrvaddr")

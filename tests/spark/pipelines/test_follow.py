@@ -1,0 +1,228 @@
+"""A broker with dispatch=spark: each message is shown once, when somebody else has dispatched it.
+
+The dispatcher is a thread, a process that is killed, and a query of Spark; the broker is restarted
+and killed. What was acknowledged is there at the end, once, and the store verifies.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from oberth.client import ConsumeFromWhere, Message
+from oberth.client.blocking import Admin, Producer, PullConsumer
+from oberth.errors import OberthError, OptionError
+from oberth.spark.pipelines.tail_dispatch import TailDispatcher
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.verify import verify
+from oberth.testing.blocking import EmbeddedBroker
+from oberth.testing.clusters import OberthCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {"dispatch": "spark"}
+_FOLLOW = """
+import sys, time
+from oberth.spark.pipelines.tail_dispatch import TailDispatcher
+with TailDispatcher(sys.argv[1]) as tail:
+    while True:
+        if not tail.advance().records:
+            time.sleep(0.003)
+"""
+
+
+@contextmanager
+def dispatcher(root: str) -> Iterator[None]:
+    """Dispatches in a thread."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with TailDispatcher(root) as tail:
+                while not stop.is_set():
+                    if not tail.advance().records:
+                        stop.wait(0.002)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def ends(mq: Any, topic: str) -> int:
+    store = mq.broker.store
+    return sum(queue.max_offset for queue in store.queues.queues(topic))
+
+
+def check(root: Path, topic: str, acknowledged: list[bytes]) -> None:
+    """Every acknowledged message is in a queue, each message in one place, the store is whole."""
+    with StoreReader(str(root), {}) as reader:
+        report = verify(reader)
+        bodies = [message.body for message in reader.messages() if message.topic == topic]
+    assert report.clean, report.findings[:3]
+    assert set(acknowledged) <= set(bodies)
+
+
+def test_nothing_is_shown_before_it_is_dispatched() -> None:
+    with EmbeddedBroker(SETTINGS) as mq:
+        root = str(mq.store_dir)
+        with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            for number in range(20):
+                producer.send(Message("T", b"%d" % number, keys=f"k{number}"))
+            assert ends(mq, "T") == 0
+            assert mq.broker.store.dispatch_behind_bytes > 0
+            consumer = PullConsumer(
+                "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr,
+                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+            )  # fmt: skip
+            with consumer, Admin(namesrv_addr=mq.namesrv_addr) as admin:
+                assert consumer.poll(timeout_ms=200) == []
+                with dispatcher(root):
+                    seen: list[bytes] = []
+                    deadline = time.monotonic() + 60
+                    while len(seen) < 20 and time.monotonic() < deadline:
+                        seen += [message.body for message in consumer.poll()]
+                    assert sorted(seen, key=int) == [b"%d" % n for n in range(20)]
+                    # A consumer that waits is woken by the dispatch, not by its time-out.
+                    started = time.monotonic()
+                    threading.Timer(0.3, lambda: producer.send(Message("T", b"20"))).start()
+                    assert [m.body for m in consumer.poll(timeout_ms=14_000)] == [b"20"]
+                    assert time.monotonic() - started < 10
+                    found = admin.query_message("T", "k7")
+                    assert [message.body for message in found] == [b"7"]
+        store = Path(root)
+        mq.broker.store.flush()
+        assert mq.broker.store.dispatch_behind_bytes == 0
+        check(store, "T", [b"%d" % n for n in range(21)])
+
+
+def test_both_sides_are_restarted() -> None:
+    sent: list[bytes] = []
+    with EmbeddedBroker(SETTINGS) as mq, Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        root = str(mq.store_dir)
+
+        def send(count: int) -> None:
+            for _ in range(count):
+                sent.append(b"%d" % len(sent))
+                producer.send(Message("T", sent[-1], keys="k"))
+
+        send(30)
+        with dispatcher(root):
+            wait_until(lambda: ends(mq, "T") == 30)
+            mq.restart()  # the dispatcher steps aside and comes back
+            report = mq.broker.store.report
+            assert report is not None
+            assert not report.abnormal
+            send(300)
+            wait_until(lambda: ends(mq, "T") == 330)
+        send(5)
+        assert ends(mq, "T") == 330
+        with dispatcher(root):
+            wait_until(lambda: ends(mq, "T") == 335)
+        send(7)
+        mq.restart()  # nobody dispatches: the broker does what is left when it starts
+        assert ends(mq, "T") == 342
+        assert sorted(mq.bodies("T"), key=int) == sent
+        with dispatcher(root):
+            send(1)
+            wait_until(lambda: ends(mq, "T") == 343)
+        check(Path(root), "T", sent)
+
+
+def test_settings_that_need_a_dispatch_of_ones_own() -> None:
+    for more in ({"enableConsumeQueueExt": "true"}, {"enableCalcFilterBitMap": "true"}):
+        with pytest.raises(OptionError, match="dispatch=spark does not go with"):
+            EmbeddedBroker({**SETTINGS, **more}).start()
+    with pytest.raises(OptionError, match="dispatch"):
+        EmbeddedBroker({"dispatch": "flink"}).start()
+
+
+@pytest.mark.crash
+def test_both_sides_are_killed(tmp_path: Path) -> None:
+    conf = {**SETTINGS, "mappedFileSizeCommitLog": "1048576", "mappedFileSizeConsumeQueue": "4000"}
+    acknowledged: list[bytes] = []
+    with OberthCluster(tmp_path, conf) as cluster:
+        broker = cluster.brokers[0]
+        command = [sys.executable, "-c", _FOLLOW, str(broker.store)]
+        follower = subprocess.Popen(command)
+        try:
+            for victim in ("dispatcher", "broker", "both"):
+                with Producer("p", namesrv_addr=cluster.namesrv_addr) as producer:
+                    for number in range(400):
+                        body = b"%s-%d" % (victim.encode(), number)
+                        try:
+                            producer.send(Message("T", body.ljust(500), keys=f"k{number}"))
+                        except OberthError:
+                            break
+                        acknowledged.append(body.ljust(500))
+                        if number == 250 and victim != "broker":
+                            follower.kill()
+                            follower.wait()
+                        if number == 300 and victim != "dispatcher":
+                            broker.kill()
+                if victim != "broker":
+                    follower = subprocess.Popen(command)
+                if victim != "dispatcher":
+                    broker.start()
+
+            def shown() -> int:
+                with Admin(namesrv_addr=cluster.namesrv_addr) as admin:
+                    return sum(admin.max_offset(queue) for queue in admin.topic_queues("T"))
+
+            wait_until(lambda: shown() >= len(acknowledged))
+        finally:
+            follower.kill()
+            follower.wait()
+        # It may have been in the middle of something: whoever opens the store next repairs that.
+        broker.stop()
+        broker.start()
+        broker.stop()
+    check(broker.store, "T", acknowledged)
+
+
+@pytest.mark.spark
+def test_a_query_dispatches_a_broker(spark: SparkSession, tmp_path: Path) -> None:
+    from oberth.spark.pipelines.dispatch_stream import start_dispatch
+
+    sent: list[bytes] = []
+    with EmbeddedBroker(SETTINGS) as mq, Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        root = str(mq.store_dir)
+        for _ in range(2):
+            query = start_dispatch(spark, root, str(tmp_path / "checkpoint"))
+            try:
+                for _ in range(40):
+                    sent.append(b"%d" % len(sent))
+                    producer.send(Message("T", sent[-1]))
+                    if len(sent) == 20:
+                        wait_until(lambda: ends(mq, "T") == 20)
+                        mq.restart()
+                wait_until(lambda: ends(mq, "T") == len(sent))
+            finally:
+                query.stop()  # Spark kills the process that dispatches
+        assert sorted(mq.bodies("T"), key=int) == sent
+        mq.restart()
+        assert sorted(mq.bodies("T"), key=int) == sent

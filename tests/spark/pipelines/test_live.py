@@ -1,0 +1,142 @@
+"""Pipelines on live topics: exports hold each message once, dead letters are redriven once.
+
+Exports run in this process, the commands in the session; the broker is the test's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+from oberth.cli.main import oberth
+from oberth.client import Message
+from oberth.client.blocking import Admin, Producer
+from oberth.errors import OptionError
+from oberth.spark.pipelines.export.exporter import STEPS, export
+from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.pipelines.tasks import InProcess
+from oberth.testing.blocking import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+@pytest.fixture
+def mq() -> Iterator[Any]:
+    with EmbeddedBroker() as broker:
+        with Admin(namesrv_addr=broker.namesrv_addr) as admin:
+            for topic in ("orders", "%DLQ%billing"):
+                admin.create_topic(topic, queue_nums=3, cluster="DefaultCluster")
+        yield broker
+
+
+def _send(mq: Any, topic: str, bodies: list[bytes], **more: Any) -> None:
+    with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        for body in bodies:
+            producer.send(Message(topic, body, **more))
+
+
+def _rows(into: Path) -> list[dict[str, Any]]:
+    query = f"select * from read_parquet('{into}/[!_]*/**/*.parquet', union_by_name=true)"
+    found = duckdb.sql(query)
+    assert found is not None
+    rows: list[dict[str, Any]] = found.to_arrow_table().to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("stop_at", STEPS)
+def test_an_export_that_is_killed_at_a_step_goes_on(mq: Any, tmp_path: Path, stop_at: str) -> None:
+    options = {"rocketmq.namesrv.addr": mq.namesrv_addr, "minPartitions": "3"}
+    settings = ExportSettings(body="json")
+    bodies = [json.dumps({"id": n}).encode() for n in range(120)]
+    _send(mq, "orders", [*bodies[:50], b"no json"], tags="new")
+
+    def step(name: str) -> None:
+        if name == stop_at:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        export(InProcess(), "", str(tmp_path), settings, options=options, step=step)
+    _send(mq, "orders", bodies[50:80])
+    report = export(InProcess(), "", str(tmp_path), settings, options=options)
+    if stop_at != "intend":
+        assert report.batches == 2
+    _send(mq, "later", bodies[80:])
+    report = export(InProcess(), "", str(tmp_path), settings, options=options)
+    assert (report.rows, report.log_end) == (40, 121)
+    assert export(InProcess(), "", str(tmp_path), settings, options=options).batches == 0
+    rows = _rows(tmp_path)
+    assert Counter(row["value"] for row in rows) == Counter([*bodies, b"no json"])
+    assert sorted(row["body"]["id"] for row in rows if row["body"]) == list(range(120))
+    assert [row["value"] for row in rows if row["reason"]] == [b"no json"]
+    places = Counter((row["topic"], row["partition"], row["offset"]) for row in rows)
+    assert set(places.values()) == {1}
+
+
+def test_what_a_live_export_is_not(mq: Any, tmp_path: Path) -> None:
+    options = {"rocketmq.namesrv.addr": mq.namesrv_addr}
+    with pytest.raises(OptionError, match="an exact export reads a store's log"):
+        export(InProcess(), "", str(tmp_path), ExportSettings(exact=True), options=options)
+    _send(mq, "orders", [b"x"])
+    export(InProcess(), "", str(tmp_path), ExportSettings(topics=("orders",)), options=options)
+    with pytest.raises(OptionError, match="holds the export of broker"):
+        export(InProcess(), str(mq.store_dir), str(tmp_path), ExportSettings(topics=("orders",)))
+
+
+def _run(*arguments: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(oberth, ["spark", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.spark
+def test_commands_on_live_topics(spark: SparkSession, mq: Any) -> None:
+    with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        for number in range(6):
+            message = Message(
+                "%DLQ%billing", b"%d" % number, tags=f"t{number % 2}", keys=f"k{number}"
+            )
+            message.properties["DLQ_ORIGIN_TOPIC"] = "orders"
+            producer.send(message)
+    addresses = ["--namesrv", mq.namesrv_addr]
+    letters = _run("dlq", *addresses)
+    assert [row["originTopic"] for row in letters] == ["orders"] * 6
+    chosen = ["redrive", *addresses, "--where", "tags = 't1'"]
+    receipts = _run(*chosen)
+    assert {each["status"] for each in receipts} == {"redriven"}
+    assert sorted(mq.bodies("orders")) == [b"1", b"3", b"5"]
+    messages = {each.msg_id: each for each in mq.messages("orders")}
+    assert {m.properties["REDRIVEN_FROM"] for m in messages.values()} == {
+        each["deadLetterId"] for each in receipts
+    }
+    assert {(m.queue_id, m.queue_offset) for m in messages.values()} == {
+        (each["queueId"], each["queueOffset"]) for each in receipts
+    }
+    assert {each["status"] for each in _run(*chosen)} == {"already"}
+    assert len(mq.bodies("orders")) == 3
+    rows = _run("sql", *addresses, "select count(*) n, max(key) k from orders where tags = 't1'")
+    assert rows == [{"n": 3, "k": "k5"}]
+
+
+def test_a_store_or_brokers_not_both(tmp_path: Path) -> None:
+    for arguments in (
+        ["sql", "select 1"],
+        ["sql", "--store", str(tmp_path), "--namesrv", "a:1", "select 1"],
+        ["dlq", str(tmp_path), "--namesrv", "a:1"],
+        ["redrive", "--namesrv", "a:1", "--into", str(tmp_path)],
+        ["export", "--into", str(tmp_path)],
+    ):
+        done = CliRunner().invoke(oberth, ["spark", *arguments])
+        assert done.exit_code == 2, arguments
+        assert "Usage" in done.output

@@ -1,0 +1,241 @@
+"""Streams over live topics: offsets and triggers without a JVM, then whole queries with one.
+
+Brokers of the test's own, one of them under access control.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from oberth.client import ClientConfig, Message, MessageQueue
+from oberth.client.blocking import Admin, Producer
+from oberth.errors import DataLossError
+from oberth.spark import plan as p
+from oberth.spark import stream
+from oberth.spark.options import parse_read_options
+from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.source import RocketMQPartition
+from oberth.spark.stream import RocketMQStreamReader, TriggerPlanner
+from oberth.testing.blocking import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ALL = ReadAllAvailable()
+
+
+class Shop:
+    """A broker, and a producer that writes numbered messages to its queues."""
+
+    def __init__(self, mq: Any, producer: Any) -> None:
+        self.mq = mq
+        self._producer = producer
+        self.sent: list[str] = []
+
+    def create(self, topic: str, queues: int) -> None:
+        with Admin(namesrv_addr=self.mq.namesrv_addr) as admin:
+            admin.create_topic(topic, queue_nums=queues, cluster="DefaultCluster")
+
+    def send(self, topic: str, queue: int, count: int = 1, size: int = 10) -> None:
+        where = MessageQueue(topic=topic, broker_name="broker-a", queue_id=queue)
+        for _ in range(count):
+            text = f"{topic}-{queue}-{len(self.sent)}"
+            self._producer.send(Message(topic, text.ljust(size).encode()), mq=where)
+            self.sent.append(text)
+
+    def planner(self, **options: str) -> TriggerPlanner:
+        return TriggerPlanner(parse_read_options(self.options(**options), streaming=True))
+
+    def options(self, **options: str) -> dict[str, str]:
+        given = {"rocketmq.namesrv.addr": self.mq.namesrv_addr, "startingOffsets": "earliest"}
+        return given | {name.replace("__", "."): value for name, value in options.items()}
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """An empty shop; new topics are seen at once and an idle look is short."""
+    monkeypatch.setattr(stream, "LIVE_IDLE_WAIT_S", 0.02)
+    monkeypatch.setattr("oberth.spark.live_plan.ROUTE_AGE_S", 0.0)
+    with EmbeddedBroker() as mq, Producer("shop", namesrv_addr=mq.namesrv_addr) as producer:
+        yield Shop(mq, producer)
+
+
+def _key(topic: str, queue: int) -> p.QueueKey:
+    return p.QueueKey(topic, "broker-a", queue)
+
+
+def test_triggers_take_what_is_new_and_new_topics(shop: Shop) -> None:
+    shop.create("A", 2)
+    shop.send("A", 0, 3)
+    planner = shop.planner(subscribePattern="A|B")
+    start = planner.initial()
+    assert start == {_key("A", 0): 0, _key("A", 1): 0}
+    first = planner.next_end(start, ALL)
+    assert first == {_key("A", 0): 3, _key("A", 1): 0}
+    assert planner.next_end(first, ALL) == first
+    shop.create("B", 1)
+    shop.send("B", 0, 2)
+    shop.send("A", 1)
+    second = planner.next_end(first, ALL)
+    assert second == {_key("A", 0): 3, _key("A", 1): 1, _key("B", 0): 2}
+    third = planner.next_end(second, ReadMaxRows(5))
+    assert third == second
+    planner.freeze()
+    shop.send("A", 0)
+    assert planner.next_end(second, ALL) == second
+
+
+def test_limits_of_a_trigger(shop: Shop) -> None:
+    shop.create("A", 2)
+    shop.send("A", 0, 30)
+    shop.send("A", 1, 10, size=1000)
+    planner = shop.planner(subscribe="A", maxBytesPerTrigger="3k")
+    at = planner.initial()
+    assert sum(planner.next_end(at, ReadMaxRows(7)).values()) == 7
+    steps = 0
+    while (end := planner.next_end(at, ReadMaxBytes(3000))) != at:
+        at, steps = end, steps + 1
+    assert at == {_key("A", 0): 30, _key("A", 1): 10}
+    assert 4 < steps < 30
+
+
+def test_a_broker_that_is_away_has_lost_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oberth.spark.live_plan.ATTEMPTS", 1)
+    shop.create("A", 1)
+    shop.send("A", 0, 5)
+    planner = shop.planner(subscribe="A")
+    end = planner.next_end(planner.initial(), ALL)
+    shop.mq.kill()
+    assert planner.next_end(end, ALL) == end
+    shop.mq.recover()
+    shop.send("A", 0, 2)
+    assert planner.next_end(end, ALL) == {_key("A", 0): 7}
+
+
+def test_a_topic_that_was_made_anew_is_shorter(shop: Shop) -> None:
+    shop.create("A", 1)
+    shop.send("A", 0, 5)
+    planner, careless = (
+        shop.planner(subscribe="A"),
+        shop.planner(subscribe="A", failOnDataLoss="false"),
+    )
+    with pytest.raises(DataLossError, match="it was read to 9 and ends at 5"):
+        planner.next_end({_key("A", 0): 9}, ALL)
+    assert careless.next_end({_key("A", 0): 9}, ALL) == {_key("A", 0): 5}
+
+
+def test_what_is_committed_is_the_groups_next_offset(shop: Shop) -> None:
+    shop.create("A", 2)
+    shop.send("A", 1, 4)
+    given = shop.options(
+        subscribe="A", commitOffsetsToGroup="true", rocketmq__consumer__group="readers"
+    )
+    schema = struct_type(parse_columns("partition,offset"))
+    reader = RocketMQStreamReader(parse_read_options(given, streaming=True), schema)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    rows = []
+    for partition in reader.partitions(start, end):
+        assert isinstance(partition, RocketMQPartition)
+        rows += [r for batch in reader.read(partition) for r in batch.to_pylist()]
+    assert rows == [{"partition": 1, "offset": offset} for offset in range(4)]
+    assert shop.mq.offsets("readers", "A") == {}
+    reader.commit(end)
+    assert shop.mq.offsets("readers", "A") == {0: 0, 1: 4}
+
+
+@pytest.mark.spark
+def test_a_stream_reads_each_message_once_across_restarts(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.create("A", 3)
+    for queue in range(3):
+        shop.send("A", queue, 20)
+
+    def run() -> list[Any]:
+        frame = spark.readStream.format("rocketmq").options(
+            **shop.options(subscribe="A", maxOffsetsPerTrigger="25", minPartitions="2")
+        )
+        writer = frame.load().selectExpr("trim(cast(value as string)) text").writeStream
+        query = (
+            writer.format("parquet").option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination(120)
+        return list(query.recentProgress)
+
+    progress = run()
+    assert sum(each["numInputRows"] for each in progress) == 60
+    shop.send("A", 1, 5)
+    shop.mq.restart()
+    shop.send("A", 2, 5)
+    run()
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(row.text for row in rows) == sorted(shop.sent)
+
+
+@pytest.mark.spark
+def test_a_batch_in_sql_under_access_control_shows_no_secret(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    secret = "hush-hush-12345"
+    settings = {
+        "authenticationEnabled": "true", "authorizationEnabled": "true",
+        "initAuthenticationUser": json.dumps({"username": "root", "password": secret}),
+    }  # fmt: skip
+    with EmbeddedBroker(settings) as mq:
+        config = ClientConfig(namesrv_addr=mq.namesrv_addr, access_key="root", secret_key=secret)
+        with Producer("p", config=config) as producer:
+            for number in range(30):
+                producer.send(Message("T", b"%d" % number, tags=f"t{number % 3}"))
+        options = {
+            "rocketmq.namesrv.addr": mq.namesrv_addr, "subscribe": "T",
+            "rocketmq.acl.accessKey": "root", "rocketmq.acl.secretKey": secret,
+        }  # fmt: skip
+        frame = spark.read.format("rocketmq").options(**options).load().where("tags = 't1'")
+        assert sorted(int(row.value) for row in frame.collect()) == list(range(1, 30, 3))
+        frame.explain(True)
+        query = (
+            spark.readStream.format("rocketmq").options(**options)
+            .option("startingOffsets", "earliest").load().writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination(120)
+        assert query.lastProgress is not None
+        query.explain(True)
+        texts = [str(query.lastProgress)]
+        wrong = dict(options, **{"rocketmq.acl.secretKey": secret + "wrong"})
+        with pytest.raises(Exception, match=r"(?i)signature|auth") as refused:
+            spark.read.format("rocketmq").options(**wrong).load().collect()
+        texts.append(str(refused.value))
+    written = "".join(path.read_text("latin-1") for path in tmp_path.rglob("*") if path.is_file())
+    out, err = capfd.readouterr()
+    assert all(secret not in text for text in (*texts, written, out, err))
+
+
+def test_what_partitions_say_of_themselves_has_no_secret(
+    shop: Shop, read_live: Callable[..., Any]
+) -> None:
+    shop.create("A", 1)
+    shop.send("A", 0)
+    given = {"rocketmq__acl__accessKey": "k", "rocketmq__acl__secretKey": "hush"}
+    schema = struct_type(parse_columns("offset"))
+    parsed = parse_read_options(shop.options(subscribe="A", **given), streaming=True)
+    reader = RocketMQStreamReader(parsed, schema)
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, ALL))
+    assert parts
+    assert "hush" not in repr(parts) + repr(parsed) + json.dumps(start)
+    assert len(read_live(shop.mq.namesrv_addr, subscribe="A", **given).rows) == 1
