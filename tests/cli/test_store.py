@@ -76,6 +76,22 @@ def test_inspect_shows_files_queues_and_positions(run: Run, golden_pristine: Pri
     }
 
 
+def test_inspect_counts_when_asked(run: Run, golden_pristine: Pristine) -> None:
+    store = golden_pristine("basic-5.5.0")
+    code, out, _ = run("store", "inspect", store.root, "--count")
+    assert code == 0
+    assert "missing" in out
+    _, out, _ = run("store", "inspect", store.root, "--count", "--json")
+    stored = {m["commitLogOffset"]: m for m in store.facts["messages"]}
+    bytes_of = {
+        (each["topic"], each["queueId"]): each["bytes"] for each in json.loads(out)["queues"]
+    }
+    for queue in store.facts["queues"]:
+        if queue["units"]:
+            expected = sum(size for _, offset, size, *_ in queue["units"] if offset in stored)
+            assert bytes_of[queue["topic"], queue["queueId"]] == expected
+
+
 def test_inspect_says_what_was_given(run: Run, golden_pristine: Pristine, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=broker-a\nmaxIndexNum=300\nstorePathRootDir=/somewhere/else\n")

@@ -101,6 +101,25 @@ def test_groups(up: Up) -> None:
     up.run("group", "delete", "G")
 
 
+def test_retention_and_purges(up: Up) -> None:
+    up.run("topic", "create", "P", "--queues", "1")
+    up.run("message", "send", "P", text="a\nb\nc\n")
+    up.run("group", "create", "PG")
+    up.run("group", "reset", "PG", "P", "--earliest")
+    command = ("topic", "purge", "P", "--offset", "broker-a:0=2")
+    up.run(*command, code=1)
+    (row,) = up.json(*command, "--dry-run")
+    assert (row["min offset"], row["then"]) == (0, 2)
+    assert up.json(*command, "--force")[0]["now"] == 2
+    read = up.run("message", "tail", "P", "--from-start", "--no-follow").splitlines()
+    assert [json.loads(line)["body"] for line in read] == ["c"]
+    report = up.json("cluster", "retention")[up.broker]
+    assert report["segments"] == []
+    assert report["fileReservedTime"] == 72
+    up.run("topic", "purge", "P", code=2)
+    up.run("topic", "purge", "P", "--offset", "0=1", code=2)
+
+
 def test_cluster(up: Up) -> None:
     (row,) = up.json("cluster", "list")
     assert (row["broker"], row["address"]) == ("broker-a", up.broker)

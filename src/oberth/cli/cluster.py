@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
-from oberth.cli.output import write_json
+from oberth.cli.output import say, write_json
 from oberth.cli.remote import ask, json_option, namesrv_option, show
+from oberth.cli.retention_output import show_report
 from oberth.client.admin import Admin
+from oberth.errors import MQBrokerError
+
+EXIT_UNREAD = 1
 
 
 @click.group()
@@ -60,6 +65,40 @@ def status(address: str, namesrv: str, as_json: bool) -> None:
         write_json(table)
     else:
         show(False, ["key", "value"], [[key, table[key]] for key in sorted(table)])
+
+
+@cluster.command()
+@namesrv_option
+@json_option
+def retention(namesrv: str, as_json: bool) -> None:
+    """Show what the next cleaning of each broker would delete, and who has not consumed it.
+
+    Oberth's brokers only; of the others their answer is said. Exit code 1 if a group has not
+    consumed all of it. For a store's files alone: `oberth store retention`.
+
+    Example: oberth cluster retention
+    """
+
+    async def look(admin: Admin) -> dict[str, dict[str, Any]]:
+        info = await admin.cluster_info()
+        found = {}
+        for name, data in sorted(info.broker_addr_table.items()):
+            for _, address in sorted(data.broker_addrs.items()):
+                try:
+                    found[address] = {"broker": name, **await admin.retention(address)}
+                except MQBrokerError as error:
+                    say(f"{name} {address}: {error}")
+        return found
+
+    reports = ask(namesrv, look)
+    if as_json:
+        write_json(reports)
+    else:
+        for address, report in reports.items():
+            say(f"{report['broker']} {address}")
+            show_report(report)
+    if any(report["unread"] for report in reports.values()):
+        sys.exit(EXIT_UNREAD)
 
 
 def _first(rates: str | None) -> str:

@@ -22,6 +22,7 @@ COMMANDS = {
     "group": ("oberth.cli.group:group", "Make, list, watch, reset and delete consumer groups."),
     "message": ("oberth.cli.message:message", "Send, read and find messages."),
     "cluster": ("oberth.cli.cluster:cluster", "Show brokers and how they are doing."),
+    "top": ("oberth.cli.top:top", "Watch rates, lags, waiting requests and disks of a cluster."),
     "store": ("oberth.cli.store:store", "Read, check and repair the files of a store."),
     "spark": ("oberth.cli.spark:spark", "Pipelines over stores: dispatch, verify, export, SQL."),
 }

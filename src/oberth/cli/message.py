@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from oberth.cli.connection import client_config
 from oberth.cli.output import say, write_json_line
 from oberth.cli.remote import ask, message_json, namesrv_option, run
 from oberth.cli.store_query import TIME
@@ -49,12 +50,13 @@ def send(
         if not found or not name:
             raise click.UsageError(f"--property {each!r} is not NAME=VALUE")
         entries[name] = value
+    connection = client_config(namesrv)
 
     async def work() -> None:
         from oberth.client.messages import Message
         from oberth.client.producer import Producer
 
-        async with Producer("OBERTH_CLI", namesrv_addr=namesrv) as producer:
+        async with Producer("OBERTH_CLI", config=connection) as producer:
             lines = [body] if body is not None else sys.stdin
             for line in lines:
                 data = line.rstrip("\n").encode()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,9 +27,16 @@ def use_colour() -> bool:
     return not os.environ.get("NO_COLOR") and sys.stderr.isatty()
 
 
+talk_to: Callable[[int, str], None] | None = None
+"""Who takes talk and errors, with their level, where stderr is not for people."""
+
+
 def say(text: str) -> None:
     """A line of talk, on stderr."""
-    click.echo(text, err=True)
+    if talk_to is not None:
+        talk_to(logging.INFO, text)
+    else:
+        click.echo(text, err=True)
 
 
 def fail(error: BaseException) -> None:
@@ -36,9 +44,12 @@ def fail(error: BaseException) -> None:
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"
+    hint = hint_for(error)
+    if talk_to is not None:
+        talk_to(logging.ERROR, text if hint is None else f"{text} (hint: {hint})")
+        return
     label = click.style("error:", fg="red", bold=True) if use_colour() else "error:"
     click.echo(f"{label} {text}", err=True, color=use_colour())
-    hint = hint_for(error)
     if hint:
         click.echo(f"hint: {hint}", err=True)
 

@@ -1,4 +1,4 @@
-"""What the commands that talk to a cluster have in common: its address, a loop, --json."""
+"""What the commands that talk to a cluster have in common: a loop, an Admin, --json."""
 
 from __future__ import annotations
 
@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from oberth.cli.connection import client_config, namesrv_option
 from oberth.cli.output import time_text, write_json, write_table
 
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
     from oberth.client.messages import MessageExt
 
+__all__ = (
+    "ask", "cluster_option", "json_option", "message_json", "namesrv_option", "run", "show",
+)  # fmt: skip
+
 T = TypeVar("T")
 
-namesrv_option = click.option(
-    "-n",
-    "--namesrv",
-    metavar="HOST:PORT",
-    envvar="NAMESRV_ADDR",
-    default="127.0.0.1:9876",
-    show_default=True,
-    help="Name servers, joined by ';'.",
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 cluster_option = click.option("--cluster", metavar="NAME", help="Only brokers of this cluster.")
 
@@ -40,11 +36,12 @@ def run(main: Awaitable[T]) -> T:
 
 def ask(namesrv: str, question: Callable[[Admin], Awaitable[T]]) -> T:
     """What an Admin of the cluster answers to a question."""
+    config = client_config(namesrv)
 
     async def work() -> T:
         from oberth.client.admin import Admin
 
-        async with Admin(namesrv_addr=namesrv) as admin:
+        async with Admin(config=config) as admin:
             return await question(admin)
 
     return asyncio.run(work())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import sys
@@ -15,9 +14,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from oberth.cli.logs import log_options, start_logging
 from oberth.cli.output import say
 from oberth.errors import OptionError
 from oberth.formats.broker_conf import parse_assignments
+
+__all__ = (
+    "config_option", "listen_option", "overrides_of", "port_option", "serve", "set_option",
+    "start_logging", "store_option", "verbose_option", "warn_about",
+)  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 Serving = Callable[[], AbstractAsyncContextManager[str]]
@@ -49,7 +54,7 @@ set_option = click.option(
     multiple=True,
     help="One option by Apache's name, over those of -c. Repeatable.",
 )
-verbose_option = click.option("-v", "--verbose", count=True, help="Say more; twice: everything.")
+verbose_option = log_options
 store_option = click.option(
     "--store", metavar="DIR", type=click.Path(file_okay=False), help="Where the store lies."
 )
@@ -83,14 +88,6 @@ def warn_about(warnings: list[str]) -> None:
     """Say which keys of a file have no effect, by name."""
     for warning in warnings:
         say(f"warning: {warning}")
-
-
-def start_logging(verbose: int) -> None:
-    """Log lines on stderr: warnings, or more."""
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(
-        level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
-    )
 
 
 def seconds_since_start() -> float:

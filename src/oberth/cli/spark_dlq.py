@@ -5,7 +5,13 @@ from __future__ import annotations
 import click
 
 from oberth.cli.output import say, write_json_line, write_table
-from oberth.cli.spark_options import absolute, directory_of, one_store, session, spark_options
+from oberth.cli.spark_options import (
+    live_options,
+    one_store,
+    session,
+    spark_options,
+    store_or_brokers,
+)
 from oberth.cli.spark_sql import plain_value
 
 _SHOWN = (
@@ -16,12 +22,15 @@ _SHOWN = (
 
 @click.command(name="dlq")
 @one_store
+@live_options
 @click.option("--group", default="", help="Only of this consumer group.")
 @click.option("--where", default="true", help="Which, in SQL over their columns.")
 @spark_options
 def dlq_command(
     directory: str | None,
     store_option: str | None,
+    namesrv: str | None,
+    options: tuple[str, ...],
     group: str,
     where: str,
     master: str,
@@ -36,9 +45,9 @@ def dlq_command(
     """
     from oberth.spark.pipelines.dead_letters import dead_letters
 
-    root = absolute(directory_of(directory, store_option)) or ""
+    root, given = store_or_brokers(directory, store_option, namesrv, options)
     with session(master, confs, app_name="oberth dlq") as started:
-        frame = dead_letters(started, root, group=group).where(where)
+        frame = dead_letters(started, root, group=group, options=given).where(where)
         frame = frame.orderBy("topic", "partition", "offset")
         if as_json:
             for row in frame.toLocalIterator():

@@ -8,7 +8,14 @@ import click
 
 from oberth.cli.output import say, size_text, write_json, write_json_line
 from oberth.cli.progress import Progress
-from oberth.cli.spark_options import absolute, directory_of, one_store, spark_options, spark_tasks
+from oberth.cli.spark_options import (
+    absolute,
+    live_options,
+    one_store,
+    spark_options,
+    spark_tasks,
+    store_or_brokers,
+)
 
 _INTERVAL_S = 10.0
 
@@ -56,10 +63,7 @@ _INTERVAL_S = 10.0
     "--interval", type=click.FloatRange(0.1), default=_INTERVAL_S, show_default=True,
     help="With --continuous, seconds between two looks at the log.",
 )  # fmt: skip
-@click.option(
-    "--option", "options", metavar="NAME=VALUE", multiple=True,
-    help="An option of format('rocketmq'), such as storage.endpoint=…. Repeatable.",
-)  # fmt: skip
+@live_options
 @spark_options
 def export_command(
     directory: str | None,
@@ -78,6 +82,7 @@ def export_command(
     compact: int | None,
     continuous: bool,
     interval: float,
+    namesrv: str | None,
     options: tuple[str, ...],
     master: str,
     confs: tuple[str, ...],
@@ -87,7 +92,8 @@ def export_command(
 
     Every message is in its table once, also when this command is killed at any moment and run
     again. Bodies that do not decode are kept in the table TOPIC+quarantine with the reason. Without
-    --continuous it ends when it has reached the log's end; a scheduler may run it again.
+    --continuous it ends when it has reached the log's end; a scheduler may run it again. With
+    --namesrv the messages are pulled from live brokers.
 
     Example: oberth spark export ~/store --into /tmp/tables --format delta --body json
     """
@@ -96,14 +102,8 @@ def export_command(
     from oberth.spark.pipelines.export.settings import ExportSettings
     from oberth.spark.pipelines.json_types import parse_schema
 
-    root = absolute(directory_of(directory, store_option)) or ""
+    root, given = store_or_brokers(directory, store_option, namesrv, options)
     target = absolute(into) or ""
-    given = {}
-    for text in options:
-        name, found, value = text.partition("=")
-        if not found:
-            raise click.UsageError(f"--option {text!r}: allowed is NAME=VALUE")
-        given[name] = value
     settings = ExportSettings(
         form, one_table, exact, columns, partition_by, body, "", message, topics
     )
@@ -116,10 +116,10 @@ def export_command(
         else:
             settings = settings.with_schema_file(schema)
     settings.check()
-    store = open_store(root, given)
+    store = open_store(root, given) if root else None
     with spark_tasks(master, confs, app_name="oberth export") as tasks:
         while True:
-            size = store.log_end() - store.log_start()
+            size = 0 if store is None else store.log_end() - store.log_start()
             with Progress("export", size) as progress:
                 report: ExportReport = export(
                     tasks, root, target, settings, options=given, skip_damage=skip_damage,
@@ -127,17 +127,18 @@ def export_command(
                 )  # fmt: skip
             joined = compact_files(target, compact << 20) if compact and report.batches else 0
             if report.batches or not continuous:
-                _show(report, joined, as_json, continuous)
+                _show(report, joined, as_json, continuous, live=store is None)
             if not continuous:
                 return
             try:
                 time.sleep(interval)
             except KeyboardInterrupt:
                 return
-            store.refresh()
+            if store is not None:
+                store.refresh()
 
 
-def _show(report: object, joined: int, as_json: bool, one_line: bool) -> None:
+def _show(report: object, joined: int, as_json: bool, one_line: bool, *, live: bool) -> None:
     from oberth.spark.pipelines.export.exporter import ExportReport
 
     assert isinstance(report, ExportReport)
@@ -149,8 +150,9 @@ def _show(report: object, joined: int, as_json: bool, one_line: bool) -> None:
         say(f"skipped: {text}")
     for table, rows in sorted(report.tables.items()):
         click.echo(f"{table}: {rows} rows")
+    unit = "messages" if live else "CommitLog"
     click.echo(
-        f"CommitLog {report.log_start} to {report.log_end}: {report.rows} rows, "
+        f"{unit} {report.log_start} to {report.log_end}: {report.rows} rows, "
         f"{report.quarantined} in quarantine, {len(report.skipped)} ranges skipped; "
         f"{report.files} files of {size_text(report.bytes)}, {joined} joined, "
         f"{report.seconds:.1f} s"

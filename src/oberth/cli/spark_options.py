@@ -56,6 +56,50 @@ def one_store(command: F) -> F:
     return argument(option(command))
 
 
+def live_options(command: F) -> F:
+    """--namesrv and --option; the command gets ``namesrv`` and ``options``."""
+    namesrv = click.option(
+        "--namesrv", metavar="ADDRESSES", default=None,
+        help="Live topics instead of a store: name servers as host:port;host:port.",
+    )  # fmt: skip
+    option = click.option(
+        "--option", "options", metavar="NAME=VALUE", multiple=True,
+        help="An option of format('rocketmq'), such as rocketmq.tls.enable=true. Repeatable.",
+    )  # fmt: skip
+    return namesrv(option(command))
+
+
+def parse_options(options: tuple[str, ...]) -> dict[str, str]:
+    """The source's options of --option.
+
+    Raises:
+        click.UsageError: one is not NAME=VALUE.
+    """
+    given = {}
+    for text in options:
+        name, found, value = text.partition("=")
+        if not found:
+            raise click.UsageError(f"--option {text.split('=')[0]!r}: allowed is NAME=VALUE")
+        given[name] = value
+    return given
+
+
+def store_or_brokers(
+    directory: str | None, store_option: str | None, namesrv: str | None, options: tuple[str, ...]
+) -> tuple[str, dict[str, str]]:
+    """Where a command reads: the store's path ("" for live brokers), and the source's options.
+
+    Raises:
+        click.UsageError: neither a store nor name servers, or both.
+    """
+    given = parse_options(options)
+    if namesrv is None:
+        return absolute(directory_of(directory, store_option)) or "", given
+    if directory is not None or store_option is not None:
+        raise click.UsageError("name a store or --namesrv, not both")
+    return "", {**given, "rocketmq.namesrv.addr": namesrv}
+
+
 def apache_options(command: F) -> F:
     """-c and --set."""
     return config_option(set_option(command))

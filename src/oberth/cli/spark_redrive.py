@@ -7,13 +7,22 @@ import sys
 import click
 
 from oberth.cli.output import say, write_json_line, write_table
-from oberth.cli.spark_options import absolute, directory_of, one_store, session, spark_options
+from oberth.cli.spark_options import (
+    absolute,
+    directory_of,
+    live_options,
+    one_store,
+    parse_options,
+    session,
+    spark_options,
+)
 
 EXIT_NOT_ALL = 1
 
 
 @click.command(name="redrive")
 @one_store
+@live_options
 @click.option(
     "--into", metavar="DIR2", type=click.Path(file_okay=False),
     help="The store that gets them; the same one if not given. No process may have it open.",
@@ -24,6 +33,8 @@ EXIT_NOT_ALL = 1
 def redrive_command(
     directory: str | None,
     store_option: str | None,
+    namesrv: str | None,
+    options: tuple[str, ...],
     into: str | None,
     group: str,
     where: str,
@@ -36,15 +47,29 @@ def redrive_command(
     The same letters are not written twice into a store. Keys, tags, unique key and the
     application's properties stay; REDRIVEN_FROM names the dead letter.
 
+    With --namesrv letters are sent to live topics, from the store DIR if one is named, else from
+    the same brokers; a letter that its topic has already is not sent again.
+
     Exit code 1 if the origin topic of some is not known.
 
     Example: oberth spark redrive ~/store --group billing --where "tags = 'invoice'"
     """
-    from oberth.spark.pipelines.dead_letters import Receipt, redrive
+    from oberth.spark.pipelines.dead_letters import Receipt, redrive, redrive_live
 
-    root = absolute(directory_of(directory, store_option)) or ""
+    given = parse_options(options)
+    root = ""
+    if namesrv is None or directory is not None or store_option is not None:
+        root = absolute(directory_of(directory, store_option)) or ""
+    if namesrv is not None and into is not None:
+        raise click.UsageError("--into names a store, --namesrv live brokers: one of them")
     with session(master, confs, app_name="oberth redrive") as started:
-        receipts = redrive(started, root, absolute(into) or root, where=where, group=group)
+        if namesrv is not None:
+            connection = {**given, "rocketmq.namesrv.addr": namesrv}
+            receipts = redrive_live(started, root, connection, where=where, group=group)
+        else:
+            receipts = redrive(
+                started, root, absolute(into) or root, where=where, group=group, options=given
+            )
     if as_json:
         for receipt in receipts:
             write_json_line(receipt.to_json())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oberth.cli.output import fail, say, write_table
-from oberth.cli.spark_options import conf_option, master_option, session
+from oberth.cli.spark_options import conf_option, master_option, parse_options, session
 from oberth.cli.store_options import json_option
 
 if TYPE_CHECKING:
@@ -33,8 +33,13 @@ _HELP = r"""Statements end with ;   \d  topics and their views   \q  quit"""
     "stores",
     metavar="DIR",
     multiple=True,
-    required=True,
     help="A store's root. Repeatable: topics of several brokers become one view.",
+)
+@click.option(
+    "--namesrv",
+    metavar="ADDRESSES",
+    default=None,
+    help="Live topics instead of stores: name servers as host:port;host:port.",
 )
 @click.option(
     "--expand",
@@ -57,6 +62,7 @@ _HELP = r"""Statements end with ;   \d  topics and their views   \q  quit"""
 @click.argument("statement", required=False)
 def sql_command(
     stores: tuple[str, ...],
+    namesrv: str | None,
     expand: tuple[str, ...],
     columns: str,
     options: tuple[str, ...],
@@ -78,12 +84,11 @@ def sql_command(
 
     if as_json and as_csv:
         raise click.UsageError("--json or --csv, not both")
-    given = {}
-    for text in options:
-        name, found, value = text.partition("=")
-        if not found:
-            raise click.UsageError(f"--option {text!r}: allowed is NAME=VALUE")
-        given[name] = value
+    if bool(stores) == (namesrv is not None):
+        raise click.UsageError("name stores with --store, or live brokers with --namesrv")
+    given = parse_options(options)
+    if namesrv is not None:
+        given["rocketmq.namesrv.addr"] = namesrv
     show = _show_csv if as_csv else _show_json if as_json else _show_table
     # A small answer in many pieces is slow.
     more = {"spark.sql.shuffle.partitions": "4", "spark.sql.artifact.isolation.enabled": "false"}

@@ -20,6 +20,14 @@ COMMANDS = {
         "oberth.cli.store_query:query_command",
         "Find messages by key, by id or by time.",
     ),
+    "retention": (
+        "oberth.cli.store_retention:retention_command",
+        "Show what the next cleaning would delete and who has not consumed it.",
+    ),
+    "purge": (
+        "oberth.cli.store_purge:purge_command",
+        "Purge a topic's past.",
+    ),
     "recover": (
         "oberth.cli.store_recover:recover_command",
         "Recover as a broker's start would, and close cleanly.",
@@ -40,7 +48,7 @@ def store() -> None:
     """Read, check and repair the files of a store.
 
     DIR is the store root (storePathRootDir). File sizes are taken from the files; -c and --set give
-    what the files cannot tell. Only recover, rebuild and salvage write anything.
+    what the files cannot tell. Only purge, recover, rebuild and salvage write anything.
 
     Example: oberth store inspect ~/store
     """

@@ -11,9 +11,14 @@ from oberth.cli.store_options import read_entries, store_options
 
 
 @click.command(name="inspect")
+@click.option(
+    "--count",
+    is_flag=True,
+    help="Also count each queue's bytes and what it lacks; reads all units.",
+)
 @store_options
 def inspect_command(
-    directory: str, config: str | None, settings: tuple[str, ...], as_json: bool
+    directory: str, config: str | None, settings: tuple[str, ...], as_json: bool, count: bool
 ) -> None:
     """Show files, positions, topics and queues, offsets, times and the checkpoint.
 
@@ -26,7 +31,7 @@ def inspect_command(
     from oberth.store.offline.reader import StoreReader
 
     with StoreReader(directory, read_entries(config, settings)) as reader:
-        result = inspect(reader)
+        result = inspect(reader, count=count)
         for finding in reader.layout.findings:
             say(str(finding))
     if as_json:
@@ -79,14 +84,17 @@ def _print(result: dict[str, Any]) -> None:
     )
     if result["queues"]:
         click.echo()
+        counted = "bytes" in result["queues"][0]
         write_table(
-            ("topic", "queue", "type", "min", "max", "messages", "first stored (UTC)",
-             "last stored (UTC)"),
+            ("topic", "queue", "type", "min", "max", "messages",
+             *(("missing", "bytes") if counted else ()),
+             "first stored (UTC)", "last stored (UTC)"),
             (
                 (
                     each["topic"], each["queueId"], each["type"], each["minOffset"],
-                    each["maxOffset"], each["messages"], time_text(each["minStoreTimestamp"]),
-                    time_text(each["maxStoreTimestamp"]),
+                    each["maxOffset"], each["messages"],
+                    *((each["missing"], each["bytes"]) if counted else ()),
+                    time_text(each["minStoreTimestamp"]), time_text(each["maxStoreTimestamp"]),
                 )
                 for each in result["queues"]
             ),

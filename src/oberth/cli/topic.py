@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+from typing import Any
 
 import click
 
 from oberth.cli.output import say
 from oberth.cli.remote import ask, cluster_option, json_option, namesrv_option, show
+from oberth.cli.store_query import TIME
 from oberth.client.admin import Admin
 from oberth.errors import MQBrokerError
+from oberth.remoting.bodies.base import MessageQueue
 
 ANNOUNCED_TIMEOUT_S = 3.0
 ANNOUNCED_STEP_S = 0.02
+EXIT_REFUSED = 1
 PERMISSIONS = {"rw": 6, "r": 4, "w": 2, "none": 0}
 
 
@@ -107,6 +112,88 @@ async def _wait_announced(admin: Admin, name: str, queues: int, *, everywhere: b
                     if all(shown) if everywhere else any(shown):
                         return
                 await asyncio.sleep(ANNOUNCED_STEP_S)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--before", type=TIME, help="What was stored earlier: ms since 1970 or ISO 8601.")
+@click.option(
+    "--offset",
+    "offsets",
+    metavar="BROKER:QUEUE=OFFSET",
+    multiple=True,
+    help="What is below a queue offset. Repeatable.",
+)
+@click.option("--force", is_flag=True, help="Also what groups have not consumed.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@namesrv_option
+@json_option
+def purge(
+    name: str,
+    before: int | None,
+    offsets: tuple[str, ...],
+    force: bool,
+    dry_run: bool,
+    namesrv: str,
+    as_json: bool,
+) -> None:
+    """Purge a topic's past on every broker of it; Oberth's brokers only.
+
+    Readers no longer find the messages, by queue, key or id; their bytes leave the disk with the
+    segment they lie in. Refused with exit code 1 while a group has not consumed them, unless
+    --force.
+
+    Example: oberth topic purge Orders --before 2026-01-01 --dry-run
+    """
+    if (before is None) == (not offsets):
+        raise click.UsageError("one of --before and --offset is needed")
+    wanted = [(None, None)] if before is not None else [_place(name, text) for text in offsets]
+
+    async def work(admin: Admin) -> list[list[Any]]:
+        rows = []
+        plans = [
+            await admin.purge_topic(
+                name, before_ms=before, queue=queue, offset=offset, dry_run=True
+            )
+            for queue, offset in wanted
+        ]
+        unread = {
+            each["group"] for plan in plans for answer in plan.values() for each in answer["unread"]
+        }
+        if unread:
+            say(f"not all consumed: {', '.join(sorted(unread))}")
+            if not (force or dry_run):
+                return []
+        for (queue, offset), plan in zip(wanted, plans, strict=True):
+            answers = plan
+            if not dry_run:
+                answers = await admin.purge_topic(
+                    name, before_ms=before, queue=queue, offset=offset, force=force
+                )
+            for address, answer in answers.items():
+                rows += [
+                    [address, each["queueId"], each["minOffset"], each["minOffsetAfter"]]
+                    for each in answer["queues"]
+                ]
+        return rows
+
+    rows = ask(namesrv, work)
+    if not rows:
+        say("nothing was purged")
+        sys.exit(EXIT_REFUSED)
+    show(as_json, ["broker", "queue", "min offset", "then" if dry_run else "now"], rows)
+
+
+def _place(topic_name: str, text: str) -> tuple[MessageQueue, int]:
+    """A queue and an offset from BROKER:QUEUE=OFFSET."""
+    broker, _, rest = text.rpartition(":")
+    queue, _, offset = rest.partition("=")
+    if not (
+        broker and queue.isascii() and queue.isdigit() and offset.isascii() and offset.isdigit()
+    ):
+        raise click.UsageError(f"--offset {text!r} is not BROKER:QUEUE=OFFSET")
+    queue_of = MessageQueue(topic=topic_name, broker_name=broker, queue_id=int(queue))
+    return queue_of, int(offset)
 
 
 @topic.command()
