@@ -335,10 +335,18 @@ class EmbeddedBroker:
 
 
 def _copy_store(source: Path, target: Path) -> None:
-    """The files as they are now; those of earlier lives stay behind."""
+    """The files as they are now; those of earlier lives stay behind.
+
+    A file that is being replaced right now may be gone when its turn comes; its back-up is there.
+    """
+
+    def copy(file: str, to: str) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(file, to)
+        return to
 
     def ignore(folder: str, children: list[str]) -> list[str]:
         del folder
         return [name for name in children if name.startswith("life-") or name == "lock"]
 
-    shutil.copytree(source, target, ignore=ignore)
+    shutil.copytree(source, target, ignore=ignore, copy_function=copy)

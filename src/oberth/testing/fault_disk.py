@@ -78,6 +78,12 @@ class FaultDisk(OsFileSystem):
                 path = os.path.join(directory, name)
                 self._files[path] = self._names[path] = _File(Path(path).read_bytes())
 
+    def forget(self) -> None:
+        """Let go of all that it holds; no image can be made any more."""
+        with self._lock:
+            self._files.clear()
+            self._names.clear()
+
     def _file(self, path: str) -> _File:
         return self._files.setdefault(path, _File())
 

@@ -40,6 +40,7 @@ __all__ = [
     "client_scenarios",
     "java_sources",
     "markdown_table",
+    "outcomes_of",
     "run_client_suite",
     "run_go_suite",
     "run_suite",
@@ -225,7 +226,8 @@ def stream_json(
         raise RuntimeError(f"{command[0]} ended with {process.returncode}, see {log}\n{tail}")
 
 
-def _outcomes(lines: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
+def outcomes_of(lines: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
+    """Lines of JSON that a suite printed, as outcomes."""
     for line in lines:
         yield Outcome(
             scenario=line["scenario"],
@@ -246,6 +248,7 @@ def run_client_suite(
     parallel: int = 3,
     options: Sequence[str] = (),
     timeout_s: float = _SUITE_TIMEOUT_S,
+    front: str | None = None,
 ) -> Iterator[Outcome]:
     """Run scenarios of the Java client; gives each outcome as it is known.
 
@@ -257,12 +260,14 @@ def run_client_suite(
         parallel: scenarios at a time.
         options: further JVM options, such as ``-Drocketmq.serialize.type=ROCKETMQ``.
         timeout_s: of the whole run.
+        front: a proxy that producers and consumers ask instead of the name server.
     """
     lib, classes = client_classes(client_version)
     command = peers.java_command(
         lib,
         "ClientSuite",
         f"namesrv={namesrv_addr}",
+        f"front={front or namesrv_addr}",
         f"timeout={_SCENARIO_TIMEOUT_S}",
         f"parallel={parallel}",
         *([f"only={','.join(only)}"] if only else []),
@@ -275,7 +280,7 @@ def run_client_suite(
             *options,
         ),
     )
-    yield from _outcomes(stream_json(command, directory, timeout_s=timeout_s))
+    yield from outcomes_of(stream_json(command, directory, timeout_s=timeout_s))
 
 
 def client_scenarios(client_version: str) -> list[str]:
@@ -307,16 +312,24 @@ def run_go_suite(
     program = peers.compile_go("gosuite", peers.checkout() / "tests" / "interop" / "go")
     command = [str(program), "-namesrv", namesrv_addr, *only]
     environment = {"HOME": str(directory)}  # ROCKETMQ_GO_LOG_LEVEL passes through
-    yield from _outcomes(
+    yield from outcomes_of(
         stream_json(command, directory, timeout_s=timeout_s, environment=environment)
     )
 
 
-def markdown_table(columns: Mapping[str, Iterable[Outcome]]) -> str:
-    """One row per scenario, one column per run: ``yes``, ``no``, ``skipped`` or nothing."""
+def markdown_table(
+    columns: Mapping[str, Iterable[Outcome]],
+    order: Sequence[str] = (*SCENARIOS, *GO_SCENARIOS),
+) -> str:
+    """One row per scenario, one column per run: ``yes``, ``no``, ``skipped`` or nothing.
+
+    Args:
+        columns: the outcomes of each run, by what it is called.
+        order: every scenario there is.
+    """
     by_column = {name: {o.scenario: o for o in outcomes} for name, outcomes in columns.items()}
     ran = {s for column in by_column.values() for s in column}
-    scenarios = [s for s in (*SCENARIOS, *GO_SCENARIOS) if s in ran]
+    scenarios = [s for s in order if s in ran]
     lines = [
         "| scenario | " + " | ".join(by_column) + " |",
         "|---|" + "---|" * len(by_column),
@@ -350,6 +363,16 @@ def run_suite(
     )
 
 
+def show_outcome(outcome: Outcome, name: str, *, observed: bool) -> None:
+    """Prints how a scenario ended, and on request everything that it saw."""
+    word = {True: "ok", False: "FAILED", None: "skipped"}[outcome.ok]
+    counts = outcome.counts or ""
+    click.echo(f"{name} {word:8} {outcome.ms:6} ms  {outcome.detail} {counts}")
+    if observed:
+        for what, value in outcome.observed.items():
+            click.echo(f"    {what}: {value}")
+
+
 @click.command()
 @click.option("--broker", default="oberth", show_default=True, help="KIND or host:port.")
 @click.option("--suite", default="5.5.0", show_default=True, help="Java client, or go.")
@@ -370,11 +393,7 @@ def main(
                 if as_json:
                     click.echo(json.dumps(asdict(o)))
                     continue
-                word = {True: "ok", False: "FAILED", None: "skipped"}[o.ok]
-                click.echo(f"{o.scenario:24} {word:8} {o.ms:6} ms  {o.detail} {o.counts or ''}")
-                if observed:
-                    for what, value in o.observed.items():
-                        click.echo(f"    {what}: {value}")
+                show_outcome(o, f"{o.scenario:24}", observed=observed)
     except PeerUnavailableError as why:
         raise click.ClickException(str(why)) from why
     click.echo(f"logs and store: {directory}", err=True)

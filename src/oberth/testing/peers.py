@@ -4,12 +4,16 @@ Everything lands in one cache directory: ``$OBERTH_PEERS``, or ``.cache/peers`` 
 
     lib-5.5.0/  lib-4.9.7/     jars of name server, broker, store and tools, copied by Maven
     lib-client-4.9.8/          jars of client and tools alone
+    lib-proxy-5.5.0/           jars of the proxy
+    lib-grpc-5.2.0/            the gRPC client for Java
+    python-grpc-5.1.2/         the gRPC client for Python, as a directory of packages
+    node-grpc-1.0.8/           the gRPC client for Node.js, in its node_modules
     classes/NAME-HASH/         our Java programs, compiled against one of the above
     go/NAME-HASH/              our Go programs
 
 What is there is used as it is; what is missing is brought by the ordinary clients of the registries
-(``mvn``, ``go``) with whatever mirrors the machine has configured. What cannot be had raises
-PeerUnavailableError with one sentence that says why, so that a caller can skip and tell.
+(``mvn``, ``go``, ``pip``, ``npm``) with whatever mirrors the machine has configured. What cannot be
+had raises PeerUnavailableError with one sentence that says why, so that a caller can skip and tell.
 A directory appears under its final name only when it is complete, so that a killed download or two
 processes at once do no harm.
 
@@ -22,6 +26,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -31,6 +36,10 @@ from oberth.errors import PeerUnavailableError
 __all__ = [
     "ADD_OPENS",
     "CLIENT_VERSIONS",
+    "GRPC_JAVA_VERSION",
+    "GRPC_NODE_VERSION",
+    "GRPC_PYTHON_VERSION",
+    "PROXY_VERSION",
     "SERVER_VERSIONS",
     "cache_dir",
     "checkout",
@@ -38,12 +47,20 @@ __all__ = [
     "compile_java",
     "jars",
     "java_command",
+    "node_grpc",
+    "python_grpc",
+    "tool",
 ]
 
 #: Releases whose broker and name server can be started.
 SERVER_VERSIONS = ("5.5.0", "4.9.7")
 #: Releases of the Java client that suites are run with.
 CLIENT_VERSIONS = ("5.5.0", "4.9.8")
+#: The proxy, and the newest gRPC clients that speak to it; each language counts for itself.
+PROXY_VERSION = "5.5.0"
+GRPC_JAVA_VERSION = "5.2.0"
+GRPC_PYTHON_VERSION = "5.1.2"
+GRPC_NODE_VERSION = "1.0.8"
 
 _MAVEN_TIMEOUT_S = 600
 _COMPILE_TIMEOUT_S = 300
@@ -78,7 +95,8 @@ def cache_dir() -> Path:
     return path
 
 
-def _tool(name: str, what_for: str) -> str:
+def tool(name: str, what_for: str) -> str:
+    """The path of a program, or PeerUnavailableError that says what it is for."""
     found = shutil.which(name)
     if found is None:
         raise PeerUnavailableError(f"no {name} on this machine ({what_for})")
@@ -122,17 +140,18 @@ def jars(version: str, part: str = "server") -> Path:
 
     Args:
         version: a RocketMQ release.
-        part: ``server`` (everything) or ``client`` (client and tools).
+        part: ``server`` (everything), ``client`` (client and tools), ``proxy``, ``grpc``
+            (the gRPC client) or ``integration`` (RocketMQ's own integration tests).
     """
     base = cache_dir()
     server = base / f"lib-{version}"
-    if part == "server" or server.is_dir():
+    if part == "server" or (part == "client" and server.is_dir()):
         part, target = "server", server
     else:
-        target = base / f"lib-client-{version}"
+        target = base / f"lib-{part}-{version}"
     if target.is_dir():
         return target
-    mvn = _tool("mvn", f"brings the jars of RocketMQ {version}")
+    mvn = tool("mvn", f"brings the jars of RocketMQ {version}")
     pom = checkout() / "benchmarks" / "peers" / "pom.xml"
 
     def fill(work: Path) -> None:
@@ -143,6 +162,43 @@ def jars(version: str, part: str = "server") -> Path:
             ],
             what=f"Maven could not bring RocketMQ {version}",
             timeout_s=_MAVEN_TIMEOUT_S,
+        )
+
+    return _build(target, fill)
+
+
+def python_grpc(version: str = GRPC_PYTHON_VERSION) -> Path:
+    """A directory for ``PYTHONPATH`` that has the gRPC client for Python."""
+    target = cache_dir() / f"python-grpc-{version}"
+
+    def fill(work: Path) -> None:
+        _run(
+            [
+                *(sys.executable, "-m", "pip", "install", "--quiet", "--target", str(work)),
+                f"rocketmq-python-client=={version}",
+            ],
+            what=f"pip could not bring rocketmq-python-client {version}",
+            timeout_s=_MAVEN_TIMEOUT_S,
+        )
+
+    return _build(target, fill)
+
+
+def node_grpc(version: str = GRPC_NODE_VERSION) -> Path:
+    """A directory whose ``node_modules`` has the gRPC client for Node.js."""
+    npm = tool("npm", "brings the Node.js client")
+    target = cache_dir() / f"node-grpc-{version}"
+
+    def fill(work: Path) -> None:
+        (work / "package.json").write_text('{"private": true}\n')
+        _run(
+            [
+                *(npm, "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"),
+                f"rocketmq-client-nodejs@{version}",
+            ],
+            what=f"npm could not bring rocketmq-client-nodejs {version}",
+            timeout_s=_MAVEN_TIMEOUT_S,
+            cwd=work,
         )
 
     return _build(target, fill)
@@ -165,7 +221,7 @@ def compile_java(name: str, lib: Path, sources: Iterable[Path]) -> Path:
         lib: a directory of jars() to compile against.
         sources: the .java files.
     """
-    javac = _tool("javac", f"compiles {name}")
+    javac = tool("javac", f"compiles {name}")
     files = sorted(sources)
     target = cache_dir() / "classes" / f"{name}-{_digest(files, lib.name)}"
 
@@ -184,7 +240,7 @@ def compile_java(name: str, lib: Path, sources: Iterable[Path]) -> Path:
 
 def compile_go(name: str, source: Path) -> Path:
     """Build a Go module of ours; gives the executable. Modules come through the Go proxy."""
-    go = _tool("go", f"builds {name}")
+    go = tool("go", f"builds {name}")
     files = sorted(p for p in source.iterdir() if p.suffix in {".go", ".mod", ".sum"})
     target = cache_dir() / "go" / f"{name}-{_digest(files)}"
 
@@ -203,6 +259,6 @@ def java_command(
     lib: Path, main: str, *args: str, classes: Path | None = None, options: Sequence[str] = ()
 ) -> list[str]:
     """The command line of a Java program over the jars of one release."""
-    java = _tool("java", f"runs {main}")
+    java = tool("java", f"runs {main}")
     path = f"{classes}{os.pathsep}{lib}/*" if classes else f"{lib}/*"
     return [java, *ADD_OPENS, *options, "-cp", path, main, *args]

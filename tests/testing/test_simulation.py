@@ -1,0 +1,91 @@
+"""A cluster under one seed: nothing acknowledged is lost, a seed replays, what is wrong is seen.
+
+Runs are processes of their own, since a seed only replays with a fixed order of sets.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from oberth.client.transactions import LocalTransactionState
+from oberth.testing.simulation import Ledger, Sent
+
+RUN_TIMEOUT_S = 240
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "oberth.testing.simulation", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_S
+    )
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_what_was_acknowledged_survives_bad_luck(seed: int) -> None:
+    done = run("--seed", str(seed), "--seconds", "25")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"seed {seed} holds" in done.stdout
+
+
+@pytest.mark.crash
+def test_a_seed_replays() -> None:
+    first, second = (run("--seed", "11", "--seconds", "6").stdout for _ in range(2))
+    assert "seed 11 holds" in first
+    assert first == second
+
+
+@pytest.mark.crash
+def test_a_broker_that_acknowledges_too_early_is_caught() -> None:
+    """With asynchronous flush a power cut takes acknowledged messages: some seed must see it."""
+    for seed in range(1, 20):
+        done = run("--seed", str(seed), "--seconds", "15", "--set", "flushDiskType=ASYNC_FLUSH")
+        if done.returncode:
+            assert "was acknowledged and is not stored" in done.stdout
+            assert f"--seed {seed} --seconds 15 --set=flushDiskType=ASYNC_FLUSH" in done.stdout
+            return
+    pytest.fail("no seed saw a loss")
+
+
+def ledger_of(*messages: Sent) -> Ledger:
+    ledger = Ledger()
+    for sent in messages:
+        ledger.add(sent)
+    return ledger
+
+
+def test_ledger_names_what_was_lost() -> None:
+    ledger = ledger_of(Sent("a", "plain", acknowledged=True), Sent("b", "plain"))
+    assert ledger.missing("push") == ledger.missing("pop") == ["a"]
+    ledger.consume("push", "a", 1)
+    assert ledger.faults() == ["pop: lost a"]
+
+
+def test_ledger_names_what_was_never_sent() -> None:
+    ledger = Ledger()
+    ledger.consume("push", "ghost", 1)
+    assert ledger.faults() == ["push: never sent, consumed ghost"]
+
+
+def test_ledger_names_what_came_early() -> None:
+    ledger = ledger_of(Sent("a", "delayed", due_ms=100))
+    ledger.consume("push", "a", 97)
+    assert ledger.faults() == ["push: a came 3 ms early"]
+
+
+@pytest.mark.parametrize("verdict", [None, LocalTransactionState.ROLLBACK_MESSAGE])
+def test_ledger_names_what_was_not_committed(verdict: LocalTransactionState | None) -> None:
+    ledger = ledger_of(Sent("a", "transaction", verdict=verdict, acknowledged=True))
+    assert not ledger.missing("push")
+    ledger.consume("push", "a", 1)
+    assert "a was consumed" in ledger.faults()[0]
+
+
+def test_ledger_names_what_came_out_of_order() -> None:
+    ledger = ledger_of(
+        *(Sent(f"p-{n}", "ordered", key="k", acknowledged=True) for n in (1, 2, 10)),
+    )
+    for n in (1, 10, 2, 1, 10):  # again later is no fault, for the first time later is
+        ledger.consume("push", f"p-{n}", 1)
+    assert ledger.faults() == ["push: p-2 came after p-10"]
