@@ -42,6 +42,10 @@ _CLOSED = tuple(name for name in _STORES if not _NOT_CLOSED.match(name))
 # A kernel's first call compiles and a shared machine stalls: time is no evidence here.
 settings.register_profile("oberth", deadline=None, print_blob=True)
 settings.register_profile("thorough", parent=settings.get_profile("oberth"), max_examples=5000)
+# The same examples every time: what lands is not held up by a find in something else.
+settings.register_profile(
+    "repeatable", parent=settings.get_profile("oberth"), derandomize=True, database=None
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "oberth"))
 
 

@@ -199,3 +199,25 @@ def test_apache_reads_ours_and_we_read_theirs(
         found = after.query_message("T1", "theirs", 64, 0, 2**62)
         assert len(found.records) == 30
         _check_same(_read(shutil.copytree(copy, tmp_path / "again"), version, SIZES), after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+def test_a_lost_message_hides_no_other_from_apache(tmp_path: Path, version: str) -> None:
+    """Queues that were built over damage: Apache skips no more than the message that is gone."""
+    root = tmp_path / "store"
+    with _our_store(root) as store:
+        results = [store.put_message(message) for message in _our_messages(300)]
+    lost = 6  # the second message of T0's first queue, in the first of several segments
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as segment:
+        segment.seek(results[lost].commit_log_offset + 4)
+        segment.write(bytes(4))  # its magic
+    shutil.rmtree(root / "consumequeue")
+    with _our_store(root) as store:
+        assert store.max_offset_in_queue("T0", 0) == 50
+    questions = [("get", "T0", 0, offset, 1) for offset in range(50)]
+    dump = _read(root, version, SIZES, start=True, questions=questions)
+    kept = [results[i].commit_log_offset for i in range(0, 300, 6) if i != lost]
+    found = [offset for answer in dump.answers for offset in answer["commitLogOffsets"]]
+    assert sorted(set(found)) == kept
+    assert dump.answers[1]["commitLogOffsets"] == [kept[1]], "the next one, instead of the lost one"

@@ -51,8 +51,15 @@ def test_store() -> None:
         "benchmarks.store_vs_apache",
         *("--small", "--sides", "oberth", "--only", "sync,get,import"),
     )
-    assert figures["SYNC_FLUSH, 64 callers waiting, 1 KiB"]["oberth"][0] > 0
+    assert figures["SYNC_FLUSH, 64 callers waiting (threads), 1 KiB"]["oberth"][0] > 0
+    assert figures["SYNC_FLUSH, 64 callers waiting (tasks of a loop), 1 KiB"]["oberth"][0] > 0
     assert figures["get of 32 messages, slices, no copy"]["oberth"][0] > 0
+
+
+def test_growth() -> None:
+    figures = _run("benchmarks.growth", "--small")
+    assert figures["put in bursts, 3 GiB of log"]["this size"][0] > 0
+    assert figures["open killed, 1,000 queues"]["this size"][0] > 0
 
 
 def test_everything_is_listed() -> None:

@@ -26,6 +26,7 @@ var (
 	namesrv  = flag.String("namesrv", "", "host:port of a name server")
 	timeout  = flag.Duration("timeout", 90*time.Second, "of each scenario")
 	parallel = flag.Int("parallel", 4, "scenarios at a time")
+	asLedger = flag.Bool("ledger", false, "every kind of traffic until a line on stdin, then a ledger")
 	serial   int64
 )
 
@@ -715,6 +716,9 @@ func main() {
 			fmt.Println(sc.name)
 		}
 		return
+	}
+	if *asLedger {
+		runLedger()
 	}
 	wanted := map[string]bool{}
 	for _, name := range flag.Args() {

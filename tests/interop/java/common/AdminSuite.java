@@ -17,9 +17,9 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
  * Every mqadmin command over the same contents: {@code AdminSuite namesrv=HOST:PORT plan=FILE dir=DIR}. The plan has a
- * label and a command line on each line, parted by a tab; {name} stands for what the preparation made. First topics,
- * messages, a live group, an idle group and a live producer are prepared; then one line of JSON per command:
- * scenario, ok, ms, detail (the exception), output.
+ * label, a command line and the seconds it may take on each line, parted by tabs; {name} stands for what the preparation
+ * made. First topics, messages, live groups (pushing, popping, broadcasting), an idle group, a live producer and a traced
+ * message are prepared; then one line of JSON per command: scenario, ok, ms, detail (the exception), output.
  */
 public final class AdminSuite {
     private static final int LIMIT_MS = 12_000;
@@ -37,12 +37,19 @@ public final class AdminSuite {
         System.setProperty("rocketmq.namesrv.addr", o.get("namesrv"));
         forbidExit();
         Case c = new Case(o.get("namesrv"), "Admin");
-        Map<String, String> names = prepare(c, o.get("dir"));
+        Map<String, String> names;
+        try {
+            names = prepare(c, o.get("dir"));
+        } catch (Throwable t) { // clients that run on would keep the process
+            t.printStackTrace();
+            Runtime.getRuntime().halt(1);
+            return;
+        }
         for (String line : Files.readAllLines(Path.of(o.get("plan")))) {
             if (line.isBlank() || line.startsWith("#")) {
                 continue;
             }
-            String[] parts = line.split("\t", 2);
+            String[] parts = line.split("\t");
             List<String> words = new ArrayList<>();
             for (String word : parts[1].split(" ")) {
                 for (Map.Entry<String, String> name : names.entrySet()) {
@@ -50,7 +57,7 @@ public final class AdminSuite {
                 }
                 words.add(word.replace("~", " "));
             }
-            out.println(Json.of(run(parts[0], words)));
+            out.println(Json.of(run(parts[0], words, parts.length > 2 ? 1000 * Integer.parseInt(parts[2]) : LIMIT_MS)));
         }
         out.flush();
         done = true;
@@ -89,10 +96,21 @@ public final class AdminSuite {
                 first = first == null ? r : first;
             }
         }
-        for (String group : List.of("AdminIdle", "AdminGroup")) {
+        DefaultMQProducer traced = new DefaultMQProducer(null, "AdminTraced", null, true, null);
+        c.start(traced);
+        names.put("tracedId", traced.send(Case.message(other, "traced", 99), new MessageQueue(other, brokerName, 1)).getMsgId());
+        for (String group : List.of("AdminIdle", "AdminGroup", "AdminBroadcast", "AdminPop")) {
             Api.group(c.admin(), broker, group, false);
             c.topicNamed("%RETRY%" + group, 1, 6, Map.of());
-            DefaultMQPushConsumer consumer = c.consumer(group);
+            DefaultMQPushConsumer consumer;
+            try {
+                consumer = group.equals("AdminPop") ? Api.popConsumer(c, topic, group) : c.consumer(group);
+            } catch (Case.Skip why) {
+                continue;
+            }
+            if (group.equals("AdminBroadcast")) {
+                Api.broadcast(consumer);
+            }
             consumer.setInstanceName("admin-suite");
             consumer.setAwaitTerminationMillisWhenShutdown(3000);
             Sink sink = new Sink();
@@ -115,10 +133,13 @@ public final class AdminSuite {
         names.put("other", other);
         names.put("group", "AdminGroup");
         names.put("idle", "AdminIdle");
+        names.put("broadcast", "AdminBroadcast");
+        names.put("popGroup", "AdminPop");
         names.put("producers", "AdminProducers");
         names.put("client", Api.clientIds(c.admin(), "AdminGroup").get(0));
         names.put("msgId", first.getMsgId());
         names.put("offsetMsgId", first.getOffsetMsgId());
+        names.put("noMsgId", first.getOffsetMsgId().substring(0, 16) + "00000000FFFFFFF0");
         names.put("key", "k0");
         names.put("begin", "" + (System.currentTimeMillis() - 3_600_000));
         names.put("end", "" + (System.currentTimeMillis() + 3_600_000));
@@ -127,8 +148,18 @@ public final class AdminSuite {
         return names;
     }
 
+    /** The tool registers its commands anew for each line: some keep a client that they have shut down. */
+    private static void freshCommands() throws Exception {
+        for (java.lang.reflect.Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (List.class.isAssignableFrom(field.getType())) {
+                field.setAccessible(true);
+                ((List<?>) field.get(null)).clear();
+            }
+        }
+    }
+
     @SuppressWarnings({"deprecation", "removal"})
-    private static Map<String, Object> run(String label, List<String> words) throws Exception {
+    private static Map<String, Object> run(String label, List<String> words, int limitMs) throws Exception {
         ByteArrayOutputStream text = new ByteArrayOutputStream();
         ByteArrayOutputStream talk = new ByteArrayOutputStream();
         PrintStream out = System.out;
@@ -146,8 +177,9 @@ public final class AdminSuite {
         System.setErr(new PrintStream(talk, true, StandardCharsets.UTF_8));
         boolean endless;
         try {
+            freshCommands();
             thread.start();
-            thread.join(LIMIT_MS);
+            thread.join(limitMs);
             endless = thread.isAlive();
             if (endless) {
                 thread.interrupt();
@@ -164,6 +196,9 @@ public final class AdminSuite {
         String cried = talk.toString(StandardCharsets.UTF_8);
         String trouble = "";
         for (String line : (cried + "\n" + said).split("\n")) {
+            if (endless) {
+                break; // what it says now is of our making
+            }
             if (line.matches("(Caused by: )?[a-z]+(\\.\\w+)+(Exception|Error)\\b.*")) {
                 trouble = line.strip();
                 if (!line.contains("SubCommandException")) {
@@ -171,7 +206,7 @@ public final class AdminSuite {
                 }
             }
         }
-        if (failure[0] != null && !String.valueOf(failure[0].getMessage()).startsWith("exit")) {
+        if (failure[0] != null && !endless && !String.valueOf(failure[0].getMessage()).startsWith("exit")) {
             trouble = failure[0].toString();
         }
         Map<String, Object> line = new LinkedHashMap<>();

@@ -44,6 +44,8 @@ final class Case implements AutoCloseable {
 
     final String namesrv;
     final String prefix;
+    /** Where producers and consumers ask for routes: a proxy, or the name server as administration does. */
+    String front;
     final Map<String, Object> counts = new LinkedHashMap<>();
     final Map<String, Object> observed = new TreeMap<>();
     /** Topics and groups on every broker of the cluster, and not on the first alone. */
@@ -53,6 +55,7 @@ final class Case implements AutoCloseable {
 
     Case(String namesrv, String prefix) {
         this.namesrv = namesrv;
+        this.front = namesrv;
         this.prefix = prefix;
     }
 
@@ -170,7 +173,7 @@ final class Case implements AutoCloseable {
     // ---- clients
 
     <C extends org.apache.rocketmq.client.ClientConfig> C configured(C client) {
-        client.setNamesrvAddr(namesrv);
+        client.setNamesrvAddr(front);
         client.setInstanceName("i" + SERIAL.incrementAndGet());
         client.setPollNameServerInterval(1000);
         client.setPersistConsumerOffsetInterval(1000);

@@ -12,7 +12,7 @@ import java.util.concurrent.TimeoutException;
 
 /**
  * Scenarios through the official client against any broker:
- * {@code ClientSuite namesrv=HOST:PORT [only=a,b] [timeout=SECONDS] [parallel=N]}, or {@code ClientSuite list}. One line of JSON per scenario:
+ * {@code ClientSuite namesrv=HOST:PORT [front=HOST:PORT] [only=a,b] [timeout=SECONDS] [parallel=N]}, or {@code ClientSuite list}. One line of JSON per scenario:
  * scenario, ok (null when skipped), ms, detail, counts, observed.
  */
 public final class ClientSuite {
@@ -45,7 +45,9 @@ public final class ClientSuite {
                 throw new IllegalArgumentException("no scenario " + name + "; there are " + table.keySet());
             }
             jobs.add(() -> {
-                run(name, scenario, new Case(options.get("namesrv"), name + "_" + run), timeout);
+                Case c = new Case(options.get("namesrv"), name + "_" + run);
+                c.front = options.getOrDefault("front", c.namesrv);
+                run(name, scenario, c, timeout);
                 return null;
             });
         }

@@ -11,7 +11,9 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
@@ -22,15 +24,19 @@ import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Every kind of traffic at once while somebody kills the broker: {@code LedgerRun namesrv=HOST:PORT [only=sync,async]}.
- * Prints {"ready":true} when traffic flows; a line on stdin ends it. Then everything acknowledged must arrive, nothing
- * may arrive that was not sent, and queues must keep their order; one line of JSON per kind tells what came of it.
+ * Every kind of traffic at once while somebody kills the broker: {@code LedgerRun namesrv=HOST:PORT [only=sync,async]
+ * [pause=MS] [arrival=S]}. Prints {"ready":true} when traffic flows; a line on stdin ends it. Then everything
+ * acknowledged must arrive, nothing may arrive that was not sent, and queues must keep their order; one line of JSON
+ * per kind tells what came of it. Kinds: sync, async, batch, order, delay, timer, transaction; retry (the first two
+ * attempts fail), dlq (all fail, the dead-letter queue must get it), broadcast (two members, both must get it), and
+ * pop (5.x only).
  */
 public final class LedgerRun {
-    private static final int ARRIVAL_S = 75;
+    private static final int TIMER_DELAY_MS = 1500;
     private static final AtomicBoolean STOP = new AtomicBoolean();
 
     private LedgerRun() { }
@@ -43,6 +49,8 @@ public final class LedgerRun {
         final Set<String> acknowledged = ConcurrentHashMap.newKeySet();
         final AtomicInteger failures = new AtomicInteger();
         final Sink sink = new Sink();
+        /** What a second member of a broadcast group got. */
+        final Sink other = new Sink();
         private int next;
 
         Ledger(String kind, String topic) {
@@ -95,6 +103,8 @@ public final class LedgerRun {
             String[] pair = arg.split("=", 2);
             o.put(pair[0], pair[1]);
         }
+        int pauseMs = Integer.parseInt(o.getOrDefault("pause", "5"));
+        int arrivalS = Integer.parseInt(o.getOrDefault("arrival", "75"));
         List<String> kinds = List.of(o.getOrDefault("only", "sync,async,batch,order,delay,transaction").split(","));
         Case c = new Case(o.get("namesrv"), "Ledger" + Long.toString(System.currentTimeMillis() % 100_000_000L, 36));
         c.everywhere = true;
@@ -111,7 +121,7 @@ public final class LedgerRun {
             p.setSendMsgTimeout(3000);
             p.setSendLatencyFaultEnable(c.masters().size() > 1);
             p.start();
-            threads.add(loop(ledger, step(kind, ledger, p), kind.equals("async") ? 0 : 5));
+            threads.add(loop(ledger, step(kind, ledger, p), kind.equals("async") ? 0 : pauseMs));
         }
         System.out.println("{\"ready\":true}");
         new BufferedReader(new InputStreamReader(System.in)).readLine();
@@ -121,7 +131,7 @@ public final class LedgerRun {
         }
         Thread.sleep(3500); // what is in flight is answered or has timed out
         for (Ledger ledger : ledgers) {
-            System.out.println(Json.of(settle(ledger)));
+            System.out.println(Json.of(settle(ledger, arrivalS)));
         }
         System.out.flush();
         Runtime.getRuntime().halt(0);
@@ -173,6 +183,12 @@ public final class LedgerRun {
                     m.setDelayTimeLevel(1);
                     ledger.answer(p.send(m), List.of(m));
                 };
+            case "timer":
+                return () -> {
+                    Message m = ledger.message();
+                    MessageAccessor.putProperty(m, "TIMER_DELAY_MS", "" + TIMER_DELAY_MS);
+                    ledger.answer(p.send(m), List.of(m));
+                };
             case "transaction":
                 return () -> {
                     Message m = ledger.message();
@@ -204,23 +220,61 @@ public final class LedgerRun {
     }
 
     private static void consume(Case c, Ledger ledger) throws Exception {
-        DefaultMQPushConsumer consumer = c.consumer(c.group("G" + ledger.kind));
+        String group = c.group("G" + ledger.kind);
+        DefaultMQPushConsumer consumer = ledger.kind.equals("pop") ? Api.popConsumer(c, ledger.topic, group) : c.consumer(group);
         consumer.subscribe(ledger.topic, "*");
-        if (ledger.kind.equals("order")) {
-            consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
-                ledger.sink.add(batch);
-                return ConsumeOrderlyStatus.SUCCESS;
-            });
-        } else {
-            consumer.registerMessageListener(ledger.sink);
+        switch (ledger.kind) {
+            case "order":
+                consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
+                    ledger.sink.add(batch);
+                    return ConsumeOrderlyStatus.SUCCESS;
+                });
+                break;
+            case "retry":
+                consumer.registerMessageListener(again(ledger.sink, 2));
+                break;
+            case "dlq":
+                consumer.setMaxReconsumeTimes(1);
+                consumer.registerMessageListener(again(new Sink(), Integer.MAX_VALUE));
+                String dead = c.topicNamed("%DLQ%" + group, 1, 6, Map.of());
+                DefaultMQPushConsumer reader = c.consumer(c.group("Gdead"));
+                reader.subscribe(dead, "*");
+                reader.registerMessageListener(ledger.sink);
+                c.start(reader);
+                break;
+            case "broadcast":
+                Api.broadcast(consumer);
+                DefaultMQPushConsumer second = c.consumer(group);
+                Api.broadcast(second);
+                second.subscribe(ledger.topic, "*");
+                second.registerMessageListener(ledger.other);
+                c.start(second);
+                consumer.registerMessageListener(ledger.sink);
+                break;
+            default:
+                consumer.registerMessageListener(ledger.sink);
         }
         c.start(consumer);
     }
 
-    private static Map<String, Object> settle(Ledger ledger) {
+    /** Fails as often for each message, by its own count of attempts. */
+    private static MessageListenerConcurrently again(Sink sink, int failures) {
+        return (batch, context) -> {
+            if (batch.get(0).getReconsumeTimes() < failures) {
+                context.setDelayLevelWhenNextConsume(1);
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            return sink.consumeMessage(batch, context);
+        };
+    }
+
+    private static Map<String, Object> settle(Ledger ledger, int arrivalS) {
         String detail = "";
         try {
-            ledger.sink.awaitIds(ARRIVAL_S, ledger.acknowledged);
+            ledger.sink.awaitIds(arrivalS, ledger.acknowledged);
+            if (ledger.kind.equals("broadcast")) {
+                ledger.other.awaitIds(arrivalS, ledger.acknowledged);
+            }
             if (ledger.kind.equals("order")) {
                 ledger.sink.checkOrderPerQueue();
             }

@@ -21,6 +21,10 @@ final class Api {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }
 
+    static DefaultMQPushConsumer popConsumer(Case c, String topic, String group) throws Exception {
+        return Scenarios5.popConsumer(c, topic, group);
+    }
+
     static List<String> masters(DefaultMQAdminExt admin) throws Exception {
         List<String> found = new ArrayList<>();
         for (BrokerData broker : admin.examineBrokerClusterInfo().getBrokerAddrTable().values()) {

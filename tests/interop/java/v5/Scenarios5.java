@@ -461,7 +461,7 @@ final class Scenarios5 {
 
     // ---- POP behind the push consumer
 
-    private static DefaultMQPushConsumer popConsumer(Case c, String topic, String group) throws Exception {
+    static DefaultMQPushConsumer popConsumer(Case c, String topic, String group) throws Exception {
         for (String master : c.masters()) {
             c.admin().setMessageRequestMode(master, topic, group, MessageRequestMode.POP, 0, 5000);
         }
