@@ -10,13 +10,19 @@ import importlib
 import sys
 from pathlib import Path
 
-#: Modules of this folder that are no benchmarks.
-_HELPERS = {"__init__", "__main__", "report", "our_store"}
+#: Modules that are no benchmarks.
+_HELPERS = {"__init__", "__main__", "report", "our_store", "kafka", "stores"}
 
 
 def names() -> list[str]:
-    """The benchmarks: modules of this folder with a ``main(argv)``."""
-    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in _HELPERS)
+    """The benchmarks: modules of this folder and of ``spark`` with a ``main(argv)``."""
+    here = Path(__file__).parent
+    return [
+        ".".join(path.relative_to(here).with_suffix("").parts)
+        for folder in (here, here / "spark")
+        for path in sorted(folder.glob("*.py"))
+        if path.stem not in _HELPERS
+    ]
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ def _rss_mb(field: str = "VmRSS") -> float:
     return 0.0
 
 
-def _open(directory: str, flush: str):  # type: ignore[no-untyped-def]  # imported late
+def _open(directory: str, flush: str, *, reput_thread: bool = True):  # type: ignore[no-untyped-def]  # imported late
     from oberth.formats.broker_conf import read_store_config
     from oberth.store.message_store import MessageStore
 
@@ -37,7 +37,7 @@ def _open(directory: str, flush: str):  # type: ignore[no-untyped-def]  # import
         )
     )
     store.load()
-    store.start()
+    store.start(reput_thread=reput_thread)
     return store
 
 
@@ -98,6 +98,66 @@ def put(
     return {"per_s": each * callers / seconds, "mb_s": stored / seconds / 1e6, "tail_s": tail}
 
 
+def put_loop(directory: str, n: int, size: int, callers: int) -> dict[str, float]:
+    """Put n messages as a broker does: callers are tasks of one event loop, each awaits its put.
+
+    What the tasks have for the store in one turn of the loop goes in as one burst, is answered when
+    its sync is done, and is dispatched on the loop.
+    """
+    import asyncio
+
+    from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+
+    store = _open(directory, "sync", reput_thread=False)
+    Pending = tuple[MessageExtBrokerInner, "asyncio.Future[PutMessageResult]"]
+
+    async def run(each: int) -> float:
+        loop = asyncio.get_running_loop()
+        pending: list[Pending] = []
+
+        def burst() -> None:
+            batch = pending.copy()
+            pending.clear()
+            results = store.append_messages([message for message, _ in batch])
+
+            def durable(status: PutMessageStatus) -> None:
+                loop.call_soon_threadsafe(answer, batch, results, status)
+
+            store.when_durable(results[-1].end_offset, durable)
+
+        def answer(
+            batch: list[Pending], results: list[PutMessageResult], status: PutMessageStatus
+        ) -> None:
+            assert status is PutMessageStatus.PUT_OK
+            for (_, future), result in zip(batch, results, strict=True):
+                assert result.ok
+                future.set_result(result)
+            store.dispatch_nowait()
+
+        async def caller(number: int) -> None:
+            for start in range(0, each, 8192):
+                for message in _messages(min(8192, each - start), size, number):
+                    future = loop.create_future()
+                    if not pending:
+                        loop.call_soon(burst)
+                    pending.append((message, future))
+                    await future
+
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for number in range(callers):
+                group.create_task(caller(number))
+        return time.perf_counter() - began
+
+    each = n // callers
+    asyncio.run(run(each // 10 + 1))
+    seconds = asyncio.run(run(each))
+    while store.dispatch_nowait():
+        pass
+    store.shutdown()
+    return {"per_s": each * callers / seconds}
+
+
 def fill(directory: str, n: int, size: int, how: str) -> dict[str, float]:
     """Write n messages in bursts and end cleanly, or like a killed process."""
     store = _open(directory, "async")
@@ -150,6 +210,7 @@ def main() -> None:
         "put": lambda d, n, size, flush, callers, burst: put(
             d, int(n), int(size), flush, int(callers), int(burst)
         ),
+        "put_loop": lambda d, n, size, callers: put_loop(d, int(n), int(size), int(callers)),
         "fill": lambda d, n, size, how: fill(d, int(n), int(size), how),
         "open": open_store,
         "get": lambda d, rounds: get(d, int(rounds)),

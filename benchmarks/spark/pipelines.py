@@ -1,0 +1,387 @@
+"""Pipelines on Spark: dispatch, verify, export, streaming dispatch, SQL; and how they scale.
+
+Dispatch stands against Apache's own rebuild in process (StoreBench, without the start of its JVM),
+export against Spark's Kafka source written to Parquet by Spark; the others against a figure. The
+scaling rows have no bar: they are the constants of the cost model in docs/spark.md.
+
+    python -m benchmarks.spark.pipelines --mb 1024 --only dispatch,verify
+    python -m benchmarks.spark.pipelines --only scale --masters 1,2,4
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import mmap
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.load import store_bench
+from benchmarks.report import Row, emit
+from benchmarks.spark.kafka import connector_jars, kafka_node
+from benchmarks.spark.stores import TOPIC, build, touch
+from benchmarks.store_vs_apache import drop_derived
+from oberth.errors import PeerUnavailableError
+
+OURS, RIVAL = "oberth", "rival"
+GROUPS = ("dispatch", "verify", "export", "follow", "sql", "scale")
+DISPATCH_BARS = {128: 2.0, 1024: 1.5}
+EXPORT_BARS = {128: 1.8, 1024: 2.0}
+_UNIT_SIZE = 20
+_TIMEOUT_S = 900
+_POLL_S = 0.001
+
+
+def _timed(action: Callable[..., Any], *arguments: Any) -> float:
+    begun = time.monotonic()
+    action(*arguments)
+    return time.monotonic() - begun
+
+
+class Bench:
+    """One session, one directory."""
+
+    def __init__(self, spark: Any, base: Path, args: argparse.Namespace, kafka: Any) -> None:
+        from oberth.spark.pipelines.tasks import OnSpark
+
+        self.spark = spark
+        self.tasks = OnSpark(spark)
+        self.base = base
+        self.args = args
+        self.kafka = kafka
+        self.rows: list[Row] = []
+        self.skipped: dict[str, str] = {}
+
+    def row(self, what: str, unit: str, **options: Any) -> Row:
+        """A new line of the report."""
+        self.rows.append(Row(what, unit, **options))
+        return self.rows[-1]
+
+    def rounds(self) -> range:
+        """Warm ones and those that count."""
+        return range(-self.args.warm, self.args.runs)
+
+    def empty(self, name: str) -> Path:
+        """A directory that does not exist."""
+        path = self.base / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def of_size(self, size: int) -> None:
+        """What is measured for each size of a body."""
+        count = self.args.mb * 1_000_000 // size
+        root = self.base / f"store-{size}"
+        log_bytes = build(root, count, size, seed=1)
+        touch(root)
+        if "dispatch" in self.args.only:
+            self.dispatch(root, size, count)
+        if "verify" in self.args.only:
+            self.verify(root, size, log_bytes)
+        if "export" in self.args.only:
+            self.export(root, size, count, log_bytes)
+        shutil.rmtree(root)
+
+    def dispatch(self, root: Path, size: int, count: int) -> None:
+        """Queues and index from the log."""
+        from oberth.spark.pipelines.dispatch import dispatch
+
+        row = self.row(f"dispatch, {size} B", "rows/s", bar=DISPATCH_BARS.get(size))
+        for turn in self.rounds():
+            into = self.empty("into")
+            seconds = _timed(dispatch, self.tasks, str(root), str(into))
+            shutil.rmtree(into)
+            if turn < 0:
+                continue
+            row.add(OURS, count / seconds)
+            if self.args.no_apache:
+                continue
+            try:
+                drop_derived(root)
+                found = store_bench("open", root, 0, size, "async", 1)[0]
+                row.add(RIVAL, count / float(found["dispatched_s"]))
+            except PeerUnavailableError as why:
+                self.skipped["Apache's store"] = str(why)
+                self.args.no_apache = True
+
+    def verify(self, root: Path, size: int, log_bytes: int) -> None:
+        """Every record with its checksum, against queues and index."""
+        from oberth.spark.pipelines.verify import verify
+
+        limit = 0.8 if size >= 1024 else None
+        row = self.row(f"verify with CRC, {size} B", "GB/s", limit=limit)
+        for turn in self.rounds():
+            seconds = _timed(verify, self.tasks, str(root))
+            if turn >= 0:
+                row.add(OURS, log_bytes / seconds / 1e9)
+
+    def export(self, root: Path, size: int, count: int, log_bytes: int) -> None:
+        """All of a record's columns to Parquet, zstd."""
+        from oberth.spark.pipelines.export.exporter import export
+        from oberth.spark.pipelines.export.settings import ExportSettings
+
+        cores = self.tasks.parallelism
+        row = self.row(f"export to Parquet, {size} B", "rows/s", bar=EXPORT_BARS.get(size))
+        rate = self.row(f"the same, log a second and core, {size} B", "MB/s", limit=150.0)
+        settings = ExportSettings(format="parquet")
+        for turn in self.rounds():
+            into = self.empty("lake")
+            seconds = _timed(export, self.tasks, str(root), str(into), settings)
+            if turn >= 0:
+                row.add(OURS, count / seconds)
+                rate.add(OURS, log_bytes / seconds / cores / 1e6)
+            if self.kafka is None:
+                continue
+            reader = self.spark.read.format("kafka")
+            reader = reader.option("kafka.bootstrap.servers", self.kafka.servers)
+            reader = reader.option("startingOffsets", "earliest").option("includeHeaders", "true")
+            frame = reader.option("subscribe", f"t{size}").load()
+            writer = frame.write.mode("overwrite").option("compression", "zstd")
+            seconds = _timed(writer.parquet, f"{into}-kafka")
+            if turn >= 0:
+                row.add(RIVAL, count / seconds)
+
+    def follow(self) -> None:
+        """From an append to the moment when its place in the queue can be read."""
+        from oberth.formats.message_store_config import MessageStoreConfig
+        from oberth.spark.pipelines.dispatch_stream import start_dispatch
+        from oberth.store.message_store import MessageStore
+        from oberth.store.messages import MessageExtBrokerInner
+
+        root = self.empty("follow")
+        config = MessageStoreConfig(
+            store_path_root_dir=str(root), mapped_file_size_consume_queue=6_000_000
+        )
+        store = MessageStore(config)
+        store.load()
+        store.start(reput_thread=False)
+        body = b"x" * 128
+        host = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
+
+        def put(number: int) -> None:
+            burst = [
+                MessageExtBrokerInner(
+                    topic=TOPIC, queue_id=0, body=body, born_host=host, store_host=host
+                )
+                for _ in range(number)
+            ]
+            assert all(result.ok for result in store.append_messages(burst))
+
+        latency = self.row(
+            "streaming dispatch, 1 000/s, append to readable, median",
+            "ms", limit=250.0, lower_is_better=True,
+        )  # fmt: skip
+        tail = self.row("the same, p99", "ms", lower_is_better=True)
+        rate = self.row("streaming dispatch, sustained", "rows/s", limit=200_000.0)
+        query = start_dispatch(self.spark, str(root), str(self.base / "follow-query"))
+        try:
+            queue = _QueueFile(root / "consumequeue" / TOPIC / "0")
+            put(1)
+            queue.wait_for(0, 60)
+            waits: list[float] = []
+            number, begun = 1, time.monotonic()
+            pending: list[tuple[int, float]] = []
+            total = self.args.follow_s * 1000
+            while len(waits) < total:
+                due = int((time.monotonic() - begun) * 1000) - number
+                if due > 0 and number <= total:
+                    put(due)
+                    now = time.monotonic()
+                    pending += [(number + each, now) for each in range(due)]
+                    number += due
+                while pending and queue.has(pending[0][0]):
+                    waits.append(time.monotonic() - pending.pop(0)[1])
+                if time.monotonic() - begun > self.args.follow_s + 60:
+                    raise TimeoutError(f"dispatch stood still at {number - len(pending)}")
+                time.sleep(_POLL_S)
+            waits.sort()
+            latency.add(OURS, statistics.median(waits) * 1000)
+            tail.add(OURS, waits[int(len(waits) * 0.99)] * 1000)
+            many = 200_000 * self.args.follow_s // 4
+            begun = time.monotonic()
+            for _ in range(many // 1000):
+                put(1000)
+            queue.wait_for(number + many // 1000 * 1000 - 1, 300)
+            rate.add(OURS, many / (time.monotonic() - begun))
+        finally:
+            query.stop()
+            store.shutdown()
+
+    def sql(self) -> None:
+        """A question on a small store, from nothing."""
+        root = self.base / "small"
+        build(root, 10_000, 128, seed=2)
+        row = self.row(
+            "oberth spark sql, cold, to the first answer", "s", limit=12.0, lower_is_better=True
+        )
+        statement = f"select tags, count(*) from {TOPIC} group by tags"
+        command = [sys.executable, "-m", "oberth", "spark", "sql", "--store", str(root), statement]
+        for _ in range(self.args.runs):
+            row.add(
+                OURS,
+                _timed(
+                    lambda: subprocess.run(
+                        [*command, "--master", self.args.master],
+                        check=True, capture_output=True, timeout=_TIMEOUT_S,
+                    )
+                ),
+            )  # fmt: skip
+
+
+class _QueueFile:
+    """The files of one ConsumeQueue, as another process sees them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._maps: dict[int, mmap.mmap] = {}
+        self._size = 6_000_000
+
+    def has(self, index: int) -> bool:
+        """Whether the unit is there."""
+        start = index * _UNIT_SIZE // self._size * self._size
+        mapped = self._maps.get(start)
+        if mapped is None:
+            path = self._directory / f"{start:020d}"
+            if not path.exists() or path.stat().st_size < self._size:
+                return False
+            with path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_READ)
+            self._maps[start] = mapped
+        place = index * _UNIT_SIZE - start
+        return mapped[place + 8 : place + 12] != bytes(4)
+
+    def wait_for(self, index: int, timeout_s: float) -> None:
+        """Until the unit is there."""
+        deadline = time.monotonic() + timeout_s
+        while not self.has(index):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self._directory}: unit {index} did not come")
+            time.sleep(_POLL_S)
+
+
+def _session(master: str, jars: list[Path], *, quick: bool) -> Any:
+    from oberth.spark.runtime import build_session, warm_up_kernels
+
+    warm_up_kernels()
+    config = {"spark.driver.memory": "4g"}
+    if jars:
+        config["spark.jars"] = ",".join(map(str, jars))
+    return build_session(master, app_name="bench", config=config, quick=quick)
+
+
+def _scale(base: Path, args: argparse.Namespace) -> list[Row]:
+    """The same log with one, two, … tasks at a time; each in a process of its own."""
+    size = 1024
+    root = base / "scale"
+    log_bytes = build(root, args.mb * 1_000_000 // size, size, seed=3)
+    touch(root)
+    rows = []
+    for count in map(int, args.masters.split(",")):
+        for what in ("dispatch", "verify"):
+            row = Row(f"{what}, {size} B, local[{count}]", "MB/s")
+            for turn in range(args.runs):
+                command = [
+                    sys.executable, "-m", "benchmarks.spark.pipelines", "--one", what,
+                    "--root", str(root), "--master", f"local[{count}]",
+                    "--dir", str(base / f"scale-{turn}"),
+                ]  # fmt: skip
+                done = subprocess.run(
+                    command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
+                )
+                row.add(OURS, log_bytes / float(done.stdout.split()[-1]) / 1e6)
+            rows.append(row)
+    return rows
+
+
+def _one(args: argparse.Namespace) -> None:
+    """Prints the seconds of a second, warm run of one pipeline."""
+    from oberth.spark.pipelines.dispatch import dispatch
+    from oberth.spark.pipelines.tasks import OnSpark
+    from oberth.spark.pipelines.verify import verify
+
+    spark = _session(args.master, [], quick=False)
+    tasks = OnSpark(spark)
+    seconds = 0.0
+    for turn in range(2):
+        if args.one == "verify":
+            seconds = _timed(verify, tasks, args.root)
+            continue
+        into = f"{args.dir}-{turn}"
+        seconds = _timed(dispatch, tasks, args.root, into)
+        shutil.rmtree(into)
+    spark.stop()
+    print(seconds)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=int, default=1024, help="bytes of bodies per size, in MB")
+    parser.add_argument("--sizes", default="1024,128", help="bytes of a body")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=1)
+    parser.add_argument("--only", default=",".join(GROUPS), help="groups of rows")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--masters", default="1,2,4", help="tasks at a time, for scaling")
+    parser.add_argument("--follow-s", type=int, default=20, help="seconds of the streaming row")
+    parser.add_argument("--dir", help="where stores are made; a temporary directory otherwise")
+    parser.add_argument("--no-apache", action="store_true")
+    parser.add_argument("--no-kafka", action="store_true")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--one", choices=("dispatch", "verify"), help=argparse.SUPPRESS)
+    parser.add_argument("--root", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.one:
+        _one(args)
+        return
+    args.only = args.only.split(",")
+    if args.small:
+        args.mb, args.runs, args.warm, args.no_kafka, args.no_apache = 4, 1, 0, True, True
+        args.follow_s, args.only = 2, ["dispatch", "verify", "export", "follow"]
+    base = Path(args.dir or tempfile.mkdtemp(prefix="oberth-bench-"))
+    rows: list[Row] = []
+    skipped: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        if not args.dir:
+            stack.callback(shutil.rmtree, base, ignore_errors=True)
+        if "scale" in args.only:
+            rows += _scale(base, args)
+        if set(args.only) - {"scale"}:
+            node, jars = None, []
+            if not args.no_kafka and "export" in args.only:
+                try:
+                    jars = connector_jars()
+                    node = stack.enter_context(kafka_node(base / "kafka"))
+                    for size in map(int, args.sizes.split(",")):
+                        node.fill(f"t{size}", 8, args.mb * 1_000_000 // size, size)
+                except PeerUnavailableError as why:
+                    skipped["Kafka"] = str(why)
+            from pyspark.sql import SparkSession
+
+            was_there = SparkSession.getActiveSession() is not None
+            spark = _session(args.master, jars, quick=args.small)
+            if not was_there:
+                stack.callback(spark.stop)
+            bench = Bench(spark, base, args, node)
+            if {"dispatch", "verify", "export"} & set(args.only):
+                for size in map(int, args.sizes.split(",")):
+                    bench.of_size(size)
+            if "follow" in args.only:
+                bench.follow()
+            if "sql" in args.only:
+                bench.sql()
+            rows += bench.rows
+            skipped.update(bench.skipped)
+        for what, reason in skipped.items():
+            sys.stderr.write(f"without {what}: {reason}\n")
+        emit("spark_pipelines", rows, OURS, RIVAL, master=args.master, mb=args.mb, skipped=skipped)
+
+
+if __name__ == "__main__":
+    main()
