@@ -14,8 +14,8 @@ HEAD = """# Settings
 
 Written by `docs/generate_settings.py`. Keys go into `broker.conf` (`-c`), `--set KEY=VALUE`, or the
 environment as `OBERTH_KEY`, each over the one before. Names and defaults are Apache's unless the
-text says otherwise; a key that Apache knows and that has no effect here is accepted silently, any
-other is a warning.
+text says otherwise. Every key below does something; one that Apache knows and that has no effect
+here is accepted with a warning, unless it has Apache's default, and so is one that nobody knows.
 """
 
 PARTS = (
