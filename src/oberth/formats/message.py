@@ -209,6 +209,17 @@ class MessageExt:
         """Whether the stored body passes its checksum."""
         return crc32(self.body) & CRC_MASK == self.body_crc
 
+    @property
+    def ends_in_zeros(self) -> bool:
+        """Whether the last byte of properties, or of topic where there are none, is zero.
+
+        No checksum covers these, and who copies a record into the log copies them last: the newest
+        record of a log that is being written may still lack them.
+        """
+        if self.properties_raw:
+            return self.properties_raw[-1] == 0
+        return self.topic.endswith("\0")
+
     def encode(self) -> bytes:
         """The record's bytes, with ``record_size`` and ``body_crc`` as they stand here."""
         fixed = FIXED[self.sys_flag & HOST_BITS]

@@ -197,15 +197,17 @@ class StoreFiles:
         """The offset behind the last whole record, which is stable: later calls give no less.
 
         The first bytes that are no valid record naming its own position end the log only if no
-        such record follows in what can follow.
+        such record follows in what can follow. In a log that is being written the newest record
+        counts only when its last byte is there.
         """
+        in_use = any(entry.name == paths.ABORT for entry in self.storage.entries(self.root))
         for segment in reversed(self.segments()):
-            end = self._data_end_of(segment)
+            end = self._data_end_of(segment, in_use=in_use)
             if end is not None:
                 return segment.start + end
         return self.log_start()
 
-    def _data_end_of(self, segment: Segment) -> int | None:
+    def _data_end_of(self, segment: Segment, *, in_use: bool) -> int | None:
         """The position behind the last whole record of a segment, None if there is no record."""
         written = self._last_written(segment)
         reach = _TAIL_REACH
@@ -215,7 +217,7 @@ class StoreFiles:
             data = self.storage.read(segment.path, low, high - low)
             first = find_record(data, base=segment.start + low)
             if first is not None:
-                return low + _end_of_records(data, segment.start + low, first)
+                return low + _end_of_records(data, segment.start + low, first, in_use=in_use)
             if low == 0:
                 return None
             reach *= 4
@@ -340,25 +342,37 @@ class StoreFiles:
         return message.store_timestamp_at(head, 0)
 
 
-def _end_of_records(data: bytes, base: int, first: int) -> int:
-    """Where the last whole record (or blank) of data ends; damage between records is passed."""
+def _end_of_records(data: bytes, base: int, first: int, *, in_use: bool) -> int:
+    """Where the last whole record (or blank) of data ends; damage between records is passed.
+
+    Args:
+        data: bytes of one segment.
+        base: CommitLog offset of the first byte.
+        first: position of a record.
+        in_use: whether the last record may be one that is just being written.
+    """
     columns = Columns(8192, ("record_size",))
     topics = TopicTable()
     position = first
+    last = first
     while True:
         columns.clear()
         ended = scan(data, columns, topics, base=base, start=position, crc=CrcMode.STOP)
         position = ended.position
+        if ended.added:
+            last = position - columns.record_size[columns.count - 1]
         if ended.end is ScanEnd.FULL:
             continue
-        if ended.end is ScanEnd.STOP:
-            return position
         if ended.end is ScanEnd.BLANK:
             return position
-        following = find_record(data, base=base, start=min(position + 1, len(data)))
-        if following is None:
-            return position
-        position = following
+        if ended.end is not ScanEnd.STOP:
+            following = find_record(data, base=base, start=min(position + 1, len(data)))
+            if following is not None:
+                position = following
+                continue
+        if in_use and message.decode_record(data, last).ends_in_zeros:
+            return last
+        return position
 
 
 @dataclass(slots=True)

@@ -10,6 +10,9 @@ name their own positions. They are older than what was written since.
 
 A record with a wrong checksum, but right lengths and position, is handed out as a
 `DamagedRecord`: its neighbours are where its size says.
+
+Whoever writes the log copies a record from its front to its end, and no checksum covers the end. In
+a log that is being written, the newest record counts only when its last byte is there.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from oberth.store.offline.segments import SegmentMap, SegmentStream
 
 BODY_FAILS = "its body fails the checksum"
 NOT_IN_A_FILE = "no file has these bytes"
+NOT_WHOLE = "a record that ends in zeros, in a log that is being written"
 
 
 class DamagedRecord(NamedTuple):
@@ -96,6 +100,11 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
     while index < len(log.segments):
         opened = log.map(index)
         item, position_after = item_at(opened, position)
+        if log.in_use and isinstance(item, MessageExt) and item.ends_in_zeros:
+            if _is_newest(log, index, position_after, newest):
+                return
+            # Something follows, so by now it is whole.
+            item, position_after = item_at(opened, position)
         if isinstance(item, MessageExt):
             if pending is not None:
                 yield pending
@@ -132,6 +141,12 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
                 pending = None
             yield from damage_between(log, index, position, after, item)
             index, position = after
+
+
+def _is_newest(log: SegmentStream, index: int, position: int, newest_ms: int) -> bool:
+    """Whether neither a record nor a blank follows behind (segment, position)."""
+    following, _ = item_at(log.map(index), position)
+    return isinstance(following, str) and next_valid(log, index, position, newest_ms) is None
 
 
 def damage_between(
@@ -206,6 +221,8 @@ def _describe_end(log: SegmentStream, end: int) -> LogEnd:
         if last is not None:
             garbage = opened.segment.start + last + 1
     reason = item if isinstance(item, str) else BODY_FAILS
+    if isinstance(item, MessageExt):
+        reason = NOT_WHOLE
     return LogEnd(end, reason if garbage is not None else "zeros", garbage)
 
 
@@ -254,6 +271,8 @@ def item_at(
     except RecordError as error:
         # The position that it names is the segment's, and whoever reports it names it anyway.
         return str(error).partition(": ")[2], position
+    # The size may have been written since it was looked at: only the record's own counts.
+    behind = position + message.record_size
     if not body_ok(message):
-        return DamagedRecord(message), position + size
-    return message, position + size
+        return DamagedRecord(message), behind
+    return message, behind

@@ -69,7 +69,9 @@ class StoreReader:
         """
         self.layout = discover(root, entries) if layout is None else layout
         self.log = SegmentStream(
-            self.layout.commit_log, self.layout.config.mapped_file_size_commit_log
+            self.layout.commit_log,
+            self.layout.config.mapped_file_size_commit_log,
+            in_use=self.layout.abort,
         )
         self._end: LogEnd | None = None
         self._queues: dict[QueueKey, QueueView] = {}
@@ -102,6 +104,7 @@ class StoreReader:
         """Lists the directory again, so that new segments, queues and index files are seen."""
         self.layout = discover(self.layout.root, self.layout.config_entries)
         self.log.update(self.layout.commit_log)
+        self.log.in_use = self.layout.abort
         for view in self._queues.values():
             view.close()
         self._queues.clear()

@@ -151,11 +151,19 @@ class SegmentStream:
     """Segments in order, mapped when they are first touched.
 
     Not for several threads at once, except that maps handed out may be read from any.
+
+    Attributes:
+        segments: the files, as last listed.
+        file_size: bytes that a segment has, as configured.
+        in_use: whether somebody may be writing, or has died while doing so.
     """
 
-    def __init__(self, segments: Sequence[Segment], file_size: int) -> None:
+    def __init__(
+        self, segments: Sequence[Segment], file_size: int, *, in_use: bool = False
+    ) -> None:
         self.segments = tuple(segments)
         self.file_size = file_size
+        self.in_use = in_use
         self._starts = [segment.start for segment in self.segments]
         self._maps: dict[str, SegmentMap] = {}
 

@@ -1,0 +1,131 @@
+"""Reading a log whose writer is in the middle of a record: only whole ones are handed out."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oberth.formats.broker_conf import MessageStoreConfig
+from oberth.formats.message import BLANK, encode_host
+from oberth.spark.storage import LocalStorage
+from oberth.spark.store_files import StoreFiles
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.offline import log_walk
+from oberth.store.offline.reader import StoreReader
+
+COUNT = 5
+PROPERTIES = b"KEYS\x01a-key\x02TAGS\x01a-tag\x02"
+
+
+def build(root: Path) -> Path:
+    """A store of five messages; returns its CommitLog."""
+    config = MessageStoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=65536,
+        mapped_file_size_consume_queue=2000,
+    )
+    host = encode_host("127.0.0.1", 10911)
+    with MessageStore(config) as store:
+        for number in range(COUNT):
+            message = MessageExtBrokerInner(
+                topic="Growing", body=b"%d" % number, properties_raw=PROPERTIES,
+                born_timestamp=1, born_host=host, store_host=host,
+            )  # fmt: skip
+            assert store.put_message(message).ok
+    (segment,) = (root / "commitlog").iterdir()
+    return segment
+
+
+def bodies(root: Path) -> list[bytes]:
+    """What a reader sees."""
+    with StoreReader(root) as reader:
+        return [message.body for message in reader.messages()]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> tuple[Path, Path, int, int]:
+    """Root, segment, and where the last record begins and ends."""
+    segment = build(tmp_path)
+    with StoreReader(tmp_path) as reader:
+        last = list(reader.messages())[-1]
+    return tmp_path, segment, last.commit_log_offset, last.commit_log_offset + last.record_size
+
+
+def cut(segment: Path, position: int, end: int) -> None:
+    """Zeroes what a writer has not copied yet."""
+    with open(segment, "r+b") as file:
+        file.seek(position)
+        file.write(bytes(end - position))
+
+
+@pytest.mark.parametrize("missing", [1, 2, 10, len(PROPERTIES)])
+def test_a_record_without_its_end_is_not_seen_while_somebody_writes(
+    log: tuple[Path, Path, int, int], missing: int
+) -> None:
+    root, segment, start, end = log
+    cut(segment, end - missing, end)
+    (root / "abort").touch()
+    assert bodies(root) == [b"%d" % number for number in range(COUNT - 1)]
+    with StoreReader(root) as reader:
+        assert reader.log_end.offset == start
+        assert reader.log_end.reason == log_walk.NOT_WHOLE
+    assert StoreFiles(LocalStorage(), str(root), "b").log_end() == start
+
+
+def test_a_closed_log_ends_as_it_is(log: tuple[Path, Path, int, int]) -> None:
+    root, segment, _, end = log
+    cut(segment, end - 1, end)
+    assert len(bodies(root)) == COUNT
+    assert StoreFiles(LocalStorage(), str(root), "b").log_end() == end
+
+
+def test_zeros_at_the_end_of_an_older_record_are_its_own(
+    log: tuple[Path, Path, int, int],
+) -> None:
+    root, segment, start, end = log
+    cut(segment, start - 1, start)
+    (root / "abort").touch()
+    assert len(bodies(root)) == COUNT
+    assert StoreFiles(LocalStorage(), str(root), "b").log_end() == end
+
+
+def test_what_was_held_back_is_read_again_when_something_follows(
+    log: tuple[Path, Path, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, segment, start, _ = log
+    whole = segment.read_bytes()
+    cut(segment, start - 10, len(whole))
+    (root / "abort").touch()
+    is_newest = log_walk._is_newest
+
+    def finish_first(*arguments: Any) -> bool:
+        segment.write_bytes(whole)
+        return is_newest(*arguments)
+
+    monkeypatch.setattr(log_walk, "_is_newest", finish_first)
+    with StoreReader(root) as reader:
+        found = [(message.body, message.properties_raw) for message in reader.messages()]
+    assert found == [(b"%d" % number, found[0][1]) for number in range(COUNT)]
+
+
+def test_a_size_that_comes_late_does_not_show_a_record_twice(
+    log: tuple[Path, Path, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _, start, _ = log
+
+    class Late:
+        """The writer stores the last record's size after it was looked at."""
+
+        size = BLANK.size
+
+        @staticmethod
+        def unpack_from(buffer: Any, position: int) -> tuple[int, int]:
+            size, magic = struct.unpack_from(">ii", buffer, position)
+            return (0 if position == start else size), magic
+
+    monkeypatch.setattr(log_walk, "BLANK", Late)
+    assert bodies(root) == [b"%d" % number for number in range(COUNT)]
