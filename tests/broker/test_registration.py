@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from oberth.broker import registration
 from oberth.broker.broker_config import read_configs
 from oberth.broker.broker_controller import Broker
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.namesrv.route_table import RouteTable
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand, create_request
+from oberth.remoting.headers.admin import CreateTopicRequestHeader
 
 SMALL = {
     "brokerName": "broker-a",
@@ -50,6 +58,54 @@ async def test_every_name_server_knows_the_broker_until_it_goes(tmp_path: Path) 
                 assert route.queue_datas[0].write_queue_nums == 2
         for server in (one, two):
             assert server.routes.route("TBW102") is None
+
+
+async def make_topics(broker: Broker, *names: str) -> None:
+    """Code 17 for one name, 18 for several."""
+    client = RemotingClient()
+    try:
+        if len(names) == 1:
+            header = CreateTopicRequestHeader(
+                topic=names[0], default_topic="TBW102", read_queue_nums=1, write_queue_nums=1,
+                perm=6, topic_filter_type="SINGLE_TAG", order=False,
+            )  # fmt: skip
+            request = create_request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        else:
+            listed = [{"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+                      for name in names]  # fmt: skip
+            body = json.dumps({"topicConfigList": listed}).encode()
+            request = RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+        response = await client.invoke(str(broker.address), request, 30)
+        assert response.code == ResponseCode.SUCCESS, response.remark
+    finally:
+        await client.aclose()
+
+
+async def test_name_servers_know_a_topic_when_its_maker_is_answered(tmp_path: Path) -> None:
+    async with name_server() as server, make(tmp_path, server) as broker:
+        for turn in range(5):
+            await make_topics(broker, f"One{turn}")
+            assert server.routes.route(f"One{turn}") is not None
+            await make_topics(broker, f"Two{turn}", f"Three{turn}")
+            assert server.routes.route(f"Three{turn}") is not None
+
+
+async def test_the_maker_of_a_topic_does_not_wait_long_for_a_name_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "ANNOUNCE_WAIT_S", 0.05)
+    async with name_server() as server, make(tmp_path, server) as broker:
+        assert broker.registration is not None
+        reached = asyncio.Event()
+
+        async def never(topics: set[str]) -> None:
+            reached.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(broker.registration, "register_topics", never)
+        await make_topics(broker, "New")
+        assert reached.is_set()
+        assert broker.registration.is_announcing
 
 
 async def test_compressed_registrations(tmp_path: Path) -> None:

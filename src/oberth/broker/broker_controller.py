@@ -101,7 +101,7 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable, Stage
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
 from oberth.remoting.code import RequestCode as Code
-from oberth.remoting.command import create_request
+from oberth.remoting.command import RemotingCommand, create_request
 from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
 from oberth.store.files import FileSystem
 from oberth.store.following_store import FollowingStore
@@ -940,6 +940,24 @@ class Broker:
                 self.store.commit_log.refresh_topic(topic)
         if self.registration is not None:
             self.registration.topics_changed(topics)
+
+    def answer_when_announced(
+        self, channel: Channel, request: RemotingCommand, response: RemotingCommand
+    ) -> RemotingCommand | None:
+        """The response, or None and it is sent as soon as the name servers know what changed.
+
+        Whoever has made a topic may send to it at once, and asks a name server where it is.
+        """
+        registration = self.registration
+        if registration is None or not registration.is_announcing:
+            return response
+
+        async def answer() -> None:
+            await registration.announced()
+            channel.reply(request, response)
+
+        self.start_task(answer())
+        return None
 
     def mapping_changed(self, topic: str) -> None:
         """The mapping of a static topic is another one: everybody who goes by it is told."""

@@ -2,7 +2,8 @@
 
 Every name server gets the full table at the start, every period, and when an incremental
 registration was refused; in between the topics that changed. What is always true: a change of a
-topic is sent after it was written to disk, and a name server that cannot be reached delays nobody.
+topic is sent after it was written to disk. Who makes a topic is answered when the name servers know
+it, or after `ANNOUNCE_WAIT_S`: one that cannot be reached delays nobody for longer.
 RocketMQ: BrokerOuterAPI, BrokerController.registerBrokerAll.
 """
 
@@ -47,6 +48,9 @@ LARGE_TABLE: Final = 500
 RETRY_S: Final = 1.0
 """Seconds until the next attempt while no name server has ever answered."""
 
+ANNOUNCE_WAIT_S: Final = 3.0
+"""Seconds that the answer to who makes a topic waits for the name servers at most."""
+
 
 class Registration:
     """The registrations of one broker.
@@ -60,6 +64,8 @@ class Registration:
         self._client = client
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
+        self._to_announce: asyncio.Future[None] | None = None
+        self._announcing: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._registered: set[str] = set()
         self._complained: set[str] = set()
@@ -79,6 +85,9 @@ class Registration:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         self._task = None
+        if self._to_announce is not None:
+            self._to_announce.set_result(None)
+            self._to_announce = None
         config = self._broker.config
         header = UnRegisterBrokerRequestHeader(
             broker_name=config.broker_name,
@@ -100,6 +109,19 @@ class Registration:
         if self._task is not None:
             self._changed.update(topics)
             self._wake.set()
+            if self._to_announce is None:
+                self._to_announce = asyncio.get_running_loop().create_future()
+
+    async def announced(self) -> None:
+        """Returns when the name servers have heard of every change so far, or it took too long."""
+        announcement = self._to_announce or self._announcing
+        if announcement is not None:
+            await asyncio.wait([announcement], timeout=ANNOUNCE_WAIT_S)
+
+    @property
+    def is_announcing(self) -> bool:
+        """Whether there are changes that the name servers have not heard of."""
+        return self._to_announce is not None or self._announcing is not None
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -110,6 +132,7 @@ class Registration:
                     await self._wake.wait()
             self._wake.clear()
             changed, self._changed = self._changed, set()
+            self._announcing, self._to_announce = self._to_announce, None
             try:
                 if loop.time() >= next_full:
                     await self.register_all()
@@ -118,6 +141,10 @@ class Registration:
                     await self.register_topics(changed)
             except OberthError as error:
                 _LOG.error("registration failed: %s", error)
+            finally:
+                if self._announcing is not None:
+                    self._announcing.set_result(None)
+                    self._announcing = None
 
     def _period_s(self) -> float:
         if not self._registered:

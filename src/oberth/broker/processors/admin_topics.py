@@ -43,9 +43,13 @@ class TopicAdminProcessor:
         self, channel: Channel, requests: list[RemotingCommand]
     ) -> list[RemotingCommand | None]:
         """17: make topics, or change them."""
-        del channel
-        with self._broker.topics_written_once:
-            return [self._create(request) for request in requests]
+        broker = self._broker
+        with broker.topics_written_once:
+            responses = [self._create(request) for request in requests]
+        return [
+            broker.answer_when_announced(channel, request, response)
+            for request, response in zip(requests, responses, strict=True)
+        ]
 
     def _create(self, request: RemotingCommand) -> RemotingCommand:
         try:
@@ -75,9 +79,8 @@ class TopicAdminProcessor:
             return create_response(request, *refusal)
         return create_response(request, ResponseCode.SUCCESS)
 
-    def create_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def create_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """18: make or change several topics; the first that is wrong ends it."""
-        del channel
         try:
             body = TopicConfigList.decode(request.body_bytes(), name="TopicConfigList")
         except ConfigFormatError as error:
@@ -87,7 +90,9 @@ class TopicAdminProcessor:
                 refusal = self._update(topic_config, topic_config.attributes)
                 if refusal is not None:
                     return create_response(request, *refusal)
-        return create_response(request, ResponseCode.SUCCESS)
+        return self._broker.answer_when_announced(
+            channel, request, create_response(request, ResponseCode.SUCCESS)
+        )
 
     def _update(self, topic_config: TopicConfig, changes: dict[str, str]) -> tuple[int, str] | None:
         """Make or change a topic; code and remark if it may not be."""

@@ -97,6 +97,8 @@ class StaticTopicProcessor:
         # Whoever asks next where the queue ends must hear of every message that was taken.
         await self._all_readable()
         broker.static_strays.given_up(topic, led_before - self._led(topic))
+        if broker.registration is not None:
+            await broker.registration.announced()
         return create_response(request, ResponseCode.SUCCESS)
 
     def _led(self, topic: str) -> set[int]:
