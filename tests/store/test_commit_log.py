@@ -120,6 +120,24 @@ def test_a_burst_decodes_to_what_was_put(make: Make) -> None:
         assert log.queue_offset(topic, queue_id) == offset
 
 
+@pytest.mark.parametrize("append_crc", [False, True])
+def test_no_record_ends_in_a_zero(make: Make, append_crc: bool) -> None:
+    log = make(enabled_append_prop_crc=append_crc)
+    raw = b"A\x01a\0"
+    batch = encode_batch([BatchItem(0, b"b", raw)])
+    results = log.append(
+        [
+            MessageExtBrokerInner("t", b"one", properties_raw=raw),
+            MessageExtBrokerInner("t", b"half", properties_raw=raw, sys_flag=TRANSACTION_PREPARED),
+            MessageExtBatch("t", batch),
+        ]
+    )
+    for result in results:
+        message = read(log, result.commit_log_offset)
+        assert not message.ends_in_zeros
+        assert message.properties["A"] == "a\0"
+
+
 @pytest.mark.parametrize("left", [8, 9, 15, 100])
 def test_a_segment_ends_in_a_blank_when_the_next_record_does_not_fit(make: Make, left: int) -> None:
     log = make()

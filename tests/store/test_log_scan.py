@@ -14,7 +14,7 @@ from oberth.formats.message import MAGIC_V1, encode_blank
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.commit_log import CommitLog
 from oberth.store.files import OsFileSystem
-from oberth.store.log_scan import LogEnd, find_log_end, find_record
+from oberth.store.log_scan import NOT_WHOLE, LogEnd, find_log_end, find_record
 from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.messages import MessageExtBrokerInner, PutMessageResult
 from oberth.store.running_flags import RunningFlags
@@ -26,7 +26,9 @@ Write = Callable[..., Written]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    def write_log(count: int = 12, size: int = 300, start_ms: int = 1000) -> Written:
+    def write_log(
+        count: int = 12, size: int = 300, start_ms: int = 1000, properties: bytes = b""
+    ) -> Written:
         queue = MappedFileQueue(OsFileSystem(), [str(tmp_path)], SEGMENT)
         config = MessageStoreConfig(mapped_file_size_commit_log=SEGMENT)
         times = iter(range(start_ms, start_ms + count))
@@ -34,7 +36,10 @@ def write(tmp_path: Path) -> Write:
             OsFileSystem(), config, queue, RunningFlags(), lambda: next(times), lambda _: {}
         )
         results = [
-            log.append([MessageExtBrokerInner("t", bytes([n + 1]) * size)])[0] for n in range(count)
+            log.append(
+                [MessageExtBrokerInner("t", bytes([n + 1]) * size, properties_raw=properties)]
+            )[0]
+            for n in range(count)
         ]
         for segment in queue.segments:
             segment.set_positions(SEGMENT)
@@ -72,6 +77,41 @@ def test_a_torn_last_record_ends_the_log_before_it(write: Write, at: int) -> Non
     assert end.end_offset == last.commit_log_offset
     assert end.stale_end <= last.commit_log_offset + at
     assert end.damages == ()
+
+
+PROPERTIES = b"KEYS\x01" + b"k" * 1200 + b"\x02TAGS\x01a"
+
+
+@pytest.mark.parametrize("lost", [1, 6, 700, len(PROPERTIES)])
+def test_a_last_record_whose_properties_are_torn_is_none(write: Write, lost: int) -> None:
+    queue, results = write(4, properties=PROPERTIES)
+    last = results[-1]
+    poke(queue, last.end_offset - lost, bytes(lost))
+    end = find_log_end(queue, 0, check_crc=True, check_ends=True)
+    assert (end.end_offset, end.record_count) == (last.commit_log_offset, 3)
+    assert end.last_record == results[-2].commit_log_offset
+    assert end.last_store_timestamp == results[-2].store_timestamp
+    assert end.stale_end == last.end_offset - lost
+    # RocketMQ's own records may end so, and nobody can tell.
+    assert scan(queue).end_offset == last.end_offset
+
+
+def test_a_last_record_that_lacks_a_sector_of_its_properties_is_none(write: Write) -> None:
+    queue, results = write(1, properties=PROPERTIES)
+    poke(queue, 1024, bytes(512))
+    end = find_log_end(queue, 0, check_crc=True, check_ends=True)
+    assert (end.end_offset, end.last_record, end.record_count) == (0, -1, 0)
+    assert scan(queue).end_offset == results[0].end_offset
+
+
+def test_a_record_with_torn_properties_before_a_lost_page_is_damage(write: Write) -> None:
+    queue, results = write(6, size=200, properties=PROPERTIES[-20:])
+    hit, gone = results[2], results[3]
+    poke(queue, hit.end_offset - 5, bytes(5 + gone.record_size))
+    end = find_log_end(queue, 0, check_crc=True, check_ends=True)
+    assert end.end_offset == results[-1].end_offset
+    ((start, stop, reason),) = end.damages
+    assert (start, stop, reason) == (hit.commit_log_offset, gone.end_offset, NOT_WHOLE)
 
 
 def test_damage_in_the_middle_keeps_what_follows(write: Write) -> None:

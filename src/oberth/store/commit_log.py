@@ -76,6 +76,7 @@ _LOCK_TIME_ABSURD_MS = 10_000_000
 # The most messages an inner batch may count, and how long what is added to properties can get.
 _INNER_BATCH_MAX = 32767
 _NUMBER_MAX = 20
+_SEPARATOR = b"\x02"  # of properties; RocketMQ 4.9 has one behind the last too
 _ENTRY_MAX = 32
 
 _log = logging.getLogger(__name__)
@@ -372,6 +373,8 @@ class CommitLog:
                 writer.append_special(message, topic)
                 segment_room = writer.room
                 continue
+            if raw[-1:] == b"\0":
+                raw += _SEPARATOR  # a record that ends in a zero looks like a torn one
             properties_length = len(raw)
             if properties_length > PROPERTIES_SIZE_MAX:
                 results.append(PutMessageResult(self.properties_status()))
@@ -637,6 +640,8 @@ class _Burst:
         log = self.log
         sys_flag = message.sys_flag
         raw = message.properties_raw
+        if raw[-1:] == b"\0":
+            raw += _SEPARATOR
         count = 1
         if sys_flag & INNER_BATCH or b"INNER_NUM" in raw:
             number = p.find_property(raw, b"INNER_NUM")
@@ -721,6 +726,8 @@ class _Burst:
             if outer:
                 joint = b"\x02" if properties and properties[-1] != 2 else b""
                 properties = properties + joint + outer
+            if properties[-1:] == b"\0":
+                properties += _SEPARATOR
             if tail:
                 properties = _without(properties, CRC_PROPERTY)
             size = overhead + len(item.body) + len(properties) + tail

@@ -8,6 +8,9 @@ truncates what follows.)
 A record that follows counts only if it was stored no earlier than the last one before the damage.
 RocketMQ truncates without erasing, so behind its end there may be records of an earlier life which
 name their own places too; they are older than what was written since.
+
+No checksum covers topic and properties. After a loss of power the record before the first byte that
+is missing may lack the end of them, and then it was never acknowledged: it counts as damage.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from oberth.formats.message import (
     MAGIC_V1,
     MAGIC_V2,
     DispatchRequest,
+    decode_record,
     read_dispatch_request,
 )
 from oberth.kernels.arguments import CrcMode, ScanEnd
@@ -32,6 +36,9 @@ from oberth.store.mapped_file_queue import MappedFileQueue
 _MAGIC_START = struct.pack(">i", MAGIC_V1)[:3]
 assert struct.pack(">i", MAGIC_V2)[:3] == _MAGIC_START
 _CHUNK_SIZE = 1 << 20
+# What a disk writes whole.
+_SECTOR_SIZE = 512
+NOT_WHOLE = "a record whose properties end in zeros"
 # Records a scan takes at a time.
 _ROWS = 16384
 
@@ -90,7 +97,12 @@ def find_record(
 
 
 def find_log_end(
-    queue: MappedFileQueue, start_offset: int, *, check_crc: bool, not_before_ms: int = 0
+    queue: MappedFileQueue,
+    start_offset: int,
+    *,
+    check_crc: bool,
+    not_before_ms: int = 0,
+    check_ends: bool = False,
 ) -> LogEnd:
     """Walks the log from a record's start to where it ends.
 
@@ -99,6 +111,8 @@ def find_log_end(
         start_offset: where a record starts; a segment's start in doubt.
         check_crc: whether bodies must pass their checksums.
         not_before_ms: store time of the record before ``start_offset``.
+        check_ends: whether a record before bytes that are none must have its properties whole,
+            which no checksum covers. Only for logs whose records never end in a zero.
     """
     end_offset = start_offset
     last_record = -1
@@ -111,7 +125,7 @@ def find_log_end(
     position = start_offset - segments[0].start_offset if segments else 0
     while number < len(segments):
         segment = segments[number]
-        walked = _walk(segment, position, check_crc)
+        walked = _walk(segment, position, check_crc, check_ends)
         if walked.records:
             count += walked.records
             last_record = segment.start_offset + walked.last_position
@@ -146,12 +160,12 @@ class _Walk(NamedTuple):
     reason: str | None  # None: ended by a blank
 
 
-def _walk(segment: MappedFile, position: int, check_crc: bool) -> _Walk:
+def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool) -> _Walk:
     columns = Columns(_ROWS, ("store_timestamp", "record_size"))
     topics = TopicTable()
     crc = CrcMode.STOP if check_crc else CrcMode.NONE
-    last = -1
-    timestamp = 0
+    last = before = -1
+    timestamp = before_timestamp = 0
     records = 0
     while True:
         columns.clear()
@@ -164,12 +178,28 @@ def _walk(segment: MappedFile, position: int, check_crc: bool) -> _Walk:
             row = columns.count - 1
             # Of the last record, not the highest so far: no checksum covers store times, and one
             # flipped bit must not make everything behind it look stale.
-            timestamp = columns.store_timestamp[row]
-            last = position - columns.record_size[row]
+            start = position - columns.record_size[row]
+            before, before_timestamp = last, timestamp
+            if row:
+                before = start - columns.record_size[row - 1]
+                before_timestamp = columns.store_timestamp[row - 1]
+            last, timestamp = start, columns.store_timestamp[row]
         if result.end is ScanEnd.BLANK:
             return _Walk(position, last, timestamp, records, None)
         if result.end is not ScanEnd.FULL:
+            if check_ends and last >= 0 and _lacks_its_end(segment, last, position):
+                return _Walk(last, before, before_timestamp, records - 1, NOT_WHOLE)
             return _Walk(position, last, timestamp, records, result.end.name.lower())
+
+
+def _lacks_its_end(segment: MappedFile, start: int, end: int) -> bool:
+    """Whether a record's last bytes, or a sector of its properties, never reached the disk."""
+    message = decode_record(segment.buffer, start)
+    if message.ends_in_zeros:
+        return True
+    first = -(-(end - len(message.properties_raw)) // _SECTOR_SIZE) * _SECTOR_SIZE
+    sectors = range(first, end - _SECTOR_SIZE + 1, _SECTOR_SIZE)
+    return any(not any(segment.buffer[at : at + _SECTOR_SIZE]) for at in sectors)
 
 
 def _find_following(

@@ -22,12 +22,17 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from oberth.formats.message import Blank, DispatchRequest, read_dispatch_request
+from oberth.formats.message import (
+    BLANK_SIZE_MIN,
+    Blank,
+    DispatchRequest,
+    read_dispatch_request,
+)
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue import QueueExtent
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.index_service import IndexService
-from oberth.store.log_scan import Damage, LogEnd, find_log_end
+from oberth.store.log_scan import NOT_WHOLE, Damage, LogEnd, find_log_end
 from oberth.store.recovery_state import RecoveryState
 
 _log = logging.getLogger(__name__)
@@ -100,7 +105,14 @@ def recover(
     redispatch_from = state.safe_offset if abnormal and trusted and state is not None else None
     queue_end = queues.recover(extents, redispatch_from=redispatch_from)
     scan_from, not_before = _scan_start(log, state if trusted else None, queue_end, abnormal)
-    end = find_log_end(log.queue, scan_from, check_crc=check_crc, not_before_ms=not_before)
+    end = find_log_end(
+        log.queue,
+        scan_from,
+        check_crc=check_crc,
+        not_before_ms=not_before,
+        # What we wrote since that state ends in no zero; of RocketMQ's records nobody knows.
+        check_ends=abnormal and trusted,
+    )
     before = log.queue.max_offset
     if queue_end >= end.end_offset:
         queues.truncate(end.end_offset)
@@ -119,6 +131,8 @@ def recover(
         _log.error(
             "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
         )
+        if damage.reason == NOT_WHOLE:
+            _strike_out(log, damage.start)
     last_record, timestamp = end.last_record, end.last_store_timestamp
     if last_record < 0 and trusted and state is not None and end.end_offset == state.safe_offset:
         last_record, timestamp = state.last_record, state.store_timestamp
@@ -134,6 +148,14 @@ def recover(
         last_record,
         timestamp,
     )
+
+
+def _strike_out(log: CommitLog, offset: int) -> None:
+    """Zeroes the head of what looks like a record, so that nobody takes it for one."""
+    segment = log.queue.find(offset)
+    assert segment is not None
+    position = offset - segment.start_offset
+    segment.erase(position, position + BLANK_SIZE_MIN)
 
 
 def _fits(log: CommitLog, state: RecoveryState) -> bool:

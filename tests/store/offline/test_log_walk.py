@@ -15,6 +15,8 @@ from oberth.spark.store_files import StoreFiles
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline import log_walk
+from oberth.store.offline.log_columns import ColumnReader, Rows
+from oberth.store.offline.log_walk import LogEnd
 from oberth.store.offline.reader import StoreReader
 
 COUNT = 5
@@ -46,6 +48,19 @@ def bodies(root: Path) -> list[bytes]:
         return [message.body for message in reader.messages()]
 
 
+def scanned(root: Path) -> tuple[int, int]:
+    """Records and end of the log, as verify and rebuild see it."""
+    records = 0
+    with StoreReader(root) as reader:
+        for part in ColumnReader(reader.log, ("store_timestamp",)):
+            if isinstance(part, Rows):
+                records += part.columns.count
+            else:
+                assert isinstance(part, LogEnd), part
+                end = part.offset
+    return records, end
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> tuple[Path, Path, int, int]:
     """Root, segment, and where the last record begins and ends."""
@@ -74,6 +89,7 @@ def test_a_record_without_its_end_is_not_seen_while_somebody_writes(
         assert reader.log_end.offset == start
         assert reader.log_end.reason == log_walk.NOT_WHOLE
     assert StoreFiles(LocalStorage(), str(root), "b").log_end() == start
+    assert scanned(root) == (COUNT - 1, start)
 
 
 def test_a_closed_log_ends_as_it_is(log: tuple[Path, Path, int, int]) -> None:
@@ -81,6 +97,7 @@ def test_a_closed_log_ends_as_it_is(log: tuple[Path, Path, int, int]) -> None:
     cut(segment, end - 1, end)
     assert len(bodies(root)) == COUNT
     assert StoreFiles(LocalStorage(), str(root), "b").log_end() == end
+    assert scanned(root) == (COUNT, end)
 
 
 def test_zeros_at_the_end_of_an_older_record_are_its_own(
@@ -91,6 +108,7 @@ def test_zeros_at_the_end_of_an_older_record_are_its_own(
     (root / "abort").touch()
     assert len(bodies(root)) == COUNT
     assert StoreFiles(LocalStorage(), str(root), "b").log_end() == end
+    assert scanned(root) == (COUNT, end)
 
 
 def test_what_was_held_back_is_read_again_when_something_follows(

@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from oberth.formats.message import BLANK
+from oberth.formats.message import BLANK, decode_record
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import find_record, scan
 from oberth.store.offline.log_walk import (
     BODY_FAILS,
+    NOT_WHOLE,
     Damage,
     LogEnd,
     damage_between,
@@ -201,6 +202,9 @@ class ColumnReader:
                         return
                 continue
             bad, reason = outcome
+            if reason == NOT_WHOLE:
+                yield self._end(index, bad, reason)
+                return
             after = self._next_valid(index, min(bad + 1, len(opened)), self._newest)
             if after is None:
                 yield self._end(index, bad, reason)
@@ -301,6 +305,8 @@ class ColumnReader:
             cut_off = None
             if not all_ok and not columns.crc_ok[count - 1]:
                 cut_off = self._trailing(index, opened, columns)
+            elif self.log.in_use:
+                cut_off = self._unfinished(index, opened, columns)
             self._note_times(columns, columns.count)
             self._renumber(columns, scanned)
             if columns.count:
@@ -324,6 +330,23 @@ class ColumnReader:
             return None
         columns.count = row
         return columns.commit_log_offset[row] - base, BODY_FAILS
+
+    def _unfinished(
+        self, index: int, opened: SegmentMap, columns: Columns
+    ) -> tuple[int, str] | None:
+        """Takes off the newest record of the log while its writer may be in the middle of it."""
+        row = columns.count - 1
+        start = columns.commit_log_offset[row] - opened.segment.start
+        end = start + columns.record_size[row]
+        if opened.view[end - 1] or not decode_record(opened.view, start).ends_in_zeros:
+            return None
+        self._note_times(columns, row)
+        if not isinstance(item_at(opened, end)[0], str) or (
+            self._next_valid(index, end, self._newest) is not None
+        ):
+            return None
+        columns.count = row
+        return start, NOT_WHOLE
 
     def _note_times(self, columns: Columns, count: int) -> None:
         """Takes in the store times at the end of some rows, of two records that agree."""
