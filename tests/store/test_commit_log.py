@@ -6,6 +6,7 @@ Against the decoder of `formats.message`, with small segments on a real file sys
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.messages import (
     MessageExtBatch,
     MessageExtBrokerInner,
+    PutMessageResult,
     PutMessageStatus,
 )
 from oberth.store.running_flags import RunningFlag, RunningFlags
@@ -420,3 +422,85 @@ def test_store_times_never_go_back(make: Make) -> None:
     log.last_store_timestamp = 1_900_000_000_000
     result = log.append([MessageExtBrokerInner("t", b"x")])[0]
     assert result.store_timestamp == 1_900_000_000_000
+
+
+def queue_offsets(log: CommitLog) -> list[int]:
+    """The queue offsets of all records, in the order of the log."""
+    found, at = [], log.min_offset
+    while (record := log.select_record(at)) is not None:
+        found.append(decode_record(record).queue_offset)
+        at += len(record)
+        record.release()
+    return found
+
+
+@pytest.mark.parametrize("why", ["hook", "field"])
+def test_a_message_that_raises_takes_no_queue_offset_and_leaves_no_gap(
+    make: Make, why: str
+) -> None:
+    log = make()
+
+    def hook(message: MessageExtBrokerInner) -> MessageExtBrokerInner:
+        if message.body == b"bad":
+            raise ValueError("no")
+        return message
+
+    bad = MessageExtBrokerInner("t", b"bad")
+    if why == "hook":
+        log.put_hooks.append(hook)
+    else:
+        bad.flag = 1 << 40
+    good = MessageExtBrokerInner("t", b"good")
+    with pytest.raises((ValueError, struct.error)):
+        log.append([good, bad, good])
+    assert log.append([good])[0].queue_offset == 1
+    assert queue_offsets(log) == [0, 1]
+
+
+def test_what_one_caller_raises_is_no_business_of_the_others(make: Make) -> None:
+    log = make()
+    good = MessageExtBrokerInner("t", b"good")
+    bad = MessageExtBrokerInner("t", b"bad", flag=1 << 40)
+    large = MessageExtBrokerInner("t", bytes(2000))
+    outcomes: list[PutMessageResult | Exception] = []
+    log.append_each([good, bad, large, bad, good, large, good, bad], outcomes)
+    offsets = [
+        type(outcome) if isinstance(outcome, Exception) else outcome.queue_offset
+        for outcome in outcomes
+    ]
+    # The large ones make the burst go over a segment's end.
+    assert offsets == [0, struct.error, 1, struct.error, 2, 3, 4, struct.error]
+    assert len(log.queue.segments) == 2
+    for outcome in outcomes:
+        if isinstance(outcome, PutMessageResult):
+            record = log.select_record(outcome.commit_log_offset)
+            assert record is not None
+            assert decode_record(record).queue_offset == outcome.queue_offset
+            record.release()
+
+
+def test_an_interrupted_burst_keeps_what_it_has_results_for(make: Make) -> None:
+    log = make()
+    outcomes: list[PutMessageResult | Exception] = []
+
+    def hook(message: MessageExtBrokerInner) -> MessageExtBrokerInner:
+        if message.body == b"third":
+            raise KeyboardInterrupt
+        return message
+
+    log.put_hooks.append(hook)
+    bodies = [b"first", b"second", b"third", b"fourth"]
+    with pytest.raises(KeyboardInterrupt):
+        log.append_each([MessageExtBrokerInner("t", body) for body in bodies], outcomes)
+    assert len(outcomes) == 2
+    assert queue_offsets(log) == [0, 1]
+
+
+def test_an_unwriteable_store_says_so_to_each(make: Make) -> None:
+    log = make()
+    log.flags.set(RunningFlag.NOT_WRITEABLE)
+    outcomes: list[PutMessageResult | Exception] = []
+    log.append_each([MessageExtBrokerInner("t", b"x")] * 2, outcomes)
+    statuses = [outcome.status for outcome in outcomes if isinstance(outcome, PutMessageResult)]
+    assert statuses == [PutMessageStatus.SERVICE_NOT_AVAILABLE] * 2
+    assert outcomes[0] is not outcomes[1]

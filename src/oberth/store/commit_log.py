@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 from zlib import crc32
 
 from oberth.errors import FormatError, StoreFullError
@@ -295,35 +296,86 @@ class CommitLog:
         """Appends messages, each on its own, in order; returns a result for each.
 
         Nothing is flushed. A message that is refused does not keep the others from being stored;
-        when the disk is full, those from that point on get CREATE_MAPPED_FILE_FAILED.
+        when the disk is full, those from that point on get CREATE_MAPPED_FILE_FAILED. Where a
+        message raises (a hook's exception, a field out of range), those before it are stored.
         """
-        if not self.flags.is_writeable:
-            refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
-            return [refused] * len(messages)
-        if self._locked_since and self.is_os_page_cache_busy():
-            busy = PutMessageResult(PutMessageStatus.OS_PAGE_CACHE_BUSY)
-            return [busy] * len(messages)
+        refused = self._refusal()
+        if refused is not None:
+            return [PutMessageResult(refused)] * len(messages)
+        results: list[PutMessageResult] = []
         with self._put_lock:
             since = self._locked_since = time.monotonic()
             try:
-                return self._append(messages)
+                self._append(messages, results)
+            finally:
+                self._locked_since = 0.0
+                self.append_times.add(time.monotonic() - since)
+        return results
+
+    def append_each(
+        self,
+        messages: Sequence[MessageExtBrokerInner],
+        outcomes: list[PutMessageResult | Exception],
+    ) -> None:
+        """Appends messages of several callers in one burst: what one of them raises is its outcome.
+
+        Args:
+            messages: one of each caller.
+            outcomes: empty; gets a result, or the exception, for each, in order. Where the whole
+                call is interrupted (KeyboardInterrupt), it holds those of the messages up to there.
+        """
+        refused = self._refusal()
+        if refused is not None:
+            outcomes += [PutMessageResult(refused) for _ in messages]
+            return
+        with self._put_lock:
+            since = self._locked_since = time.monotonic()
+            try:
+                while len(outcomes) < len(messages):
+                    try:
+                        self._append(messages[len(outcomes) :] if outcomes else messages, outcomes)
+                    except Exception as error:  # noqa: BLE001 - raised again where it belongs
+                        outcomes.append(error)
             finally:
                 self._locked_since = 0.0
                 self.append_times.add(time.monotonic() - since)
 
-    def _append(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
-        """The hot path: about 2 us a message in a burst, half of it packing the header."""
+    def _refusal(self) -> PutMessageStatus | None:
+        """Why nothing is taken now, if so."""
+        if not self.flags.is_writeable:
+            return PutMessageStatus.SERVICE_NOT_AVAILABLE
+        if self._locked_since and self.is_os_page_cache_busy():
+            return PutMessageStatus.OS_PAGE_CACHE_BUSY
+        return None
+
+    def _append(
+        self,
+        messages: Sequence[MessageExtBrokerInner],
+        results: list[PutMessageResult] | list[PutMessageResult | Exception],
+    ) -> None:
+        """Adds a result for each message to ``results``; where one raises, for those before it."""
+        writer = _Burst(self, results, self._now())
+        try:
+            self._encode_all(messages, writer)
+        finally:
+            writer.write()
+
+    def _now(self) -> int:
         now = self._clock_ms()
         if now < self.last_store_timestamp:
             now = self.last_store_timestamp
         self.last_store_timestamp = now
-        results: list[PutMessageResult] = []
+        return now
+
+    def _encode_all(self, messages: Sequence[MessageExtBrokerInner], writer: _Burst) -> None:
+        """The hot path: about 2 us a message in a burst, half of it packing the header."""
+        now = writer.now
+        results = writer.results
         config = self.config
         body_max = config.max_message_size
         record_max = self.record_max
         topics = self._topics
         special = self._special
-        writer = _Burst(self, results, now)
         segment_room = writer.room
         parts = writer.parts
         for message in messages:
@@ -391,25 +443,27 @@ class CommitLog:
             queue_id = message.queue_id
             offsets = topic.offsets
             queue_offset = offsets.get(queue_id, 0)
+            # Before the number is taken: a field out of range raises here.
+            head = _FIXED_V4_PACK(
+                size,
+                topic.magic,
+                crc32(body) & CRC_MASK,
+                queue_id,
+                message.flag,
+                queue_offset,
+                offset,
+                sys_flag,
+                message.born_timestamp,
+                born_host,
+                now,
+                store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_length,
+            )
             offsets[queue_id] = queue_offset + 1
             parts += (
-                _FIXED_V4_PACK(
-                    size,
-                    topic.magic,
-                    crc32(body) & CRC_MASK,
-                    queue_id,
-                    message.flag,
-                    queue_offset,
-                    offset,
-                    sys_flag,
-                    message.born_timestamp,
-                    born_host,
-                    now,
-                    store_host,
-                    message.reconsume_times,
-                    message.prepared_transaction_offset,
-                    body_length,
-                ),
+                head,
                 body,
                 topic.encoded,
                 _LENGTHS[properties_length]
@@ -420,8 +474,6 @@ class CommitLog:
             writer.offset = offset + size
             writer.room = segment_room = writer.room - size
             results.append(PutMessageResult(_PUT_OK, offset, size, queue_offset, now, store_host))
-        writer.write()
-        return results
 
     def _run_hooks(
         self, message: MessageExtBrokerInner
@@ -523,13 +575,19 @@ class _Burst:
         "written",
     )
 
-    def __init__(self, log: CommitLog, results: list[PutMessageResult], now: int) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        results: list[PutMessageResult] | list[PutMessageResult | Exception],
+        now: int,
+    ) -> None:
         self.log = log
-        self.results = results
+        # Exceptions stand before what this burst adds.
+        self.results = cast(list[PutMessageResult], results)
         self.now = now
         self.parts: list[bytes] = []
         self.segment: MappedFile | None = None
-        self.written = 0  # results that need no undoing
+        self.written = len(results)  # results that need no undoing
         self._open(log.queue.last())
 
     def _open(self, segment: MappedFile | None) -> None:
