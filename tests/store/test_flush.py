@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
-from oberth.store import flush
+from oberth.store import group_commit
 from oberth.store.commit_log import CommitLog
 from oberth.store.files import Mapping, OsFileSystem
 from oberth.store.flush import FlushService
@@ -78,7 +78,9 @@ class Rig:
             self.files, config, queue, self.flags, lambda: 1_700_000_000_000, lambda _: {}
         )
         self.flushed_times: list[int] = []
-        self.service = FlushService(config, queue, self.flags, self.flushed_times.append)
+        self.service = FlushService(
+            config, queue, self.flags, self.log.append_each, self.flushed_times.append
+        )
 
     def put(self, body: bytes = b"x") -> int:
         return self.log.append([MessageExtBrokerInner("t", body)])[0].end_offset
@@ -248,7 +250,7 @@ class Callers:
             thread = threading.Thread(target=self._wait, args=(rig.service, rig.put()))
             self.threads.append(thread)
             thread.start()
-        wait_until(lambda: len(rig.service._waiters) == count - 1)
+        wait_until(lambda: len(rig.service.group._waiters) == count - 1)
 
     def _wait(self, service: FlushService, end_offset: int) -> None:
         self.statuses.append(service.wait_durable(end_offset))
@@ -270,15 +272,15 @@ def test_each_woken_caller_wakes_the_next_and_the_last_one_the_next_leader(
     sync_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = sync_rig.service
-    monkeypatch.setattr(flush, "_WAKE_S_MIN", 60.0)
+    monkeypatch.setattr(group_commit, "_WAKE_S_MIN", 60.0)
     answered_left: list[int] = []
-    wake_next = service._wake_next
+    wake_next = service.group._wake_next
 
     def spy() -> None:
-        answered_left.append(len(service._answered))
+        answered_left.append(len(service.group._answered))
         wake_next()
 
-    monkeypatch.setattr(service, "_wake_next", spy)
+    monkeypatch.setattr(service.group, "_wake_next", spy)
     callers = Callers(sync_rig, 10)
     sync_rig.files.gate.set()
     callers.join()
@@ -286,19 +288,19 @@ def test_each_woken_caller_wakes_the_next_and_the_last_one_the_next_leader(
     # The first sync covers its leader alone; the second one's leader begins to wake the others.
     assert answered_left == [0, *range(8, -1, -1)]
     assert sync_rig.files.syncs == 2
-    assert not service._leading
+    assert not service.group._leading
 
 
 def test_callers_are_woken_together_when_their_turn_takes_too_long(
     sync_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = sync_rig.service
-    monkeypatch.setattr(flush, "_WAKE_S_MIN", -60.0)
+    monkeypatch.setattr(group_commit, "_WAKE_S_MIN", -60.0)
     callers = Callers(sync_rig, 10)
     sync_rig.files.gate.set()
     callers.join()
     assert callers.statuses == [PutMessageStatus.PUT_OK] * 10
-    assert not service._leading
+    assert not service.group._leading
     assert service.wait_durable(sync_rig.put()) is PutMessageStatus.PUT_OK
 
 
@@ -319,7 +321,7 @@ def test_a_wait_that_is_interrupted_holds_nobody_up(
 
     def interrupt() -> None:
         if duty == "waits":
-            wait_until(lambda: len(service._waiters) == 3)
+            wait_until(lambda: len(service.group._waiters) == 3)
         else:
             files.entered.wait(10)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -334,5 +336,5 @@ def test_a_wait_that_is_interrupted_holds_nobody_up(
     if callers is not None:
         callers.join()
         assert callers.statuses == [PutMessageStatus.PUT_OK] * 3
-    assert not service._leading
+    assert not service.group._leading
     assert service.wait_durable(sync_rig.put()) is PutMessageStatus.PUT_OK

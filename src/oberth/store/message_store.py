@@ -50,7 +50,8 @@ from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch import CommitLogDispatcher
 from oberth.store.dispatch_state import DispatchState
 from oberth.store.files import FileSystem, OsFileSystem
-from oberth.store.flush import Done, FlushService
+from oberth.store.flush import FlushService
+from oberth.store.group_commit import Done
 from oberth.store.index_repair import rebuild_damaged_files
 from oberth.store.index_service import IndexService
 from oberth.store.mapped_file import MappedFile, TransientStorePool
@@ -166,7 +167,9 @@ class MessageStore:
                 self.files, config, clock_ms=clock_ms, on_full=self._on_index_full
             )
         self.dispatcher = CommitLogDispatcher(config, self.queues, self.index, self.checkpoint)
-        self.flush_service = FlushService(config, queue, self.flags, self._on_flushed)
+        self.flush_service = FlushService(
+            config, queue, self.flags, self._append_each, self._on_flushed
+        )
         self.reput = ReputService(
             self.commit_log, self.dispatcher, self.flags, self._dispatch_limit
         )
@@ -413,17 +416,21 @@ class MessageStore:
         With SYNC_FLUSH the caller still has to wait (`when_durable`, or use `put_messages`) before
         it acknowledges what `needs_wait`.
         """
-        if not self._started:
-            refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
-            return [refused] * len(messages)
-        if self.config.broker_role is BrokerRole.SLAVE:
+        if not self._takes_messages:
             refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
             return [refused] * len(messages)
         results = self.commit_log.append(messages)
+        self._wake_after_append()
+        return results
+
+    @property
+    def _takes_messages(self) -> bool:
+        return self._started and self.config.broker_role is not BrokerRole.SLAVE
+
+    def _wake_after_append(self) -> None:
         self.flush_service.wake()
         if not self._shows_only_flushed:
             self.reput.wake()
-        return results
 
     def needs_wait(self, message: MessageExtBrokerInner, result: PutMessageResult) -> bool:
         """Whether an acknowledgement has to wait, for a sync or for replicas."""
@@ -454,7 +461,18 @@ class MessageStore:
 
     def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Stores one message (or one MessageExtBatch) and waits as flushDiskType says. Blocks."""
+        if self._waits and message.wait_store_ok and self._takes_messages:
+            return self.flush_service.put(message)
         return self.put_messages((message,))[0]
+
+    def _append_each(
+        self,
+        messages: Sequence[MessageExtBrokerInner],
+        outcomes: list[PutMessageResult | Exception],
+    ) -> None:
+        """Appends what callers of `put_message` brought, for the one who syncs for them all."""
+        self.commit_log.append_each(messages, outcomes)
+        self._wake_after_append()
 
     # Getting
 
