@@ -234,6 +234,37 @@ async def test_back_pressure(mq: EmbeddedBroker) -> None:
         await asyncio.gather(*futures)
 
 
+async def test_senders_go_on_together(mq: EmbeddedBroker) -> None:
+    async with Producer(
+        "g", namesrv_addr=mq.namesrv_addr, back_pressure_for_async_send_num=64
+    ) as producer:
+        producer._in_flight = 64
+        waiting = [asyncio.ensure_future(producer._wait_room(1, 60)) for _ in range(6)]
+        await asyncio.sleep(0)
+        for _ in range(3):
+            producer._give_room(0)
+            await asyncio.sleep(0)
+        assert not any(each.done() for each in waiting)
+        producer._give_room(0)  # a sixteenth of the limit: as many go on as there is room for
+        await asyncio.wait(waiting[:4])
+        assert not any(each.done() for each in waiting[4:])
+        producer._in_flight = 0
+        producer._wake_senders(64)
+        await asyncio.gather(*waiting)
+
+
+async def test_a_sender_whose_time_is_over_takes_the_room_there_is(mq: EmbeddedBroker) -> None:
+    async with Producer(
+        "g", namesrv_addr=mq.namesrv_addr, back_pressure_for_async_send_num=64
+    ) as producer:
+        producer._in_flight = 64
+        waiting = asyncio.ensure_future(producer._wait_room(1, 0.01))
+        await asyncio.sleep(0)
+        producer._give_room(0)
+        await waiting
+        producer._in_flight = 0
+
+
 async def test_signed_requests_have_the_fields_of_the_template(mq: EmbeddedBroker) -> None:
     config = ClientConfig(namesrv_addr=mq.namesrv_addr, access_key="me", secret_key="secret")
     async with Producer("g", config=config) as producer:

@@ -76,6 +76,9 @@ NAMESRV_URL_INTERVAL_S: Final = 120.0
 HEARTBEAT_AFTER_LOSS_S: Final = 0.2
 """How soon after a lost connection the broker is told again who we are."""
 
+READ_REST_S: Final = 0.001
+"""How long answers gather when hundreds are expected and they come one by one."""
+
 REBALANCE_PAUSE_S: Final = 0.02
 """Notices that come together make one rebalance."""
 
@@ -189,7 +192,7 @@ class ClientInstance:
         self.remoting = RemotingClient(
             self._processors(),
             ClientOptions(
-                channel=ChannelOptions(proxy_protocol=False),
+                channel=ChannelOptions(proxy_protocol=False, read_rest_s=READ_REST_S),
                 connect_timeout_s=config.connect_timeout_ms / 1000,
                 timeout_s=config.mq_client_api_timeout_ms / 1000,
                 tls_context=config.tls_context,

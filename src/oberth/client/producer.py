@@ -22,6 +22,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import msgspec
+
 from oberth.client.config import ClientConfig, fast_address
 from oberth.client.fault_latency import LatencyFaultTolerance
 from oberth.client.instance import ClientInstance, now_ms
@@ -79,76 +81,40 @@ TRACEPARENT: Final = "traceparent"
 
 MAX_MESSAGE_SIZE: Final = 4 * 1024 * 1024
 
+ROOM_WANTED_MAX: Final = 64
+"""Sends that wait for room go on when there is room for so many (a sixteenth of few)."""
+
+_SEND: Final = RequestCode.SEND_MESSAGE_V2
+_KINDS: Final = frozenset({p.TRANSACTION_PREPARED, p.MESSAGE_TYPE})
 _STATUSES: Final = {status.value: status for status in SendStatus}
 
 
-class _Outgoing:
+class _Outgoing(msgspec.Struct):
     """A message made ready, for all attempts to send it."""
 
-    __slots__ = (
-        "body",
-        "born_ms",
-        "code",
-        "flag",
-        "message",
-        "msg_id",
-        "properties",
-        "properties_json",
-        "sys_flag",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        code: RequestCode,
-        topic: str,
-        body: bytes,
-        sys_flag: int,
-        flag: int,
-        properties: str,
-        msg_id: str,
-        message: Message | Sequence[Message],
-        born_ms: int,
-    ) -> None:
-        self.born_ms = born_ms
-        self.code = code
-        self.topic = topic
-        self.body = body
-        self.sys_flag = sys_flag
-        self.flag = flag
-        self.properties = properties
-        self.properties_json = properties_json(properties)
-        self.msg_id = msg_id
-        self.message = message
+    code: RequestCode
+    topic: str
+    body: bytes
+    sys_flag: int
+    flag: int
+    properties: str
+    properties_json: bytes
+    msg_id: str
+    message: Message | Sequence[Message]
+    born_ms: int
 
 
-class _PendingSend:
+class _PendingSend(msgspec.Struct):
     """One attempt on its way; called with the response or the error."""
 
-    __slots__ = (
-        "addr", "channel", "future", "outgoing", "producer", "queue", "retries",
-        "started",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        producer: Producer,
-        outgoing: _Outgoing,
-        queue: MessageQueue,
-        addr: str,
-        channel: Channel,
-        future: asyncio.Future[SendResult],
-        started: float,
-        retries: int,
-    ) -> None:
-        self.producer = producer
-        self.outgoing = outgoing
-        self.queue = queue
-        self.addr = addr
-        self.channel = channel
-        self.future = future
-        self.started = started
-        self.retries = retries
+    producer: Producer
+    outgoing: _Outgoing
+    queue: MessageQueue
+    addr: str
+    channel: Channel
+    future: asyncio.Future[SendResult]
+    started: float
+    retries: int
 
     def __call__(self, response: RemotingCommand | None, error: Exception | None) -> None:
         producer = self.producer
@@ -273,6 +239,7 @@ class Producer:
         self._faults = LatencyFaultTolerance() if send_latency_fault_enable else None
         self._trace: TraceDispatcher | None = None
         self._watched = send_latency_fault_enable
+        self._traceparent = self.config.traceparent
         self._instance: ClientInstance | None = None
         self._topics: set[str] = set()
         self._templates: dict[tuple[MessageQueue, RequestCode], SendTemplate] = {}
@@ -860,22 +827,24 @@ class Producer:
         if msg_id is None:
             assert self._instance is not None
             msg_id = properties[p.UNIQ_KEY] = self._instance.unique_ids.next_id(born_ms)
-        if self.config.traceparent is not None:
+        if self._traceparent is not None:
             self._add_traceparent(properties)
-        if properties.get(p.TRANSACTION_PREPARED) == "true":
-            sys_flag |= TRANSACTION_PREPARED
-        code = (
-            RequestCode.SEND_REPLY_MESSAGE_V2
-            if properties.get(p.MESSAGE_TYPE) == REPLY_MESSAGE
-            else RequestCode.SEND_MESSAGE_V2
-        )
+        code = _SEND
+        if not _KINDS.isdisjoint(properties):
+            if properties.get(p.TRANSACTION_PREPARED) == "true":
+                sys_flag |= TRANSACTION_PREPARED
+            if properties.get(p.MESSAGE_TYPE) == REPLY_MESSAGE:
+                code = RequestCode.SEND_REPLY_MESSAGE_V2
         text = encode_message_properties(properties)
-        return _Outgoing(code, msg.topic, body, sys_flag, msg.flag, text, msg_id, msg, born_ms)
+        return _Outgoing(
+            code, msg.topic, body, sys_flag, msg.flag, text, properties_json(text),
+            msg_id, msg, born_ms,
+        )  # fmt: skip
 
     def _add_traceparent(self, properties: dict[str, str]) -> None:
-        assert self.config.traceparent is not None
+        assert self._traceparent is not None
         if TRACEPARENT not in properties:
-            context = self.config.traceparent()
+            context = self._traceparent()
             if context:
                 properties[TRACEPARENT] = context
 
@@ -904,7 +873,7 @@ class Producer:
             msg_id = properties.get(p.UNIQ_KEY)
             if msg_id is None:
                 msg_id = properties[p.UNIQ_KEY] = next_id(born_ms)
-            if self.config.traceparent is not None:
+            if self._traceparent is not None:
                 self._add_traceparent(properties)
             ids.append(msg_id)
             items.append(
@@ -925,6 +894,7 @@ class Producer:
             0,
             0,
             text,
+            properties_json(text),
             ",".join(ids),
             msgs,
             born_ms,
@@ -946,6 +916,8 @@ class Producer:
                     self._room_waiters.append(waiter)
                     await waiter
         except TimeoutError:
+            if self._has_room(size):
+                return
             raise RemotingTooMuchRequestError(
                 f"{self._in_flight} messages with {self._in_flight_bytes} bytes on their way, "
                 f"allowed {self.back_pressure_for_async_send_num} with "
@@ -955,12 +927,21 @@ class Producer:
     def _give_room(self, size: int) -> None:
         self._in_flight -= 1
         self._in_flight_bytes -= size
+        if self._room_waiters:
+            # A broker that answers one by one would otherwise have each answer wake a sender for
+            # one message and one write; a few answers later the same wake-up pays for them all.
+            allowed = self.back_pressure_for_async_send_num
+            room = allowed - self._in_flight
+            if room >= min(allowed // 16, ROOM_WANTED_MAX):
+                self._wake_senders(room)
+
+    def _wake_senders(self, count: int) -> None:
         waiters = self._room_waiters
-        while waiters:
+        while waiters and count > 0:
             waiter = waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-                break
+                count -= 1
 
     # -------------------------------------------------------------------------------------- outcome
 

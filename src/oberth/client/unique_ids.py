@@ -35,7 +35,7 @@ class UniqueIds:
         ip: of this machine, IPv4 or IPv6.
     """
 
-    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix")
+    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix", "_stem", "_stem_ms")
 
     def __init__(self, ip: str) -> None:
         self._prefix = unique_id_prefix(
@@ -44,17 +44,19 @@ class UniqueIds:
         self._counter = itertools.count()
         self._month_start_ms = 0
         self._month_end_ms = -1
+        self._stem = ""  # of all ids of one millisecond
+        self._stem_ms = -1
 
     def next_id(self, now_ms: int) -> str:
         """A new id at a time."""
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._month_start_ms = month_start_ms(now_ms)
-            self._month_end_ms = next_month_start_ms(self._month_start_ms)
-        return "%s%08X%04X" % (  # noqa: UP031 - half the time of an f-string with formats
-            self._prefix,
-            now_ms - self._month_start_ms & 0xFFFFFFFF,
-            next(self._counter) & 0xFFFF,
-        )
+        if now_ms != self._stem_ms:
+            if not self._month_start_ms <= now_ms < self._month_end_ms:
+                self._month_start_ms = month_start_ms(now_ms)
+                self._month_end_ms = next_month_start_ms(self._month_start_ms)
+            self._stem_ms = now_ms
+            self._stem = f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}"
+        # Half the time of an f-string with formats.
+        return "%s%04X" % (self._stem, next(self._counter) & 0xFFFF)  # noqa: UP031
 
 
 UNIQUE_ID_LENGTHS: Final = (32, 56)

@@ -50,6 +50,12 @@ _LOG: Final = logging.getLogger("oberth.remoting")
 JOIN_SIZE_MAX: Final = 128 * 1024
 """Bytes up to which the pieces of a write are joined; above, they are handed over as they are."""
 
+REST_OPEN_MIN: Final = 256
+"""Open requests from which on a channel may rest between two reads; see ``read_rest_s``."""
+
+REST_BURST_MAX: Final = 16
+"""Commands of one read from which on it does not: the peer's answers come in bursts anyway."""
+
 TIMER_GRAIN_S: Final = 0.01
 """Time-outs of requests are looked at no more often than this."""
 
@@ -68,6 +74,9 @@ class ChannelOptions:
         idle_timeout_s: seconds without a byte in either direction before the channel is closed;
             0 never closes.
         proxy_protocol: whether a PROXY header may give the peer's address (servers only).
+        read_rest_s: seconds without reading after a read that brought few answers while many are
+            expected; 0: reads at once. For clients: a broker that answers one by one would wake us
+            for each answer, which costs several times what the answer itself does.
     """
 
     frame_size_max: int = FRAME_SIZE_MAX
@@ -78,6 +87,7 @@ class ChannelOptions:
     open_request_max: int = 65535
     idle_timeout_s: float = 120.0
     proxy_protocol: bool = True
+    read_rest_s: float = 0.0
 
     def __post_init__(self) -> None:
         assert self.write_low_bytes < self.write_high_bytes
@@ -156,6 +166,8 @@ class Channel(asyncio.Protocol):
         self._flush_scheduled = False
         self._write_paused = False
         self._read_paused = False
+        self._resting = False
+        self._rest_s = options.read_rest_s
         self._drained: asyncio.Future[None] | None = None
         self._closed = self._loop.create_future()
         self._closing = False
@@ -224,6 +236,15 @@ class Channel(asyncio.Protocol):
             finally:
                 self._corked = False
                 self._flush()
+            if (
+                self._rest_s
+                and len(commands) < REST_BURST_MAX
+                and len(self._open_requests) >= REST_OPEN_MIN
+                and not self._resting
+            ):
+                self._resting = True
+                self._update_reading()
+                self._loop.call_later(self._rest_s, self._end_rest)
         if self._connection.failure is not None:
             raise self._connection.failure
         if self._budget is not None and self._connection.pending_size != self._budgeted:
@@ -317,13 +338,17 @@ class Channel(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        stop = self._write_paused or self.in_work > self._options.in_work_max
+        stop = self._write_paused or self._resting or self.in_work > self._options.in_work_max
         if stop and not self._read_paused:
             self._read_paused = True
             transport.pause_reading()
         elif self._read_paused and not stop:
             self._read_paused = False
             transport.resume_reading()
+
+    def _end_rest(self) -> None:
+        self._resting = False
+        self._update_reading()
 
     def work_started(self, count: int) -> None:
         """Requests were queued; stops reading when there are too many."""
