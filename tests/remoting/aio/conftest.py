@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from oberth.remoting.aio.client import ClientOptions, RemotingClient
 from oberth.remoting.aio.loop import loop_factory
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
+
+BOUND_S = 100.0
+"""For what must happen: only a test that hangs takes so long."""
 
 StartServer = Callable[..., Awaitable[RemotingServer]]
 StartClient = Callable[..., RemotingClient]
@@ -58,7 +62,7 @@ async def start_client(stack: AsyncExitStack) -> StartClient:
 
     async def close_all() -> None:
         for client in clients:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(BOUND_S):
                 await client.aclose()
 
     stack.push_async_callback(close_all)
@@ -66,6 +70,7 @@ async def start_client(stack: AsyncExitStack) -> StartClient:
     def start(
         processors: ProcessorTable | None = None, options: ClientOptions | None = None
     ) -> RemotingClient:
+        options = replace(options or ClientOptions(), connect_timeout_s=BOUND_S, timeout_s=BOUND_S)
         clients.append(RemotingClient(processors, options))
         return clients[-1]
 

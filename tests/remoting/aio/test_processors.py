@@ -14,6 +14,9 @@ from oberth.remoting.aio.processors import ProcessorTable, Stage, error_response
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 
+BOUND_S = 100.0
+"""For what must happen: only a test that hangs takes so long."""
+
 
 class FakeChannel:
     """Keeps what is replied, and counts what is at work."""
@@ -35,7 +38,7 @@ class FakeChannel:
         self.changed.set()
 
     async def wait_replies(self, count: int) -> dict[int, RemotingCommand]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND_S):
             while len(self.replies) < count:
                 self.changed.clear()
                 await self.changed.wait()
@@ -93,7 +96,7 @@ async def test_a_waiting_request_expires_while_the_worker_hangs(channel: Any) ->
     release = threading.Event()
 
     def hang(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        assert release.wait(10)
+        assert release.wait(BOUND_S)
         return create_response(request, 0)
 
     stage = Stage("hung", threads=1, wait_ms_max=20)
@@ -109,7 +112,7 @@ async def test_a_waiting_request_expires_while_the_worker_hangs(channel: Any) ->
 async def test_no_answer_is_an_answer(channel: Any) -> None:
     stage = Stage("silent", threads=1)
     stage.submit(channel, requests(1), lambda channel, request: None)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND_S):
         while channel.in_work:
             channel.changed.clear()
             await channel.changed.wait()
@@ -131,7 +134,7 @@ async def test_closing_cancels_tasks_that_do_not_end(
     stage = Stage("stuck", tasks=1)
     stage.submit(channel, requests(2), never)
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND_S):
         await stage.aclose(grace_s=0.01)
     assert cancelled.is_set()
     assert "stage stuck: 1 requests at work and 1 waiting given up" in caplog.text
