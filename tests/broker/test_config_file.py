@@ -27,6 +27,14 @@ def test_the_predecessor_is_kept(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+def test_bytes_made_earlier_do_not_replace_later_ones(tmp_path: Path) -> None:
+    file = ConfigFile(tmp_path / "x.json")
+    earlier = file.turn()
+    file.write_document({"a": 2})
+    file.write(b'{"a":1}', turn=earlier)
+    assert load(file) == {"a": 2}
+
+
 @pytest.mark.parametrize("damage", [b"", b"   ", b'{"a":', None])
 def test_the_back_up_is_read_when_the_file_is_not(tmp_path: Path, damage: bytes | None) -> None:
     file = ConfigFile(tmp_path / "x.json")

@@ -139,6 +139,23 @@ def test_the_file_is_made_anew_only_where_it_changed() -> None:
     assert document["pullOffsetTable"] == {"T@G": {0: 9}}
 
 
+def test_entries_are_made_a_few_at_a_time() -> None:
+    offsets = ConsumerOffsets()
+    for number in range(5):
+        offsets.commit(f"G{number}", 'qu"ote', 0, number, 1)
+    offsets.commit_pull("G", "T", 3, 9)
+    assert [offsets.prepare(2) for _ in range(3)] == [True, True, False]
+    document = parse_config(offsets.encode())
+    assert document["offsetTable"] == {f'qu"ote@G{number}': {0: number} for number in range(5)}
+    assert document["pullOffsetTable"] == {"T@G": {3: 9}}
+    table = {"T@G": {0: 1, 12: 2}, "U@G": {}}
+    offsets = ConsumerOffsets()
+    offsets.read({"offsetTable": table})
+    offsets.prepare(9)
+    whole = {"dataVersion": offsets.data_version.to_json(), "offsetTable": table}
+    assert parse_config(offsets.encode()) == {**whole, "pullOffsetTable": {}}
+
+
 @pytest.mark.parametrize("document", [[], {"offsetTable": {"T": {"0": 1}}}, {"offsetTable": 3},
                                       {"offsetTable": {"T@G@H": {"0": 1}}},
                                       {"offsetTable": {"T@G": {"0": "x"}}}])  # fmt: skip

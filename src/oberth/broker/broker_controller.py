@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
@@ -125,6 +126,10 @@ BULK_DISPATCH_BYTES: Final = 6 * 1024
 """Appended bytes from which the compiled kernels dispatch: 130 us for any number of messages, where
 one by one takes 11 us each (128-byte bodies, two cores shared with the clients)."""
 
+OFFSETS_AT_A_TIME: Final = 250
+CONFIGS_AT_A_TIME: Final = 20
+"""Entries of a table that are made text in one turn of the loop: a millisecond."""
+
 TRANSACTION_STEP_PAUSE_S: Final = 0.005
 """Between two steps of a transaction check, so that sends go on."""
 
@@ -180,6 +185,25 @@ class TopicsWrittenOnce:
     def __exit__(self, *_: object) -> None:
         self.is_held = False
         self._broker.write_topics_if_held()
+
+
+class TopicsWrittenSoon:
+    """What becomes of topics within is written within a second, and answered before.
+
+    ``with broker.topics_written_soon:`` for topics that whoever needs them makes again: a kill may
+    forget them.
+    """
+
+    __slots__ = ("is_held",)
+
+    def __init__(self) -> None:
+        self.is_held = False
+
+    def __enter__(self) -> None:
+        self.is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_held = False
 
 
 class Broker:
@@ -242,6 +266,7 @@ class Broker:
         self._files_written: set[ConfigFile] = set()
         self._loading = True
         self.topics_written_once = TopicsWrittenOnce(self)
+        self.topics_written_soon = TopicsWrittenSoon()
         self._topics_unwritten = False
 
         self.stats = BrokerStats(config.broker_cluster_name, self.started_at_ms)
@@ -576,7 +601,9 @@ class Broker:
         if not self._loading:
             self.transactions.flush()
             self.store.dispatch_nowait()
-            self._write_offsets(self.offsets.encode())
+            self._write_offsets(*self._encoded_offsets())
+            self._write_topics()
+            self._write_groups()
             self._delay_file.write_document(self.schedule.to_body(), sync=True)
             self._delay_progress.remove()
             self._sync_files()
@@ -908,7 +935,7 @@ class Broker:
             self.start_task(self._check_transactions())
 
     def _on_second(self, now_ms: int) -> None:
-        if self.offsets.is_urgent:
+        if self.offsets.is_urgent or self.groups.is_dirty or self.topics.is_dirty:
             self._persist_soon()
         self.stats.on_time(now_ms)
         self.rates.sample(now_ms, self.stats.broker_put.value, self.stats.broker_get.value, 0)
@@ -933,7 +960,7 @@ class Broker:
             return
         if self.topics_written_once.is_held:
             self._topics_unwritten = True
-        else:
+        elif not self.topics_written_soon.is_held:
             self._write_topics()
         for topic in topics:
             if topic in self.topics:
@@ -991,10 +1018,10 @@ class Broker:
         self._groups_file.write(self.groups.encode())
         self._files_written.add(self._groups_file)
 
-    def _write_offsets(self, data: bytes) -> None:
+    def _write_offsets(self, data: bytes, turn: int) -> None:
         # Offsets must not be newer than the messages they count: see _clamp_offsets.
         self.store.flush()
-        self._offsets_file.write(data, sync=True)
+        self._offsets_file.write(data, sync=True, turn=turn)
 
     def _sync_files(self) -> None:
         """Bring files to the disk that were written without waiting for it."""
@@ -1004,36 +1031,65 @@ class Broker:
 
     def _persist_soon(self) -> None:
         """Write tables that changed, in a thread."""
-        if self._persisting:
-            return
-        offsets = self.offsets.encode() if self.offsets.is_dirty else None
-        delays = None
-        if self.schedule.is_dirty:
-            self.schedule.is_dirty = False
-            delays = self.schedule.to_body()
-        if offsets is None and delays is None and not self._files_written:
+        if self._persisting or not (
+            self.offsets.is_dirty
+            or self.groups.is_dirty
+            or self.topics.is_dirty
+            or self.schedule.is_dirty
+            or self._files_written
+        ):
             return
         self._persisting = True
-        self.start_task(self._persist(offsets, delays))
+        self.start_task(self._persist())
 
-    async def _persist(self, offsets: bytes | None, delays: dict[str, Any] | None) -> None:
-        def write() -> None:
-            if offsets is not None:
-                self._write_offsets(offsets)
-            if delays is not None:
-                # What was delivered must be on the disk before the file passes it.
-                self.store.flush()
-                self._delay_file.write_document(delays, sync=True)
-            self._sync_files()
-
+    async def _persist(self) -> None:
         try:
-            await asyncio.to_thread(write)
+            await self._write_changed()
         except OSError as error:
             _LOG.error("config could not be written: %s", error)
             self.offsets.is_dirty = True
+            self.groups.is_dirty = True
+            self.topics.is_dirty = True
             self.schedule.is_dirty = True
         finally:
             self._persisting = False
+
+    async def _write_changed(self) -> None:
+        # Entries are made text a few at a time: requests go first.
+        for prepare, count in (
+            (self.offsets.prepare, OFFSETS_AT_A_TIME),
+            (self.groups.prepare, CONFIGS_AT_A_TIME),
+            (self.topics.prepare, CONFIGS_AT_A_TIME),
+        ):
+            while prepare(count):  # noqa: ASYNC110 - a turn for requests, nothing to wait for
+                await asyncio.sleep(0)
+        writes: list[Callable[[], None]] = []
+        if self.offsets.is_dirty:
+            writes.append(partial(self._write_offsets, *self._encoded_offsets()))
+        if self.groups.is_dirty:
+            groups, turn = self.groups.encode(), self._groups_file.turn()
+            writes.append(partial(self._groups_file.write, groups, sync=True, turn=turn))
+        if self.topics.is_dirty:
+            topics, turn = self.topics.encode(), self._topics_file.turn()
+            writes.append(partial(self._topics_file.write, topics, sync=True, turn=turn))
+        if self.schedule.is_dirty:
+            self.schedule.is_dirty = False
+            writes.append(partial(self._write_delays, self.schedule.to_body()))
+
+        def write() -> None:
+            for each in writes:
+                each()
+            self._sync_files()
+
+        await asyncio.to_thread(write)
+
+    def _encoded_offsets(self) -> tuple[bytes, int]:
+        return self.offsets.encode(), self._offsets_file.turn()
+
+    def _write_delays(self, delays: dict[str, Any]) -> None:
+        # What was delivered must be on the disk before the file passes it.
+        self.store.flush()
+        self._delay_file.write_document(delays, sync=True)
 
     # ------------------------------------------------------------------------------ transactions
 

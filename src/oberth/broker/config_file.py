@@ -6,6 +6,7 @@
 
 What is always true: at any instant at least one of NAME and NAME.bak is complete, so a crash loses
 at most the last write. With ``sync`` the file's bytes are on the disk before it takes its name.
+A write that was made ready before another one never replaces it, however late its thread comes.
 RocketMQ: ConfigManager, MixAll.string2File.
 """
 
@@ -30,12 +31,14 @@ from oberth.formats.config_json import (
 class ConfigFile:
     """One configuration file and its back-up."""
 
-    __slots__ = ("_lock", "back_up", "path")
+    __slots__ = ("_lock", "_turn", "_written", "back_up", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.back_up = path.with_name(path.name + ".bak")
-        self._lock = threading.Lock()  # guards NAME.tmp: the last write meets a periodic one
+        self._lock = threading.Lock()  # guards NAME.tmp and _written: writes of two threads meet
+        self._turn = 0
+        self._written = 0
 
     def load(self, read: Callable[[Any], None]) -> bool:
         """Give the newest readable document to ``read``; False if there is none yet.
@@ -71,11 +74,28 @@ class ConfigFile:
             raise first_error
         return False
 
-    def write(self, data: bytes, *, sync: bool = False) -> None:
-        """Replace the file; what was there becomes the back-up."""
+    def turn(self) -> int:
+        """The number of a write, taken when its bytes are made; see `write`."""
+        self._turn += 1
+        return self._turn
+
+    def write(self, data: bytes, *, sync: bool = False, turn: int | None = None) -> None:
+        """Replace the file; what was there becomes the back-up.
+
+        Args:
+            data: the whole file.
+            sync: whether to wait for the disk.
+            turn: of bytes that were made earlier, on another thread: nothing is written if what was
+                made after them has been written meanwhile.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(self.path.name + ".tmp")
+        if turn is None:
+            turn = self.turn()
         with self._lock:
+            if turn < self._written:
+                return
+            self._written = turn
             with open(new, "wb") as file:
                 file.write(data)
                 if sync:

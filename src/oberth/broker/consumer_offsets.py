@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from oberth.broker.config_file import document_bytes, entry_text
+from oberth.broker.config_file import document_bytes
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_files import GROUP_SEPARATOR as SEPARATOR
 from oberth.formats.config_files import ConsumerOffsets as OffsetsFile
 from oberth.formats.config_files import split_offset_key
+from oberth.formats.config_json import format_config
 from oberth.formats.data_version import DataVersion
 
 _OFFSETS: Final = "offsetTable"
@@ -198,6 +199,24 @@ class ConsumerOffsets:
 
     # ------------------------------------------------------------------------- consumerOffset.json
 
+    def prepare(self, count: int) -> bool:
+        """Make up to ``count`` changed entries text, 3 us each; False if none is left.
+
+        For who must not be held up by the first offsets of thousands of groups.
+        """
+        for dirty, table, entries in self._texts():
+            while dirty and count > 0:
+                count -= 1
+                key = dirty.pop()
+                entries[key] = _entry_text(key, table[key])
+        return bool(self._dirty or self._dirty_pulls)
+
+    def _texts(self) -> tuple[tuple[set[str], dict[str, dict[int, int]], dict[str, str]], ...]:
+        return (
+            (self._dirty, self._offsets, self._entries),
+            (self._dirty_pulls, self._pull_offsets, self._pull_entries),
+        )
+
     def to_body(self) -> dict[str, Any]:
         """Everything, as 43 gives it to slaves. RocketMQ: ConsumerOffsetSerializeWrapper."""
         return {
@@ -208,12 +227,9 @@ class ConsumerOffsets:
 
     def encode(self) -> bytes:
         """The file's bytes. What changed since the last call is made text anew."""
-        for dirty, table, entries, name in (
-            (self._dirty, self._offsets, self._entries, _OFFSETS),
-            (self._dirty_pulls, self._pull_offsets, self._pull_entries, _PULL_OFFSETS),
-        ):
+        for dirty, table, entries in self._texts():
             for key in dirty:
-                entries[key] = entry_text(name, key, table[key])
+                entries[key] = _entry_text(key, table[key])
             dirty.clear()
         self.is_dirty = self.is_urgent = False
         return document_bytes(
@@ -241,3 +257,11 @@ class ConsumerOffsets:
         self._pull_entries.clear()
         self._dirty = set(self._offsets)
         self._dirty_pulls = set(self._pull_offsets)
+
+
+def _entry_text(key: str, queues: dict[int, int]) -> str:
+    """`config_file.entry_text` for offsets, in half of its time."""
+    if not queues:
+        return f"\n\t\t{format_config(key)}:{{}}"
+    offsets = ",".join([f"\n\t\t\t{queue_id}:{offset}" for queue_id, offset in queues.items()])
+    return f"\n\t\t{format_config(key)}:{{{offsets}\n\t\t}}"

@@ -1,7 +1,9 @@
 """SubscriptionGroups: the consumer groups a broker knows, in subscriptionGroup.json.
 
-What is always true: every name has passed ``formats.names``; every change has a new data version
-and is written before it is answered. RocketMQ: SubscriptionGroupManager, SubscriptionGroupConfig.
+What is always true: every name has passed ``formats.names``; every change has a new data version,
+and one that an administrator makes is written before it is answered. A group that its first use
+makes is written within a second: a kill before that forgets what the next use makes again.
+RocketMQ: SubscriptionGroupManager, SubscriptionGroupConfig.
 """
 
 from __future__ import annotations
@@ -46,8 +48,12 @@ class SubscriptionGroups:
 
     Args:
         config: whether groups are made at their first use.
-        on_change: called after every change with the names that were made, changed or deleted.
+        on_change: called after every change that has to be written at once, with the names that
+            were made, changed or deleted.
         clock_ms: the time of data versions.
+
+    Attributes:
+        is_dirty: whether anything changed since `encode`.
     """
 
     __slots__ = (
@@ -60,6 +66,7 @@ class SubscriptionGroups:
         "_table",
         "data_version",
         "has_light_groups",
+        "is_dirty",
     )
 
     def __init__(
@@ -77,6 +84,7 @@ class SubscriptionGroups:
         self._dirty: set[str] = set()
         self.data_version = DataVersion()
         self.has_light_groups = False
+        self.is_dirty = False
 
     def __len__(self) -> int:
         return len(self._table)
@@ -115,7 +123,9 @@ class SubscriptionGroups:
             return None
         made = SubscriptionGroupConfig(group_name=group)
         self._put(made)
-        self._changed([group])
+        # Not on_change: thousands of groups come at once when consumers are first pointed here,
+        # and a file that is written for each of them stops the broker for seconds.
+        self._renew_version()
         return made
 
     def add_system_groups(self) -> None:
@@ -223,8 +233,12 @@ class SubscriptionGroups:
         self._table[name] = group
         self._dirty.add(name)
 
-    def _changed(self, groups: list[str]) -> None:
+    def _renew_version(self) -> None:
         self.data_version = self.data_version.next(self._clock_ms())
+        self.is_dirty = True
+
+    def _changed(self, groups: list[str]) -> None:
+        self._renew_version()
         self._on_change(groups)
 
     def to_body(self) -> dict[str, Any]:
@@ -235,11 +249,18 @@ class SubscriptionGroups:
             _TABLE: {name: group.to_json() for name, group in self._table.items()},
         }
 
+    def prepare(self, count: int) -> bool:
+        """Make up to ``count`` changed entries text, 40 us each; False if none is left."""
+        while self._dirty and count > 0:
+            count -= 1
+            group = self._dirty.pop()
+            self._entries[group] = entry_text(_TABLE, group, self._table[group].to_json())
+        return bool(self._dirty)
+
     def encode(self) -> bytes:
         """The file's bytes. What changed since the last call is made text anew."""
-        for group in self._dirty:
-            self._entries[group] = entry_text(_TABLE, group, self._table[group].to_json())
-        self._dirty.clear()
+        self.prepare(len(self._dirty))
+        self.is_dirty = False
         return document_bytes(
             {"dataVersion": self.data_version.to_json(), _FORBIDDEN: self._forbidden},
             ((_TABLE, self._entries.values()),),

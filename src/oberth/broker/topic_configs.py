@@ -107,6 +107,9 @@ class TopicConfigs:
         config: for the topics that a broker makes at start, and for automatic creation.
         on_change: called after every change with the names that were made, changed or deleted.
         clock_ms: the time of data versions.
+
+    Attributes:
+        is_dirty: whether anything changed since `encode`.
     """
 
     __slots__ = (
@@ -117,6 +120,7 @@ class TopicConfigs:
         "_on_change",
         "_table",
         "data_version",
+        "is_dirty",
         "light_topic",
         "system_topics",
     )
@@ -134,6 +138,7 @@ class TopicConfigs:
         self._entries: dict[str, str] = {}
         self._dirty: set[str] = set()
         self.data_version = DataVersion()
+        self.is_dirty = False
         self.system_topics: set[str] = set()
         self.light_topic: TopicConfig | None = None
         """With light message queues: the configuration of each of them, none of which is kept."""
@@ -361,6 +366,7 @@ class TopicConfigs:
 
     def _changed(self, topics: list[str]) -> None:
         self.data_version = self.data_version.next(self._clock_ms())
+        self.is_dirty = True
         self._on_change(topics)
 
     # -------------------------------------------------------------------------- topics.json
@@ -372,11 +378,18 @@ class TopicConfigs:
             _TABLE: {name: each.to_json() for name, each in self._table.items()},
         }
 
+    def prepare(self, count: int) -> bool:
+        """Make up to ``count`` changed entries text, 40 us each; False if none is left."""
+        while self._dirty and count > 0:
+            count -= 1
+            topic = self._dirty.pop()
+            self._entries[topic] = entry_text(_TABLE, topic, self._table[topic].to_json())
+        return bool(self._dirty)
+
     def encode(self) -> bytes:
         """The file's bytes. What changed since the last call is made text anew."""
-        for topic in self._dirty:
-            self._entries[topic] = entry_text(_TABLE, topic, self._table[topic].to_json())
-        self._dirty.clear()
+        self.prepare(len(self._dirty))
+        self.is_dirty = False
         return document_bytes(
             {"dataVersion": self.data_version.to_json()}, ((_TABLE, self._entries.values()),)
         )

@@ -130,11 +130,12 @@ class ClientManageProcessor:
             except SubscriptionError as error:
                 _LOG.warning("heartbeat of %s, group %s: %s", client.client_id, group, error)
         try:
-            broker.topics.create_internal(
-                names.retry_topic(group),
-                max(group_config.retry_queue_nums, 0),
-                topic_sys_flag=FLAG_UNIT_SUB if entry.get("unitMode") is True else 0,
-            )
+            with broker.topics_written_soon:
+                broker.topics.create_internal(
+                    names.retry_topic(group),
+                    max(group_config.retry_queue_nums, 0),
+                    topic_sys_flag=FLAG_UNIT_SUB if entry.get("unitMode") is True else 0,
+                )
         except IllegalNameError as error:
             _LOG.warning("heartbeat of %s: %s", client.client_id, error)
         changed = broker.consumers.register(

@@ -1,0 +1,65 @@
+"""Groups that their first use makes: known at once, written together and soon."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.broker.conftest import MakeLive
+
+from oberth.broker.broker_config import BrokerConfig
+from oberth.broker.config_file import ConfigFile
+from oberth.broker.subscription_groups import SubscriptionGroups
+from oberth.formats.config_json import parse_config
+from oberth.formats.subscription_group import SubscriptionGroupConfig
+
+UPDATE_OFFSET = 15
+
+
+def test_what_a_first_use_makes_can_wait_and_what_an_administrator_makes_cannot() -> None:
+    written: list[list[str]] = []
+    groups = SubscriptionGroups(BrokerConfig(), written.append, lambda: 7)
+    version = groups.data_version.counter
+    assert groups.find("used") is not None
+    assert (written, groups.is_dirty) == ([], True)
+    assert groups.data_version.counter == version + 1
+    groups.update(SubscriptionGroupConfig(group_name="made"))
+    assert written == [["made"]]
+    assert groups.prepare(1)
+    assert set(parse_config(groups.encode())["subscriptionGroupTable"]) == {"used", "made"}
+    assert not groups.is_dirty
+
+
+async def test_many_new_groups_are_one_write(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live()
+    assert (await live.peer.send("T")).code == 0
+    written: list[str] = []
+    write = ConfigFile.write
+
+    def counted(file: ConfigFile, data: bytes, **more: Any) -> None:
+        write(file, data, **more)
+        written.append(file.path.name)
+
+    monkeypatch.setattr(ConfigFile, "write", counted)
+    names = [f"G{number}" for number in range(60)]
+    commits = [
+        {"consumerGroup": name, "topic": "T", "queueId": "0", "commitOffset": "1"} for name in names
+    ]
+    answers = await asyncio.gather(*(live.peer.call(UPDATE_OFFSET, each) for each in commits))
+    assert {answer.code for answer in answers} == {0}
+    for name in names:
+        assert (await live.peer.heartbeat(name, {"T": "*"}, client_id=name)).code == 0
+    await live.later(1000)
+    for file in ("subscriptionGroup.json", "topics.json", "consumerOffset.json"):
+        await live.until(partial(written.count, file))
+        assert written.count(file) < 20, "each group had a write of its own"
+    config = live.broker.config_dir
+    await live.restart()
+    found = parse_config((config / "subscriptionGroup.json").read_bytes())
+    assert set(names) <= set(found["subscriptionGroupTable"])
+    found = parse_config((config / "topics.json").read_bytes())
+    assert {f"%RETRY%{name}" for name in names} <= set(found["topicConfigTable"])
