@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from oberth.broker.config_file import ConfigFile, document_bytes, entry_text
+from oberth.broker.config_file import (
+    ROCKSDB_TABLES,
+    ConfigFile,
+    document_bytes,
+    entry_text,
+    refuse_rocksdb,
+)
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_json import encode_config, parse_config
 
@@ -64,3 +70,15 @@ def test_a_document_of_ready_entries_is_the_document() -> None:
         {"dataVersion": {"counter": 1}}, (("offsetTable", entries), ("other", []))
     )
     assert made == whole
+
+
+@pytest.mark.parametrize("name", ROCKSDB_TABLES)
+def test_a_table_in_rocksdb_must_be_exported_first(tmp_path: Path, name: str) -> None:
+    refuse_rocksdb(tmp_path)
+    (tmp_path / name).mkdir()
+    refuse_rocksdb(tmp_path)
+    (tmp_path / name / "CURRENT").write_text("MANIFEST-000005\n")
+    with pytest.raises(ConfigFormatError, match=f"rocksDBConfigToJson .* -t {name} "):
+        refuse_rocksdb(tmp_path)
+    (tmp_path / ROCKSDB_TABLES[name]).write_text("{}")
+    refuse_rocksdb(tmp_path)

@@ -36,7 +36,7 @@ from oberth.broker.broker_config import (
     BrokerConfig,
 )
 from oberth.broker.cold_reads import ColdReads
-from oberth.broker.config_file import ConfigFile
+from oberth.broker.config_file import ConfigFile, refuse_rocksdb
 from oberth.broker.consumer_filters import ConsumerFilters
 from oberth.broker.consumer_offsets import ConsumerOffsets
 from oberth.broker.consumers import ConsumerTable
@@ -420,6 +420,7 @@ class Broker:
             raise
 
     def _load(self) -> None:
+        refuse_rocksdb(self.config_dir)
         self._topics_file.load(self.topics.read)
         self.static_topics.load()
         self._groups_file.load(self.groups.read)

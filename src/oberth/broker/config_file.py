@@ -17,7 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_json import (
@@ -26,6 +26,33 @@ from oberth.formats.config_json import (
     format_config,
     parse_config,
 )
+
+ROCKSDB_TABLES: Final = {
+    "topics": "topics.json",
+    "subscriptionGroups": "subscriptionGroup.json",
+    "consumerOffsets": "consumerOffset.json",
+}
+"""Directories of ``config/`` where 5.x keeps tables with ``storeType=defaultRocksDB``, and files
+that have the same as JSON."""
+
+
+def refuse_rocksdb(config_dir: Path) -> None:
+    """Raises ConfigFormatError where a table is there as RocksDB only.
+
+    Such a broker would start without its topics, or with groups that begin anew. Queues in RocksDB
+    are no trouble: they are made again from the CommitLog.
+
+    Raises:
+        ConfigFormatError: the first such table, and how to export it.
+    """
+    for name, file in ROCKSDB_TABLES.items():
+        directory = config_dir / name
+        if (directory / "CURRENT").is_file() and not (config_dir / file).exists():
+            raise ConfigFormatError(
+                f"{directory}: a RocksDB, found no {file} beside it; make one by `mqadmin "
+                f"rocksDBConfigToJson -p {config_dir} -t {name} -e {config_dir / file}`, or start "
+                "without by a file that holds {}"
+            )
 
 
 class ConfigFile:

@@ -15,6 +15,7 @@ from oberth.formats.broker_conf import Line
 from oberth.store.offline.findings import FindingKind, Severity
 from oberth.store.offline.layout import common_size, discover, parse_broker_conf
 from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.rebuild import rebuild
 from oberth.store.offline.segments import Segment
 from oberth.store.offline.verify import verify
 
@@ -191,3 +192,18 @@ def test_one_odd_file_does_not_decide_the_size() -> None:
     assert common_size([sizes]) == 1000
     assert common_size([[Segment("a", 0, 100), Segment("b", 1000, 37)]]) == 1000
     assert common_size([[]]) == 0
+
+
+def test_queues_in_rocksdb_are_one_note_and_made_from_the_log(golden_store: Pristine) -> None:
+    root = golden_store("basic-5.5.0").root
+    queues = root / "consumequeue"
+    shutil.rmtree(queues)
+    queues.mkdir()
+    for name in ("000004.log", "000011.sst", "CURRENT", "IDENTITY", "LOCK", "MANIFEST-000005"):
+        (queues / name).write_bytes(b"x")
+    with StoreReader(root) as reader:
+        (note,) = reader.layout.findings
+        assert (note.found, note.severity) == ("queues in RocksDB", Severity.NOTE)
+        rebuild(reader)
+    with StoreReader(root) as reader:
+        assert verify(reader).clean

@@ -362,9 +362,18 @@ class _Discovery:
     def _queues(self, name: str) -> dict[QueueKey, QueueFiles]:
         queues: dict[QueueKey, QueueFiles] = {}
         base = os.path.join(self.root, name)
-        for topic in self._listdir(base):
+        names = self._listdir(base)
+        is_rocksdb = "CURRENT" in names and any(each.startswith("MANIFEST-") for each in names)
+        if is_rocksdb:
+            self._found(
+                FindingKind.FOREIGN_FILE, base, "queues in RocksDB",
+                "files; what is missing is made from the CommitLog", Severity.NOTE,
+            )  # fmt: skip
+        for topic in names:
             topic_path = os.path.join(base, topic)
             if not os.path.isdir(topic_path):
+                if is_rocksdb:
+                    continue
                 self._found(
                     FindingKind.FOREIGN_FILE, topic_path, "a file", "a topic's directory",
                     Severity.NOTE,
