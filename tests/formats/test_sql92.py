@@ -2,7 +2,7 @@
 
 ``data/sql92.tsv`` holds its answers (rocketmq-filter 5.5.0, ``FilterFactory`` and ``evaluate``):
 the answer, the expression, then name=value for each property. Random text compiles
-or is refused.
+or is refused. Stored bytes are judged as the map of them is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oberth.formats.properties import decode_properties, encode_properties
 from oberth.formats.sql92 import (
     EXPRESSION_SIZE_MAX,
     Sql92Error,
@@ -60,6 +61,8 @@ def answer(expression: str, properties: dict[str, str]) -> str:
         compiled = compile_sql92(expression)
     except Sql92Error:
         return "refused"
+    raw = encode_properties(properties)
+    assert compiled.matches_raw(raw) is compiled.matches(decode_properties(raw))
     try:
         value = compiled.evaluate(properties)
     except Sql92EvaluationError:
@@ -83,6 +86,49 @@ def test_every_answer_of_rocketmq() -> None:
 @given(st.lists(WORDS, max_size=30).map(" ".join) | st.text(max_size=60))
 def test_any_text_compiles_or_is_refused(text: str) -> None:
     assert answer(text, {"a": "5", "b": "x"}) in ("true", "false", "null", "fails", "refused")
+
+
+VALUES = [b"5", b"12", b"-7", b"+3", b"x", b"", b"1.5", b"true", b"9" * 20, b"\xff", b"\xd9\xa3"]
+ENTRIES = st.sampled_from(
+    [b"a\x01" + value for value in VALUES]
+    + [b"b\x01" + value for value in VALUES]
+    + [b"", b"\x01a", b"xa\x015", b"a", b"c\x01a\x015", b"\xffa\x015"]
+)
+EXPRESSIONS = st.sampled_from(
+    [
+        "a = 'x'",
+        "a <> 'x'",
+        "'x' = a",
+        "a = '\ufffd'",
+        "a = b",
+        "a > 4",
+        "a >= 5",
+        "a < 12",
+        "a <= -7",
+        "4 < a",
+        "a > 1.0",
+        "a = 5",
+        "a BETWEEN 3 AND 12",
+        "a NOT BETWEEN 3 AND 12",
+        "a BETWEEN 1 AND b",
+        "a BETWEEN 0.5 AND 6.5",
+        "a IS NULL",
+        "b IS NOT NULL",
+        "a = TRUE",
+        "a IN ('5', 'x')",
+        "a NOT IN ('5', '\ufffd')",
+        "a CONTAINS '2'",
+        "NOT a STARTSWITH '1'",
+        "a > 4 OR b BETWEEN 1 AND 20",
+        "a IS NOT NULL AND b = 'x' AND a > 3",
+    ]
+)
+
+
+@given(EXPRESSIONS, st.lists(ENTRIES, max_size=6).map(b"\x02".join))
+def test_stored_bytes_are_judged_as_their_map(expression: str, raw: bytes) -> None:
+    compiled = compile_sql92(expression)
+    assert compiled.matches_raw(raw) is compiled.matches(decode_properties(raw))
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class SqlFilter:
         born_ms: bitmaps of messages stored up to here say nothing about this expression.
     """
 
-    __slots__ = ("_bit_count", "_born_ms", "_matches", "_positions")
+    __slots__ = ("_bit_count", "_born_ms", "_matches_raw", "_positions", "matches_properties")
 
     def __init__(
         self,
@@ -90,7 +90,9 @@ class SqlFilter:
         bit_count: int = 0,
         born_ms: int = 0,
     ) -> None:
-        self._matches = expression.matches
+        self._matches_raw = expression.matches_raw
+        self.matches_properties = expression.matches_raw
+        """The expression's judgement of what has just arrived."""
         self._positions = positions
         self._bit_count = bit_count
         self._born_ms = born_ms
@@ -110,13 +112,9 @@ class SqlFilter:
     def matches_record(self, record: memoryview) -> bool:
         """The expression's judgement of a stored record."""
         try:
-            return self._matches(decode_properties(properties_at(record)))
+            return self._matches_raw(properties_at(record))
         except RecordError:
             return False
-
-    def matches_properties(self, properties_raw: bytes, /) -> bool:
-        """The expression's judgement of what has just arrived."""
-        return self._matches(decode_properties(properties_raw))
 
 
 class RetryFilter:

@@ -23,11 +23,13 @@ hold a table of its answers. RocketMQ: org.apache.rocketmq.filter (SelectorParse
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from oberth.errors import FormatError
+from oberth.formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, find_property
 
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
 """Characters of an expression."""
@@ -38,7 +40,10 @@ CHAIN_MAX: Final = 16
 
 Value = str | int | float | bool | None
 Properties = Mapping[str, str]
-_Evaluate = Callable[[Properties], Value]
+_Subject = Any
+"""What is judged: Properties, or the bytes of a properties string, as the getters were made for."""
+_Evaluate = Callable[[_Subject], Value]
+_Find = Callable[[bytes], bytes | None]
 
 _LONG_MAX = 2**63 - 1
 _DOUBLE_MIN = 4.9e-324
@@ -68,6 +73,14 @@ _TOKEN = re.compile(
     r"|(?P<sign><>|<=|>=|[=<>(),+\-])"
 )
 _LONG = re.compile(r"[+-]?\d+")
+_PLAIN_DIGITS_MAX: Final = 18
+"""Digits that are a long whatever they are."""
+_ORDERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 _DOUBLE = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?"
     r"|0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?)"
@@ -85,7 +98,7 @@ class Sql92EvaluationError(FormatError):
 class _Node:
     """A part of an expression and what the checks need to know of it."""
 
-    __slots__ = ("constant", "evaluate", "is_boolean", "is_constant", "name")
+    __slots__ = ("constant", "evaluate", "find", "is_boolean", "is_constant", "name")
 
     def __init__(
         self,
@@ -95,22 +108,25 @@ class _Node:
         is_constant: bool = False,
         is_boolean: bool = False,
         name: str | None = None,
+        find: _Find | None = None,
     ) -> None:
         self.evaluate = evaluate
         self.constant = constant
         self.is_constant = is_constant
         self.is_boolean = is_boolean
         self.name = name
+        self.find = find  # of a property of stored bytes
 
 
 class Sql92Expression:
     """A compiled expression. Immutable; may be used from any thread."""
 
-    __slots__ = ("_evaluate", "text")
+    __slots__ = ("_evaluate", "_evaluate_raw", "text")
 
-    def __init__(self, text: str, evaluate: _Evaluate) -> None:
+    def __init__(self, text: str, evaluate: _Evaluate, evaluate_raw: _Evaluate) -> None:
         self.text = text
         self._evaluate = evaluate
+        self._evaluate_raw = evaluate_raw
 
     def evaluate(self, properties: Properties) -> bool | None:
         """True, False, or None for unknown.
@@ -128,6 +144,16 @@ class Sql92Expression:
         except Sql92EvaluationError:
             return False
 
+    def matches_raw(self, raw: bytes) -> bool:
+        """The same of a properties string as stored: only what is asked for is looked up.
+
+        A third of what it costs with a map of nine properties, which has to be made first.
+        """
+        try:
+            return self._evaluate_raw(raw) is True
+        except Sql92EvaluationError:
+            return False
+
     def __repr__(self) -> str:
         return f"Sql92Expression({self.text!r})"
 
@@ -142,8 +168,9 @@ def compile_sql92(text: str) -> Sql92Expression:
         raise Sql92Error(
             f"SQL92 expression of {len(text)} characters, at most {EXPRESSION_SIZE_MAX}"
         )
-    parser = _Parser(text)
-    return Sql92Expression(text, parser.boolean(parser.expression()).evaluate)
+    return Sql92Expression(
+        text, _Parser(text, _of_map).compiled(), _Parser(text, _of_bytes).compiled()
+    )
 
 
 class _Parser:
@@ -153,13 +180,18 @@ class _Parser:
     at no further than the one token that was needed to know so.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, property_node: Callable[[str], _Node]) -> None:
         self._text = text
+        self._property_node = property_node
         self._position = 0
         self._depth = 0
         self._kind = ""
         self._token = ""
         self._advance()
+
+    def compiled(self) -> _Evaluate:
+        """What judges a subject; to be called once."""
+        return self.boolean(self.expression()).evaluate
 
     # Tokens
 
@@ -288,7 +320,7 @@ class _Parser:
             raise Sql92Error("SQL92 expression: the left side of IN must be a property")
         get = left.evaluate
 
-        def evaluate(properties: Properties) -> Value:
+        def evaluate(properties: _Subject) -> Value:
             value = get(properties)
             return None if value is None else (value in values) is not negated
 
@@ -327,7 +359,7 @@ class _Parser:
             return _constant(value)
         if kind == "name":
             self._advance()
-            return _Node(lambda properties: properties.get(token), name=token)
+            return self._property_node(token)
         for word, constant in (("TRUE", True), ("FALSE", False), ("NULL", None)):
             if self._accept(word):
                 return _constant(constant)
@@ -349,11 +381,41 @@ class _Parser:
             raise Sql92Error("SQL92 expression: what has a minus before it is no boolean")
         get = node.evaluate
 
-        def evaluate(properties: Properties) -> Value:
+        def evaluate(properties: _Subject) -> Value:
             value = get(properties)
             return None if value is None else value is True
 
         return _Node(evaluate, is_boolean=True)
+
+
+def _of_map(name: str) -> _Node:
+    """A property of a map."""
+    return _Node(lambda properties: properties.get(name), name=name)
+
+
+def _of_bytes(name: str) -> _Node:
+    """A property of a properties string, as `decode_properties` would have it."""
+    # A name is ASCII, and no byte of another character looks like ASCII, nor like a separator.
+    encoded = name.encode()
+    separator = PROPERTY_SEPARATOR.encode()
+    key = separator + encoded + NAME_VALUE_SEPARATOR.encode()
+    size = len(key)
+
+    def find(raw: bytes) -> bytes | None:
+        at = raw.rfind(key)  # the last of equal names wins
+        if at >= 0:
+            start = at + size
+            end = raw.find(separator, start)
+            value = raw[start:] if end < 0 else raw[start:end]
+            if value:
+                return value
+        return find_property(raw, encoded)  # the first of all, or an empty value
+
+    def evaluate(raw: bytes) -> Value:
+        value = find(raw)
+        return None if value is None else value.decode("utf-8", "replace")
+
+    return _Node(evaluate, name=name, find=find)
 
 
 def _constant(value: Value) -> _Node:
@@ -363,7 +425,7 @@ def _constant(value: Value) -> _Node:
 def _negative(node: _Node) -> _Node:
     get = node.evaluate
 
-    def evaluate(properties: Properties) -> Value:
+    def evaluate(properties: _Subject) -> Value:
         value = get(properties)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
@@ -375,7 +437,7 @@ def _negative(node: _Node) -> _Node:
 def _not(node: _Node) -> _Node:
     get = node.evaluate
 
-    def evaluate(properties: Properties) -> Value:
+    def evaluate(properties: _Subject) -> Value:
         value = get(properties)
         return None if value is None else not value
 
@@ -385,7 +447,7 @@ def _not(node: _Node) -> _Node:
 def _all(operands: list[_Node]) -> _Node:
     getters = [operand.evaluate for operand in operands]
 
-    def evaluate(properties: Properties) -> Value:
+    def evaluate(properties: _Subject) -> Value:
         unknown = False
         for get in getters:
             value = get(properties)
@@ -400,7 +462,7 @@ def _all(operands: list[_Node]) -> _Node:
 def _any(operands: list[_Node]) -> _Node:
     getters = [operand.evaluate for operand in operands]
 
-    def evaluate(properties: Properties) -> Value:
+    def evaluate(properties: _Subject) -> Value:
         unknown = False
         for get in getters:
             value = get(properties)
@@ -413,7 +475,7 @@ def _any(operands: list[_Node]) -> _Node:
 
 
 def _is_null(node: _Node, *, negated: bool) -> _Node:
-    get = node.evaluate
+    get = node.find or node.evaluate
     return _Node(lambda properties: (get(properties) is None) is not negated, is_boolean=True)
 
 
@@ -429,9 +491,11 @@ def _equal(left: _Node, right: _Node, *, differs: bool) -> _Node:
         raise Sql92Error(
             f"SQL92 expression: {left.constant} cannot be compared with {right.constant!r}"
         )
+    if left.find is not None and isinstance(right.constant, str):
+        return _equal_bytes(left.find, right.constant, differs=differs)
     get_left, get_right = left.evaluate, right.evaluate
 
-    def evaluate(properties: Properties) -> Value:
+    def evaluate(properties: _Subject) -> Value:
         first, second = get_left(properties), get_right(properties)
         if first is None:
             return None if second is not None else not differs
@@ -445,6 +509,37 @@ def _equal(left: _Node, right: _Node, *, differs: bool) -> _Node:
     return _Node(evaluate, is_boolean=True)
 
 
+def _equal_bytes(find: _Find, text: str, *, differs: bool) -> _Node:
+    """A property of stored bytes and a text."""
+    wanted = text.encode("utf-8", "surrogatepass")
+    # Bytes that are no UTF-8 are read as U+FFFD, so only then others can be the same text.
+    is_exact = "\ufffd" not in text
+
+    def evaluate(raw: bytes) -> Value:
+        value = find(raw)
+        if value is None:
+            return None
+        same = value == wanted if is_exact else value.decode("utf-8", "replace") == text
+        return same is not differs
+
+    return _Node(evaluate, is_boolean=True)
+
+
+def _long(value: bytes) -> int:
+    """A stored property's value as a long.
+
+    Raises:
+        Sql92EvaluationError: it is none.
+    """
+    if len(value) <= _PLAIN_DIGITS_MAX and value.isdigit():
+        return int(value)
+    return int(_number(value.decode("utf-8", "replace"), 0))
+
+
+def _is_long(node: _Node) -> bool:
+    return isinstance(node.constant, int) and not isinstance(node.constant, bool)
+
+
 def _check_ordered(node: _Node) -> None:
     if node.is_boolean or (
         node.is_constant and (isinstance(node.constant, bool | str) or node.constant is None)
@@ -456,9 +551,11 @@ def _check_ordered(node: _Node) -> None:
 def _ordered(left: _Node, sign: str, right: _Node) -> _Node:
     _check_ordered(left)
     _check_ordered(right)
+    if left.find is not None and isinstance(right.constant, int):
+        return _ordered_bytes(left.find, _ORDERS[sign], right.constant)
     get_left, get_right = left.evaluate, right.evaluate
 
-    def evaluate(properties: Properties) -> Value:
+    def evaluate(properties: _Subject) -> Value:
         first, second = get_left(properties), get_right(properties)
         if first is None or second is None:
             return None
@@ -474,6 +571,26 @@ def _ordered(left: _Node, sign: str, right: _Node) -> _Node:
     return _Node(evaluate, is_boolean=True)
 
 
+def _ordered_bytes(find: _Find, order: Callable[[int, int], bool], number: int) -> _Node:
+    """A property of stored bytes and a long."""
+
+    def evaluate(raw: bytes) -> Value:
+        value = find(raw)
+        return None if value is None else order(_long(value), number)
+
+    return _Node(evaluate, is_boolean=True)
+
+
+def _between_bytes(find: _Find, low: int, high: int, *, negated: bool) -> _Node:
+    """A property of stored bytes between two longs: looked up and read once."""
+
+    def evaluate(raw: bytes) -> Value:
+        value = find(raw)
+        return None if value is None else (low <= _long(value) <= high) is not negated
+
+    return _Node(evaluate, is_boolean=True)
+
+
 def _between(node: _Node, low: _Node, high: _Node, *, negated: bool) -> _Node:
     if low.is_constant and high.is_constant and not negated:
         first, second = low.constant, high.constant
@@ -485,6 +602,10 @@ def _between(node: _Node, low: _Node, high: _Node, *, negated: bool) -> _Node:
             raise Sql92Error(str(error)) from None
         if order is not None and order > 0:
             raise Sql92Error(f"SQL92 expression: BETWEEN {first!r} AND {second!r} is empty")
+    if node.find is not None and _is_long(low) and _is_long(high):
+        assert isinstance(low.constant, int)
+        assert isinstance(high.constant, int)
+        return _between_bytes(node.find, low.constant, high.constant, negated=negated)
     if negated:
         return _any([_ordered(node, "<", low), _ordered(node, ">", high)])
     return _all([_ordered(node, ">=", low), _ordered(node, "<=", high)])
@@ -493,7 +614,7 @@ def _between(node: _Node, low: _Node, high: _Node, *, negated: bool) -> _Node:
 def _search(left: _Node, word: str, pattern: str, *, negated: bool) -> _Node:
     get = left.evaluate
 
-    def evaluate(properties: Properties) -> Value:
+    def evaluate(properties: _Subject) -> Value:
         if not pattern:
             return False
         value = get(properties)

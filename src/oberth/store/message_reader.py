@@ -129,7 +129,8 @@ class MessageReader:
         skip_until = -1
         last_examined = 0
         last_offset = -1
-        piece_segment = None
+        segment = piece_segment = None
+        segment_start = segment_end = -1
         piece_start = piece_end = -1
         for _ in range(config.travel_cq_file_num_when_get_message if is_v5 else 1):
             units = queue.units(next_offset, units_max, within_segment=True)
@@ -198,11 +199,15 @@ class MessageReader:
                         start : piece_end - piece_segment.start_offset
                     ]
                 else:
-                    segment = log.queue.find(commit_log_offset)
+                    # Neighbours in a queue mostly lie in one segment.
+                    if segment is None or not segment_start <= commit_log_offset < segment_end:
+                        segment = log.queue.find(commit_log_offset)
+                        if segment is not None:
+                            segment_start, segment_end = segment.start_offset, segment.end_offset
                     record = (
                         None
                         if segment is None
-                        else segment.select(commit_log_offset - segment.start_offset, size)
+                        else segment.select(commit_log_offset - segment_start, size)
                     )
                     if record is None:
                         if not count:
