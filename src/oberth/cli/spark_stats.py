@@ -5,16 +5,25 @@ from __future__ import annotations
 import click
 
 from oberth.cli.output import say, write_json, write_table
-from oberth.cli.spark_options import absolute, directory_of, one_store, session, spark_options
+from oberth.cli.spark_options import (
+    live_options,
+    one_store,
+    session,
+    spark_options,
+    store_or_brokers,
+)
 
 
 @click.command(name="stats")
 @one_store
+@live_options
 @click.option("--html", metavar="FILE", type=click.Path(dir_okay=False), help="Write a report.")
 @spark_options
 def stats_command(
     directory: str | None,
     store_option: str | None,
+    namesrv: str | None,
+    options: tuple[str, ...],
     html: str | None,
     master: str,
     confs: tuple[str, ...],
@@ -22,19 +31,19 @@ def stats_command(
 ) -> None:
     """Count messages, bytes, rates, sizes and delays; find gaps and duplicate unique keys.
 
-    By topic, queue, tag, producer host and hour. --html writes a page with plots that needs nothing
-    but itself.
+    By topic, queue, tag, producer host and hour; of a store, or with --namesrv of live topics.
+    --html writes a page with plots that needs nothing but itself.
 
     Example: oberth spark stats ~/store --html /tmp/store.html
     """
     from oberth.spark.pipelines.stats import TABLES, collect, report_html, stats
 
-    root = absolute(directory_of(directory, store_option)) or ""
+    root, given = store_or_brokers(directory, store_option, namesrv, options)
     with session(master, confs, app_name="oberth stats") as started:
-        tables = collect(stats(started, root))
+        tables = collect(stats(started, root, given))
     if html is not None:
         with open(html, "w", encoding="utf-8") as file:
-            file.write(report_html(f"Store {root}", tables))
+            file.write(report_html(f"Store {root}" if root else f"Topics of {namesrv}", tables))
         say(f"written: {html}")
     if as_json:
         write_json(tables)

@@ -48,6 +48,36 @@ def test_counts(spark: SparkSession, growing_store: Any, tmp_path: Path) -> None
     assert page.read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.spark
+def test_live_topics_count_like_their_store(spark: SparkSession, tmp_path: Path) -> None:
+    from oberth.client import Message
+    from oberth.client.blocking import Producer
+    from oberth.testing.blocking import EmbeddedBroker
+
+    def tables(*where: str) -> dict[str, list[dict[str, Any]]]:
+        done = CliRunner().invoke(oberth, ["spark", "stats", *where, "--json"])
+        assert done.exit_code == 0, done.output
+        counted: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+        return counted
+
+    page = tmp_path / "report.html"
+    with EmbeddedBroker() as mq:
+        with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            for number in range(30):
+                topic, tag = f"topic{number % 2}", f"tag{number % 5}"
+                producer.send(Message(topic, b"x" * (number + 1), tags=tag, keys=f"k{number}"))
+        address = mq.namesrv_addr
+        live = tables("--namesrv", address, "--html", str(page))
+        one = tables("--namesrv", address, "--option", "subscribe=topic1")
+        stored = tables(str(mq.store_dir))
+    assert [(row["topic"], row["messages"]) for row in live["topics"]] == [
+        ("topic0", 15), ("topic1", 15)
+    ]  # fmt: skip
+    assert live == stored
+    assert [row["topic"] for row in one["topics"]] == ["topic1"]
+    assert f"Topics of {address}" in page.read_text()
+
+
 class _Parser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""What is in a store, in numbers: by topic, queue, tag, producer and hour.
+"""What is in a store or in live topics, in numbers: by topic, queue, tag, producer and hour.
 
-One pass over the store gives all of it but the duplicates; tables are small frames:
+One pass gives all of it but the duplicates; tables are small frames:
 
     topics, queues, tags, producers, hours
         messages, bytes, sizeAvg, sizeMax, first, last, perSecond, delayAvgMs, delayMaxMs
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 TABLES = ("topics", "queues", "tags", "producers", "hours", "gaps", "duplicates")
 _COLUMNS = "topic,partition,offset,tags,bornHost,timestamp,bornTimestamp,size,uniqueKey"
-# What is there is counted, in the order of the log; what is damaged is for `verify`.
-_DEFAULTS = {"readOrder": "commitlog", "failOnDataLoss": "false"}
+# What is there is counted; what is damaged is for `verify`.
+_DEFAULTS = {"failOnDataLoss": "false"}
+# A store is read in the order of its log, live topics by their queues.
+_STORE_DEFAULTS = {**_DEFAULTS, "readOrder": "commitlog"}
 _ROWS_SHOWN = 200
 _BARS_MAX = 40
 
@@ -42,21 +44,21 @@ class StoreStats:
 
 
 def stats(session: SparkSession, path: str, options: Mapping[str, str] | None = None) -> StoreStats:
-    """Counts a store.
+    """Counts a store, or live topics.
 
     Args:
         session: where the frames are made.
-        path: the store.
+        path: the store; "" for live topics, with ``rocketmq.namesrv.addr`` among the options.
         options: further options of ``format("rocketmq")``, such as subscribe.
     """
     from pyspark.sql import functions as f
 
-    rows = (
+    reader = (
         session.read.format("rocketmq")
-        .options(**{**_DEFAULTS, **(options or {})})
+        .options(**{**(_STORE_DEFAULTS if path else _DEFAULTS), **(options or {})})
         .option("columns", _COLUMNS)
-        .load(path)
     )
+    rows = reader.load(path) if path else reader.load()
     delay = f.unix_millis("timestamp") - f.unix_millis("bornTimestamp")
     # Messages of one producer's ports belong together.
     producer = f.regexp_replace("bornHost", ":[0-9]+$", "")
