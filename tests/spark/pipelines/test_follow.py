@@ -1,11 +1,14 @@
 """A broker with dispatch=spark: each message is shown once, when somebody else has dispatched it.
 
 The dispatcher is a thread, a process that is killed, and a query of Spark; the broker is restarted
-and killed. What was acknowledged is there at the end, once, and the store verifies.
+and killed, has a slave or is one. What was acknowledged is there at the end, once, and the store
+verifies.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -17,10 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from oberth.broker.broker_config import read_configs
+from oberth.broker.broker_controller import Broker
 from oberth.client import ConsumeFromWhere, Message
 from oberth.client.blocking import Admin, Producer, PullConsumer
 from oberth.errors import OberthError, OptionError
+from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.spark.pipelines.tail_dispatch import TailDispatcher
+from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
 from oberth.testing.blocking import EmbeddedBroker
@@ -159,6 +167,72 @@ def test_settings_that_need_a_dispatch_of_ones_own() -> None:
             EmbeddedBroker({**SETTINGS, **more}).start()
     with pytest.raises(OptionError, match="dispatch"):
         EmbeddedBroker({"dispatch": "flink"}).start()
+
+
+@pytest.mark.parametrize(
+    ("of_master", "of_slave"), [("spark", "broker"), ("broker", "spark"), ("spark", "spark")]
+)
+async def test_a_master_and_its_slave(tmp_path: Path, of_master: str, of_slave: str) -> None:
+    def make(name_server: str, name: str, dispatch: str, **more: str) -> Broker:
+        entries = {
+            "storePathRootDir": str(tmp_path / name), "namesrvAddr": name_server,
+            "brokerName": "broker-a", "listenPort": "0", "dispatch": dispatch,
+            "mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000",
+            "maxHashSlotNum": "100", "maxIndexNum": "1000", "timerWheelEnable": "false",
+            "haSendHeartbeatInterval": "100", **more,
+        }  # fmt: skip
+        config, store_config, _ = read_configs(entries)
+        return Broker(config, store_config)
+
+    def put(broker: Broker, first: int, count: int) -> None:
+        inner = MessageExtBrokerInner.of
+        broker.store.append_messages(
+            [
+                inner("T", b"%d" % n, keys=f"k{n}", queue_id=n % 2)
+                for n in range(first, first + count)
+            ]
+        )
+        broker.dispatch_soon()
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():  # noqa: ASYNC110 - the store has no event for its growth
+                await asyncio.sleep(0.005)
+
+    def shown(broker: Broker) -> list[int]:
+        return [broker.store.max_offset_in_queue("T", n) for n in range(2)]
+
+    async def until_shown(broker: Broker, number: int) -> None:
+        await until(lambda: shown(broker) == [number, number])
+
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(NameServer(NamesrvConfig(listen_port=0)))
+        address = f"127.0.0.1:{server.address.port}"
+        master = await stack.enter_async_context(make(address, "m", of_master))
+        put(master, 0, 300)
+        for turn in range(2):  # the slave is restarted in between
+            replica = make(address, "s", of_slave, brokerId="1", brokerRole="SLAVE")
+            async with replica as slave:
+                put(master, 300 * (turn + 1), 300)
+                each = 150 * (turn + 2)
+                await until(lambda: slave.store.max_phy_offset == master.store.max_phy_offset)
+                # A slave's log comes by itself; its queues by whoever dispatches them.
+                if of_slave == "spark" and turn == 0:
+                    assert shown(slave) == [0, 0]
+                with contextlib.ExitStack() as dispatchers:
+                    for name, dispatch in (("m", of_master), ("s", of_slave)):
+                        if dispatch == "spark":
+                            dispatchers.enter_context(dispatcher(str(tmp_path / name)))
+                    await until_shown(master, each)
+                    await until_shown(slave, each)
+                for broker in (master, slave):
+                    found = broker.store.query_message("T", f"k{2 * each - 1}", 9, 0, 2**62)
+                    assert len(found.commit_log_offsets) == 1
+                    got = broker.store.get_message("g", "T", 1, each - 1, 32)
+                    assert got.message_count == 1
+                    assert b"KEYS\x01k%d\x02" % (2 * each - 1) in bytes(got.records[0])
+    for name in ("m", "s"):
+        check(tmp_path / name, "T", [b"%d" % n for n in range(900)])
 
 
 @pytest.mark.crash
