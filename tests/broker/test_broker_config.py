@@ -108,8 +108,7 @@ def test_every_option_of_the_store_is_read_somewhere() -> None:
         if not re.search(rf"\b{each.field_name}\b", text)
         and not re.search(rf"(self|moved)\.{each.field_name}\b", own)
     ]
-    # storeType: its one value is allowed, the others are refused by name.
-    assert unread == ["storeType"]
+    assert unread == []
 
 
 def test_every_option_is_read_somewhere() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from oberth.broker.attributes import (
+    GROUP_ATTRIBUTES,
     TOPIC_ATTRIBUTES,
+    Attribute,
     AttributeChangeError,
     alter_attributes,
     parse_attributes,
@@ -151,6 +154,37 @@ def test_attribute_texts(text: str | None, changes: dict[str, str]) -> None:
 def test_attribute_texts_that_are_none(text: str) -> None:
     with pytest.raises(AttributeChangeError):
         parse_attributes(text)
+
+
+@pytest.mark.parametrize(
+    ("known", "good", "bad"),
+    [
+        (TOPIC_ATTRIBUTES, {"message.type": "LITE"}, {"message.type": "lite"}),
+        (TOPIC_ATTRIBUTES, {"lite.topic.expiration": "43200"}, {"lite.topic.expiration": "43201"}),
+        (TOPIC_ATTRIBUTES, {"lite.topic.expiration": "-1"}, {"lite.topic.expiration": "-2"}),
+        (GROUP_ATTRIBUTES, {"lite.bind.topic": "anything"}, {"lite.bind": "T"}),
+        (GROUP_ATTRIBUTES, {"lite.sub.model": "Exclusive"}, {"lite.sub.model": "exclusive"}),
+        (
+            GROUP_ATTRIBUTES,
+            {"lite.sub.reset.offset.exclusive": "TRUE"},
+            {"lite.sub.reset.offset.exclusive": "1"},
+        ),
+        (GROUP_ATTRIBUTES, {"lite.sub.client.quota": "-1"}, {"lite.sub.client.quota": "-2"}),
+        (
+            GROUP_ATTRIBUTES,
+            {"lite.sub.client.max.event.cnt": "10"},
+            {"lite.sub.client.max.event.cnt": "9"},
+        ),
+        (GROUP_ATTRIBUTES, {"lite.sub.wildcard": ""}, {"lite.sub.wild": ""}),
+    ],
+)
+def test_attributes_of_lite_topics(
+    known: Mapping[str, Attribute], good: dict[str, str], bad: dict[str, str]
+) -> None:
+    signed = {f"+{name}": value for name, value in good.items()}
+    assert alter_attributes(known, {}, signed, create=True) == good
+    with pytest.raises(AttributeChangeError):
+        alter_attributes(known, {}, {f"+{name}": value for name, value in bad.items()}, create=True)
 
 
 def test_attributes_have_their_values() -> None:

@@ -28,7 +28,6 @@ from oberth.testing.clusters import Cluster, cluster_for
 from oberth.testing.interop import Outcome
 from oberth.testing.proxies import (
     GRPC_LANGUAGES,
-    GRPC_NOT_OFFERED,
     GRPC_SCENARIOS,
     GRPC_SMALL,
     PROXY_CONF,
@@ -135,8 +134,6 @@ def test_through_the_proxy(
     """The scenario's own checks."""
     if (language, case) in CLIENT_FAULTS:
         pytest.skip(CLIENT_FAULTS[language, case])
-    if front[0] == "oberth" and case in GRPC_NOT_OFFERED:
-        pytest.skip(GRPC_NOT_OFFERED[case])
     found = suites(front, language)
     assert case in found, f"the suite ended before it came to {case}"
     assert found[case].ok, found[case].detail

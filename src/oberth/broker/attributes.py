@@ -14,13 +14,36 @@ QUEUE_TYPE: Final = "queue.type"
 CLEANUP_POLICY: Final = "cleanup.policy"
 MESSAGE_TYPE: Final = "message.type"
 RESERVE_TIME: Final = "reserve.time"
+LITE_EXPIRATION: Final = "lite.topic.expiration"
+"""Of a parent of lite topics: minutes without a message after which one is deleted; -1: never."""
 PRIORITY_FACTOR: Final = "priority.factor"
 """Of a group: per cent of its pops that take the highest priority first; 100 unless set."""
+LITE_BIND_TOPIC: Final = "lite.bind.topic"
+"""Of a group: the parent whose lite topics it takes, and nothing else."""
+LITE_SUB_MODEL: Final = "lite.sub.model"
+"""Of a group: with Exclusive each lite topic belongs to the client that asked for it last."""
+LITE_RESET_EXCLUSIVE: Final = "lite.sub.reset.offset.exclusive"
+"""Of a group: whether a lite topic that changes hands begins anew."""
+LITE_RESET_UNSUBSCRIBE: Final = "lite.sub.reset.offset.unsubscribe"
+"""Of a group: whether a lite topic that a client gives up begins anew."""
+LITE_CLIENT_QUOTA: Final = "lite.sub.client.quota"
+"""Of a group: lite topics that one client may take; kept for the proxy, which counts."""
+LITE_EVENTS_MAX: Final = "lite.sub.client.max.event.cnt"
+"""Of a group: lite topics with something to take that are noted for one client."""
+LITE_WILDCARD: Final = "lite.sub.wildcard"
+"""Of a group: whether its clients take every lite topic of the parent; any value will do."""
+
+LITE: Final = "LITE"
+"""The ``message.type`` of a parent of lite topics."""
+
+EXCLUSIVE: Final = "Exclusive"
 
 ATTRIBUTES_COUNT_MAX: Final = 64
 """Attributes of one topic or group."""
 
 _LONG_MAX: Final = 2**63 - 1
+_BOOLEAN: Final = ("true", "false")
+_MINUTES_OF_30_DAYS: Final = 30 * 24 * 60
 
 
 class AttributeChangeError(ValueError):
@@ -34,6 +57,7 @@ class Attribute(NamedTuple):
         name: as configurations hold it.
         changeable: whether it may be changed after creation.
         values: the allowed texts; empty: an integer within low and high.
+        any_text: whether every text is allowed.
         low: the smallest integer.
         high: the largest integer.
     """
@@ -43,6 +67,7 @@ class Attribute(NamedTuple):
     values: tuple[str, ...] = ()
     low: int = 0
     high: int = _LONG_MAX
+    any_text: bool = False
 
     def check(self, value: str) -> None:
         """Compare a value.
@@ -50,8 +75,10 @@ class Attribute(NamedTuple):
         Raises:
             AttributeChangeError: it is not allowed.
         """
+        if self.any_text:
+            return
         if self.values:
-            if value not in self.values:
+            if (value.lower() if self.values == _BOOLEAN else value) not in self.values:
                 raise AttributeChangeError(
                     f"value is not in set: {self.name}={value!r}, allowed {', '.join(self.values)}"
                 )
@@ -72,14 +99,28 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
         Attribute(
             MESSAGE_TYPE,
             True,
-            ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"),
+            (
+                *("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY"),
+                *(LITE, "MIXED"),
+            ),
         ),
         Attribute(RESERVE_TIME, True, low=-1),
+        Attribute(LITE_EXPIRATION, True, low=-1, high=_MINUTES_OF_30_DAYS),
     )
 }
 
 GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    each.name: each for each in (Attribute(PRIORITY_FACTOR, True, low=0, high=100),)
+    each.name: each
+    for each in (
+        Attribute(PRIORITY_FACTOR, True, low=0, high=100),
+        Attribute(LITE_BIND_TOPIC, True, any_text=True),
+        Attribute(LITE_SUB_MODEL, True, ("Shared", EXCLUSIVE)),
+        Attribute(LITE_RESET_EXCLUSIVE, True, _BOOLEAN),
+        Attribute(LITE_RESET_UNSUBSCRIBE, True, _BOOLEAN),
+        Attribute(LITE_CLIENT_QUOTA, True, low=-1),
+        Attribute(LITE_EVENTS_MAX, True, low=10),
+        Attribute(LITE_WILDCARD, True, any_text=True),
+    )
 }
 
 

@@ -194,6 +194,49 @@ class BrokerConfig:
     lite_pull_message_enable: bool = option(
         "litePullMessageEnable", True, "answer LITE_PULL_MESSAGE"
     )
+
+    # Lite topics
+    lite_event_check_interval_ms: int = option(
+        "liteEventCheckInterval",
+        10_000,
+        "ms between looks for clients that do not come for their lite topics",
+        low=1,
+    )
+    max_client_event_count: int = option(
+        "maxClientEventCount", 100, "lite topics with something to take noted per client", low=1
+    )
+    lite_event_full_dispatch_delay_ms: int = option(
+        "liteEventFullDispatchDelayTime",
+        10_000,
+        "ms from a full list of them to a look at all that the client takes",
+    )
+    lite_event_full_dispatch_delay_wildcard_ms: int = option(
+        "liteEventFullDispatchDelayTimeForWildcardGroup",
+        10_000,
+        "the same for a group that takes every lite topic",
+    )
+    max_lite_subscription_count: int = option(
+        "maxLiteSubscriptionCount", 100_000, "pairs of a client and a lite topic"
+    )
+    lite_subscription_check_interval_ms: int = option(
+        "liteSubscriptionCheckInterval", 120_000, "ms between looks for silent clients", low=1
+    )
+    lite_subscription_check_timeout_ms: int = option(
+        "liteSubscriptionCheckTimeoutMills",
+        180_000,
+        "ms without a word after which a client takes no lite topics any more",
+    )
+    lite_ttl_check_interval_ms: int = option(
+        "liteTtlCheckInterval", 120_000, "ms between looks for expired lite topics", low=1
+    )
+    min_lite_ttl_ms: int = option(
+        "minLiteTTl", 900_000, "ms after a start, or a message, before a lite topic may expire"
+    )
+    lite_lag_latency_collect_enable: bool = option(
+        "liteLagLatencyCollectEnable", False, "tell the oldest unconsumed lite topics of a group"
+    )
+
+    # Between brokers and slaves
     forward_timeout_ms: int = option(
         "forwardTimeout",
         3000,

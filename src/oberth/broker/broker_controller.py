@@ -61,6 +61,7 @@ from oberth.broker.processors.client import ClientManageProcessor
 from oberth.broker.processors.consumer import ConsumerManageProcessor
 from oberth.broker.processors.end_transaction import EndTransactionProcessor
 from oberth.broker.processors.pop import PopMessageProcessor
+from oberth.broker.processors.pop_lite import PopLiteMessageProcessor
 from oberth.broker.processors.pull import PullMessageProcessor
 from oberth.broker.processors.query import QueryMessageProcessor
 from oberth.broker.processors.recall import RecallMessageProcessor
@@ -336,6 +337,7 @@ class Broker:
         self.pop = PopService(self)
         self.assignment = AssignmentProcessor(self)
         self.pops = PopMessageProcessor(self, self.pop)
+        self.lite_pops = PopLiteMessageProcessor(self)
         self.send = SendMessageProcessor(self)
         self.pull = PullMessageProcessor(self)
         self.clients = ClientManageProcessor(self)
@@ -597,6 +599,7 @@ class Broker:
         for held in self.hold.clear():
             self.pull.pull_again(held)
         self.pops.answer_all()
+        self.lite_pops.answer_all()
 
     def _close_store(self) -> None:
         if not self._loading:
@@ -644,7 +647,10 @@ class Broker:
         table.sync([Code.PEEK_MESSAGE], pops.peek)
         table.sync([Code.NOTIFICATION], pops.notification)
         table.sync([Code.POLLING_INFO], pops.polling_info)
-        acks = AckMessageProcessor(self, self.pop, pops)
+        lite_pops = self.lite_pops
+        table.sync([Code.POP_LITE_MESSAGE], lite_pops.pop)
+        table.sync([Code.LITE_SUBSCRIPTION_CTL], lite_pops.subscribe)
+        acks = AckMessageProcessor(self, self.pop, pops, lite_pops)
         table.burst([Code.ACK_MESSAGE], acks.ack)
         table.sync([Code.BATCH_ACK_MESSAGE], acks.batch_ack)
         table.sync([Code.CHANGE_MESSAGE_INVISIBLETIME], acks.change_invisible_time)
@@ -745,7 +751,7 @@ class Broker:
         table.sync([Code.DELETE_EXPIRED_COMMITLOG], broker.delete_expired_log, stage=admin_stage)
         ReplicaAdminProcessor(self).register(table)
         StoreAdminProcessor(self).register(table)
-        LiteAdminProcessor(self).register(table)
+        LiteAdminProcessor(self, lite_pops.lite).register(table, relay_stage)
         PlainAclAdminProcessor(self).register(table)
         RetentionProcessor(self).register(table, relay_stage)
         AuthAdminProcessor(self.access).register(table)
@@ -1155,6 +1161,9 @@ class Broker:
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Forget topics: configuration, queues, offsets, statistics; held pulls are answered."""
         gone = set(topics)
+        lite = self.lite_pops.lite
+        for parent in [topic for topic in gone if lite.is_parent(topic)]:
+            lite.delete_lite_topics(parent, lite.queues(parent))
         for topic in gone:
             self.static_topics.delete(topic)
             self.topics.delete(topic)
@@ -1168,6 +1177,8 @@ class Broker:
 
     def delete_group(self, group: str, *, clean_offset: bool) -> None:
         """Forget a group, and with ``clean_offset`` how far it has come."""
+        # Of lite topics nobody else knows that this group was ever there.
+        clean_offset = clean_offset or self.lite_pops.lite.parent_of(group) is not None
         self.groups.delete(group)
         if clean_offset:
             self.offsets.delete_group(group)

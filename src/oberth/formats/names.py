@@ -33,6 +33,9 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 LMQ_QUEUE_ID: Final = 0
+LITE_SEPARATOR: Final = "$"
+LITE_PREFIX: Final = LMQ_PREFIX + LITE_SEPARATOR
+"""Light queues that hold lite topics begin so: %LMQ%$parent$lite."""
 
 AUTO_CREATE_TOPIC_KEY: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -168,6 +171,19 @@ def is_system_group(group: str) -> bool:
 def is_lmq(topic: str) -> bool:
     """Whether the name is that of a light message queue."""
     return topic.startswith(LMQ_PREFIX)
+
+
+def lite_queue(parent: str, lite_topic: str) -> str:
+    """The light queue that holds a lite topic. RocketMQ: LiteUtil.toLmqName."""
+    return f"{LITE_PREFIX}{parent}{LITE_SEPARATOR}{lite_topic}"
+
+
+def split_lite_queue(queue: str) -> tuple[str, str] | None:
+    """Parent and lite topic of a light queue; None if it holds no lite topic."""
+    if not queue.startswith(LITE_PREFIX):
+        return None
+    parts = queue[len(LITE_PREFIX) :].split(LITE_SEPARATOR)
+    return (parts[0], parts[1]) if len(parts) == 2 and all(parts) else None
 
 
 def allows_lmq(topic: str) -> bool:

@@ -43,7 +43,6 @@ from oberth.testing.interop import (
 
 __all__ = [
     "GRPC_LANGUAGES",
-    "GRPC_NOT_OFFERED",
     "GRPC_SCENARIOS",
     "GRPC_SMALL",
     "PROXY_CONF",
@@ -83,9 +82,6 @@ GRPC_SCENARIOS: Mapping[str, str] = {
     "lite": "LITE",
 }
 
-#: Scenario -> why our brokers have no answer to it.
-GRPC_NOT_OFFERED: Mapping[str, str] = {"lite": "lite topics of 5.5 are not offered"}
-
 #: Keys of broker.conf, beside the suites' own, for a cluster behind a proxy: light queues as lite
 #: topics need them, and a busy machine is no reason to refuse or to give a transaction up.
 PROXY_CONF: Mapping[str, str] = {
@@ -111,6 +107,7 @@ GRPC_SMALL = (
     "transaction",
     "transaction-check",
     "wrong-type",
+    "lite",
 )
 
 #: What the remoting client does through the proxy's remoting port. Not among them: what the proxy
@@ -323,12 +320,11 @@ def run_grpc_suite(
         proxy: a running proxy.
         language: one of GRPC_LANGUAGES.
         directory: where the client may write.
-        only: scenarios; when empty, all that the cluster offers.
+        only: scenarios; when empty, all of them.
         parallel: scenarios at a time.
         timeout_s: of the whole run.
     """
-    ours = cluster.kind == "oberth"
-    names = list(only) or [n for n in GRPC_SCENARIOS if not (ours and n in GRPC_NOT_OFFERED)]
+    names = list(only or GRPC_SCENARIOS)
     command, environment = _command(language, directory)
     run = f"{language}{zlib.crc32(os.urandom(8)):08x}"
     for name in names:

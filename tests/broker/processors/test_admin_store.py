@@ -116,7 +116,7 @@ async def test_a_master_without_slaves(live: Any) -> None:
     assert (epochs.code, epochs.remark) == (1, "this request only for controllerMode")
 
 
-async def test_lite_topics_are_not_there(live: Any) -> None:
+async def test_a_broker_without_lite_topics(live: Any) -> None:
     await live.peer.send("T", b"x")
     call = live.peer.call
     info = body_of(await call(200074))

@@ -216,6 +216,16 @@ def _assignment(actions: frozenset[Action]) -> Rule:
     return needs
 
 
+def _lite_subscriptions(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    entries = _items(_body(request), "subscriptionSet")
+    pairs = sorted({(_text(each, "topic"), _text(each, "group")) for each in entries})
+    return [
+        need
+        for topic, group in pairs
+        for need in (topic_need(topic, _SUB), group_need(group, _SUB))
+    ]
+
+
 def _batch_ack(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
     acks = BatchAckMessageRequestBody.decode(request.body_bytes()).acks
     pairs = sorted({(ack.t, ack.c) for ack in acks})
@@ -318,6 +328,8 @@ TABLE: Final[dict[int, Rule]] = {
     Code.NOTIFICATION: _of(_SUB, _SUB),
     Code.POLLING_INFO: _of(_READ, _READ),
     Code.QUERY_ASSIGNMENT: _assignment(_SUB),
+    Code.POP_LITE_MESSAGE: _of(_SUB, _SUB),
+    Code.LITE_SUBSCRIPTION_CTL: _lite_subscriptions,
     # Topics
     Code.UPDATE_AND_CREATE_TOPIC: _of(_CREATE),
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _topic_list,
@@ -357,6 +369,11 @@ TABLE: Final[dict[int, Rule]] = {
     Code.SET_MESSAGE_REQUEST_MODE: _assignment(_UPDATE),
     Code.GET_ALL_MESSAGE_REQUEST_MODE: _GROUPS_LIST,
     Code.POP_ROLLBACK: _CLUSTER_UPDATE,
+    Code.GET_PARENT_TOPIC_INFO: _of(_USE),
+    Code.GET_LITE_TOPIC_INFO: _of(_USE, topic="parentTopic"),
+    Code.GET_LITE_CLIENT_INFO: _of(_READ, _READ, topic="parentTopic", group="group"),
+    Code.GET_LITE_GROUP_INFO: _of(None, _READ, group="group"),
+    Code.TRIGGER_LITE_DISPATCH: _of(None, _UPDATE, group="group"),
     # The broker, read
     Code.GET_BROKER_CONFIG: _CLUSTER_GET,
     Code.GET_BROKER_RUNTIME_INFO: _CLUSTER_GET,
@@ -372,6 +389,7 @@ TABLE: Final[dict[int, Rule]] = {
     Code.GET_BROKER_EPOCH_CACHE: _CLUSTER_GET,
     Code.GET_COLD_DATA_FLOW_CTR_INFO: _CLUSTER_GET,
     Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _CLUSTER_GET,
+    Code.GET_BROKER_LITE_INFO: _CLUSTER_GET,
     # The broker, changed
     Code.UPDATE_BROKER_CONFIG: _CLUSTER_UPDATE,
     Code.TRIGGER_DELETE_FILES: _CLUSTER_UPDATE,

@@ -167,11 +167,12 @@ class PopService:
             return reset
         offset = broker.offsets.query(group, topic, queue_id)
         if offset < 0:
-            offset = self._initial_offset(topic, queue_id, init_mode)
+            offset = self.initial_offset(topic, queue_id, init_mode)
             self._commit(topic, group, queue_id, offset)
         return max(offset, self.buffer.latest_offset(topic, group, queue_id))
 
-    def _initial_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
+    def initial_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
+        """Where a group that was never in a queue begins."""
         store = self._broker.store
         low = max(store.min_offset_in_queue(topic, queue_id), 0)
         if init_mode == INIT_FROM_MIN or topic.startswith(names.RETRY_PREFIX):

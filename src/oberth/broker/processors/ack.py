@@ -21,6 +21,7 @@ from oberth.broker.pop.check_point import (
 )
 from oberth.broker.pop.pop_service import PopService, StoredAck
 from oberth.broker.processors.pop import PopMessageProcessor
+from oberth.broker.processors.pop_lite import PopLiteMessageProcessor
 from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
 from oberth.remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from oberth.remoting.code import ResponseCode
@@ -44,10 +45,17 @@ _NOT_STORED: _Answer = (int(ResponseCode.SYSTEM_ERROR), "put ack msg error")
 class AckMessageProcessor:
     """Takes acknowledgements of popped messages."""
 
-    def __init__(self, broker: Broker, service: PopService, pops: PopMessageProcessor) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        service: PopService,
+        pops: PopMessageProcessor,
+        lite: PopLiteMessageProcessor,
+    ) -> None:
         self._broker = broker
         self._service = service
         self._pops = pops
+        self._lite = lite
 
     def ack(
         self, channel: Channel, requests: list[RemotingCommand]
@@ -64,6 +72,10 @@ class AckMessageProcessor:
                 receipt = parse_receipt(header.extra_info)
             except (HeaderError, CheckPointError) as error:
                 answers.append((int(ResponseCode.SYSTEM_ERROR), f"{type(error).__name__}: {error}"))
+                continue
+            if header.lite_topic:
+                answer = self._check_queue(header.topic, header.queue_id)
+                answers.append(answer or self._lite.ack(header, receipt))
                 continue
             answer = self._check(header.topic, header.queue_id, header.offset)
             if answer is None:
@@ -160,12 +172,18 @@ class AckMessageProcessor:
             self._pops.queue_unlocked(ack.topic, ack.group, ack.queue_id)
         return _OK
 
-    def _check(self, topic: str, queue_id: int, offset: int) -> _Answer | None:
+    def _check_queue(self, topic: str, queue_id: int) -> _Answer | None:
         topic_config = self._broker.topics.get(topic)
         if topic_config is None:
             return self._topic_unknown(topic)
         if not 0 <= queue_id < topic_config.read_queue_nums:
             return self._queue_illegal(topic, queue_id, topic_config.read_queue_nums)
+        return None
+
+    def _check(self, topic: str, queue_id: int, offset: int) -> _Answer | None:
+        refusal = self._check_queue(topic, queue_id)
+        if refusal is not None:
+            return refusal
         store = self._broker.store
         low = store.min_offset_in_queue(topic, queue_id)
         high = store.max_offset_in_queue(topic, queue_id)
@@ -206,7 +224,12 @@ class AckMessageProcessor:
             invisible_time=header.invisible_time,
             revive_qid=receipt.revive_queue_id,
         )
-        refusal = self._check(header.topic, header.queue_id, header.offset)
+        if header.lite_topic:
+            refusal = self._check_queue(header.topic, header.queue_id)
+            if refusal is None:
+                return self._lite.change_invisible_time(request, header, receipt, answer)
+        else:
+            refusal = self._check(header.topic, header.queue_id, header.offset)
         if refusal is not None:
             return create_response(request, *refusal, header=answer)
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id

@@ -1,95 +1,270 @@
-"""Lite topics of RocketMQ 5.5: 200074 to 200079, asked of a broker that has none.
+"""LiteAdminProcessor: 200074 to 200079, what there is of lite topics and who takes them.
 
-A lite topic is a light queue below a parent topic whose ``message.type`` is LITE, and a lite group
-is bound to such a parent. Neither can be made here, so figures are those of a broker without them,
-and questions about one name the reason. RocketMQ: LiteManagerProcessor.
+A lite topic is a light queue below a parent topic whose ``message.type`` is LITE, and a group that
+takes lite topics is bound to such a parent. RocketMQ: LiteManagerProcessor,
+LiteConsumerLagCalculator.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from oberth.broker.attributes import LITE, MESSAGE_TYPE
+from oberth.broker.lite.lite_service import LiteService
 from oberth.formats import names
-from oberth.formats.config_json import encode_config
+from oberth.remoting.bodies.base import Body
+from oberth.remoting.bodies.lite import (
+    BrokerLiteInfo,
+    ClientGroup,
+    LiteClientInfo,
+    LiteGroupInfo,
+    LiteLagInfo,
+    LiteTopicInfo,
+    OffsetWrapper,
+    ParentTopicInfo,
+    TopicOffset,
+)
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.headers.admin import (
+    GetLiteClientInfoRequestHeader,
+    GetLiteGroupInfoRequestHeader,
+    GetLiteTopicInfoRequestHeader,
+    GetParentTopicInfoRequestHeader,
+    TriggerLiteDispatchRequestHeader,
+)
 
 if TYPE_CHECKING:
     from oberth.broker.broker_controller import Broker
     from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import ProcessorTable
+    from oberth.remoting.aio.processors import ProcessorTable, Stage
 
-LIGHT_QUEUES_MAX: Final = 20_000
-"""RocketMQ's maxLmqConsumeQueueNum."""
+LITE_TOPICS_SHOWN_MAX = 10_000
+"""Lite topics of one client that an answer names."""
+
+LAGS_SHOWN_MAX = 10_000
+"""Lite topics that are behind that an answer names."""
+
+_QUEUE = names.LMQ_QUEUE_ID
+
+
+class _Refusal(Exception):
+    """A check that failed; the code and remark to answer with."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = int(code)
+        self.remark = remark
 
 
 class LiteAdminProcessor:
-    """Answers for a broker without lite topics."""
+    """Answers about lite topics."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, lite: LiteService) -> None:
         self._broker = broker
+        self._lite = lite
 
-    def register(self, table: ProcessorTable) -> None:
-        """Serve the codes of this file."""
-        table.sync([RequestCode.GET_BROKER_LITE_INFO], self.broker_info)
-        table.sync(
-            [
-                RequestCode.GET_PARENT_TOPIC_INFO,
-                RequestCode.GET_LITE_TOPIC_INFO,
-                RequestCode.GET_LITE_CLIENT_INFO,
-            ],
-            self.of_topic,
-        )
-        table.sync(
-            [RequestCode.GET_LITE_GROUP_INFO, RequestCode.TRIGGER_LITE_DISPATCH], self.of_group
-        )
+    def register(self, table: ProcessorTable, stage: Stage) -> None:
+        """Serve the codes of this file; ``stage`` for those that ask a name server."""
+        for code, answer in (
+            (RequestCode.GET_BROKER_LITE_INFO, self.broker_info),
+            (RequestCode.GET_PARENT_TOPIC_INFO, self.parent_info),
+            (RequestCode.GET_LITE_CLIENT_INFO, self.client_info),
+            (RequestCode.GET_LITE_GROUP_INFO, self.group_info),
+            (RequestCode.TRIGGER_LITE_DISPATCH, self.trigger_dispatch),
+        ):
+            table.sync([code], self._handler(answer))
+        table.async_([RequestCode.GET_LITE_TOPIC_INFO], self._topic_info, stage=stage)
 
-    def broker_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """200074: how much there is."""
-        del channel
-        broker = self._broker
-        topics = broker.store.topics()
-        body = {
-            "storeType": "default",
-            "maxLmqNum": LIGHT_QUEUES_MAX,
-            "currentLmqNum": sum(1 for topic in topics if topic.startswith(names.LMQ_PREFIX)),
-            "liteSubscriptionCount": 0,
-            "orderInfoCount": len(broker.pop.orders),
-            "cqTableSize": len(topics),
-            "offsetTableSize": sum(1 for _ in broker.offsets),
-            "eventMapSize": 0,
-            "topicMeta": {},
-            "groupMeta": {},
-        }
-        return create_response(
-            request, ResponseCode.SUCCESS, body=encode_config(body, pretty=False)
-        )
-
-    def of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """200075 to 200077: about one parent topic."""
-        del channel
-        topic = self._asked(request, "topic", "parentTopic")
-        if self._broker.topics.get(topic) is None:
+    def _handler(
+        self, answer: Callable[[RemotingCommand], Body | None]
+    ) -> Callable[[Channel, RemotingCommand], RemotingCommand]:
+        def handle(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+            del channel
+            self._broker.dispatch_now()
+            try:
+                body = answer(request)
+            except _Refusal as refusal:
+                return create_response(request, refusal.code, refusal.remark)
             return create_response(
-                request, ResponseCode.TOPIC_NOT_EXIST, f"Topic [{topic}] not exist."
+                request, ResponseCode.SUCCESS, body=b"" if body is None else body.encode()
             )
-        return create_response(
-            request, ResponseCode.INVALID_PARAMETER, f"Topic [{topic}] type not match."
-        )
 
-    def of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """200078 and 200079: about one group."""
-        del channel
-        group = self._asked(request, "group")
+        return handle
+
+    async def _topic_info(
+        self, channel: Channel, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        parent = request.header(GetLiteTopicInfoRequestHeader).parent_topic
+        if self._lite.is_parent(parent):
+            await self._lite.learn_route(parent)
+        return self._handler(self.topic_info)(channel, request)
+
+    # ------------------------------------------------------------------------------------ checks
+
+    def _check_parent(self, topic: str) -> int:
+        """The minutes after which the parent's lite topics expire, if it is one."""
+        topic_config = self._broker.topics.get(topic)
+        if topic_config is None:
+            raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic [{topic}] not exist.")
+        if topic_config.attributes.get(MESSAGE_TYPE) != LITE:
+            raise _Refusal(ResponseCode.INVALID_PARAMETER, f"Topic [{topic}] type not match.")
+        return self._lite.minutes_to_live(topic_config)
+
+    def _parent_of(self, group: str) -> str:
         if self._broker.groups.get(group) is None:
-            return create_response(
-                request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{group}] not exist."
-            )
-        return create_response(
-            request, ResponseCode.INVALID_PARAMETER, f"Group [{group}] is not a LITE group."
+            raise _Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{group}] not exist.")
+        return self._lite.parent_of(group) or ""
+
+    def _bound_parent_of(self, group: str) -> str:
+        parent = self._parent_of(group)
+        if not parent:
+            raise _Refusal(ResponseCode.INVALID_PARAMETER, f"Group [{group}] is not a LITE group.")
+        return parent
+
+    # ----------------------------------------------------------------------------------- figures
+
+    def _light_queue_count(self) -> int:
+        return sum(1 for topic in self._broker.store.topics() if names.is_lmq(topic))
+
+    def broker_info(self, request: RemotingCommand) -> BrokerLiteInfo:
+        """200074: how much there is."""
+        del request
+        broker, lite = self._broker, self._lite
+        return BrokerLiteInfo(
+            store_type=broker.store_config.store_type,
+            max_lmq_num=broker.store_config.max_lmq_consume_queue_num,
+            current_lmq_num=self._light_queue_count(),
+            lite_subscription_count=len(lite.subscriptions),
+            order_info_count=len(lite.orders),
+            cq_table_size=len(broker.store.topics()),
+            offset_table_size=sum(1 for _ in broker.offsets),
+            event_map_size=len(lite.events),
+            topic_meta=lite.parents(),
+            group_meta=lite.groups_of_parents(),
         )
 
-    @staticmethod
-    def _asked(request: RemotingCommand, *keys: str) -> str:
-        fields = request.ext_fields or {}
-        return next((fields[key] for key in keys if key in fields), "")
+    def parent_info(self, request: RemotingCommand) -> ParentTopicInfo:
+        """200075: about one parent topic."""
+        topic = request.header(GetParentTopicInfoRequestHeader).topic
+        minutes = self._check_parent(topic)
+        return ParentTopicInfo(
+            topic=topic,
+            ttl=minutes,
+            lmq_num=self._light_queue_count(),
+            lite_topic_count=len(self._lite.queues(topic)),
+            groups=self._lite.groups_of_parents().get(topic),
+        )
+
+    def topic_info(self, request: RemotingCommand) -> LiteTopicInfo:
+        """200076: about one lite topic."""
+        header = request.header(GetLiteTopicInfoRequestHeader)
+        parent, lite_topic = header.parent_topic, header.lite_topic
+        self._check_parent(parent)
+        store = self._broker.store
+        queue = names.lite_queue(parent, lite_topic)
+        end = self._lite.end(queue)
+        offset = TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0)
+        if end > 0:
+            offset.min_offset = max(store.min_offset_in_queue(queue, _QUEUE), 0)
+            offset.last_update_timestamp = store.message_store_timestamp(queue, _QUEUE, end - 1)
+        takers = self._lite.subscriptions.takers_by_group(parent, queue)
+        return LiteTopicInfo(
+            parent_topic=parent,
+            lite_topic=lite_topic,
+            subscriber=[
+                ClientGroup(client_id=client_id, group=group)
+                for group, clients in takers.items()
+                for client_id in clients
+            ],
+            topic_offset=offset,
+            sharding_to_broker=self._lite.is_here(parent, lite_topic),
+        )
+
+    def client_info(self, request: RemotingCommand) -> LiteClientInfo:
+        """200077: about one client."""
+        header = request.header(GetLiteClientInfoRequestHeader)
+        parent, group, client_id = header.parent_topic, header.group, header.client_id
+        self._check_parent(parent)
+        if self._parent_of(group) != parent:
+            raise _Refusal(
+                ResponseCode.INVALID_PARAMETER, f"Subscription [{group}]-[{parent}] not match."
+            )
+        subscription = self._lite.subscriptions.get(client_id)
+        events = self._lite.events.get(client_id)
+        shown = min(header.max_count, LITE_TOPICS_SHOWN_MAX)
+        return LiteClientInfo(
+            parent_topic=parent,
+            group=group,
+            client_id=client_id,
+            lite_topic_count=-1 if subscription is None else len(subscription.queues),
+            lite_topic_set=None if subscription is None else list(subscription.queues)[:shown],
+            last_access_time=-1 if events is None else events.access_ms,
+            last_consume_time=0,
+        )
+
+    def group_info(self, request: RemotingCommand) -> LiteGroupInfo:
+        """200078: how far a group is behind, in one lite topic or in all."""
+        header = request.header(GetLiteGroupInfoRequestHeader)
+        group, lite_topic = header.group, header.lite_topic
+        parent = self._bound_parent_of(group)
+        body = LiteGroupInfo(group=group, parent_topic=parent, lite_topic=lite_topic)
+        if lite_topic:
+            self._tell_lag(body, names.lite_queue(parent, lite_topic))
+        else:
+            self._tell_lags(body, min(max(header.top_k, 0), LAGS_SHOWN_MAX))
+        return body
+
+    def _tell_lag(self, body: LiteGroupInfo, queue: str) -> None:
+        store = self._broker.store
+        end = self._lite.end(queue)
+        if end <= 0:
+            body.total_lag_count = body.earliest_unconsumed_timestamp = -1
+            return
+        offset = self._broker.offsets.query(body.group, queue, _QUEUE)
+        if offset < 0:
+            return
+        body.total_lag_count = end - offset
+        body.earliest_unconsumed_timestamp = store.message_store_timestamp(queue, _QUEUE, offset)
+        last = store.message_store_timestamp(queue, _QUEUE, offset - 1) if offset > 0 else 0
+        body.lite_topic_offset_wrapper = OffsetWrapper(
+            broker_offset=end, consumer_offset=offset, last_timestamp=last
+        )
+
+    def _tell_lags(self, body: LiteGroupInfo, count: int) -> None:
+        lags = []
+        for queue in self._broker.offsets.topics_of_group(body.group):
+            lite = names.split_lite_queue(queue)
+            if lite is None:
+                continue
+            offset = self._broker.offsets.query(body.group, queue, _QUEUE)
+            behind = self._lite.end(queue) - offset if offset >= 0 else 0
+            if behind > 0:
+                since = self._broker.store.message_store_timestamp(queue, _QUEUE, offset)
+                lags.append(
+                    LiteLagInfo(
+                        lite_topic=lite[1], lag_count=behind, earliest_unconsumed_timestamp=since
+                    )
+                )
+        body.total_lag_count = sum(each.lag_count for each in lags)
+        body.lag_count_top_k = heapq.nlargest(count, lags, key=lambda each: each.lag_count)
+        body.lag_timestamp_top_k = []
+        body.earliest_unconsumed_timestamp = -1
+        if self._broker.config.lite_lag_latency_collect_enable and lags:
+            body.lag_timestamp_top_k = heapq.nsmallest(
+                count, lags, key=lambda each: each.earliest_unconsumed_timestamp
+            )
+            body.earliest_unconsumed_timestamp = min(
+                each.earliest_unconsumed_timestamp for each in lags
+            )
+
+    def trigger_dispatch(self, request: RemotingCommand) -> None:
+        """200079: look at all that a client takes, or all clients of a group, for messages."""
+        header = request.header(TriggerLiteDispatchRequestHeader)
+        self._bound_parent_of(header.group)
+        if header.client_id:
+            self._lite.full_turn(header.client_id, header.group)
+        else:
+            self._lite.full_turn_of_group(header.group)

@@ -210,6 +210,7 @@ class ClientManageProcessor:
         broker = self._broker
         broker.hold.connection_closed(channel)
         broker.pops.connection_closed(channel)
+        broker.lite_pops.lite.connection_closed(channel)
         broker.producers.connection_closed(channel)
         for group in broker.consumers.connection_closed(channel):
             self.notify_group(group)

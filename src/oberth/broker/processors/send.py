@@ -298,6 +298,7 @@ class SendMessageProcessor:
             or "__RMQ.TRANSIENT." in text
             or "TRAN_MSG\x01" in text
             or "_SYS_MSG_PRIORITY_\x01" in text
+            or "__LITE_TOPIC\x01" in text
             or topic.is_special
         ):
             return self._begin_special(
@@ -414,6 +415,9 @@ class SendMessageProcessor:
         unique_key = properties.get(p.UNIQ_KEY)
         if unique_key is None:
             unique_key = properties[p.UNIQ_KEY] = broker.unique_ids.next()
+        lite_topic = properties.get(p.LITE_TOPIC)
+        if lite_topic:
+            properties[p.INNER_MULTI_DISPATCH] = self._lite_queue(topic_name, lite_topic)
         properties.update(self._added_properties)
         reconsume_times = header.reconsume_times or 0
         stored_topic, stored_queue_id = topic_name, queue_id
@@ -453,6 +457,16 @@ class SendMessageProcessor:
             properties.get(p.WAIT, "true").lower() == "true",
         )
         return _Pending(request, message, topic, queue_id, unique_key)
+
+    @staticmethod
+    def _lite_queue(topic: str, lite_topic: str) -> str:
+        """The light queue of a lite topic; its name must not stand for others' queues."""
+        queue = names.lite_queue(topic, lite_topic)
+        if names.split_lite_queue(queue) is None or not names.is_stored_topic(queue):
+            raise _Refusal(
+                ResponseCode.MESSAGE_ILLEGAL, f"lite topic {lite_topic[:127]!r} is illegal"
+            )
+        return queue
 
     def _check_keys(self, request: RemotingCommand) -> None:
         """Every message of a batch has a key; RocketMQ takes it without, and never shows it."""

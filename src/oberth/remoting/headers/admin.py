@@ -174,3 +174,40 @@ class ListAclsRequestHeader(CommandHeader, kw_only=True):
 
     subject_filter: str | None = None
     resource_filter: str | None = None
+
+
+class GetParentTopicInfoRequestHeader(CommandHeader, kw_only=True):
+    """200075."""
+
+    topic: str
+
+
+class GetLiteTopicInfoRequestHeader(CommandHeader, kw_only=True):
+    """200076."""
+
+    parent_topic: str = ""
+    lite_topic: str = ""
+
+
+class GetLiteClientInfoRequestHeader(CommandHeader, kw_only=True):
+    """200077; of the lite topics at most ``max_count`` are named."""
+
+    parent_topic: str = ""
+    group: str = ""
+    client_id: str = ""
+    max_count: Int32 = 0
+
+
+class GetLiteGroupInfoRequestHeader(CommandHeader, kw_only=True):
+    """200078; without a lite topic the ``top_k`` that are most behind."""
+
+    group: str
+    lite_topic: str | None = None
+    top_k: Int32 = 0
+
+
+class TriggerLiteDispatchRequestHeader(CommandHeader, kw_only=True):
+    """200079; without a client, all of the group."""
+
+    group: str
+    client_id: str | None = None

@@ -1,4 +1,4 @@
-"""Headers of POP consumption: 200050 to 200055, 200151."""
+"""Headers of POP consumption: 200050 to 200055, 200070, 200073, 200151."""
 
 from __future__ import annotations
 
@@ -108,3 +108,35 @@ class PollingInfoResponseHeader(CommandHeader, kw_only=True):
     """Answer of 200055."""
 
     polling_num: Int32
+
+
+class PopLiteMessageRequestHeader(CommandHeader, kw_only=True):
+    """200070; ``topic`` is the parent of the lite topics."""
+
+    client_id: str
+    consumer_group: str
+    topic: str
+    max_msg_num: Int32
+    invisible_time: Int64
+    poll_time: Int64
+    born_time: Int64
+    attempt_id: str | None = None
+
+
+class PopLiteMessageResponseHeader(CommandHeader, kw_only=True):
+    """Answer of 200070; ``order_count_info`` has one part for each message."""
+
+    pop_time: Int64
+    invisible_time: Int64
+    revive_qid: Int32
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class NotifyUnsubscribeLiteRequestHeader(CommandHeader, kw_only=True):
+    """200073, broker to client: another client took the lite topic."""
+
+    lite_topic: str
+    consumer_group: str
+    client_id: str

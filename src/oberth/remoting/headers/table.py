@@ -91,6 +91,14 @@ HEADERS: Final[dict[Code, HeaderTypes]] = {
     Code.PEEK_MESSAGE: (pop.PeekMessageRequestHeader, pop.PopMessageResponseHeader),
     Code.NOTIFICATION: (pop.NotificationRequestHeader, pop.NotificationResponseHeader),
     Code.POLLING_INFO: (pop.PollingInfoRequestHeader, pop.PollingInfoResponseHeader),
+    # Lite topics
+    Code.POP_LITE_MESSAGE: (pop.PopLiteMessageRequestHeader, pop.PopLiteMessageResponseHeader),
+    Code.NOTIFY_UNSUBSCRIBE_LITE: (pop.NotifyUnsubscribeLiteRequestHeader, None),
+    Code.GET_PARENT_TOPIC_INFO: (admin.GetParentTopicInfoRequestHeader, None),
+    Code.GET_LITE_TOPIC_INFO: (admin.GetLiteTopicInfoRequestHeader, None),
+    Code.GET_LITE_CLIENT_INFO: (admin.GetLiteClientInfoRequestHeader, None),
+    Code.GET_LITE_GROUP_INFO: (admin.GetLiteGroupInfoRequestHeader, None),
+    Code.TRIGGER_LITE_DISPATCH: (admin.TriggerLiteDispatchRequestHeader, None),
     # Administration
     Code.UPDATE_AND_CREATE_TOPIC: (admin.CreateTopicRequestHeader, None),
     Code.DELETE_TOPIC_IN_BROKER: (admin.DeleteTopicRequestHeader, None),

@@ -1,0 +1,575 @@
+"""LiteService: lite topics of a broker: who takes which, what is handed out, what has expired.
+
+    200071 --> LiteSubscriptions --.
+    an arrival, an ack, a time -----+--> LiteEvents: a list per client --> pop by client
+    200070, nothing there --> waits by client id, woken by the next entry of its list
+
+A lite topic is one light queue. Whatever of it is handed out blocks it for the group until it is
+acknowledged or its invisible time has ended, as with ordered POP; unlike there, nothing of this is
+kept in a file, so that after a restart what was not acknowledged is handed out again at once. There
+is no retry topic: the same place of the queue is handed out again.
+
+Everything runs on the broker's loop. RocketMQ: LiteEventDispatcher, LiteSubscriptionRegistryImpl,
+AbstractLiteLifecycleManager, PopLiteLongPollingService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from oberth.broker.attributes import (
+    EXCLUSIVE,
+    LITE,
+    LITE_BIND_TOPIC,
+    LITE_EVENTS_MAX,
+    LITE_EXPIRATION,
+    LITE_RESET_EXCLUSIVE,
+    LITE_RESET_UNSUBSCRIBE,
+    LITE_SUB_MODEL,
+    LITE_WILDCARD,
+    MESSAGE_TYPE,
+)
+from oberth.broker.lite.events import LiteEvents
+from oberth.broker.lite.sharding import broker_of, writable_queues
+from oberth.broker.lite.subscriptions import LiteSubscriptions, wildcard_queue
+from oberth.broker.pop.order_infos import OrderInfos
+from oberth.broker.pop.polling import PopPolling, Waiting
+from oberth.errors import OberthError, RemotingError
+from oberth.formats import names
+from oberth.remoting.bodies.lite import OffsetOption
+from oberth.remoting.code import RequestCode
+from oberth.remoting.command import create_request
+from oberth.remoting.headers.pop import NotifyUnsubscribeLiteRequestHeader
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+    from oberth.formats.topic_config import TopicConfig
+    from oberth.remoting.aio.channel import Channel
+
+_LOG: Final = logging.getLogger("oberth.lite")
+
+ROUTES_PERIOD_MS: Final = 30_000
+WILDCARD_TURN_MS: Final = 5_000
+"""A client that joins a wildcard group leads to a full turn this much later."""
+
+TURN_SPREAD_MS: Final = 15_000
+"""Full turns of clients that do not come are spread by up to so much."""
+
+TURN_WAKE_EVERY: Final = 10
+EXPIRED_AT_ONCE: Final = 500
+"""Lite topics that one look deletes at most; the next tick goes on."""
+
+_FROM_BEGINNING: Final = 1
+_FROM_END: Final = 2
+
+
+class QuotaExceededError(OberthError):
+    """More lite subscriptions than the broker may have."""
+
+
+class IllegalSubscriptionError(OberthError):
+    """A group that may not take lite topics, or not in this way."""
+
+
+class LiteService:
+    """Lite topics of a broker.
+
+    Args:
+        broker: whose.
+        resume: called with requests that are to be tried again.
+    """
+
+    def __init__(self, broker: Broker, resume: Callable[[list[Waiting]], None]) -> None:
+        self._broker = broker
+        self._resume = resume
+        config = broker.config
+        self.subscriptions = LiteSubscriptions()
+        self.events = LiteEvents()
+        self.orders = OrderInfos()
+        self.waiting = PopPolling(config.pop_polling_size, config.max_pop_polling_size)
+        self._channels: dict[str, Channel] = {}
+        self._unlocks: list[tuple[int, str, str]] = []  # heap: when what was handed out is visible
+        self._woken: list[Waiting] = []
+        self._wake_scheduled = False
+        self._listens = False
+        self._routes: dict[str, list[str]] = {}  # parent → the broker of each writable queue
+        now_ms = broker.now_ms()
+        self._next_routes_ms = now_ms
+        self._next_scan_ms = now_ms + config.lite_event_check_interval_ms
+        self._next_silent_ms = now_ms + config.lite_subscription_check_interval_ms
+        # Whatever a topic says, nothing expires so soon after a start: clients must come back.
+        self._next_expiry_ms = now_ms + config.min_lite_ttl_ms
+        broker.ticks.append(self.on_time)
+        broker.reset_listeners.append(self._on_reset)
+
+    # ----------------------------------------------------------------------- topics and groups
+
+    def is_parent(self, topic: str) -> bool:
+        """Whether a topic is a parent of lite topics."""
+        topic_config = self._broker.topics.get(topic)
+        return topic_config is not None and topic_config.attributes.get(MESSAGE_TYPE) == LITE
+
+    def attribute(self, group: str, name: str) -> str | None:
+        """An attribute of a group."""
+        config = self._broker.groups.get(group)
+        return None if config is None else config.attributes.get(name)
+
+    def parent_of(self, group: str) -> str | None:
+        """The parent topic that a group is bound to."""
+        return self.attribute(group, LITE_BIND_TOPIC)
+
+    def takes_all(self, group: str) -> bool:
+        """Whether a group's clients take every lite topic of its parent."""
+        return self.attribute(group, LITE_WILDCARD) is not None
+
+    def _is_true(self, group: str, name: str) -> bool:
+        return (self.attribute(group, name) or "").lower() == "true"
+
+    @staticmethod
+    def minutes_to_live(topic_config: TopicConfig) -> int:
+        """After how many minutes without a message a parent's lite topics expire; -1: never."""
+        text = topic_config.attributes.get(LITE_EXPIRATION, "")
+        return int(text) if text.isdecimal() else -1
+
+    def parents(self) -> dict[str, int]:
+        """All parent topics and after how many minutes their lite topics expire, -1: never."""
+        return {
+            str(each.topic_name): self.minutes_to_live(each)
+            for each in self._broker.topics
+            if each.attributes.get(MESSAGE_TYPE) == LITE
+        }
+
+    def groups_of_parents(self) -> dict[str, list[str]]:
+        """Parent topic → the groups that are bound to it."""
+        found: dict[str, list[str]] = {}
+        for each in self._broker.groups:
+            parent = each.attributes.get(LITE_BIND_TOPIC)
+            if parent is not None:
+                found.setdefault(parent, []).append(str(each.group_name))
+        return found
+
+    def queues(self, parent: str) -> list[str]:
+        """The light queues of a parent's lite topics. Looks at every topic of the store."""
+        start = names.lite_queue(parent, "")
+        return [each for each in self._broker.store.topics() if each.startswith(start)]
+
+    def end(self, queue: str) -> int:
+        """The offset behind a lite topic's last message; 0 if there never was one."""
+        return max(self._broker.store.max_offset_in_queue(queue, names.LMQ_QUEUE_ID), 0)
+
+    # ------------------------------------------------------------------------------ sharding
+
+    def is_here(self, parent: str, lite_topic: str) -> bool:
+        """Whether producers send a lite topic to this broker; yes while no route is known."""
+        found = broker_of(lite_topic, self._routes.get(parent, ()))
+        return found is None or found == self._broker.config.broker_name
+
+    async def learn_route(self, parent: str) -> None:
+        """Ask a name server which queues a parent topic has."""
+        try:
+            route = await self._broker.peers.route(parent)
+        except RemotingError as error:
+            _LOG.debug("route of %s: %s", parent, error)
+            return
+        if route is not None:
+            self._routes[parent] = writable_queues(route)
+
+    async def _learn_routes(self) -> None:
+        parents = self.parents()
+        for parent in list(self._routes):
+            if parent not in parents:
+                del self._routes[parent]
+        for parent in parents:
+            await self.learn_route(parent)
+
+    def _may_take(self, parent: str, queue: str) -> bool:
+        lite = names.split_lite_queue(queue)
+        if lite is None or not names.is_stored_topic(queue):
+            return False
+        return self.is_here(parent, lite[1]) or self.end(queue) > 0
+
+    # ------------------------------------------------------------------------- subscriptions
+
+    def _check_group(self, group: str) -> None:
+        config = self._broker.groups.find(group)
+        if config is None or not config.consume_enable:
+            raise IllegalSubscriptionError("Consumer group is not allowed to consume.")
+
+    def subscribe(
+        self,
+        channel: Channel,
+        client_id: str,
+        group: str,
+        topic: str,
+        queues: Sequence[str],
+        option: OffsetOption | None,
+    ) -> None:
+        """PARTIAL_ADD: a client takes more lite topics.
+
+        Raises:
+            QuotaExceededError: the broker has as many subscriptions as it may.
+            IllegalSubscriptionError: the group may not.
+        """
+        self._check_group(group)
+        self._channels[client_id] = channel
+        limit = self._broker.config.max_lite_subscription_count
+        if len(self.subscriptions) >= limit:
+            raise QuotaExceededError(f"lite subscription quota exceeded {limit}")
+        if self.takes_all(group):
+            raise IllegalSubscriptionError(
+                "subscribe lite operation is not supported for this group"
+            )
+        now_ms = self._broker.now_ms()
+        mine = self.subscriptions.of_client(client_id, group, topic, now_ms)
+        is_exclusive = self.attribute(group, LITE_SUB_MODEL) == EXCLUSIVE
+        for queue in queues:
+            if not self._may_take(topic, queue):
+                continue
+            if is_exclusive:
+                self._take_from_others(client_id, mine.group, queue)
+            self._reset_offset(group, queue, option)
+            self._add(client_id, mine.group, queue)
+
+    def unsubscribe(self, client_id: str, group: str, topic: str, queues: Sequence[str]) -> None:
+        """PARTIAL_REMOVE: a client gives lite topics up."""
+        mine = self.subscriptions.of_client(client_id, group, topic, self._broker.now_ms())
+        begins_anew = self._is_true(group, LITE_RESET_UNSUBSCRIBE)
+        for queue in queues:
+            if self.subscriptions.discard(client_id, queue) and begins_anew:
+                self._reset_offset(mine.group, queue, _BEGINNING)
+        self._listen_as_needed()
+
+    def subscribe_to_exactly(
+        self, channel: Channel, client_id: str, group: str, topic: str, queues: Sequence[str]
+    ) -> None:
+        """COMPLETE_ADD: all that a client takes; it says so every now and then.
+
+        Raises:
+            IllegalSubscriptionError: the group may not.
+        """
+        self._check_group(group)
+        self._channels[client_id] = channel
+        if self.takes_all(group):
+            wanted = [wildcard_queue(topic, group)]
+        else:
+            wanted = [queue for queue in queues if self._may_take(topic, queue)]
+        mine = self.subscriptions.of_client(client_id, group, topic, self._broker.now_ms())
+        for queue in set(mine.queues).difference(wanted):
+            self.subscriptions.discard(client_id, queue)
+        for queue in wanted:
+            self._add(client_id, mine.group, queue)
+        self._listen_as_needed()
+
+    def forget_client(self, client_id: str) -> None:
+        """COMPLETE_REMOVE: a client is gone; what was noted for it goes to others."""
+        self._channels.pop(client_id, None)
+        gone = self.subscriptions.remove_client(client_id)
+        self._listen_as_needed()
+        events = self.events.remove(client_id)
+        if gone is not None and events is not None:
+            for queue in events.queues:
+                self.dispatch(queue, events.group, avoided=client_id)
+
+    def _add(self, client_id: str, group: str, queue: str) -> None:
+        if not self.subscriptions.add(client_id, queue):
+            return
+        self._listen_as_needed()
+        if self.takes_all(group):
+            at_ms = self._broker.now_ms() + WILDCARD_TURN_MS
+            self.events.schedule_turn(f"${group}$", group, at_ms)
+        elif self.end(queue) > 0:
+            self.dispatch(queue, group)
+
+    def _take_from_others(self, client_id: str, group: str, queue: str) -> None:
+        for other, its_group in self.subscriptions.takers(queue).items():
+            if its_group != group:
+                continue
+            if other != client_id:
+                self._tell_unsubscribed(other, group, queue)
+            self.subscriptions.discard(other, queue)
+            left = self.subscriptions.get(other)
+            if other != client_id and left is not None and not left.queues:
+                self.subscriptions.remove_client(other)
+            if other != client_id and self._is_true(group, LITE_RESET_EXCLUSIVE):
+                self._reset_offset(group, queue, _BEGINNING)
+
+    def _tell_unsubscribed(self, client_id: str, group: str, queue: str) -> None:
+        """200073: a client is to forget that it takes a lite topic."""
+        channel = self._channels.get(client_id)
+        lite = names.split_lite_queue(queue)
+        if channel is None or lite is None:
+            return
+        header = NotifyUnsubscribeLiteRequestHeader(
+            lite_topic=lite[1], consumer_group=group, client_id=client_id
+        )
+        try:
+            channel.invoke_oneway(create_request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, header))
+        except RemotingError as error:
+            _LOG.warning("%s not told that it lost %s: %s", client_id, queue, error)
+
+    def _reset_offset(self, group: str, queue: str, option: OffsetOption | None) -> None:
+        if option is None:
+            return
+        offsets = self._broker.offsets
+        current = offsets.query(group, queue, names.LMQ_QUEUE_ID)
+        target: int | None = None
+        if option.type == "POLICY":
+            if option.value == _FROM_BEGINNING:
+                target = 0
+            elif option.value == _FROM_END:
+                target = self.end(queue)
+        elif option.type == "OFFSET":
+            target = max(option.value, 0)
+        elif option.type == "TAIL_N" and current >= 0:
+            target = max(current - option.value, 0)
+        if target is None or target == current:
+            return
+        offsets.assign_reset(group, queue, names.LMQ_QUEUE_ID, target, self._broker.now_ms())
+        self.orders.clear(queue, group, names.LMQ_QUEUE_ID)
+
+    def _on_reset(self, group: str, topic: str, queue_id: int) -> None:
+        if topic.startswith(names.LITE_PREFIX):
+            self.orders.clear(topic, group, queue_id)
+            self.dispatch(topic, group)
+
+    # -------------------------------------------------------------------------------- events
+
+    def _listen_as_needed(self) -> None:
+        """Arrivals are only looked at while somebody takes lite topics."""
+        wanted = len(self.subscriptions) > 0
+        if wanted == self._listens:
+            return
+        self._listens = wanted
+        if wanted:
+            self._broker.arrival_listeners.append(self._on_arrival)
+        else:
+            self._broker.arrival_listeners.remove(self._on_arrival)
+
+    def _on_arrival(
+        self, topic: str, queue_id: int, max_offset: int, tags_code: int | None, raw: bytes
+    ) -> None:
+        if topic.startswith(names.LITE_PREFIX):
+            self.dispatch(topic)
+
+    def dispatch(self, queue: str, group: str | None = None, *, avoided: str | None = None) -> None:
+        """A queue has something: one client of each group (or of one) shall come for it."""
+        lite = names.split_lite_queue(queue)
+        takers = self.subscriptions.takers_by_group(lite[0] if lite else None, queue)
+        for each, clients in takers.items():
+            if group is None or group == each:
+                self._give_out(queue, each, clients, avoided)
+
+    def _give_out(self, queue: str, group: str, clients: list[str], avoided: str | None) -> bool:
+        """Put a queue into the list of one of these clients; False if all of them are full."""
+        now_ms = self._broker.now_ms()
+        limit = self._events_max(group)
+        takes_all = self.takes_all(group)
+        start = random.randrange(len(clients))
+        last_resort = []
+        for client_id in [*clients[start:], *clients[:start]]:
+            if client_id == avoided:
+                last_resort.append(client_id)
+            elif self.events.is_avoided(client_id, now_ms):
+                if not takes_all:
+                    last_resort.append(client_id)
+            elif self._offer(client_id, group, queue, limit, now_ms, turn=not takes_all):
+                return True
+        for client_id in last_resort:
+            if self._offer(client_id, group, queue, limit, now_ms, turn=not takes_all):
+                return True
+        if takes_all:
+            delay_ms = self._broker.config.lite_event_full_dispatch_delay_wildcard_ms
+            self.events.schedule_turn(f"${group}$", group, now_ms + delay_ms)
+        return False
+
+    def _offer(
+        self, client_id: str, group: str, queue: str, limit: int, now_ms: int, *, turn: bool
+    ) -> bool:
+        if self.events.offer(client_id, group, queue, limit, now_ms):
+            self._wake_client(client_id)
+            return True
+        if turn:
+            self._schedule_turn(client_id, group, now_ms)
+        return False
+
+    def _events_max(self, group: str) -> int:
+        text = self.attribute(group, LITE_EVENTS_MAX) or ""
+        return int(text) if text.isdecimal() else self._broker.config.max_client_event_count
+
+    def _schedule_turn(self, client_id: str, group: str, now_ms: int) -> None:
+        delay_ms = self._broker.config.lite_event_full_dispatch_delay_ms
+        if self.events.is_avoided(client_id, now_ms):
+            delay_ms += random.randrange(TURN_SPREAD_MS)
+        self.events.schedule_turn(client_id, group, now_ms + delay_ms)
+
+    def full_turn(self, client_id: str, group: str) -> None:
+        """Look at everything that a client takes, and note what has something."""
+        subscription = self.subscriptions.get(client_id)
+        if subscription is None or not subscription.queues:
+            return
+        now_ms = self._broker.now_ms()
+        events = self.events.of_client(client_id, group, now_ms)
+        limit = self._events_max(group)
+        if events.is_stuck(now_ms) or not events.is_low(limit):
+            self._schedule_turn(client_id, group, now_ms)
+            return
+        count = 0
+        for queue in subscription.queues:
+            if not self._has_more(group, queue):
+                continue
+            if not self.events.offer(client_id, group, queue, limit, now_ms):
+                self._schedule_turn(client_id, group, now_ms)
+                break
+            if count % TURN_WAKE_EVERY == 0:
+                self._wake_client(client_id)
+            count += 1
+        self._wake_client(client_id)
+
+    def full_turn_of_group(self, group: str) -> None:
+        """The same for all clients of a group."""
+        if not self.takes_all(group):
+            for client_id in self.subscriptions.clients_of_group(group):
+                self.full_turn(client_id, group)
+            return
+        parent = self.parent_of(group)
+        clients = list(self.subscriptions.takers(wildcard_queue(parent or "", group)))
+        if parent is None or not clients:
+            return
+        for queue in self.queues(parent):
+            if self._has_more(group, queue) and not self._give_out(queue, group, clients, None):
+                break
+
+    def _has_more(self, group: str, queue: str) -> bool:
+        offset = self._broker.offsets.query(group, queue, names.LMQ_QUEUE_ID)
+        return offset < self.end(queue)
+
+    def events_of(self, client_id: str) -> Iterator[str]:
+        """The queues noted for a client, each taken out of its list; none twice."""
+        now_ms = self._broker.now_ms()
+        self.events.access(client_id, now_ms)
+        seen: set[str] = set()
+        while (queue := self.events.take(client_id, now_ms)) is not None:
+            if queue not in seen:
+                seen.add(queue)
+                yield queue
+
+    def block(self, queue: str, group: str) -> None:
+        """Something of a queue was handed out: look again when it is visible."""
+        visible_ms = self.orders.visible_at(queue, group, names.LMQ_QUEUE_ID)
+        if visible_ms is not None:
+            heapq.heappush(self._unlocks, (visible_ms, queue, group))
+
+    def _wake_client(self, client_id: str) -> None:
+        """One request of a client is tried again, after what is going on now."""
+        waiting = self.waiting.take(client_id, "", names.LMQ_QUEUE_ID)
+        if waiting is None:
+            return
+        self._woken.append(waiting)
+        if not self._wake_scheduled:
+            self._wake_scheduled = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wake_scheduled = False
+        woken, self._woken = self._woken, []
+        self._resume(woken)
+
+    # ---------------------------------------------------------------------------- expiry
+
+    def delete_lite_topics(self, parent: str, queues: Sequence[str]) -> None:
+        """Forget lite topics: their queues, how far groups are, who takes them."""
+        broker = self._broker
+        for group in self.groups_of_parents().get(parent, ()):
+            for queue in queues:
+                broker.offsets.delete(group, queue)
+                self.orders.clear(queue, group, names.LMQ_QUEUE_ID)
+        for queue in queues:
+            broker.offsets.delete(names.TOOLS_CONSUMER_GROUP, queue)
+        self.subscriptions.remove_queues(queues)
+        self._listen_as_needed()
+        broker.store.delete_topics(queues)
+
+    def _expire(self, now_ms: int) -> bool:
+        """Delete lite topics to which nothing was sent for long; whether some may be left."""
+        broker = self._broker
+        parents = {parent: minutes for parent, minutes in self.parents().items() if minutes > 0}
+        expired: dict[str, list[str]] = {}
+        count = 0
+        for queue in broker.store.topics() if parents else ():
+            lite = names.split_lite_queue(queue)
+            minutes = parents.get(lite[0], -1) if lite else -1
+            if lite is None or minutes <= 0:
+                continue
+            last = broker.store.message_store_timestamp(
+                queue, names.LMQ_QUEUE_ID, self.end(queue) - 1
+            )
+            # No time: its last message has left the log.
+            idle_ms = now_ms - last if last > 0 else now_ms
+            if idle_ms >= broker.config.min_lite_ttl_ms and idle_ms > minutes * 60_000:
+                expired.setdefault(lite[0], []).append(queue)
+                count += 1
+                if count == EXPIRED_AT_ONCE:
+                    break
+        for parent, queues in expired.items():
+            _LOG.info("%d lite topics of %s have expired", len(queues), parent)
+            self.delete_lite_topics(parent, queues)
+        return count == EXPIRED_AT_ONCE
+
+    # ------------------------------------------------------------------------------- time
+
+    def connection_closed(self, channel: Channel) -> None:
+        """Nothing waits there any more; its clients may come back over another."""
+        self.waiting.connection_closed(channel)
+        for client_id in [each for each, its in self._channels.items() if its is channel]:
+            del self._channels[client_id]
+
+    def on_time(self, now_ms: int) -> None:
+        """Called about every 100 ms."""
+        while self._unlocks and self._unlocks[0][0] <= now_ms:
+            _, queue, group = heapq.heappop(self._unlocks)
+            if self.orders.is_blocked(queue, group, names.LMQ_QUEUE_ID, None, now_ms):
+                continue  # it was handed out again, and is noted for then
+            if self._has_more(group, queue):
+                self.dispatch(queue, group)
+        late = self.waiting.on_time(now_ms)
+        if late:
+            self._resume(late)
+        config = self._broker.config
+        if now_ms >= self._next_scan_ms:
+            self._next_scan_ms = now_ms + config.lite_event_check_interval_ms
+            self._scan(now_ms)
+        if now_ms >= self._next_silent_ms:
+            self._next_silent_ms = now_ms + config.lite_subscription_check_interval_ms
+            before_ms = now_ms - config.lite_subscription_check_timeout_ms
+            for client_id in self.subscriptions.silent_since(before_ms):
+                self.forget_client(client_id)
+        if now_ms >= self._next_routes_ms:
+            self._next_routes_ms = now_ms + ROUTES_PERIOD_MS
+            if config.namesrv_addresses and self.parents():
+                self._broker.start_task(self._learn_routes())
+        if now_ms >= self._next_expiry_ms and not self._broker.ha.is_slave:
+            if not self._expire(now_ms):
+                self._next_expiry_ms = now_ms + config.lite_ttl_check_interval_ms
+            self.orders.keep(
+                lambda topic, group: (
+                    topic in self._broker.topics and self._broker.groups.get(group) is not None
+                )
+            )
+
+    def _scan(self, now_ms: int) -> None:
+        for client_id, events in self.events.take_stuck(now_ms):
+            for queue in events.queues:
+                self.dispatch(queue, events.group, avoided=client_id)
+        for key, group in self.events.due_turns(now_ms):
+            if self.takes_all(group):
+                self.full_turn_of_group(group)
+            else:
+                self.full_turn(key, group)
+
+
+_BEGINNING: Final = OffsetOption(type="POLICY", value=_FROM_BEGINNING)

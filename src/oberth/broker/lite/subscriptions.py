@@ -1,0 +1,127 @@
+"""LiteSubscriptions: which client takes which lite topic.
+
+A client belongs to one group and takes queues (``%LMQ%$parent$lite``) below one parent topic; it
+says so again and again, and is forgotten when it stops. What is always true: both directions hold
+the same pairs, and `len` counts them.
+
+A wildcard group takes every lite topic of its parent. Its clients hold one stand-in, which is no
+queue's name: ``parent@group``.
+
+A state machine: what clients say and the time go in. RocketMQ: LiteSubscriptionRegistryImpl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class LiteSubscription:
+    """What one client takes."""
+
+    __slots__ = ("group", "queues", "topic", "update_ms")
+
+    def __init__(self, group: str, topic: str, now_ms: int) -> None:
+        self.group = group
+        self.topic = topic
+        self.queues: dict[str, None] = {}
+        self.update_ms = now_ms
+
+
+def wildcard_queue(topic: str, group: str) -> str:
+    """The stand-in for all lite topics of a parent."""
+    return f"{topic}@{group}"
+
+
+class LiteSubscriptions:
+    """All clients of lite topics."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, LiteSubscription] = {}
+        self._takers: dict[str, dict[str, str]] = {}  # queue → client → group
+        self._wildcard_groups: dict[str, dict[str, None]] = {}  # parent topic → groups
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Pairs of a client and a queue."""
+        return self._count
+
+    def get(self, client_id: str) -> LiteSubscription | None:
+        """What a client takes, if it has said so."""
+        return self._clients.get(client_id)
+
+    def clients_of_group(self, group: str) -> list[str]:
+        """Clients of a group."""
+        return [client for client, each in self._clients.items() if each.group == group]
+
+    def takers(self, queue: str) -> dict[str, str]:
+        """The clients that take a queue by name, with their groups; a copy."""
+        return dict(self._takers.get(queue, ()))
+
+    def takers_by_group(self, topic: str | None, queue: str) -> dict[str, list[str]]:
+        """Clients of each group that take a queue, by name or because they take all."""
+        found: dict[str, list[str]] = {}
+        for client, group in self._takers.get(queue, {}).items():
+            found.setdefault(group, []).append(client)
+        for group in self._wildcard_groups.get(topic or "", ()):
+            found.setdefault(group, list(self._takers[wildcard_queue(topic or "", group)]))
+        return found
+
+    def of_client(self, client_id: str, group: str, topic: str, now_ms: int) -> LiteSubscription:
+        """What a client takes, noted as said again; the first group that it names stays its own."""
+        found = self._clients.get(client_id)
+        if found is None:
+            found = self._clients[client_id] = LiteSubscription(group, topic, now_ms)
+        found.update_ms = now_ms
+        return found
+
+    def add(self, client_id: str, queue: str) -> bool:
+        """A known client takes a queue; False if it did."""
+        subscription = self._clients[client_id]
+        if queue in subscription.queues:
+            return False
+        subscription.queues[queue] = None
+        self._takers.setdefault(queue, {})[client_id] = subscription.group
+        self._count += 1
+        if queue == wildcard_queue(subscription.topic, subscription.group):
+            self._wildcard_groups.setdefault(subscription.topic, {})[subscription.group] = None
+        return True
+
+    def discard(self, client_id: str, queue: str) -> bool:
+        """A client does not take a queue any more; False if it did not."""
+        subscription = self._clients.get(client_id)
+        if subscription is None or queue not in subscription.queues:
+            return False
+        del subscription.queues[queue]
+        takers = self._takers[queue]
+        del takers[client_id]
+        self._count -= 1
+        if not takers:
+            del self._takers[queue]
+            groups = self._wildcard_groups.get(subscription.topic)
+            if groups and queue == wildcard_queue(subscription.topic, subscription.group):
+                groups.pop(subscription.group, None)
+                if not groups:
+                    del self._wildcard_groups[subscription.topic]
+        return True
+
+    def remove_client(self, client_id: str) -> LiteSubscription | None:
+        """Forget a client; what it took."""
+        subscription = self._clients.get(client_id)
+        if subscription is None:
+            return None
+        queues = list(subscription.queues)
+        for queue in queues:
+            self.discard(client_id, queue)
+        del self._clients[client_id]
+        subscription.queues = dict.fromkeys(queues)
+        return subscription
+
+    def remove_queues(self, queues: Iterable[str]) -> None:
+        """Queues are deleted: nobody takes them."""
+        for queue in queues:
+            for client_id in self.takers(queue):
+                self.discard(client_id, queue)
+
+    def silent_since(self, before_ms: int) -> list[str]:
+        """Clients that last said something before a time."""
+        return [client for client, each in self._clients.items() if each.update_ms < before_ms]

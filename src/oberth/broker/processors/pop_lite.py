@@ -1,0 +1,382 @@
+"""PopLiteMessageProcessor: 200070 and 200071; acknowledgements of lite topics for `ack`.
+
+RocketMQ: PopLiteMessageProcessor, LiteSubscriptionCtlProcessor.
+
+A pop names a client, not a queue: it gets messages of any lite topic that the client takes. Of each
+message the answer says how often it was handed out before; where it stands in its lite topic, the
+client reads from the message itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from oberth.broker import remarks
+from oberth.broker.attributes import LITE, MESSAGE_TYPE
+from oberth.broker.lite.lite_service import (
+    IllegalSubscriptionError,
+    LiteService,
+    QuotaExceededError,
+)
+from oberth.broker.pop.check_point import MESSAGES_PER_POP_MAX, ORDER_REVIVE_QUEUE, Receipt
+from oberth.broker.pop.order_infos import NO_EFFECT, UNKNOWN_OFFSET
+from oberth.broker.pop.polling import Waiting
+from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
+from oberth.formats import names
+from oberth.remoting.aio.processors import error_response
+from oberth.remoting.bodies.lite import LiteSubscriptionCtlRequestBody, LiteSubscriptionEntry
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.headers.pop import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopLiteMessageRequestHeader,
+    PopLiteMessageResponseHeader,
+)
+from oberth.store.messages import GetMessageResult, GetMessageStatus
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_controller import Broker
+    from oberth.remoting.aio.channel import Channel
+
+TOO_LATE_MS: Final = 500
+"""A request that comes so long after its client stopped waiting is not worked on."""
+
+_QUEUE: Final = names.LMQ_QUEUE_ID
+_INIT_FROM_MAX: Final = 1
+
+_MOVED: Final = frozenset(
+    {
+        GetMessageStatus.OFFSET_TOO_SMALL,
+        GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+        GetMessageStatus.OFFSET_FOUND_NULL,
+        GetMessageStatus.MESSAGE_WAS_REMOVING,
+        GetMessageStatus.NO_MATCHED_MESSAGE,
+        GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+    }
+)
+
+_Answer = tuple[int, str | None]
+
+
+class PopLiteMessageProcessor:
+    """Hands messages of lite topics out, and takes them back."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.lite = LiteService(broker, self._run_again)
+        self._broker_gets = broker.stats.item(BROKER_GET_NUMS, broker.config.broker_cluster_name)
+
+    # ------------------------------------------------------------------------------------- 200070
+
+    def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """200070: messages of any lite topic that a client takes, or wait for some."""
+        fields = request.ext_fields
+        if fields is not None and fields.get("bornTime", "0") == "0":
+            fields["bornTime"] = str(self._broker.now_ms())
+        header = request.header(PopLiteMessageRequestHeader)
+        now_ms = self._broker.now_ms()
+        refusal = self._check(header, now_ms)
+        if refusal is not None:
+            return create_response(
+                request,
+                *refusal,
+                header=PopLiteMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0),
+            )
+        self._broker.dispatch_now()
+        records: list[memoryview] = []
+        counts: list[str] = []
+        left = header.max_msg_num
+        if left > 0:
+            for queue in self.lite.events_of(header.client_id):
+                found = self._pop_queue(header, queue, left, now_ms, counts)
+                if found is not None:
+                    records += found.records
+                    left -= found.message_count
+                if left <= 0:
+                    break
+        if not records:
+            return self._wait(channel, request, header, now_ms)
+        key = f"{header.topic}@{header.consumer_group}"
+        stats = self._broker.stats
+        stats.item(GROUP_GET_NUMS, key).add(len(counts))
+        stats.item(GROUP_GET_SIZE, key).add(sum(len(record) for record in records))
+        self._broker_gets.add(len(counts))
+        return create_response(
+            request,
+            ResponseCode.SUCCESS,
+            "FOUND",
+            header=self._header(header, now_ms, ";".join(counts)),
+            body=records,
+        )
+
+    @staticmethod
+    def _header(
+        header: PopLiteMessageRequestHeader, now_ms: int, counts: str = ""
+    ) -> PopLiteMessageResponseHeader:
+        return PopLiteMessageResponseHeader(
+            pop_time=now_ms,
+            invisible_time=header.invisible_time,
+            revive_qid=ORDER_REVIVE_QUEUE,
+            order_count_info=counts,
+        )
+
+    def _check(self, header: PopLiteMessageRequestHeader, now_ms: int) -> _Answer | None:
+        """The checks in the reference's order."""
+        broker = self._broker
+        if now_ms - header.born_time - header.poll_time > TOO_LATE_MS:
+            return (
+                int(ResponseCode.POLLING_TIMEOUT),
+                f"the broker[{broker.ip}] pop message is timeout too much",
+            )
+        if not broker.config.readable:
+            return (
+                int(ResponseCode.NO_PERMISSION),
+                f"the broker[{broker.ip}] pop message is forbidden",
+            )
+        if header.max_msg_num > MESSAGES_PER_POP_MAX:
+            return (
+                int(ResponseCode.INVALID_PARAMETER),
+                f"the broker[{broker.ip}] pop message's num is greater than {MESSAGES_PER_POP_MAX}",
+            )
+        topic, group = header.topic, header.consumer_group
+        topic_config = broker.topics.get(topic)
+        if topic_config is None:
+            return (
+                int(ResponseCode.TOPIC_NOT_EXIST),
+                f"topic [{topic}] not exist, apply first please! {remarks.FAQ}",
+            )
+        if not topic_config.is_readable:
+            return (
+                int(ResponseCode.NO_PERMISSION),
+                f"the topic [{topic}] peeking message is forbidden",
+            )
+        if topic_config.attributes.get(MESSAGE_TYPE) != LITE:
+            return (
+                int(ResponseCode.INVALID_PARAMETER),
+                f"the topic [{topic}] message type not match",
+            )
+        group_config = broker.groups.find(group)
+        if group_config is None:
+            return (
+                int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+                f"subscription group [{group}] not exist, {remarks.FAQ}",
+            )
+        if not group_config.consume_enable:
+            return int(ResponseCode.NO_PERMISSION), f"subscription group no permission, {group}"
+        if self.lite.parent_of(group) != topic:
+            return (
+                int(ResponseCode.INVALID_PARAMETER),
+                f"subscription bind topic not match, {group}",
+            )
+        return None
+
+    def _pop_queue(
+        self,
+        header: PopLiteMessageRequestHeader,
+        queue: str,
+        count_max: int,
+        now_ms: int,
+        counts: list[str],
+    ) -> GetMessageResult | None:
+        """Hands messages of one lite topic out; adds to ``counts`` how often each was before."""
+        group = header.consumer_group
+        lite, store = self.lite, self._broker.store
+        orders = lite.orders
+        if not names.is_stored_topic(queue) or not queue.startswith(names.LITE_PREFIX):
+            return None
+        if orders.is_blocked(queue, group, _QUEUE, header.attempt_id, now_ms):
+            lite.block(queue, group)
+            return None
+        offset = self._offset(queue, group)
+        result = store.get_message(group, queue, _QUEUE, offset, count_max)
+        if result.status in _MOVED and result.next_begin_offset != offset:
+            offset = max(result.next_begin_offset, 0)
+            self._commit(queue, group, offset)
+            result = store.get_message(group, queue, _QUEUE, offset, count_max)
+        if result.status is not GetMessageStatus.FOUND:
+            return None
+        orders.update(
+            queue,
+            group,
+            _QUEUE,
+            list(result.queue_offsets),
+            attempt_id=header.attempt_id,
+            pop_time=now_ms,
+            invisible_time=header.invisible_time,
+            retry_flag="0",
+        )
+        info = orders.get(queue, group, _QUEUE)
+        before = (info.offset_consumed_count if info is not None else None) or {}
+        for each in result.queue_offsets:
+            times = before.get(each, 0)
+            counts.append(f"0 qo{_QUEUE}%{each} {times}" if times else "0")
+        lite.block(queue, group)
+        return result
+
+    def _offset(self, queue: str, group: str) -> int:
+        """Where a pop begins. A pending reset is taken, a new group is set up."""
+        offsets = self._broker.offsets
+        reset = offsets.take_reset(group, queue, _QUEUE)
+        if reset is not None:
+            self.lite.orders.clear(queue, group, _QUEUE)
+            self._commit(queue, group, reset)
+            return reset
+        offset = offsets.query(group, queue, _QUEUE)
+        if offset < 0:
+            offset = self._broker.pop.initial_offset(queue, _QUEUE, _INIT_FROM_MAX)
+            self._commit(queue, group, offset)
+        return offset
+
+    def _commit(self, queue: str, group: str, offset: int) -> None:
+        self._broker.offsets.commit(group, queue, _QUEUE, offset, self._broker.now_ms())
+
+    # ------------------------------------------------------------------------------------ waiting
+
+    def _wait(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header: PopLiteMessageRequestHeader,
+        now_ms: int,
+    ) -> RemotingCommand | None:
+        deadline_ms = header.born_time + header.poll_time
+        code = ResponseCode.POLLING_TIMEOUT
+        if header.poll_time > 0 and deadline_ms > now_ms:
+            waiting = Waiting(channel, request, header.client_id, "", _QUEUE, deadline_ms)
+            if self.lite.waiting.wait(waiting):
+                return None
+            code = ResponseCode.POLLING_FULL
+        return self._nothing(request, header, code, now_ms)
+
+    def _nothing(
+        self,
+        request: RemotingCommand,
+        header: PopLiteMessageRequestHeader,
+        code: int,
+        now_ms: int,
+    ) -> RemotingCommand:
+        return create_response(
+            request, code, "NO_MESSAGE_IN_QUEUE", header=self._header(header, now_ms)
+        )
+
+    def _run_again(self, woken: list[Waiting]) -> None:
+        for waiting in woken:
+            channel: Channel = waiting.channel  # type: ignore[assignment]
+            request: RemotingCommand = waiting.request
+            if channel.is_closed:
+                continue  # what is noted for the client stays noted
+            try:
+                response = self.pop(channel, request)
+            except Exception as error:  # noqa: BLE001 - those woken with it must be answered, too
+                response = error_response(request, error)
+            if response is not None:
+                channel.reply(request, response)
+
+    def answer_all(self) -> None:
+        """The broker stops: nobody is kept waiting."""
+        now_ms = self._broker.now_ms()
+        for waiting in self.lite.waiting.clear():
+            channel: Channel = waiting.channel  # type: ignore[assignment]
+            request: RemotingCommand = waiting.request
+            header = request.header(PopLiteMessageRequestHeader)
+            if not channel.is_closed:
+                channel.reply(
+                    request,
+                    self._nothing(request, header, ResponseCode.POLLING_TIMEOUT, now_ms),
+                )
+
+    # ------------------------------------------------------------------------------------- 200071
+
+    def subscribe(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """200071: what clients take and give up."""
+        data = request.body_bytes()
+        if not data:
+            return create_response(request, ResponseCode.ILLEGAL_OPERATION, "Request body is null.")
+        entries = LiteSubscriptionCtlRequestBody.decode(data).subscription_set
+        if not entries:
+            return create_response(
+                request,
+                ResponseCode.ILLEGAL_OPERATION,
+                "LiteSubscriptionCtlRequestBody is empty.",
+            )
+        self._broker.dispatch_now()
+        try:
+            for entry in entries:
+                self._subscribe(channel, entry)
+        except QuotaExceededError as error:
+            return create_response(
+                request, ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)
+            )
+        except IllegalSubscriptionError as error:
+            return create_response(request, ResponseCode.ILLEGAL_OPERATION, str(error))
+        return create_response(request, ResponseCode.SUCCESS)
+
+    def _subscribe(self, channel: Channel, entry: LiteSubscriptionEntry) -> None:
+        client_id, group, topic = entry.client_id, entry.group, entry.topic
+        if not (client_id.strip() and group.strip() and topic.strip()):
+            return
+        lite = self.lite
+        queues = [names.lite_queue(topic, each) for each in entry.lite_topic_set if each]
+        if entry.action == "PARTIAL_ADD":
+            lite.subscribe(channel, client_id, group, topic, queues, entry.offset_option)
+        elif entry.action == "PARTIAL_REMOVE":
+            lite.unsubscribe(client_id, group, topic, queues)
+        elif entry.action == "COMPLETE_ADD":
+            lite.subscribe_to_exactly(channel, client_id, group, topic, queues)
+        elif entry.action == "COMPLETE_REMOVE":
+            lite.forget_client(client_id)
+        else:
+            raise IllegalSubscriptionError(f"action {entry.action!r} is not known")
+
+    # ----------------------------------------------------------------------- acknowledgements
+
+    def ack(self, header: AckMessageRequestHeader, receipt: Receipt) -> _Answer:
+        """200051 with a lite topic."""
+        group = header.consumer_group
+        if self.lite.parent_of(group) != header.topic:
+            return int(ResponseCode.INVALID_PARAMETER), "group type or bind topic not match."
+        queue = names.lite_queue(header.topic, header.lite_topic or "")
+        if header.offset > self.lite.end(queue):
+            return int(ResponseCode.NO_MESSAGE), "ack offset illegal."
+        if header.queue_id != _QUEUE or receipt.revive_queue_id != ORDER_REVIVE_QUEUE:
+            return int(ResponseCode.INVALID_PARAMETER), "ack queue illegal."
+        offsets = self._broker.offsets
+        if header.offset < offsets.query(group, queue, _QUEUE):
+            return int(ResponseCode.SUCCESS), None
+        orders = self.lite.orders
+        following = orders.commit_and_next(queue, group, _QUEUE, header.offset, receipt.pop_time)
+        if following == UNKNOWN_OFFSET:
+            return int(ResponseCode.MESSAGE_ILLEGAL), "ack offset illegal."
+        if following != NO_EFFECT:
+            if not offsets.has_reset(group, queue, _QUEUE):
+                self._commit(queue, group, following)
+            if not orders.is_blocked(queue, group, _QUEUE, None, self._broker.now_ms()):
+                self._broker.dispatch_now()
+                if following < self.lite.end(queue):
+                    self.lite.dispatch(queue, group)
+        return int(ResponseCode.SUCCESS), None
+
+    def change_invisible_time(
+        self,
+        request: RemotingCommand,
+        header: ChangeInvisibleTimeRequestHeader,
+        receipt: Receipt,
+        answer: ChangeInvisibleTimeResponseHeader,
+    ) -> RemotingCommand:
+        """200053 with a lite topic."""
+        group = header.consumer_group
+        queue = names.lite_queue(header.topic, header.lite_topic or "")
+        if header.offset > self.lite.end(queue):
+            return create_response(request, ResponseCode.NO_MESSAGE, header=answer)
+        now_ms = self._broker.now_ms()
+        if header.offset >= self._broker.offsets.query(group, queue, _QUEUE):
+            visible_ms = now_ms + header.invisible_time
+            self.lite.orders.set_next_visible(
+                queue, group, _QUEUE, header.offset, receipt.pop_time, visible_ms
+            )
+            self.lite.block(queue, group)
+            answer.pop_time = receipt.pop_time
+            answer.invisible_time = visible_ms - receipt.pop_time
+        return create_response(request, ResponseCode.SUCCESS, header=answer)
