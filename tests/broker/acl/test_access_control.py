@@ -212,6 +212,17 @@ async def test_the_fast_port_has_the_gate_too(make_live: MakeLive, accounts: Pat
     assert (await live.peer.client.invoke(address, request, 10.0)).code == 16
 
 
+async def test_a_send_like_one_before_still_needs_its_own_signature(plain: Any) -> None:
+    assert await send(plain, PRODUCER) == 0
+    assert await send(plain, SessionCredentials("producer", "wrong-secret")) == 16
+    assert await send(plain, None) == 16
+    fields = plain.peer.send_fields("T")
+    assert (await call(plain, PRODUCER, 310, fields, b"other")).code == 0
+    # Whoever may send to a topic may not thereby send to the queues that a message names.
+    fields = plain.peer.send_fields("T", properties={"INNER_MULTI_DISPATCH": "T,%LMQ%a/b"})
+    assert (await call(plain, CONSUMER, 310, fields)).code == 16
+
+
 # -------------------------------------------------------------------------------------- users (5.x)
 
 
@@ -221,6 +232,7 @@ async def test_policies_decide(users: Any) -> None:
     await grant(users, "Topic:T*", "Pub", "Sub")
     assert await send(users, READER, "T1") == 0
     assert await send(users, READER, "U1") == 16
+    assert await send(users, READER, "T2") == 0
     await grant(users, "Topic:T2", "Pub", decision="Deny")
     assert await send(users, READER, "T2") == 16
     assert await send(users, READER, "T3") == 0

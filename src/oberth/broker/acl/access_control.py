@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from oberth.broker.acl.needs import Action, RealTopic, needs_of
 from oberth.broker.acl.plain_acl import PlainAcl, parse_plain_acl
-from oberth.broker.acl.signature import ACCESS_KEY, is_signed
+from oberth.broker.acl.signature import ACCESS_KEY, SecretKey, is_signed
 from oberth.broker.acl.users import SUPER, UserStore, user_of_json
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats.properties import INNER_MULTI_DISPATCH
@@ -49,16 +49,16 @@ REFUSAL_LOG_MS: Final = 1000
 GRANTED_MAX: Final = 20_000
 """Decisions about sends that are remembered."""
 
-_SENDS: Final[dict[int, tuple[str, str]]] = {
-    RequestCode.SEND_MESSAGE: ("topic", "properties"),
-    RequestCode.SEND_MESSAGE_V2: ("b", "i"),
-    RequestCode.SEND_BATCH_MESSAGE: ("b", "i"),
-}
-"""Where a send names its topic and its properties."""
+_SENDS: Final = frozenset({int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)})
+"""Codes of nearly every send; both need the same. ``b`` is the topic, ``i`` the properties."""
 
 PLAIN_ACL_NAME: Final = "plain_acl.yml"
 
 _FileState = tuple[int, int, int]
+_Grants = dict[tuple[str | None, str | None], SecretKey]
+"""Access key and topic of sends → what they are signed with."""
+
+_NOBODY: Final[_Grants] = {}
 
 
 class AccessControl:
@@ -90,8 +90,10 @@ class AccessControl:
         self._log_at_ms = 0
         self._unlogged = 0
         self._now_ms = 0
-        self._granted: set[tuple[str, str, int, str]] = set()
-        """Access key, host, code and topic of sends that were granted, until anything changes."""
+        self._granted: dict[str, _Grants] = {}
+        """By host the sends that were granted, until anything changes: of these only the signature
+        is looked at."""
+        self._granted_count = 0
         self._granted_version = 0
 
     @property
@@ -145,7 +147,7 @@ class AccessControl:
                 return
             self._seen = state
             self.plain = parse_plain_acl(self.path.read_bytes(), str(self.path))
-            self._granted.clear()
+            self._forget()
         except (OSError, ConfigFormatError) as error:
             _LOG.error("accounts are those read before: %s", error)
         else:
@@ -155,7 +157,7 @@ class AccessControl:
         """The file of accounts was written anew, and this is what it says."""
         self.plain = plain
         self._seen = self._state()
-        self._granted.clear()
+        self._forget()
 
     def _state(self) -> _FileState:
         found = os.stat(self.path)
@@ -182,14 +184,12 @@ class AccessControl:
         white = account.white is not None and account.white(host)
         if not white and not is_signed(request, account.key):
             return _not_signed(access_key)
-        send = self._send_key(access_key, host, request)
-        if send in self._granted:
-            return None
         for need in needs_of(request, self._real_topic):
             refusal = account.refusal_of(need)
             if refusal is not None:
                 return refusal
-        self._remember(send)
+        if not white:
+            self._remember(host, request, account.key)
         return None
 
     def _user_refusal(self, host: str, request: RemotingCommand) -> str | None:
@@ -199,43 +199,31 @@ class AccessControl:
         user = self.users.users.get(username)
         if user is None or not user.is_enabled or not is_signed(request, user.key):
             return _not_signed(username)
-        if user.is_super:
-            return None
-        send = self._send_key(username, host, request)
-        if self._granted_version != self.users.version:
-            self._granted_version = self.users.version
-            self._granted.clear()
-        if send in self._granted:
-            return None
-        for need in needs_of(request, self._real_topic):
-            if not self._config.authorization_enabled and need.actions & _CLIENT_ACTIONS:
-                continue
-            refusal = self.users.refusal_of(user, need, host)
-            if refusal is not None:
-                return refusal
-        self._remember(send)
+        if not user.is_super:
+            for need in needs_of(request, self._real_topic):
+                if not self._config.authorization_enabled and need.actions & _CLIENT_ACTIONS:
+                    continue
+                refusal = self.users.refusal_of(user, need, host)
+                if refusal is not None:
+                    return refusal
+        self._remember(host, request, user.key)
         return None
 
-    @staticmethod
-    def _send_key(
-        access_key: str, host: str, request: RemotingCommand
-    ) -> tuple[str, str, int, str] | None:
-        """What the permission of a send depends on; None for what is decided each time."""
-        found = _SENDS.get(request.code)
-        if found is None:
-            return None
-        topic_field, properties_field = found
-        fields = request.fields
-        if INNER_MULTI_DISPATCH in (fields.get(properties_field) or ""):
-            return None
-        return access_key, host, request.code, fields.get(topic_field, "")
-
-    def _remember(self, send: tuple[str, str, int, str] | None) -> None:
-        if send is None:
+    def _remember(self, host: str, request: RemotingCommand, key: SecretKey) -> None:
+        """Have the next send like this one pass by its signature alone."""
+        fields = request.ext_fields
+        if fields is None or request.code not in _SENDS:
             return
-        if len(self._granted) >= GRANTED_MAX:
-            self._granted.clear()
-        self._granted.add(send)
+        if INNER_MULTI_DISPATCH in (fields.get("i") or ""):
+            return  # it names further topics
+        if self._granted_count >= GRANTED_MAX:
+            self._forget()
+        self._granted_count += 1
+        self._granted.setdefault(host, {})[fields.get(ACCESS_KEY), fields.get("b")] = key
+
+    def _forget(self) -> None:
+        self._granted.clear()
+        self._granted_count = 0
 
     # ----------------------------------------------------------------------------------------- gate
 
@@ -247,8 +235,22 @@ class AccessControl:
         """The requests that pass; the others are answered."""
         host = channel.remote.host
         admitted = None
+        if self._granted_version != self.users.version:
+            self._granted_version = self.users.version
+            self._forget()
+        granted = self._granted.get(host, _NOBODY)
         for number, request in enumerate(requests):
-            refusal = self.refusal_of(host, request)
+            fields = request.ext_fields
+            if (
+                fields is not None
+                and request.code in _SENDS
+                and (key := granted.get((fields.get(ACCESS_KEY), fields.get("b")))) is not None
+                and INNER_MULTI_DISPATCH not in (fields.get("i") or "")
+                and key.has_signed(fields, request.body_bytes())
+            ):
+                refusal = None
+            else:
+                refusal = self.refusal_of(host, request)
             if refusal is None:
                 if admitted is not None:
                     admitted.append(request)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import binascii
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Final
 
 from oberth.remoting.code import RequestCode
@@ -44,39 +45,65 @@ class SecretKey:
         outer.update(inner.digest())
         return binascii.b2a_base64(outer.digest(), newline=False)
 
+    def has_signed(self, fields: Mapping[str, str], body: bytes) -> bool:
+        """Whether ``Signature`` is right; takes the same time wherever it differs.
+
+        `sign` and `content` in one, since every request of a client comes through here: 1.6 us.
+        """
+        found = tuple(fields)
+        pick = _PICKS.get(found) or _pick(found)
+        inner = self._inner.copy()
+        inner.update("".join(pick(fields)).encode("utf-8", "replace"))
+        if body:
+            inner.update(body)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return hmac.compare_digest(
+            fields.get(SIGNATURE, "").encode("utf-8", "replace"),
+            binascii.b2a_base64(outer.digest(), newline=False),
+        )
+
 
 _BLOCK_SIZE: Final = 64
-_ORDERS_MAX: Final = 1024
-_ORDERS: dict[tuple[str, ...], tuple[str, ...]] = {}
-"""Names of fields as they come → those that are signed, in order. Clients send few kinds of
-headers, and sorting one takes longer than signing it."""
+_PICKS_MAX: Final = 1024
+Pick = Callable[[Mapping[str, str]], Iterable[str]]
+_PICKS: dict[tuple[str, ...], Pick] = {}
+"""Names of fields as they come → what takes the values that are signed, in order. Clients send few
+kinds of headers, and sorting one takes longer than signing it."""
 
 
 def content(fields: Mapping[str, str], body: bytes, without: str = "") -> bytes:
     """What is signed; ``without`` names one more field that is left out."""
-    found = tuple(fields)
-    order = _ORDERS.get(found)
-    if order is None:
-        if len(_ORDERS) >= _ORDERS_MAX:
-            _ORDERS.clear()
-        order = _ORDERS[found] = tuple(sorted(name for name in found if name != SIGNATURE))
-    if without:
-        order = tuple(name for name in order if name != without)
-    text = "".join([fields[name] for name in order]).encode("utf-8", "replace")
+    found = tuple(name for name in fields if name != without) if without else tuple(fields)
+    text = "".join((_PICKS.get(found) or _pick(found))(fields)).encode("utf-8", "replace")
     return text + body if body else text
 
 
+def _pick(found: tuple[str, ...]) -> Pick:
+    if len(_PICKS) >= _PICKS_MAX:
+        _PICKS.clear()
+    # Of a single name it gives no tuple but the text, whose joined characters are the text.
+    order = sorted(name for name in found if name != SIGNATURE)
+    pick = _PICKS[found] = itemgetter(*order) if order else _nothing
+    return pick
+
+
+def _nothing(fields: Mapping[str, str]) -> tuple[str, ...]:
+    del fields
+    return ()
+
+
 def is_signed(request: RemotingCommand, key: SecretKey) -> bool:
-    """Whether a request carries the right signature; takes the same time wherever it differs.
+    """Whether a request carries the right signature.
 
     Some releases leave ``_UNIQUE_KEY_QUERY`` out of what they sign for QUERY_MESSAGE, and others do
     not: either is right.
     """
     fields = request.fields
-    given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
     body = request.body_bytes()
-    if hmac.compare_digest(given, key.sign(content(fields, body))):
+    if key.has_signed(fields, body):
         return True
     if request.code != RequestCode.QUERY_MESSAGE or UNIQUE_KEY_QUERY not in fields:
         return False
+    given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
     return hmac.compare_digest(given, key.sign(content(fields, body, UNIQUE_KEY_QUERY)))
