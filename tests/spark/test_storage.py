@@ -1,16 +1,26 @@
-"""Local files and an S3 server are read by ranges alone, and counted; bad places are refused."""
+"""Local files and object stores are read by ranges alone, and counted; bad places are refused.
+
+S3 is a server process of its own. The protocols of Google's storage and of HDFS are answered by a
+few lines here, so that what the real client libraries ask for can be counted.
+"""
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,3 +168,211 @@ def test_a_store_in_s3_is_exported(
     before = sorted((golden_pristine("client-5.5.0").root / "commitlog").iterdir())[0].read_bytes()
     after = sorted((tmp_path / "again" / "commitlog").iterdir())[0].read_bytes()
     assert after == before
+
+
+class _Server(ThreadingHTTPServer):
+    """A store's files as Google Cloud Storage and as HDFS's name node offer them over HTTP.
+
+    ``/counts`` tells the bytes of file contents that were asked for by ranges, and the names of
+    files that were asked for without a range. Runs in a process of its own: Google's library holds
+    the interpreter's lock while it waits.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.sent = 0
+        self.whole: list[str] = []
+        super().__init__(("127.0.0.1", 0), _Answers)
+
+    def below(self, prefix: str) -> tuple[list[str], list[str]]:
+        """Names of files and of directories right below a prefix that ends with a slash."""
+        rests = [name.removeprefix(prefix) for name in self.files if name.startswith(prefix)]
+        return (
+            sorted(rest for rest in rests if "/" not in rest),
+            sorted({rest.partition("/")[0] for rest in rests if "/" in rest}),
+        )
+
+
+class _Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+    def _answer(self, code: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(code)
+        for name, value in {"content-length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _json(self, code: int, value: Any) -> None:
+        self._answer(code, json.dumps(value).encode(), content_type="application/json")
+
+    def do_GET(self) -> None:
+        """Either protocol."""
+        url = urllib.parse.urlsplit(self.path)
+        query = {name: values[0] for name, values in urllib.parse.parse_qs(url.query).items()}
+        if url.path == "/counts":
+            self._json(200, [self.server.sent, self.server.whole])
+        elif url.path.startswith("/webhdfs/v1/"):
+            self._webhdfs(urllib.parse.unquote(url.path.removeprefix("/webhdfs/v1/")), query)
+        elif url.path == "/storage/v1/b/stores/o":
+            # A listing with a delimiter would also have "prefixes"; pyarrow does not ask for them.
+            prefix = query.get("prefix", "")
+            items = [self._object(name) for name in self.server.files if name.startswith(prefix)]
+            if "delimiter" in query:
+                items = [each for each in items if "/" not in each["name"][len(prefix) :]]
+            self._json(200, {"kind": "storage#objects", "items": items})
+        else:
+            self._google_object(url.path, query)
+
+    def _object(self, name: str) -> dict[str, Any]:
+        size = str(len(self.server.files[name]))
+        return {"kind": "storage#object", "name": name, "bucket": "stores", "size": size,
+                "generation": "1", "metageneration": "1"}  # fmt: skip
+
+    def _google_object(self, path: str, query: dict[str, str]) -> None:
+        name = urllib.parse.unquote(path.removeprefix("/storage/v1/b/stores/o/"))
+        name = name.removeprefix("/stores/")
+        data = self.server.files.get(name)
+        if data is None:
+            self._json(404, {"error": {"code": 404, "message": "no such object"}})
+        elif "storage/v1" in path and query.get("alt") != "media":
+            self._json(200, self._object(name))
+        else:
+            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", ""))
+            if asked is None:
+                self.server.whole.append(name)
+                self._answer(200, data, x_goog_generation="1")
+                return
+            first, last = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
+            self.server.sent += last + 1 - first
+            where = f"bytes {first}-{last}/{len(data)}"
+            self._answer(206, data[first : last + 1], content_range=where, x_goog_generation="1")
+
+    def _webhdfs(self, path: str, query: dict[str, str]) -> None:
+        path = path.strip("/")
+        names, directories = self.server.below(f"{path}/")
+        data = self.server.files.get(path)
+        if data is None and not names and not directories:
+            self._json(404, {"RemoteException": {
+                "exception": "FileNotFoundException", "message": path,
+                "javaClassName": "java.io.FileNotFoundException"}})  # fmt: skip
+        elif query["op"].upper() == "LISTSTATUS":
+            found = [(name, "FILE", len(self.server.files[f"{path}/{name}"])) for name in names]
+            found += [(name, "DIRECTORY", 0) for name in directories]
+            listed = [{"pathSuffix": n, "type": kind, "length": size} for n, kind, size in found]
+            self._json(200, {"FileStatuses": {"FileStatus": listed}})
+        elif query["op"].upper() == "GETFILESTATUS":
+            kind = "FILE" if data is not None else "DIRECTORY"
+            status = {"pathSuffix": "", "type": kind, "length": len(data or b"")}
+            self._json(200, {"FileStatus": status})
+        else:
+            assert data is not None
+            if "length" not in query:
+                self.server.whole.append(path)
+            first = int(query.get("offset", 0))
+            piece = data[first : first + int(query.get("length", len(data)))]
+            self.server.sent += len(piece)
+            self._answer(200, piece)
+
+
+@pytest.fixture(scope="module")
+def served_store(golden_pristine: Callable[[str], Any]) -> Iterator[str]:
+    """The store client-5.5.0 as one/ of a bucket, or of a file system; the server's address."""
+    root = golden_pristine("client-5.5.0").root
+    files = {
+        f"one/{path.relative_to(root)}": path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+    with _Server(files) as server:
+        process = multiprocessing.get_context("fork").Process(target=server.serve_forever)
+        process.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            process.kill()
+            process.join()
+
+
+def _counts(address: str) -> tuple[int, list[str]]:
+    with urllib.request.urlopen(f"http://{address}/counts", timeout=60) as answer:
+        sent, whole = json.load(answer)
+    return sent, whole
+
+
+@pytest.mark.parametrize("scheme", ["gs", "webhdfs"])
+@pytest.mark.parametrize("order", ["queue", "commitlog"])
+def test_a_store_behind_http_is_read_by_ranges(
+    served_store: str, scheme: str, order: str, golden_pristine: Callable[[str], Any],
+    read_store: Any,
+) -> None:  # fmt: skip
+    where, options = {
+        "gs": (
+            "gs://stores/one",
+            {"storage__endpoint": f"http://{served_store}", "storage__anonymous": "true"},
+        ),
+        "webhdfs": (f"webhdfs://{served_store}/one", {}),
+    }[scheme]
+    root = golden_pristine("client-5.5.0").root
+    local = read_store(root, readOrder=order, brokerName="b")
+    sent, whole = _counts(served_store)
+    remote = read_store(where, readOrder=order, brokerName="b", **options)
+    assert remote.rows == local.rows
+    assert len(local.rows) > 0
+    sent_now, whole_now = _counts(served_store)
+    asked = whole_now[len(whole) :]
+    # Google's library also begins, and drops, one download of each file that is opened.
+    assert scheme == "gs" or not asked
+    total = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    assert remote.bytes_read <= sent_now - sent < total / 2
+
+
+def test_a_store_of_another_package_of_fsspec(
+    golden_pristine: Callable[[str], Any], read_store: Any
+) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    root = golden_pristine("client-5.5.0").root
+    memory = fsspec.filesystem("memory")
+    memory.put(str(root), "/stores/one", recursive=True)
+    try:
+        local = read_store(root, brokerName="b")
+        remote = read_store("memory://stores/one", brokerName="b")
+        assert remote.rows == local.rows
+        assert remote.bytes_read < sum(p.stat().st_size for p in root.rglob("*") if p.is_file()) / 2
+        storage, where = storage_for("memory://stores/one", {})
+        assert isinstance(storage, ArrowStorage)
+        with pytest.raises(NotFoundError, match="does not exist"):
+            storage.read(f"{where}/none", 0, 1)
+        assert storage.entries(f"{where}/none") == []
+    finally:
+        memory.rm("/stores", recursive=True)
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(path: str, needed: str) -> None:
+        storage, where = storage_for(path, {})
+        with pytest.raises(OptionError, match=needed) as caught:
+            storage.entries(where)
+        assert len(str(caught.value)) < 500
+
+    from pyarrow import fs
+
+    def no_library(*_: object) -> None:
+        raise OSError("Unable to load libjvm\ndlopen(/usr/lib/jvm) failed\n" * 40)
+
+    monkeypatch.setattr(fs, "FileSystem", SimpleNamespace(from_uri=no_library))
+    names("hdfs://namenode:8020/store", "Hadoop's libhdfs .* webhdfs://NAMENODE:9870/… needs only")
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.register_implementation(
+        "odd", "not_there.Files", errtxt="Install oddfs to access Odd", clobber=True
+    )
+    names("odd://bucket/store", "odd:// needs a package that is not installed: Install oddfs")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.registry", None)
+    names("webhdfs://namenode:9870/store", "needs the Python package fsspec: `pip install fsspec`")

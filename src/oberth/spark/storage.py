@@ -6,13 +6,16 @@ Records of one queue lie scattered between those of others; they are taken out o
 file, after a look that it is still as long as it was. A CommitLog file is never made shorter while
 its records live. Every byte that is read is counted, so that what a push-down saves can be shown.
 
-``s3://``, ``gs://`` and ``hdfs://`` go through pyarrow, which is there for the batches anyway.
+``s3://``, ``gs://``, ``abfs://`` and ``hdfs://`` go through pyarrow, which is there for the batches
+anyway; what it does not know, ``webhdfs://`` for example, through fsspec and its packages, behind
+pyarrow's face.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -23,7 +26,11 @@ from oberth.errors import NotFoundError, OptionError
 
 OPEN_FILES_MAX = 128
 MAPPED_FILES_MAX = 16
-_REMOTE_SCHEMES = ("s3", "gs", "hdfs", "viewfs", "abfs", "mock")
+_ARROW_SCHEMES = ("s3", "gs", "abfs", "hdfs", "viewfs", "mock")
+_HDFS_SCHEMES = ("hdfs", "viewfs")
+# fsspec knows them, and they cannot list directories or read ranges as a store needs it.
+_NOT_READ = ("http", "https", "ftp", "data", "zip", "tar", "git", "github", "jlab", "async_wrapper")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
 class Entry(NamedTuple):
@@ -218,28 +225,32 @@ class ArrowStorage(Storage):
         self._open = OrderedDict()
 
     def _files(self, path: str) -> tuple[Any, str]:
-        from pyarrow import fs
-
-        bare = path.partition("://")[2]
         if self._system is None:
-            if self._scheme == "s3":
-                self._system = fs.S3FileSystem(**_s3_settings(self._settings))
-            else:
-                self._system, bare = fs.FileSystem.from_uri(path)
-        elif self._scheme in ("hdfs", "viewfs"):
-            bare = "/" + bare.partition("/")[2]
-        return self._system, bare
+            self._system = _file_system(self._scheme, path, self._settings)
+        rest = path.partition("://")[2]
+        if self._scheme in _HDFS_SCHEMES:
+            return self._system, "/" + rest.partition("/")[2]
+        if self._scheme == "abfs":  # container@account.host/path
+            place, _, below = rest.partition("/")
+            return self._system, f"{place.partition('@')[0]}/{below}"
+        if self._scheme not in _ARROW_SCHEMES:
+            return self._system, self._system.handler.fs._strip_protocol(path)
+        return self._system, rest
 
     def entries(self, directory: str) -> list[Entry]:
         """See `Storage`."""
         from pyarrow import fs
 
         system, bare = self._files(directory)
-        found = system.get_file_info(fs.FileSelector(bare, allow_not_found=True))
-        return sorted(
-            Entry(info.base_name, -1 if info.type == fs.FileType.Directory else info.size)
-            for info in found
-        )
+        # Google's listing through pyarrow shows a directory only where an object stands for it.
+        implied = self._scheme == "gs"
+        selector = fs.FileSelector(bare, allow_not_found=True, recursive=implied)
+        found = {}
+        for info in system.get_file_info(selector):
+            name, _, below = info.path[len(bare.rstrip("/")) + 1 :].partition("/")
+            is_directory = bool(below) or info.type == fs.FileType.Directory
+            found[name] = -1 if is_directory else info.size
+        return sorted(Entry(name, size) for name, size in found.items() if name)
 
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """See `Storage`."""
@@ -271,6 +282,69 @@ class ArrowStorage(Storage):
         self._open.clear()
 
 
+def _file_system(scheme: str, path: str, settings: Mapping[str, str]) -> Any:
+    """The file system of a URL, as pyarrow has them.
+
+    Raises:
+        OptionError: it needs something that is not installed.
+    """
+    from pyarrow import fs
+
+    try:
+        if scheme == "s3":
+            return fs.S3FileSystem(**_s3_settings(settings))
+        if scheme == "gs":
+            return fs.GcsFileSystem(**_gs_settings(settings))
+        if scheme in _ARROW_SCHEMES:
+            return fs.FileSystem.from_uri(path)[0]
+    except (ImportError, NotImplementedError) as error:
+        raise OptionError(
+            f"path: {path!r}: this pyarrow was built without {scheme}:// ({error}); install "
+            "pyarrow from PyPI"
+        ) from None
+    except OSError as error:
+        if scheme not in _HDFS_SCHEMES or "lib" not in str(error):
+            raise
+        # pyarrow tells every place where it has looked.
+        raise OptionError(
+            f"path: {path!r}: {scheme}:// needs Hadoop's libhdfs and Java on all machines "
+            "(HADOOP_HOME, JAVA_HOME, and as CLASSPATH what `hadoop classpath --glob` prints); "
+            "webhdfs://NAMENODE:9870/… needs only the Python packages fsspec and requests "
+            f"({str(error).splitlines()[0]})"
+        ) from None
+    return _fsspec_system(scheme, path)
+
+
+def _fsspec_system(scheme: str, path: str) -> Any:
+    """A file system of fsspec behind pyarrow's face, without caches: files grow meanwhile."""
+    try:
+        import fsspec
+        from fsspec.caching import BaseCache
+        from fsspec.spec import AbstractBufferedFile
+    except ImportError:
+        raise OptionError(
+            f"path: {path!r}: {scheme}:// needs the Python package fsspec: `pip install fsspec`"
+        ) from None
+    import pyarrow as pa
+    from pyarrow import fs
+
+    class Ranges(fs.FSSpecHandler):  # type: ignore[misc]  # pyarrow has no types
+        def open_input_file(self, path: str) -> Any:
+            file = self.fs.open(path, mode="rb")
+            if isinstance(file, AbstractBufferedFile):
+                # Reads ahead by megabytes otherwise, wherever one record is wanted.
+                file.cache = BaseCache(file.blocksize, file._fetch_range, file.size)
+            return pa.PythonFile(file, mode="r")
+
+    try:
+        system, _ = fsspec.core.url_to_fs(path, use_listings_cache=False)
+    except ImportError as error:
+        raise OptionError(
+            f"path: {path!r}: {scheme}:// needs a package that is not installed: {error}"
+        ) from None
+    return fs.PyFileSystem(Ranges(system))
+
+
 _S3_NAMES = {
     "endpoint": "endpoint_override",
     "accessKey": "access_key",
@@ -280,13 +354,33 @@ _S3_NAMES = {
 
 
 def _s3_settings(settings: Mapping[str, str]) -> dict[str, Any]:
-    chosen: dict[str, Any] = {_S3_NAMES[n]: v for n, v in settings.items() if n in _S3_NAMES}
+    return _with_endpoint(
+        {_S3_NAMES[n]: v for n, v in settings.items() if n in _S3_NAMES}, settings
+    )
+
+
+def _gs_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+    chosen = {"endpoint_override": settings["endpoint"]} if "endpoint" in settings else {}
+    return _with_endpoint(chosen, settings)
+
+
+def _with_endpoint(chosen: dict[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
     endpoint = chosen.get("endpoint_override", "")
     if "://" in endpoint:
         chosen["scheme"], _, chosen["endpoint_override"] = endpoint.partition("://")
     if settings.get("anonymous", "").lower() == "true":
         chosen["anonymous"] = True
     return chosen
+
+
+def _is_known(scheme: str) -> bool:
+    if scheme in _ARROW_SCHEMES:
+        return True
+    try:
+        from fsspec.registry import known_implementations, registry
+    except ImportError:
+        return scheme in ("webhdfs", "swebhdfs")  # then the error names the package
+    return scheme in registry or scheme in known_implementations
 
 
 def storage_for(path: str, settings: Mapping[str, str]) -> tuple[Storage, str]:
@@ -302,9 +396,10 @@ def storage_for(path: str, settings: Mapping[str, str]) -> tuple[Storage, str]:
         return LocalStorage(), os.path.abspath(path)
     if scheme == "file":
         return LocalStorage(), os.path.abspath("/" + rest.partition("/")[2])
-    scheme = "s3" if scheme in ("s3a", "s3n") else scheme
-    if scheme not in _REMOTE_SCHEMES:
+    scheme = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}.get(scheme, scheme)
+    if not _SCHEME.fullmatch(scheme) or scheme in _NOT_READ or not _is_known(scheme):
         raise OptionError(
-            f"path: {path!r}: allowed are local paths, file://, {', '.join(_REMOTE_SCHEMES[:-1])}"
+            f"path: {path!r}: allowed are local paths, file://, s3://, gs://, abfs://, hdfs://, "
+            "webhdfs:// and what packages of fsspec add"
         )
     return ArrowStorage(scheme, settings), f"{scheme}://{rest.rstrip('/')}"
