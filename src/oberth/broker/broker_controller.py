@@ -74,7 +74,7 @@ from oberth.broker.producers import ProducerTable
 from oberth.broker.pull_request_hold import HeldPull, PullRequestHold
 from oberth.broker.rebalance_locks import RebalanceLocks
 from oberth.broker.registration import Registration
-from oberth.broker.runtime_info import StoreRates
+from oberth.broker.runtime_info import StoreRates, StoreTotals
 from oberth.broker.schedule_service import TICK_MS, ScheduleService
 from oberth.broker.static_topic_cleaner import StaticTopicCleaner
 from oberth.broker.static_topic_strays import StaticTopicStrays
@@ -945,7 +945,11 @@ class Broker:
         if self.offsets.is_urgent or self.groups.is_dirty or self.topics.is_dirty:
             self._persist_soon()
         self.stats.on_time(now_ms)
-        self.rates.sample(now_ms, self.stats.broker_put.value, self.stats.broker_get.value, 0)
+        puts, transferred = self.stats.broker_put.value, self.stats.broker_get.value
+        reader = self.store.reader
+        self.rates.sample(
+            StoreTotals(now_ms, puts, reader.found_count, reader.missed_count, transferred)
+        )
         if self._kernels is not None and not self._kernels.on_second(self.store.dispatched_offset):
             self._kernels = None
         day = now_ms // 86_400_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.remoting.code import ANNOUNCED_VERSION
 
@@ -23,33 +23,51 @@ SAMPLES_MAX: Final = 601
 _WINDOWS_S: Final = (10, 60, 600)
 
 
-class StoreRates:
-    """Messages put and got, by the second. A state machine: totals and the time go in."""
+class StoreTotals(NamedTuple):
+    """What was ever done, at a time.
 
-    __slots__ = ("_samples", "get_found", "get_miss", "get_times", "puts")
+    Attributes:
+        now_ms: when.
+        puts: messages stored.
+        found: reads of a queue that found a message.
+        missed: reads that did not.
+        transferred: messages handed to consumers.
+    """
+
+    now_ms: int
+    puts: int
+    found: int
+    missed: int
+    transferred: int
+
+
+class StoreRates:
+    """How much by the second, of several things. A state machine: totals and the time go in."""
+
+    __slots__ = ("_samples",)
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[int, int, int, int]] = deque(maxlen=SAMPLES_MAX)
-        self.puts = 0
-        self.get_times = 0
-        self.get_found = 0
-        self.get_miss = 0
+        self._samples: deque[StoreTotals] = deque(maxlen=SAMPLES_MAX)
 
-    def sample(self, now_ms: int, puts: int, gets: int, misses: int) -> None:
-        """Totals at a time; to be called once a second."""
-        self._samples.append((now_ms, puts, gets, misses))
+    def sample(self, totals: StoreTotals) -> None:
+        """To be called once a second."""
+        self._samples.append(totals)
 
-    def rates(self, which: int) -> str:
-        """Per second over 10 s, 1 min and 10 min: ``1.0 0.5 0.1``; shorter while it is young."""
+    def rates(self, *names: str) -> str:
+        """Per second over 10 s, 1 min and 10 min: ``1.0 0.5 0.1``; shorter while it is young.
+
+        Args:
+            names: of StoreTotals; what they count is added up.
+        """
         if len(self._samples) < 2:
             return "0.0 0.0 0.0"
         last = self._samples[-1]
         texts = []
         for window_s in _WINDOWS_S:
             first = self._samples[max(0, len(self._samples) - 1 - window_s)]
-            span_ms = last[0] - first[0]
-            rate = (last[which] - first[which]) * 1000 / span_ms if span_ms > 0 else 0.0
-            texts.append(str(rate))
+            span_ms = last.now_ms - first.now_ms
+            count = sum(getattr(last, name) - getattr(first, name) for name in names)
+            texts.append(str(count * 1000 / span_ms if span_ms > 0 else 0.0))
         return " ".join(texts)
 
 
@@ -78,12 +96,12 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         "dispatchBehindBytes": str(store.dispatch_behind_bytes),
         "dispatchMaxBuffer": "0",
         "earliestMessageTimeStamp": str(store.earliest_message_time_in_store),
-        "getFoundTps": rates.rates(2),
+        "getFoundTps": rates.rates("found"),
         "getMessageEntireTimeMax": str(store.reader.get_times.longest_ms),
-        "getMissTps": rates.rates(3),
-        "getTotalTps": rates.rates(2),
-        "getTransferedTps": rates.rates(2),
-        "getTransferredTps": rates.rates(2),
+        "getMissTps": rates.rates("missed"),
+        "getTotalTps": rates.rates("found", "missed"),
+        "getTransferedTps": rates.rates("transferred"),
+        "getTransferredTps": rates.rates("transferred"),
         "msgGetTotalTodayMorning": str(stats.get_today_morning),
         "msgGetTotalTodayNow": str(stats.broker_get.value),
         "msgGetTotalYesterdayMorning": str(stats.get_yesterday_morning),
@@ -99,7 +117,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         "putMessageFailedTimes": str(broker.put_failures),
         "putMessageSizeTotal": str(put_bytes),
         "putMessageTimesTotal": str(puts),
-        "putTps": rates.rates(1),
+        "putTps": rates.rates("puts"),
         "remainHowManyDataToFlush": _size(store.max_phy_offset - store.flushed_offset),
         "remainTransientStoreBufferNumbs": str(2**31 - 1),
         "runtime": _duration(now_ms - broker.started_at_ms),

@@ -50,6 +50,10 @@ class MessageReader:
         self._log = log
         self._queues = queues
         self.get_times = Durations()
+        self.found_count = 0
+        """Reads that found a message."""
+        self.missed_count = 0
+        """Reads that did not: at the end of a queue, or nothing that the filter lets pass."""
         self._young_bytes = physical_memory() * config.access_message_in_memory_max_ratio // 100
 
     def _corrected(self, requested: int, offset: int) -> int:
@@ -71,6 +75,7 @@ class MessageReader:
         """See MessageStore.get_message."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
+            self.missed_count += 1
             return GetMessageResult(
                 GetMessageStatus.NO_MESSAGE_IN_QUEUE, self._corrected(offset, 0)
             )
@@ -95,9 +100,14 @@ class MessageReader:
             else:
                 result = self._get(queue, offset, max_msg_nums, message_filter, total_size)
             self.get_times.add(time.monotonic() - since_s)
+            if result.status is GetMessageStatus.FOUND:
+                self.found_count += 1
+            else:
+                self.missed_count += 1
             result.min_offset = low
             result.max_offset = high
             return result
+        self.missed_count += 1
         return GetMessageResult(status, following, low, high)
 
     def _get(

@@ -1,0 +1,46 @@
+"""Rates count what was done between two samples; reads that found nothing count as misses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from oberth.broker.runtime_info import StoreRates, StoreTotals
+
+KEYS = ("getFoundTps", "getMissTps", "getTotalTps", "getTransferredTps")
+
+
+def test_a_rate_is_what_lies_between_two_samples() -> None:
+    rates = StoreRates()
+    assert rates.rates("puts") == "0.0 0.0 0.0"
+    for second in range(700):
+        rates.sample(StoreTotals(second * 1000, second * 5, second, 0, 0))
+    rates.sample(StoreTotals(700_000, 700 * 5, 700, 60, 0))
+    assert rates.rates("puts") == "5.0 5.0 5.0"
+    assert rates.rates("missed") == "6.0 1.0 0.1"
+    assert rates.rates("found", "missed") == "7.0 2.0 1.1"
+
+
+async def test_reads_that_find_nothing_are_misses(live: Any) -> None:
+    for _ in range(3):
+        await live.peer.send("T", b"x", 0)
+    await live.later(1500)
+    before = await _rates(live)
+    assert (before["getFoundTps"], before["getMissTps"]) == (0.0, 0.0)
+    assert (await live.peer.pull("T", 0)).code == 0
+    for _ in range(4):
+        await live.peer.pull("T", 3)  # at its end
+        await live.peer.pull("T", 0, queueId="1")
+    await live.later(1500)
+    after = await _rates(live)
+    assert after["getFoundTps"] > 0
+    assert after["getMissTps"] == pytest.approx(8 * after["getFoundTps"])
+    assert after["getTotalTps"] == pytest.approx(9 * after["getFoundTps"])
+    assert after["getTransferredTps"] == pytest.approx(3 * after["getFoundTps"])
+
+
+async def _rates(live: Any) -> dict[str, float]:
+    table = json.loads((await live.peer.call(28)).body_bytes())["table"]
+    return {key: float(table[key].split(" ")[2]) for key in KEYS}
