@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from oberth.broker.pop.check_point import PopAck, parse_receipt
+from oberth.broker.pop.pop_service import StoredAck
 from oberth.broker.processors.assignment import share_queues
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.rebalance import allocate_average
@@ -22,6 +24,7 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand
+from oberth.store.messages import PutMessageResult, PutMessageStatus
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 POP, ACK, PEEK, CHANGE, NOTIFY, POLLING, BATCH = (
@@ -178,6 +181,48 @@ async def test_batch_acks_count(peer: Peer) -> None:
     assert (await peer.call(BATCH, {}, b'{"acks":[]}')).code == ResponseCode.NO_MESSAGE
     await peer.later(35)
     assert bodies(await peer.pop_all()) == [b"7"]
+
+
+@pytest.mark.parametrize("peer", ["plain"], indirect=True)
+async def test_acks_of_one_pop_are_one_message(peer: Peer) -> None:
+    for number in range(9):
+        await peer.send(b"%d" % number)
+    first, second = await peer.pop(maxMsgNums=5), await peer.pop(maxMsgNums=4)
+    service = peer.mq.broker.pop
+    revive = peer.mq.broker.store.max_offset_in_queue("rmq_sys_wheel_timer", 0)
+
+    def acks(popped: list[Popped]) -> list[StoredAck]:
+        made = []
+        for each in popped:
+            receipt = parse_receipt(each.receipt)
+            ack = PopAck(
+                (each.offset,), receipt.start_offset, receipt.pop_time, each.queue_id, TOPIC,
+                GROUP, receipt.broker_name,
+            )  # fmt: skip
+            made.append(StoredAck(ack, receipt.revive_queue_id, receipt.invisible_time))
+        return made
+
+    # One of them twice, and of the second pop only one.
+    stored = service.put_acks([*acks(first[:3]), *acks(second[:1]), *acks(first[2:4])])
+    assert stored == [True] * 6
+    peer.mq.broker.dispatch_now()
+    assert peer.mq.broker.store.max_offset_in_queue("rmq_sys_wheel_timer", 0) == revive + 2
+    await peer.later(35)
+    assert bodies(await peer.pop_all()) == [b"4", b"6", b"7", b"8"]
+
+
+async def test_what_the_store_refuses_is_not_acknowledged(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = peer.mq.broker.pop
+    acks = [
+        StoredAck(PopAck((offset,), start, 1, 0, TOPIC, GROUP, "broker-a"), 0, 1000)
+        for offset, start in ((5, 5), (6, 5), (9, 9))
+    ]
+    full = PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
+    taken = PutMessageResult(PutMessageStatus.PUT_OK)
+    monkeypatch.setattr(peer.mq.broker.store, "append_messages", lambda _: [full, taken])
+    assert service.put_acks(acks) == [False, False, True]
 
 
 async def test_an_invisible_time_can_be_changed(peer: Peer) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from oberth.formats.names import RETRY_PREFIX, pop_retry_topic
@@ -222,6 +222,12 @@ class PopAck:
             "t": self.topic,
         }
         return _compact(body)
+
+
+def merged_ack(acks: Sequence[PopAck]) -> PopAck:
+    """Acknowledgements of one check point as one."""
+    offsets = dict.fromkeys(offset for ack in acks for offset in ack.offsets)
+    return replace(acks[0], offsets=tuple(offsets), is_batch=True)
 
 
 def decode_ack(body: bytes, tag: str) -> PopAck:

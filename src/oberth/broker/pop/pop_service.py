@@ -25,8 +25,10 @@ from oberth.broker.pop.check_point import (
     ACK_TIME_INTERVAL_MS,
     CK_TAG,
     NORMAL,
+    CheckPointKey,
     PopAck,
     PopCheckPoint,
+    merged_ack,
     retried_topic,
 )
 from oberth.broker.pop.order_infos import OrderInfos
@@ -260,9 +262,20 @@ class PopService:
         return self._append([message])[0]
 
     def put_acks(self, acks: Sequence[StoredAck]) -> list[bool]:
-        """Stores acknowledgements; of each, whether the store took it."""
-        return self._append(
-            [
+        """Stores acknowledgements; of each, whether the store took it.
+
+        Those of one check point become one message: consumers acknowledge one by one, and every
+        message of the revive topic goes through the timer and is read again.
+        """
+        groups: dict[tuple[CheckPointKey, int, int], list[int]] = {}
+        for number, (ack, revive_queue_id, invisible_time) in enumerate(acks):
+            groups.setdefault((ack.key, revive_queue_id, invisible_time), []).append(number)
+        messages = []
+        for (_, revive_queue_id, invisible_time), numbers in groups.items():
+            ack = acks[numbers[0]].ack
+            if len(numbers) > 1:
+                ack = merged_ack([acks[number].ack for number in numbers])
+            messages.append(
                 self._revive_message(
                     ack.encode(),
                     revive_queue_id,
@@ -270,9 +283,12 @@ class PopService:
                     ack.unique_key,
                     ack.pop_time + invisible_time,
                 )
-                for ack, revive_queue_id, invisible_time in acks
-            ]
-        )
+            )
+        stored = [False] * len(acks)
+        for numbers, ok in zip(groups.values(), self._append(messages), strict=True):
+            for number in numbers:
+                stored[number] = ok
+        return stored
 
     def _store_buffered(
         self, check_point: PopCheckPoint, revive_queue_id: int, ack: PopAck | None
