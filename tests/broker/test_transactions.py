@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.broker import transactions
+from oberth.broker.processors.end_transaction import EndTransactionProcessor
 from oberth.broker.transactions import (
     ROOTS_MAX,
     Lineage,
@@ -25,7 +26,8 @@ from oberth.formats import properties as p
 from oberth.formats.message import MessageExt, decode_record
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.remoting.aio.processors import ProcessorTable
-from oberth.remoting.command import RemotingCommand
+from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
+from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 
 COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -109,7 +111,8 @@ def test_a_half_becomes_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("real", [{}, {"REAL_TOPIC": "../x", "REAL_QID": "0"},
-                                  {"REAL_TOPIC": "T", "REAL_QID": "one"}])  # fmt: skip
+                                  {"REAL_TOPIC": "T", "REAL_QID": "one"},
+                                  {"REAL_TOPIC": "T", "REAL_QID": "9" * 10}])  # fmt: skip
 def test_a_half_that_names_no_place_becomes_nothing(real: dict[str, str]) -> None:
     half = MessageExt(
         topic=HALF, queue_id=0, queue_offset=0, commit_log_offset=0, record_size=0, magic=0,
@@ -148,7 +151,14 @@ class Producer:
     async def end(
         self, half: tuple[int, int], decision: str = COMMIT, **more: str
     ) -> RemotingCommand:
-        fields = {
+        response: RemotingCommand = await self.peer.call(
+            37, self.end_fields(half, decision, **more)
+        )
+        return response
+
+    @staticmethod
+    def end_fields(half: tuple[int, int], decision: str = COMMIT, **more: str) -> dict[str, str]:
+        return {
             "producerGroup": "PG",
             "tranStateTableOffset": str(half[0]),
             "commitLogOffset": str(half[1]),
@@ -156,8 +166,6 @@ class Producer:
             "msgId": "U",
             **more,
         }
-        response: RemotingCommand = await self.peer.call(37, fields)
-        return response
 
     async def committed(self) -> list[bytes]:
         return [message.body for message in await self.peer.read("T", 1)]
@@ -205,6 +213,70 @@ async def test_what_ends_twice_is_stored_once(producer: Producer) -> None:
     for _ in range(3):
         assert (await producer.end(half)).code == 0
     assert await producer.committed() == [b"1"]
+
+
+async def test_the_ends_of_one_read_are_one_append(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halves = [await producer.half(b"%d" % number) for number in range(6)]
+    broker = producer.live.broker
+    appended: list[list[bytes]] = []
+    append = broker.store.append_messages
+
+    def note(messages: list[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        appended.append([message.body for message in messages])
+        done: list[PutMessageResult] = append(messages)
+        return done
+
+    monkeypatch.setattr(broker.store, "append_messages", note)
+
+    def request(half: tuple[int, int], decision: str = COMMIT, **more: str) -> RemotingCommand:
+        return RemotingCommand(code=37, ext_fields=producer.end_fields(half, decision, **more))
+
+    requests = [
+        request(halves[0]),
+        request(halves[1], ROLLBACK),
+        request(halves[2], producerGroup="other"),
+        request(halves[3], commitLogOffset="none"),
+        request(halves[4]),
+        request(halves[1]),  # it was rolled back just before
+        request(halves[2], UNKNOWN),
+        request(halves[0], ROLLBACK),  # and this one committed
+        request(halves[5]),
+    ]
+    channel: Any = producer
+    channel.remote = "here"
+    answers = EndTransactionProcessor(broker).end(channel, requests)
+    codes = [answer and answer.code for answer in answers]
+    assert codes == [0, 0, 1, 1, 0, 0, None, 0, 0]
+    assert appended == [[b"0", b"4"], [b"5"]]
+    requests = [request(halves[2]), request(halves[3])]
+    for each in requests:
+        each.flag = ONEWAY_FLAG
+    assert EndTransactionProcessor(broker).end(channel, requests) == [None, None]
+    broker.dispatch_now()
+    assert await producer.committed() == [b"0", b"4", b"5", b"2", b"3"]
+    await check(producer, 60_000)
+    assert producer.asked == []
+
+
+async def test_what_is_not_stored_has_not_ended(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halves = [await producer.half(b"%d" % number) for number in range(2)]
+    broker = producer.live.broker
+    refused = PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
+    with monkeypatch.context() as full:
+        full.setattr(broker.store, "append_messages", lambda _: [refused, refused])
+        requests = [
+            RemotingCommand(code=37, ext_fields=producer.end_fields(half)) for half in halves
+        ]
+        channel: Any = producer
+        answers = EndTransactionProcessor(broker).end(channel, requests)
+    assert [answer and answer.code for answer in answers] == [1, 1]
+    for half in halves:
+        assert (await producer.end(half)).code == 0
+    assert await producer.committed() == [b"0", b"1"]
 
 
 @pytest.mark.parametrize(

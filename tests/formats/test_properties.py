@@ -18,6 +18,7 @@ from oberth.formats.properties import (
     decode_properties,
     encode_properties,
     find_property,
+    without_properties,
 )
 
 ODD: list[tuple[str, dict[str, str]]] = [
@@ -100,3 +101,17 @@ def test_null_values_are_left_out() -> None:
 )
 def test_what_cannot_be_encoded(properties: dict[str, str]) -> None:
     assert check_properties(properties)
+
+
+@given(st.text("ab\x01\x02", max_size=30).map(str.encode))
+def test_without_equals_decode(raw: bytes) -> None:
+    expected = decode_properties(raw)
+    expected.pop("a", None)
+    expected.pop("bb", None)
+    assert decode_properties(without_properties(raw, (b"a", b"bb"))) == expected
+
+
+def test_without_keeps_the_others_as_they_are_stored() -> None:
+    raw = b"\xff\x01b\x02a\x01x\x02c\x01d\x02"
+    assert without_properties(raw, (b"a",)) == b"\xff\x01b\x02c\x01d\x02"
+    assert without_properties(raw, (b"x", b"c")) == b"\xff\x01b\x02a\x01x\x02"

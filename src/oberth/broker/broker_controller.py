@@ -686,7 +686,7 @@ class Broker:
         table.sync([Code.VIEW_MESSAGE_BY_ID], query.view, stage=query_stage)
 
         ends = EndTransactionProcessor(self)
-        table.sync([Code.END_TRANSACTION], ends.end)
+        table.burst([Code.END_TRANSACTION], ends.end)
         table.sync([Code.RESUME_CHECK_HALF_MESSAGE], ends.resume_check)
 
         reply = ReplyMessageProcessor(self)

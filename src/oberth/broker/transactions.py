@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("oberth.transactions")
 
+_REAL_TOPIC: Final = p.REAL_TOPIC.encode()
+_REAL_QUEUE_ID: Final = p.REAL_QUEUE_ID.encode()
+_QUEUE_ID_DIGITS_MAX: Final = 9
+"""Digits that are a queue id whatever they are."""
+_IMMUNITY: Final = p.CHECK_IMMUNITY_TIME_IN_SECONDS.encode()
+
 REMOVE_TAG: Final = "d"
 HALF_QUEUE_ID: Final = 0
 OP_PULL_NUMS: Final = 32
@@ -111,18 +117,21 @@ def to_half(
 
 def from_half(half: MessageExt, store_host: bytes) -> MessageExtBrokerInner | None:
     """The message that a commit stores; None if the half does not say where it goes."""
-    properties = half.properties
-    topic = properties.pop(p.REAL_TOPIC, None)
-    queue_text = properties.pop(p.REAL_QUEUE_ID, None)
-    if topic is None or not names.is_stored_topic(topic):
+    raw = half.properties_raw
+    topic_bytes = p.find_property(raw, _REAL_TOPIC)
+    queue_bytes = p.find_property(raw, _REAL_QUEUE_ID)
+    if topic_bytes is None or queue_bytes is None:
         return None
-    if queue_text is None or not queue_text.isdigit():
+    topic = topic_bytes.decode("utf-8", "replace")
+    if not queue_bytes.isdigit() or len(queue_bytes) > _QUEUE_ID_DIGITS_MAX:
+        return None
+    if not names.is_stored_topic(topic):
         return None
     return MessageExtBrokerInner(
         topic,
         half.body,
-        p.encode_properties(properties),
-        int(queue_text),
+        p.without_properties(raw, (_REAL_TOPIC, _REAL_QUEUE_ID)),
+        int(queue_bytes),
         half.flag,
         with_transaction_type(half.sys_flag, TRANSACTION_COMMIT),
         half.born_timestamp,
@@ -365,13 +374,18 @@ class Transactions:
         """What a commit stores; None if the half does not say where it goes."""
         return from_half(half, self._store_host())
 
+    def root(self, half_offset: int) -> int:
+        """What all copies of a half message have in common: the first one's offset."""
+        return self._lineage.root(half_offset)
+
     def has_ended(self, half_offset: int) -> bool:
         """Whether the transaction was ended before, perhaps by another offset of its half."""
         return self._lineage.has_ended(half_offset)
 
     def immunity_ms(self, half: MessageExt) -> int | None:
         """For how long after its birth a half is not checked; None: it says nothing itself."""
-        seconds = _integer(half.properties.get(p.CHECK_IMMUNITY_TIME_IN_SECONDS))
+        value = p.find_property(half.properties_raw, _IMMUNITY)
+        seconds = None if value is None else _integer(value.decode("utf-8", "replace"))
         if seconds is None:
             return None
         return self._config.transaction_timeout_ms if seconds < 0 else seconds * 1000

@@ -8,7 +8,7 @@ ignored; of equal names the last one wins. RocketMQ: MessageDecoder.string2messa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -136,6 +136,13 @@ def find_property(raw: bytes, name: bytes) -> bytes | None:
             if stop > begin:
                 return raw[begin:stop]
         end = start + len(needle) - 1
+
+
+def without_properties(raw: bytes, names: Iterable[bytes]) -> bytes:
+    """The properties string without entries of these names, the others as they are stored."""
+    heads = tuple(name + _NAME_VALUE for name in names)
+    pieces = raw.split(_PROPERTY)
+    return _PROPERTY.join([piece for piece in pieces if not piece.startswith(heads)])
 
 
 def append_property(raw: bytes, name: str, value: str) -> bytes:

@@ -1,14 +1,15 @@
 """EndTransactionProcessor: 37, and 323. RocketMQ: EndTransactionProcessor.
 
 A commit stores the real message and then marks the half as ended, in this order and without a pause
-in between; so a crash may ask a producer once more, but never loses what it committed. A
-transaction that has ended before, by the offset of an earlier copy of its half, ends only once.
+in between, for all ends of one read at once; so a crash may ask a producer once more, but never
+loses what it committed. A transaction that has ended before, by the offset of an earlier copy of
+its half, ends only once.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.broker.put_status import put_outcome
 from oberth.broker.stats import TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
@@ -18,12 +19,14 @@ from oberth.formats import properties as p
 from oberth.formats.message import MessageExt
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_ROLLBACK
+from oberth.remoting.aio.processors import error_response
 from oberth.remoting.code import ResponseCode
-from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
 from oberth.remoting.headers.transaction import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
+from oberth.store.messages import MessageExtBrokerInner
 
 if TYPE_CHECKING:
     from oberth.broker.broker_controller import Broker
@@ -32,64 +35,133 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("oberth.transactions")
 
 
+_PRODUCER_GROUP: Final = p.PRODUCER_GROUP.encode()
+
+
+class _Refusal(Exception):
+    """A check that failed; the code and remark to answer with."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = int(code)
+        self.remark = remark
+
+
+class _Undecided(Exception):
+    """Nothing ends, and nobody is answered."""
+
+
+class _Commit(NamedTuple):
+    """A message on its way into the log, and the half that ends with it."""
+
+    number: int
+    half: MessageExt
+    message: MessageExtBrokerInner
+
+
+def _done(request: RemotingCommand) -> RemotingCommand | None:
+    """Producers send ends one way, and then nobody waits for an answer."""
+    if request.flag & ONEWAY_FLAG:
+        return None
+    return create_response(request, ResponseCode.SUCCESS)
+
+
 class EndTransactionProcessor:
     """Commits and rolls back."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def end(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """37: what a producer decided about a half message."""
+    def end(
+        self, channel: Channel, requests: list[RemotingCommand]
+    ) -> list[RemotingCommand | None]:
+        """37: what producers decided about halves; the commits of one read become one append."""
+        responses: list[RemotingCommand | None] = [None] * len(requests)
+        commits: list[_Commit] = []
+        roots: set[int] = set()
+        transactions = self._broker.transactions
+        for number, request in enumerate(requests):
+            try:
+                half, decision = self._judge(channel, request)
+                root = transactions.root(half.queue_offset)
+                if root in roots:  # twice in one read: the first must have ended, or failed
+                    self._commit(commits, requests, responses)
+                    commits, roots = [], set()
+                if transactions.has_ended(half.queue_offset):
+                    responses[number] = _done(request)
+                elif decision == TRANSACTION_ROLLBACK:
+                    transactions.end(half.queue_offset)
+                    responses[number] = _done(request)
+                else:
+                    message = transactions.commit_message(half)
+                    if message is None:
+                        raise _Refusal(
+                            ResponseCode.SYSTEM_ERROR, "the half message names no topic or queue"
+                        )
+                    roots.add(root)
+                    commits.append(_Commit(number, half, message))
+            except _Undecided:
+                continue
+            except _Refusal as refusal:
+                responses[number] = create_response(request, refusal.code, refusal.remark)
+            except Exception as error:  # noqa: BLE001 - the others of the read must not suffer
+                responses[number] = error_response(request, error)
+        self._commit(commits, requests, responses)
+        self._broker.dispatch_soon()
+        return responses
+
+    def _judge(self, channel: Channel, request: RemotingCommand) -> tuple[MessageExt, int]:
+        """The half message that a request ends, and how.
+
+        Raises:
+            _Undecided: the producer does not know either.
+            _Refusal: it may not be ended so.
+        """
         header = request.header(EndTransactionRequestHeader)
         decision = header.commit_or_rollback
         if decision == TRANSACTION_NOT:
             _LOG.info("%s: transaction %s is not decided", channel.remote, header.transaction_id)
-            return None
+            raise _Undecided
         if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             _LOG.warning("%s: %d is no end of a transaction", channel.remote, decision)
-            return None
-        transactions = self._broker.transactions
-        half = transactions.find_half(header.commit_log_offset)
+            raise _Undecided
+        half = self._broker.transactions.find_half(header.commit_log_offset)
         if half is None:
-            return create_response(
-                request, ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"
-            )
+            raise _Refusal(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         if self._is_too_late(half, header):
-            return create_response(
-                request,
+            raise _Refusal(
                 ResponseCode.ILLEGAL_OPERATION,
                 "Message commit fail [producer end]. currentTimeMillis - bornTime > "
                 "checkImmunityTime",
             )
         refusal = self._check(half, header)
         if refusal is not None:
-            return create_response(request, ResponseCode.SYSTEM_ERROR, refusal)
-        if transactions.has_ended(half.queue_offset):
-            return create_response(request, ResponseCode.SUCCESS)
-        if decision == TRANSACTION_COMMIT:
-            response = self._commit(request, half)
-            if response is not None:
-                return response
-        transactions.end(half.queue_offset)
-        self._broker.dispatch_soon()
-        return create_response(request, ResponseCode.SUCCESS)
+            raise _Refusal(ResponseCode.SYSTEM_ERROR, refusal)
+        return half, decision
 
-    def _commit(self, request: RemotingCommand, half: MessageExt) -> RemotingCommand | None:
-        """Store the message; a response only if that failed."""
+    def _commit(
+        self,
+        commits: list[_Commit],
+        requests: list[RemotingCommand],
+        responses: list[RemotingCommand | None],
+    ) -> None:
+        """Store messages and end their halves; fills in what is to be answered."""
+        if not commits:
+            return
         broker = self._broker
-        message = broker.transactions.commit_message(half)
-        if message is None:
-            return create_response(
-                request, ResponseCode.SYSTEM_ERROR, "the half message names no topic or queue"
-            )
-        (result,) = broker.store.append_messages([message])
-        if not result.ok:
-            outcome = put_outcome(result.status, body_max=broker.store_config.max_message_size)
-            return create_response(request, outcome.code, outcome.remark)
-        broker.stats.item(TOPIC_PUT_NUMS, message.topic).add(1)
-        broker.stats.item(TOPIC_PUT_SIZE, message.topic).add(result.record_size)
-        broker.stats.broker_put.add(1)
-        return None
+        stats = broker.stats
+        results = broker.store.append_messages([each.message for each in commits])
+        for (number, half, message), result in zip(commits, results, strict=True):
+            request = requests[number]
+            if not result.ok:
+                outcome = put_outcome(result.status, body_max=broker.store_config.max_message_size)
+                responses[number] = create_response(request, outcome.code, outcome.remark)
+                continue
+            stats.item(TOPIC_PUT_NUMS, message.topic).add(1)
+            stats.item(TOPIC_PUT_SIZE, message.topic).add(result.record_size)
+            stats.broker_put.add(1)
+            broker.transactions.end(half.queue_offset)
+            responses[number] = _done(request)
 
     def _is_too_late(self, half: MessageExt, header: EndTransactionRequestHeader) -> bool:
         """Whether the producer's own end comes after the time in which it may come unasked."""
@@ -100,8 +172,8 @@ class EndTransactionProcessor:
 
     @staticmethod
     def _check(half: MessageExt, header: EndTransactionRequestHeader) -> str | None:
-        group = half.properties.get(p.PRODUCER_GROUP)
-        if group != header.producer_group:
+        group = p.find_property(half.properties_raw, _PRODUCER_GROUP)
+        if (group and group.decode("utf-8", "replace")) != header.producer_group:
             return "The producer group wrong"
         if half.queue_offset != header.tran_state_table_offset:
             return "The transaction state table offset wrong"
