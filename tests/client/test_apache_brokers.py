@@ -203,6 +203,45 @@ async def test_request_reply(cluster: Cluster) -> None:
     assert reply.body == b"re:hello"
 
 
+async def test_queues_by_the_broker_and_brief_heartbeats(cluster: Cluster) -> None:
+    """Brokers of 4.9 cannot do either; there the same program comes to the same result."""
+    addr = cluster.namesrv_addr
+    seen = Seen()
+    config = ClientConfig(
+        namesrv_addr=addr, use_heartbeat_v2=True, heartbeat_broker_interval_ms=500
+    )
+    async with Admin(namesrv_addr=addr) as admin:
+        await admin.create_topic("Assigned", queue_nums=8, cluster="DefaultCluster")
+
+    changed = asyncio.Event()
+
+    class Member(PushConsumer):
+        def _assignment_changed(self) -> None:
+            changed.set()
+
+    def member(**more: Any) -> PushConsumer:
+        return Member(
+            "assigned", {"Assigned": "*"}, listener=seen, consume_from_where=FIRST, **more
+        )
+
+    def count(consumer: PushConsumer) -> int:
+        return sum(queue.topic == "Assigned" for queue in consumer.assigned)
+
+    async with (
+        member(config=config, client_rebalance=False) as one,
+        member(namesrv_addr=addr) as other,
+        Producer("pa", namesrv_addr=addr) as producer,
+    ):
+        async with asyncio.timeout(60):
+            while not count(one) == count(other) == 4:
+                changed.clear()
+                await changed.wait()
+        for number in range(40):
+            await producer.send(Message("Assigned", b"%d" % number))
+        await seen.wait(40)
+    assert sorted(int(each.body) for each in seen.messages) == list(range(40))
+
+
 async def test_pop(cluster: Cluster) -> None:
     if "4.9" in cluster.kind:
         pytest.skip("4.9 has no POP")

@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,11 @@ from oberth.client import (
     PushConsumer,
 )
 from oberth.client.config import ClientConfig
+from oberth.client.instance import ClientInstance
 from oberth.errors import MQBrokerError, MQClientError
+from oberth.remoting.bodies.clients import HeartbeatData
+from oberth.remoting.bodies.pop import SetMessageRequestModeRequestBody
+from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -302,6 +307,131 @@ async def test_rebalance_moves_queues_without_loss_or_repeats(mq: EmbeddedBroker
         await second.shutdown()
     assert sorted(seen) == sorted(b"%d" % n for n in range(count))
     assert mq.lag("g", "T") == 0
+
+
+def of_topic(consumer: PushConsumer, topic: str) -> list[int]:
+    return sorted(queue.queue_id for queue in consumer.assigned if queue.topic == topic)
+
+
+async def test_the_broker_says_whose_the_queues_are() -> None:
+    seen = Seen()
+    # A broker that does not balance gives every queue to everyone, which no member would take for
+    # itself when there are two.
+    async with EmbeddedBroker({"serverLoadBalancerEnable": "false"}) as mq:
+        await fill(mq, "T", [b"%d" % n for n in range(20)])
+
+        def member() -> PushConsumer:
+            return PushConsumer(
+                "g", {"T": "*"}, listener=seen, namesrv_addr=mq.namesrv_addr,
+                consume_from_where=FIRST, client_rebalance=False,
+            )  # fmt: skip
+
+        async with member() as one, member() as other:
+            await mq.wait_until(lambda: of_topic(one, "T") == of_topic(other, "T") == [0, 1, 2, 3])
+
+
+async def test_the_broker_balances(mq: EmbeddedBroker) -> None:
+    await fill(mq, "T", [b"%d" % n for n in range(20)])
+    seen = Seen()
+
+    def member(*, client_rebalance: bool) -> PushConsumer:
+        return PushConsumer(
+            "g", {"T": "*"}, listener=seen, namesrv_addr=mq.namesrv_addr,
+            consume_from_where=FIRST, client_rebalance=client_rebalance,
+        )  # fmt: skip
+
+    # Both ways come to the same result, so a group may have members of both kinds.
+    async with member(client_rebalance=False) as one, member(client_rebalance=True) as other:
+        await mq.wait_until(lambda: len(of_topic(one, "T")) == len(of_topic(other, "T")) == 2)
+        assert sorted(of_topic(one, "T") + of_topic(other, "T")) == [0, 1, 2, 3]
+        await mq.wait_until(lambda: len(set(seen.bodies)) == 20)
+
+
+async def test_a_group_that_pops_is_not_pulled(
+    mq: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(mq, "T", [b"x"])
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=Seen(), namesrv_addr=mq.namesrv_addr, client_rebalance=False
+    ) as consumer:
+        await mq.wait_until(lambda: len(of_topic(consumer, "T")) == 4)
+        assert consumer._instance is not None
+        mode = SetMessageRequestModeRequestBody(
+            consumer_group="g", topic="T", mode="POP", pop_share_queue_num=0
+        )
+        await consumer._instance.ask(
+            mq.address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode.encode()
+        )
+        consumer._instance.rebalance_soon()
+        await mq.wait_until(lambda: not of_topic(consumer, "T"))
+    assert "use PopConsumer" in caplog.text
+
+
+async def test_members_work_it_out_where_brokers_cannot(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def as_before_5(self: ClientInstance, *arguments: object) -> None:
+        asked.append(arguments)
+        raise MQBrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "request type 400", "")
+
+    monkeypatch.setattr(ClientInstance, "query_assignment", as_before_5)
+    await fill(mq, "T", [b"x"])
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=Seen(), namesrv_addr=mq.namesrv_addr, client_rebalance=False
+    ) as consumer:
+        await mq.wait_until(lambda: len(of_topic(consumer, "T")) == 4)
+    assert len(asked) == 1
+
+
+async def test_heartbeats_without_subscriptions(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[HeartbeatData] = []
+    ask = ClientInstance.ask
+
+    async def note(
+        self: ClientInstance, addr: str, code: int, header: Any = None, body: Any = b"", **more: Any
+    ) -> Any:
+        if code == RequestCode.HEART_BEAT:
+            sent.append(HeartbeatData.decode(body))
+        return await ask(self, addr, code, header, body, **more)
+
+    monkeypatch.setattr(ClientInstance, "ask", note)
+
+    def is_brief() -> bool:
+        return bool(sent) and sent[-1].without_sub
+
+    def topics(data: HeartbeatData) -> list[str]:
+        (consumer,) = data.consumer_data_set
+        return sorted(each.topic for each in consumer.subscription_data_set)
+
+    await fill(mq, "T", [b"x"])
+    sent.clear()
+    config = ClientConfig(namesrv_addr=mq.namesrv_addr, use_heartbeat_v2=True)
+    async with PushConsumer("g", {"T": "*"}, listener=Seen(), config=config) as consumer:
+        instance = consumer._instance
+        assert instance is not None
+        while not is_brief():
+            await instance.send_heartbeats()
+        assert topics(sent[0]) == ["%RETRY%g", "T"]
+        assert topics(sent[-1]) == []
+        fingerprint = sent[-1].heartbeat_fingerprint
+        assert {each.heartbeat_fingerprint for each in sent} == {fingerprint} != {0}
+        group = mq.broker.consumers.get("g")
+        assert group is not None
+        assert sorted(group.subscriptions) == ["%RETRY%g", "T"]
+        # What changed is told in full, and a broker that lost us gets everything anew.
+        consumer.subscribe("U")
+        await instance.send_heartbeats()
+        assert "U" in topics(sent[-1])
+        assert sent[-1].heartbeat_fingerprint != fingerprint
+        while not is_brief():
+            await instance.send_heartbeats()
+        instance.remoting.disconnect(mq.address)
+        await mq.wait_until(lambda: not is_brief())
+        assert topics(sent[-1]) == ["%RETRY%g", "T", "U"]
 
 
 async def test_flow_control(mq: EmbeddedBroker) -> None:

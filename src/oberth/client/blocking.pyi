@@ -199,6 +199,7 @@ class PushConsumer:
     offset_store_dir: str
     await_termination_ms_when_shutdown: int
     batch_listener: BatchMessageListener | None
+    client_rebalance: bool
     consume_concurrently_max_span: int
     consume_message_batch_max_size: int
     consume_thread_max: int
@@ -213,7 +214,7 @@ class PushConsumer:
     pull_threshold_for_topic: int
     pull_threshold_size_for_queue_mib: int
     suspend_current_queue_time_ms: int
-    def __init__(self, consumer_group: str, subscriptions: Mapping[str, str | MessageSelector] | None=..., *, listener: MessageListener | None=..., batch_listener: BatchMessageListener | None=..., orderly: bool=..., message_model: MessageModel=..., consume_from_where: ConsumeFromWhere=..., consume_timestamp_ms: int | None=..., namesrv_addr: str | None=..., config: ClientConfig | None=..., allocate_strategy: AllocateStrategy | None=..., consume_thread_max: int=..., consume_message_batch_max_size: int=..., pull_batch_size: int=..., pull_interval_ms: int=..., pull_threshold_for_queue: int=..., pull_threshold_size_for_queue_mib: int=..., pull_threshold_for_topic: int=..., consume_concurrently_max_span: int=..., max_reconsume_times: int=..., consume_timeout_minutes: int=..., suspend_current_queue_time_ms: int=..., post_subscription_when_pull: bool=..., await_termination_ms_when_shutdown: int=..., offset_store_dir: str=...) -> None: ...
+    def __init__(self, consumer_group: str, subscriptions: Mapping[str, str | MessageSelector] | None=..., *, listener: MessageListener | None=..., batch_listener: BatchMessageListener | None=..., orderly: bool=..., message_model: MessageModel=..., consume_from_where: ConsumeFromWhere=..., consume_timestamp_ms: int | None=..., namesrv_addr: str | None=..., config: ClientConfig | None=..., allocate_strategy: AllocateStrategy | None=..., client_rebalance: bool=..., consume_thread_max: int=..., consume_message_batch_max_size: int=..., pull_batch_size: int=..., pull_interval_ms: int=..., pull_threshold_for_queue: int=..., pull_threshold_size_for_queue_mib: int=..., pull_threshold_for_topic: int=..., consume_concurrently_max_span: int=..., max_reconsume_times: int=..., consume_timeout_minutes: int=..., suspend_current_queue_time_ms: int=..., post_subscription_when_pull: bool=..., await_termination_ms_when_shutdown: int=..., offset_store_dir: str=...) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
     def start(self) -> None: ...

@@ -54,6 +54,8 @@ class ClientConfig:
         access_key: of the ACL; with ``secret_key`` every request is signed.
         secret_key: of the ACL.
         security_token: of temporary credentials.
+        use_heartbeat_v2: leave subscriptions out of heartbeats while a broker that can do without
+            them knows them and nothing changed.
         enable_trace: whether producers and consumers write trace messages.
         trace_topic: where trace messages go.
         traceparent: gives the W3C trace context that goes with each message, as its property
@@ -76,6 +78,7 @@ class ClientConfig:
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
     security_token: str = field(default="", repr=False)
+    use_heartbeat_v2: bool = False
     enable_trace: bool = False
     trace_topic: str = TRACE_TOPIC
     traceparent: Callable[[], str | None] | None = None

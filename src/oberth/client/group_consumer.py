@@ -56,7 +56,7 @@ from oberth.remoting.bodies.running_info import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
 )
-from oberth.remoting.code import ANNOUNCED_VERSION, RequestCode
+from oberth.remoting.code import ANNOUNCED_VERSION, RequestCode, ResponseCode
 
 _LOG: Final = logging.getLogger("oberth.client")
 
@@ -70,6 +70,7 @@ assert REVOKE_GRACE_S < SETTLE_S
 
 ORDERLY_REVOKE_GRACE_S: Final = 1.0
 LOCK_TIMEOUT_S: Final = 1.0
+PULL: Final = "PULL"
 HALF_AN_HOUR_MS: Final = 30 * 60 * 1000
 
 
@@ -138,6 +139,7 @@ class GroupConsumer(ABC):
 
     CONSUME_TYPE: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     TAKES_LOCKS: bool = False
+    client_rebalance: bool = True
 
     def __init__(
         self,
@@ -168,6 +170,7 @@ class GroupConsumer(ABC):
         self._offsets: OffsetStore | None = None
         self._started_ms = 0
         self._closing = False
+        self._broker_cannot_assign = False
         # The instance may be another's too and rebalance at any time, also while we still start.
         self._may_take = False
         self._rebalance_lock = asyncio.Lock()
@@ -401,6 +404,8 @@ class GroupConsumer(ABC):
         members = 1
         if self.message_model is MessageModel.BROADCASTING:
             mine = list(queues)
+        elif not self.client_rebalance and not self.TAKES_LOCKS and not self._broker_cannot_assign:
+            return await self._rebalance_by_broker(topic, queues)
         else:
             client_ids = await instance.consumer_ids(topic, self.group)
             if not client_ids:
@@ -414,6 +419,33 @@ class GroupConsumer(ABC):
                 self.group, instance.client_id, queues, sorted(client_ids)
             )
         return await self._update_assigned(topic, mine, alone=members == 1)
+
+    async def _rebalance_by_broker(self, topic: str, queues: list[MessageQueue]) -> bool:
+        instance = self._running()
+        try:
+            assignments = await instance.query_assignment(
+                topic, self.group, self.allocate_strategy.name, self.message_model
+            )
+        except MQBrokerError as error:
+            if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            _LOG.warning("%s: brokers do not assign queues, members do it themselves", self.group)
+            self._broker_cannot_assign = True
+            return await self._rebalance_topic(topic)
+        if assignments is None:
+            # It does not know the group yet, or not the strategy.
+            instance.heartbeat_soon()
+            return False
+        if any(each.mode != PULL for each in assignments):
+            _LOG.error("%s pops %s by the broker's will: use PopConsumer", self.group, topic)
+            assignments = []
+        mine = sorted(each.message_queue for each in assignments)
+        known = set(queues)
+        if not known.issuperset(mine):
+            # The broker's route is newer than ours.
+            await instance.update_route(topic)
+            return False
+        return await self._update_assigned(topic, mine, alone=len(mine) == len(queues))
 
     async def _update_assigned(self, topic: str, mine: list[MessageQueue], *, alone: bool) -> bool:
         wanted = set(mine)

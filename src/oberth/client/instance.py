@@ -17,7 +17,9 @@ import random
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import msgspec
 
 from oberth.client.acl import SessionCredentials
 from oberth.client.config import ClientConfig, local_ip, split_addresses
@@ -36,6 +38,7 @@ from oberth.errors import (
     OberthError,
     RemotingError,
 )
+from oberth.formats.java_string import java_hash
 from oberth.formats.names import AUTO_CREATE_TOPIC_KEY
 from oberth.remoting.aio.channel import Channel, ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
@@ -45,6 +48,7 @@ from oberth.remoting.bodies.clients import (
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
+    MessageModel,
     ProducerData,
 )
 from oberth.remoting.bodies.route import MASTER_ID, TopicRouteData
@@ -65,12 +69,19 @@ from oberth.remoting.headers.namesrv import GetRouteInfoRequestHeader
 from oberth.remoting.headers.send import ReplyMessageRequestHeader
 from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
 
+if TYPE_CHECKING:
+    from oberth.remoting.bodies.pop import MessageQueueAssignment
+
 _LOG: Final = logging.getLogger("oberth.client")
 _T = TypeVar("_T")
 
 NO_NAME_SERVER: Final = 10004
 NOT_FOUND_TOPIC: Final = 10005
 """MQClientError.response_code, as in RocketMQ: ClientErrorCode."""
+
+HEARTBEAT_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
+SUB_CHANGE: Final = "IS_SUB_CHANGE"
+"""Fields of the answer to a heartbeat. RocketMQ: MixAll."""
 
 NAMESRV_URL_INTERVAL_S: Final = 120.0
 HEARTBEAT_AFTER_LOSS_S: Final = 0.2
@@ -86,6 +97,42 @@ REBALANCE_PAUSE_S: Final = 0.02
 def now_ms() -> int:
     """The wall clock, ms since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def without_subscriptions(data: HeartbeatData) -> HeartbeatData:
+    """The same heartbeat for a broker that knows the subscriptions."""
+    return msgspec.structs.replace(
+        data,
+        consumer_data_set=[
+            msgspec.structs.replace(each, subscription_data_set=[])
+            for each in data.consumer_data_set
+        ],
+        without_sub=True,
+    )
+
+
+def heartbeat_fingerprint(data: HeartbeatData) -> int:
+    """A number that changes with what a client produces and subscribes to, never 0.
+
+    The same for all members of a group that subscribe alike: neither ids nor versions count.
+    RocketMQ: HeartbeatData.computeHeartbeatFingerprint.
+    """
+    plain = msgspec.structs.replace(
+        data,
+        client_id="",
+        heartbeat_fingerprint=0,
+        consumer_data_set=[
+            msgspec.structs.replace(
+                each,
+                subscription_data_set=[
+                    msgspec.structs.replace(subscription, sub_version=0)
+                    for subscription in each.subscription_data_set
+                ],
+            )
+            for each in data.consumer_data_set
+        ],
+    )
+    return java_hash(plain.encode().decode()) or 1
 
 
 class InnerProducer(Protocol):
@@ -174,6 +221,7 @@ class ClientInstance:
         self.routes: dict[str, TopicRouteData] = {}
         self.brokers: dict[str, dict[int, str]] = {}
         self.broker_versions: dict[str, int] = {}
+        self._known_fingerprints: dict[str, int] = {}  # by address: what a broker has in full
         self.producers: dict[str, InnerProducer] = {}
         self.consumers: dict[str, InnerConsumer] = {}
         self.reply_handlers: list[Callable[[ReplyMessageRequestHeader, bytes], bool]] = []
@@ -620,19 +668,35 @@ class ClientInstance:
         data = self.heartbeat_data()
         if not data.producer_data_set and not data.consumer_data_set:
             return
-        body = data.encode()
+        fingerprint = 0
+        if self.config.use_heartbeat_v2:
+            fingerprint = data.heartbeat_fingerprint = heartbeat_fingerprint(data)
+        full = data.encode()
+        brief = without_subscriptions(data).encode() if fingerprint else full
         addresses = [
             addr
             for by_id in self.brokers.values()
             for broker_id, addr in by_id.items()
             if data.consumer_data_set or broker_id == MASTER_ID
         ]
-        await asyncio.gather(*(self._send_heartbeat(addr, body) for addr in addresses))
+        await asyncio.gather(
+            *(self._send_heartbeat(addr, full, brief, fingerprint) for addr in addresses)
+        )
 
-    async def _send_heartbeat(self, addr: str, body: bytes) -> None:
+    async def _send_heartbeat(self, addr: str, full: bytes, brief: bytes, fingerprint: int) -> None:
+        is_known = fingerprint and self._known_fingerprints.get(addr) == fingerprint
         try:
+            body = brief if is_known else full
             response = await self.ask(addr, RequestCode.HEART_BEAT, None, body)
             self.broker_versions[addr] = response.version
+            if not fingerprint:
+                return
+            fields = response.fields
+            if fields.get(HEARTBEAT_V2) == "true" and fields.get(SUB_CHANGE) != "true":
+                self._known_fingerprints[addr] = fingerprint
+            else:
+                # The group's subscriptions were others before: the next heartbeat has ours again.
+                self._known_fingerprints.pop(addr, None)
         except (OberthError, OSError) as error:
             _LOG.info("heartbeat to %s: %s", addr, error)
 
@@ -655,6 +719,7 @@ class ClientInstance:
 
     def _on_connection_closed(self, addr: str, channel: Channel) -> None:
         del channel
+        self._known_fingerprints.pop(addr, None)
         if self._closed:
             return
         if any(addr in by_id.values() for by_id in self.brokers.values()):
@@ -702,6 +767,34 @@ class ClientInstance:
             _LOG.info("members of %s: %s", group, error)
             return None
         return GetConsumerListByGroupResponseBody.decode(response.body_bytes()).consumer_id_list
+
+    async def query_assignment(
+        self, topic: str, group: str, strategy_name: str, message_model: MessageModel
+    ) -> list[MessageQueueAssignment] | None:
+        """What a broker says are our queues of a topic; None: it cannot say now.
+
+        Raises:
+            MQBrokerError: the broker has no such service (before 5.0), or refuses.
+            RemotingError: no answer.
+        """
+        from oberth.remoting.bodies.pop import (
+            QueryAssignmentRequestBody,
+            QueryAssignmentResponseBody,
+        )
+
+        addr = await self.address_of_topic(topic)
+        if addr is None:
+            return None
+        body = QueryAssignmentRequestBody(
+            client_id=self.client_id,
+            consumer_group=group,
+            message_model=message_model.value,
+            strategy_name=strategy_name,
+            topic=topic,
+        )
+        response = await self.ask(addr, RequestCode.QUERY_ASSIGNMENT, None, body.encode())
+        answer = QueryAssignmentResponseBody.decode(response.body_bytes())
+        return answer.message_queue_assignments
 
     # ------------------------------------------------------------------------ requests from brokers
 

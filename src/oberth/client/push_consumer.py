@@ -146,6 +146,9 @@ class PushConsumer(GroupConsumer):
         namesrv_addr: shorthand for the same field of ``config``.
         config: how to reach the cluster.
         allocate_strategy: who of the group gets which queue; all members need the same.
+        client_rebalance: False: the broker says which queues are ours (from 5.0 on; with older
+            ones, in order and broadcasting members work it out themselves). The broker knows the
+            strategies AVG, AVG_BY_CIRCLE and CONSISTENT_HASH.
         consume_thread_max: listeners at work at once.
         consume_message_batch_max_size: messages of one call of ``batch_listener``.
         pull_batch_size: messages of one pull.
@@ -177,6 +180,7 @@ class PushConsumer(GroupConsumer):
         namesrv_addr: str | None = None,
         config: ClientConfig | None = None,
         allocate_strategy: AllocateStrategy | None = None,
+        client_rebalance: bool = True,
         consume_thread_max: int = 20,
         consume_message_batch_max_size: int = 1,
         pull_batch_size: int = 32,
@@ -207,6 +211,7 @@ class PushConsumer(GroupConsumer):
         if listener is not None and batch_listener is not None:
             raise MQClientError("a listener and a batch listener: one of them is enough")
         self.orderly = orderly
+        self.client_rebalance = client_rebalance
         self.listener = listener
         self.batch_listener = batch_listener
         self.consume_thread_max = consume_thread_max
