@@ -276,9 +276,9 @@ def test_each_woken_caller_wakes_the_next_and_the_last_one_the_next_leader(
     answered_left: list[int] = []
     wake_next = service.group._wake_next
 
-    def spy() -> None:
+    def spy(*, is_link: bool = True) -> None:
         answered_left.append(len(service.group._answered))
-        wake_next()
+        wake_next(is_link=is_link)
 
     monkeypatch.setattr(service.group, "_wake_next", spy)
     callers = Callers(sync_rig, 10)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from oberth.formats.message_store_config import MessageStoreConfig
-from oberth.store.group_commit import GroupCommit
+from oberth.store import group_commit
+from oberth.store.group_commit import GroupCommit, _Waiter
 from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 
 SIZE = 100
@@ -329,6 +330,66 @@ def test_a_put_that_is_interrupted_while_it_waits_is_not_appended(
     callers.release()
     assert log.bodies == [b"0", b"1"]
     assert log.put(b"mine").status is OK
+
+
+@pytest.mark.parametrize(
+    ("here", "away", "sync_s", "wake_s", "is_waking", "is_time"),
+    [
+        # Nobody is left to wake.
+        (0, 0, 1.0, 0.1, False, True),
+        (5, 0, 1.0, 0.1, False, True),
+        # Waking all ten takes less than a sync: they shall share the next one.
+        (5, 5, 1.1, 0.1, True, False),
+        (9, 1, 1.1, 0.1, True, False),
+        # It takes more: half of them are enough.
+        (4, 6, 0.9, 0.1, True, False),
+        (5, 5, 0.9, 0.1, True, True),
+        (0, 1, 0.05, 0.1, True, False),
+    ],
+)
+def test_the_next_leader_comes_in_time(
+    here: int, away: int, sync_s: float, wake_s: float, is_waking: bool, is_time: bool
+) -> None:
+    group = Log().group
+    group._waiters = [_Waiter() for _ in range(here)]
+    group._answered.extend(_Waiter() for _ in range(away))
+    group._sync_s, group._wake_s, group._is_waking = sync_s, wake_s, is_waking
+    assert group._is_time_to_lead() is is_time
+
+
+def test_a_sync_begins_while_those_of_the_one_before_are_still_being_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_commit, "_WAKE_WEIGHT", 0.0)
+    monkeypatch.setattr(group_commit, "_WAKE_S_MIN", 60.0)
+    log = Log()
+    log.group._wake_s = 60.0  # what callers do takes long, syncs do not
+    wake_next = log.group._wake_next
+    held: list[int] = []
+
+    def spy(*, is_link: bool = True) -> None:
+        if is_link and not held:
+            held.append(len(log.group._answered))
+            log.syncing.wait_entered()  # the third sync
+        wake_next(is_link=is_link)
+
+    monkeypatch.setattr(log.group, "_wake_next", spy)
+    callers = Callers(log, names(6))
+    log.appending.close()
+    log.syncing.open()
+    wait_until(lambda: log.bursts == [1, 5])
+    for number in range(6, 12):
+        callers.threads.append(callers._start(b"%d" % number))
+    wait_until(lambda: len(log.group._waiters) == 4 + 6)
+    log.syncing.close()
+    log.appending.open()
+    log.syncing.wait_entered()
+    log.syncing.open()
+    callers.join()
+    # Three were not woken yet; that sync may also have answered its five before the test looked.
+    assert held in ([3], [8])
+    assert callers.statuses() == [OK] * 12
+    assert log.bursts == [1, 5, 6]
 
 
 def test_callbacks_are_told_by_whoever_leads() -> None:

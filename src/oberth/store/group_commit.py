@@ -6,11 +6,17 @@ during the sync wait for the next one, which one of them leads. So one caller pa
 hand-over between threads, and sixty-four callers share one burst, one taking of the log's lock and
 one sync.
 
-After a sync those it covers are woken one by one, each by the one before it, and the next leader
-last. Woken all at once they would only queue for the GIL, two switches each instead of one, and by
-the time the next leader runs most of them have come with the next message and are covered by its
-sync. A turn that takes longer than the sync did (callers that compute between puts) is cut short:
-all are woken.
+After a sync those it covers are woken one by one, each by the one before it. Woken all at once they
+would only queue for the GIL, two switches each instead of one. A turn that takes longer than the
+sync did (callers that compute between puts) is cut short: all are woken.
+
+The next leader is woken last where a sync takes longer than waking everybody does: by then most
+have come with the next message and share its sync. Where it takes less, the next leader is woken as
+soon as half of the callers have come: the disk works for these while Python works for the others.
+
+    64 callers, a sync takes      0.5 ms                        2 ms
+    waking one takes 20 us        32 each 0.64 ms               64 each 3.3 ms
+    the other way                 64 each 1.8 ms                32 each 2 ms
 
 RocketMQ: GroupCommitService, GroupCommitRequest.
 """
@@ -33,6 +39,8 @@ AppendEach = Callable[[Sequence[MessageExtBrokerInner], list[PutMessageResult | 
 
 # Callers are woken one by one for as long as their sync took, but at least so many seconds.
 _WAKE_S_MIN = 0.001
+# What one of them says about how long the next will take.
+_WAKE_WEIGHT = 1 / 16
 # How often a caller whose time is up looks whether the leader has appended its message, seconds.
 _APPENDED_POLL_S = 0.01
 # End offset of what is not appended yet: behind every sync.
@@ -113,8 +121,16 @@ class GroupCommit:
         # Callers that a sync has answered and nobody has woken yet.
         self._answered: deque[_Waiter] = deque()
         self._wake_until = 0.0
-        # Whether somebody syncs, or is going to once the answered have been woken.
+        # Whether one of them is awake that is going to wake the next.
+        self._is_waking = False
+        # Whether somebody syncs, or is going to once enough of the answered have been woken.
         self._leading = False
+        # Whether nobody does so yet: who wakes the next one decides when the next leader is woken.
+        self._lead_is_due = False
+        self._sync_s = 0.0  # how long the last sync took
+        # From waking one until that one wakes the next, averaged: what a caller costs.
+        self._wake_s = 0.0
+        self._woken_at = 0.0
 
     # Waiting
 
@@ -195,8 +211,10 @@ class GroupCommit:
                 for waiting in (self._waiters, self._answered):
                     if waiter in waiting:
                         waiting.remove(waiter)
-            if waiter.duty is not _NONE:
+            if waiter.duty is _WAKE:
                 self._wake_next()
+            elif waiter.duty is _LEAD:
+                self._resign()
             raise
         if waiter.duty is _WAKE:
             self._wake_next()
@@ -264,7 +282,7 @@ class GroupCommit:
             began = time.monotonic()
             synced = self._sync()
         except BaseException:
-            self._wake_next()
+            self._resign()
             raise
         now = time.monotonic()
         flushed = self._queue.flushed_where
@@ -287,11 +305,19 @@ class GroupCommit:
                 else:
                     callbacks.append(waiter)
             self._waiters = waiting
-            self._wake_until = now + max(now - began, _WAKE_S_MIN)
+            self._sync_s = now - began
+            self._wake_until = now + max(self._sync_s, _WAKE_S_MIN)
+            self._lead_is_due = True
         for waiter in callbacks:
             assert waiter.done is not None
             waiter.done(waiter.status)
-        self._wake_next()
+        self._wake_next(is_link=False)
+
+    def _resign(self) -> None:
+        """Leaves leading to the next one."""
+        with self._lock:
+            self._lead_is_due = True
+        self._wake_next(is_link=False)
 
     def _append_all(self, own: _Waiter | None) -> None:
         """Appends what all who wait have to put, in the order in which they came."""
@@ -319,27 +345,44 @@ class GroupCommit:
                     ):
                         waiter.message = message
 
-    def _wake_next(self) -> None:
-        """Wakes the next answered caller; after the last one, or in time, the next leader."""
+    def _wake_next(self, *, is_link: bool = True) -> None:
+        """Wakes the next answered caller, and the next leader if it is time.
+
+        Args:
+            is_link: called by one that was woken to do this; else by who has synced.
+        """
+        now = time.monotonic()
         answered = self._answered
+        woken: list[_Waiter] = []
         with self._lock:
-            if answered and time.monotonic() < self._wake_until:
-                waiter = answered.popleft()
-                waiter.duty = _WAKE
-                woken = [waiter]
-            else:
-                woken = []
-                for waiter in self._waiters:
-                    if waiter.done is None:
-                        waiter.duty = _LEAD
-                        self._waiters.remove(waiter)
-                        woken.append(waiter)
-                        break
+            if is_link:
+                self._wake_s += (now - self._woken_at - self._wake_s) * _WAKE_WEIGHT
+            if is_link or not self._is_waking:
+                self._is_waking = bool(answered) and now < self._wake_until
+                self._woken_at = now
+                if self._is_waking:
+                    woken.append(answered.popleft())
+                    woken[0].duty = _WAKE
+                else:
+                    woken += answered
+                    answered.clear()
+            if self._lead_is_due and self._is_time_to_lead():
+                self._lead_is_due = False
+                leader = next((waiter for waiter in self._waiters if waiter.done is None), None)
+                if leader is not None:
+                    leader.duty = _LEAD
+                    self._waiters.remove(leader)
+                    woken.append(leader)
                 else:
                     self._leading = False
                     if self._waiters:
                         self._wake()
-                woken += answered
-                answered.clear()
         for waiter in woken:
             waiter.lock.release()
+
+    def _is_time_to_lead(self) -> bool:
+        """Whether a sync should begin now; see the module's table."""
+        if not self._is_waking:
+            return True
+        here, away = len(self._waiters), len(self._answered)
+        return here >= away and self._sync_s < (here + away) * self._wake_s
