@@ -518,3 +518,68 @@ async def test_strays_follow_their_queue(cluster: Cluster) -> None:
     await live.restart()
     await live.later(2_000)
     assert len(await cluster.read(1, STEP)) == 3  # not again
+
+
+async def purge(cluster: Cluster, number: int, **fields: str) -> RemotingCommand:
+    """29002 to one broker; its queue ids and offsets are physical."""
+    response: RemotingCommand = await cluster.lives[number].peer.call(29002, {"topic": T, **fields})
+    return response
+
+
+async def test_a_purge_of_one_stretch(cluster: Cluster) -> None:
+    await cluster.create(0)
+    await cluster.send(0, 5)
+    await cluster.move(1)
+    await cluster.send(1, 3)
+    assert (await purge(cluster, 0, queueId="0", offset="2")).code == 0
+    later = [(2, "0-2"), (3, "0-3"), (4, "0-4"), *((STEP + n, f"1-{n}") for n in range(3))]
+    assert await cluster.offset(1, 31) == 2
+    assert await cluster.read(1, 0) == later, "who is behind goes on with what is left"
+    assert (await purge(cluster, 1, queueId="0", offset="1")).code == 0
+    assert await cluster.read(1, 0) == [*later[:3], *later[4:]], "a hole is passed over"
+    assert await cluster.offset(1, 31) == 2, "the queue still begins with its first stretch"
+    assert await cluster.offset(1, 30) == STEP + 3
+    # Nothing is left of the first stretch; nobody is stuck there.
+    assert (await purge(cluster, 0, queueId="0", offset="5")).code == 0
+    assert await cluster.read(1, 0) == later[4:]
+    assert await cluster.read(1, 3) == later[4:]
+    sent = await cluster.send(1, 1)
+    assert sent[0].fields["queueOffset"] == str(STEP + 3), "offsets go on"
+
+
+async def test_a_purge_looks_at_offsets_in_its_own_stretch(cluster: Cluster) -> None:
+    async def commit(group: str, offset: int) -> None:
+        fields = {"consumerGroup": group, "commitOffset": str(offset)}
+        assert (await cluster.ask(1, 15, **fields)).code == 0
+
+    await cluster.create(0)
+    await cluster.send(0, 5)
+    await cluster.move(1)
+    await cluster.send(1, 3)
+    await commit("through", 5)
+    await commit("through", STEP + 1)
+    await commit("jumped", 3)
+    await commit("jumped", STEP + 1)
+    refused = await purge(cluster, 0, queueId="0", offset="5")
+    assert (refused.code, refused.remark) == (604, "not all consumed: jumped")
+    assert (await purge(cluster, 0, queueId="0", offset="3")).code == 0
+    assert (await purge(cluster, 0, queueId="0", offset="5", force="true")).code == 0
+
+
+async def test_reserve_time_of_a_static_topic(cluster: Cluster) -> None:
+    await cluster.create(0)
+    await cluster.send(0, 3)
+    fields = {
+        "topic": T, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        "attributes": "+reserve.time=1",
+    }  # fmt: skip
+    assert (await cluster.lives[0].peer.call(17, fields)).code == 0
+    await cluster.move(1)
+    assert cluster.lives[0].broker.topics.get(T).attributes == {"reserve.time": "1"}
+    assert cluster.lives[1].broker.topics.get(T).attributes == {}
+    await cluster.send(1, 2)
+    for live in cluster.lives:
+        live.clock.ahead_ms += 2 * 3_600_000
+    cluster.lives[0].broker.store.cleaning.run()
+    assert await cluster.read(1, 0) == [(STEP, "1-0"), (STEP + 1, "1-1")]
