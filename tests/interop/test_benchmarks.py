@@ -46,6 +46,13 @@ def test_broker() -> None:
     assert figures["anonymous memory, after these runs"]["oberth"][0] > 0
 
 
+def test_access_control() -> None:
+    figures = _run("benchmarks.access_control", "--small")
+    for kind in ("accounts of 4.x", "users of 5.x"):
+        assert figures[f"official client, 64 threads, {kind}"]["with"][0] > 0
+        assert figures[f"bare socket, 64 in flight, {kind}"]["with"][0] > 0
+
+
 def test_store() -> None:
     figures = _run(
         "benchmarks.store_vs_apache",
