@@ -42,6 +42,9 @@ class ClientConfig:
             that two processes never have the same.
         client_ip: part of the client id; empty: the address of this machine.
         unit_name: part of the client id, and sends are marked as of a unit.
+        namespace: put before the names of topics and groups (``namespace%topic``), and taken off
+            what comes back; brokers know nothing of it.
+        namespace_v2: told to brokers with every request, as fields ``nsd`` and ``ns``.
         poll_name_server_interval_ms: between two looks at the routes of known topics.
         heartbeat_broker_interval_ms: between two heartbeats.
         persist_consumer_offset_interval_ms: between two commits of consumers.
@@ -67,6 +70,8 @@ class ClientConfig:
     instance_name: str = "DEFAULT"
     client_ip: str = ""
     unit_name: str = ""
+    namespace: str = ""
+    namespace_v2: str = ""
     poll_name_server_interval_ms: int = 30_000
     heartbeat_broker_interval_ms: int = 30_000
     persist_consumer_offset_interval_ms: int = 5_000

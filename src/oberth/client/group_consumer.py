@@ -20,6 +20,7 @@ from typing import Final, Self
 
 from oberth.client.config import ClientConfig
 from oberth.client.instance import ClientInstance, now_ms
+from oberth.client.namespace import with_namespace, without_namespace
 from oberth.client.offset_store import (
     NO_OFFSET,
     LocalFileOffsetStore,
@@ -154,8 +155,11 @@ class GroupConsumer(ABC):
         allocate_strategy: AllocateStrategy | None,
         offset_store_dir: str,
     ) -> None:
-        self.group: str = names.check_group(consumer_group, length_max=names.GROUP_LENGTH_MAX_4_9)
         self.config: ClientConfig = client_config(config, namesrv_addr)
+        self._namespace = self.config.namespace
+        self.group: str = names.check_group(
+            with_namespace(self._namespace, consumer_group), length_max=names.GROUP_LENGTH_MAX_4_9
+        )
         self.message_model = message_model
         self.consume_from_where = consume_from_where
         self.consume_timestamp_ms = consume_timestamp_ms
@@ -287,11 +291,11 @@ class GroupConsumer(ABC):
 
     def unsubscribe(self, topic: str) -> None:
         """Want them no more."""
-        self._subscriptions.pop(topic, None)
+        self._subscriptions.pop(with_namespace(self._namespace, topic), None)
         self._subscriptions_changed()
 
     def _subscribe(self, topic: str, expression: str | MessageSelector) -> None:
-        names.check_topic(topic)
+        topic = names.check_topic(with_namespace(self._namespace, topic))
         # Brokers keep the subscription with the highest version.
         self._last_version = max(self._last_version + 1, now_ms())
         self._subscriptions[topic] = build_subscription_data(topic, expression, self._last_version)
@@ -304,7 +308,7 @@ class GroupConsumer(ABC):
     @property
     def subscription(self) -> set[str]:
         """The topics that are wanted, retry topics among them."""
-        return set(self._subscriptions)
+        return {without_namespace(self._namespace, topic) for topic in self._subscriptions}
 
     # ---------------------------------------------------------------------- called by the instance
 

@@ -79,6 +79,10 @@ NO_NAME_SERVER: Final = 10004
 NOT_FOUND_TOPIC: Final = 10005
 """MQClientError.response_code, as in RocketMQ: ClientErrorCode."""
 
+NAMESPACED: Final = "nsd"
+NAMESPACE: Final = "ns"
+"""Fields of every request of a client with ``namespace_v2``."""
+
 HEARTBEAT_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
 SUB_CHANGE: Final = "IS_SUB_CHANGE"
 """Fields of the answer to a heartbeat. RocketMQ: MixAll."""
@@ -194,6 +198,7 @@ class ClientInstance:
 
     Attributes:
         client_id: ``ip@instance``, unique in every group.
+        stamps: whether requests get fields from ``stamp``.
         routes: by topic, as name servers gave them.
         brokers: addresses by broker name and id.
         now_ms: the wall clock.
@@ -218,6 +223,7 @@ class ClientInstance:
             if config.access_key
             else None
         )
+        self.stamps = self.credentials is not None or bool(config.namespace_v2)
         self.routes: dict[str, TopicRouteData] = {}
         self.brokers: dict[str, dict[int, str]] = {}
         self.broker_versions: dict[str, int] = {}
@@ -363,18 +369,26 @@ class ClientInstance:
 
     # ------------------------------------------------------------------------------------ requests
 
+    def stamp(self, request: RemotingCommand) -> None:
+        """Add what every request has: the namespace, and last the signature, which covers it."""
+        if self.config.namespace_v2:
+            fields = {NAMESPACED: "true", NAMESPACE: self.config.namespace_v2}
+            request.ext_fields = {**request.fields, **fields}
+        if self.credentials is not None:
+            self.credentials.sign(request)
+
     async def invoke(
         self, addr: str, request: RemotingCommand, timeout_s: float | None = None
     ) -> RemotingCommand:
         """Ask an address; the response may have any code."""
-        if self.credentials is not None:
-            self.credentials.sign(request)
+        if self.stamps:
+            self.stamp(request)
         return await self.remoting.invoke(addr, request, timeout_s)
 
     async def invoke_oneway(self, addr: str, request: RemotingCommand) -> None:
         """Tell an address."""
-        if self.credentials is not None:
-            self.credentials.sign(request)
+        if self.stamps:
+            self.stamp(request)
         await self.remoting.invoke_oneway(addr, request)
 
     async def ask(

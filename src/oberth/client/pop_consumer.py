@@ -24,6 +24,7 @@ from typing import Final, Self
 from oberth.client.config import ClientConfig
 from oberth.client.instance import ClientInstance
 from oberth.client.messages import MessageExt, decode_messages
+from oberth.client.namespace import with_namespace, without_namespace
 from oberth.client.producer import client_config
 from oberth.client.retry import pop_retry_delay_ms
 from oberth.client.subscriptions import MessageSelector, build_subscription_data
@@ -218,8 +219,9 @@ class PopConsumer:
         max_message_num: int = POP_BATCH_MAX,
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
     ) -> None:
-        self.group: str = names.check_group(consumer_group)
         self.config: ClientConfig = client_config(config, namesrv_addr)
+        self._namespace = self.config.namespace
+        self.group: str = names.check_group(with_namespace(self._namespace, consumer_group))
         self.invisible_duration_ms = invisible_duration_ms
         self.await_duration_ms = await_duration_ms
         if not 1 <= max_message_num <= POP_BATCH_MAX:
@@ -274,14 +276,14 @@ class PopConsumer:
 
     def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Want messages of a topic."""
-        names.check_topic(topic)
+        topic = names.check_topic(with_namespace(self._namespace, topic))
         self._subscriptions[topic] = build_subscription_data(topic, expression, 0)
         if self._instance is not None:
             self._instance.heartbeat_soon()
 
     def unsubscribe(self, topic: str) -> None:
         """Want them no more."""
-        self._subscriptions.pop(topic, None)
+        self._subscriptions.pop(with_namespace(self._namespace, topic), None)
 
     # ------------------------------------------------------------------------------------ messages
 
@@ -318,6 +320,7 @@ class PopConsumer:
         elif topic is None:
             topics = sorted(self._subscriptions)
             topic = topics[turn % len(topics)]
+        topic = with_namespace(self._namespace, topic)
         subscription = self._subscriptions.get(topic)
         if subscription is None:
             raise MQClientError(f"consumer {self.group} is not subscribed to {topic}")
@@ -355,6 +358,9 @@ class PopConsumer:
             return []
         messages = decode_messages(response.body_bytes(), broker_name)
         attach_handles(messages, response.header(PopMessageResponseHeader), topic, broker_name)
+        if self._namespace:
+            for message in messages:
+                message.topic = without_namespace(self._namespace, message.topic)
         if not subscription.tags_set:
             return messages
         wanted = frozenset(subscription.tags_set)
@@ -434,11 +440,10 @@ class PopConsumer:
         if text is None:
             raise MQClientError(f"message {message.msg_id} has no receipt handle")
         handle = ReceiptHandle.parse(text)
-        topic = real_topic(message.topic, self.group, handle.retry_flag)
+        asked = with_namespace(self._namespace, message.topic)
+        topic = real_topic(asked, self.group, handle.retry_flag)
         addr = await self._running().require_address(
-            MessageQueue(
-                topic=message.topic, broker_name=handle.broker_name, queue_id=handle.queue_id
-            )
+            MessageQueue(topic=asked, broker_name=handle.broker_name, queue_id=handle.queue_id)
         )
         return handle, topic, addr
 

@@ -35,6 +35,11 @@ from oberth.client.messages import (
     SendStatus,
     encode_message_properties,
 )
+from oberth.client.namespace import (
+    queue_with_namespace,
+    queue_without_namespace,
+    with_namespace,
+)
 from oberth.client.retry import (
     RETRY_RESPONSE_CODES,
     is_async_send_retryable,
@@ -156,6 +161,8 @@ def _result(status: SendStatus, pending: _PendingSend, response: RemotingCommand
     queue_id = int(fields["queueId"])
     if queue_id != queue.queue_id:
         queue = MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue_id)
+    if pending.producer._namespace:
+        queue = queue_without_namespace(pending.producer._namespace, queue)
     return SendResult(
         status,
         pending.outgoing.msg_id,
@@ -220,8 +227,9 @@ class Producer:
         back_pressure_for_async_send_num: int = 10_000,
         back_pressure_for_async_send_bytes: int = 100 * 1024 * 1024,
     ) -> None:
-        self.group: str = names.check_group(producer_group)
         self.config: ClientConfig = client_config(config, namesrv_addr)
+        self._namespace = self.config.namespace
+        self.group: str = names.check_group(with_namespace(self._namespace, producer_group))
         self.create_topic_key = create_topic_key
         self.default_topic_queue_nums = default_topic_queue_nums
         self.send_msg_timeout_ms = send_msg_timeout_ms
@@ -372,7 +380,7 @@ class Producer:
         outgoing = self._prepare_nowait(msg) or await self._prepare_in_thread(msg)
         if not self._has_room(len(outgoing.body)):
             await self._wait_room(len(outgoing.body), timeout_s)
-        queue = mq
+        queue = mq if mq is None else queue_with_namespace(self._namespace, mq)
         if queue is None:
             info = instance.publish_info_nowait(outgoing.topic) or await self._publish_info(
                 outgoing.topic
@@ -395,15 +403,17 @@ class Producer:
     ) -> MessageQueue | None:
         """The one queue that the message must go to, or None."""
         message = outgoing.message
-        if not isinstance(message, Message):
-            if selector is not None:
-                return selector(info.queues, message[0], arg)
-            return None
         if selector is not None:
-            queue = selector(info.queues, message, arg)
+            queues = info.queues
+            if self._namespace:
+                queues = [queue_without_namespace(self._namespace, queue) for queue in queues]
+            first = message if isinstance(message, Message) else message[0]
+            queue = selector(queues, first, arg)
             if not isinstance(queue, MessageQueue):
                 raise MQClientError(f"the selector gave {queue!r}, allowed is a MessageQueue")
-            return queue
+            return queue_with_namespace(self._namespace, queue)
+        if not isinstance(message, Message):
+            return None
         sharding_key = message.properties.get(p.SHARDING_KEY)
         if sharding_key:
             return select_by_hash(info.queues, message, sharding_key)
@@ -551,11 +561,11 @@ class Producer:
         template = self._template(queue, outgoing.code)
         instance = self._instance
         assert instance is not None
-        if instance.credentials is not None:
+        if instance.stamps:
             command = template.command(
                 outgoing.sys_flag, born_ms, outgoing.flag, outgoing.properties, outgoing.body
             )
-            instance.credentials.sign(command)
+            instance.stamp(command)
             channel.invoke_callback(command, timeout_s, pending)
         else:
             opaque = channel.give_opaque()
@@ -606,7 +616,7 @@ class Producer:
         outgoing = self._prepare_nowait(msg) or await self._prepare_in_thread(msg)
         if not self._has_room(len(outgoing.body)):
             await self._wait_room(len(outgoing.body), timeout_s)
-        queue = mq
+        queue = mq if mq is None else queue_with_namespace(self._namespace, mq)
         retries = 0
         if queue is None:
             info = instance.publish_info_nowait(outgoing.topic) or await self._publish_info(
@@ -701,7 +711,7 @@ class Producer:
         """
         instance = self._instance_or_raise()
         outgoing = self._prepare_nowait(msg) or await self._prepare_in_thread(msg)
-        queue = mq
+        queue = mq if mq is None else queue_with_namespace(self._namespace, mq)
         if queue is None:
             info = instance.publish_info_nowait(outgoing.topic) or await self._publish_info(
                 outgoing.topic
@@ -715,11 +725,11 @@ class Producer:
         channel = instance.remoting.channel_nowait(addr) or await instance.remoting.channel(addr)
         await channel.drain()
         template = self._template(queue, outgoing.code)
-        if instance.credentials is not None:
+        if instance.stamps:
             command = template.command(
                 outgoing.sys_flag, now_ms(), outgoing.flag, outgoing.properties, outgoing.body
             )
-            instance.credentials.sign(command)
+            instance.stamp(command)
             channel.invoke_oneway(command)
             return
         channel.send_frame(
@@ -776,6 +786,7 @@ class Producer:
         from oberth.client.recall import broker_of_recall_handle
 
         instance = self._instance_or_raise()
+        topic = with_namespace(self._namespace, topic)
         broker_name = broker_of_recall_handle(recall_handle)
         addr = await instance.require_address(
             MessageQueue(topic=topic, broker_name=broker_name, queue_id=0)
@@ -792,7 +803,9 @@ class Producer:
 
     async def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a topic may be sent to."""
-        return list((await self._publish_info(topic)).queues)
+        namespace = self._namespace
+        info = await self._publish_info(with_namespace(namespace, topic))
+        return [queue_without_namespace(namespace, queue) for queue in info.queues]
 
     # ---------------------------------------------------------------------------- making it ready
 
@@ -829,15 +842,18 @@ class Producer:
             msg_id = properties[p.UNIQ_KEY] = self._instance.unique_ids.next_id(born_ms)
         if self._traceparent is not None:
             self._add_traceparent(properties)
+        topic = msg.topic
         code = _SEND
         if not _KINDS.isdisjoint(properties):
             if properties.get(p.TRANSACTION_PREPARED) == "true":
                 sys_flag |= TRANSACTION_PREPARED
             if properties.get(p.MESSAGE_TYPE) == REPLY_MESSAGE:
                 code = RequestCode.SEND_REPLY_MESSAGE_V2
+        if self._namespace and code is _SEND:  # replies go to the cluster's own topic
+            topic = with_namespace(self._namespace, topic)
         text = encode_message_properties(properties)
         return _Outgoing(
-            code, msg.topic, body, sys_flag, msg.flag, text, properties_json(text),
+            code, topic, body, sys_flag, msg.flag, text, properties_json(text),
             msg_id, msg, born_ms,
         )  # fmt: skip
 
@@ -857,7 +873,7 @@ class Producer:
                 f"message to {msg.topic}: body of {size} bytes, allowed {self.max_message_size}",
                 MESSAGE_ILLEGAL,
             )
-        names.check_topic(msg.topic)
+        names.check_topic(with_namespace(self._namespace, msg.topic))
         if msg.topic in names.NO_SEND_TOPICS:
             raise MQClientError(f"topic {msg.topic} is the broker's own", MESSAGE_ILLEGAL)
 
@@ -889,7 +905,7 @@ class Producer:
         text = encode_message_properties({p.WAIT: msgs[0].properties.get(p.WAIT, "true")})
         return _Outgoing(
             RequestCode.SEND_BATCH_MESSAGE,
-            msgs[0].topic,
+            with_namespace(self._namespace, msgs[0].topic),
             body,
             0,
             0,

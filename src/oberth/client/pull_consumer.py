@@ -22,6 +22,12 @@ from typing import Final
 from oberth.client.config import ClientConfig
 from oberth.client.group_consumer import AssignedQueue, GroupConsumer
 from oberth.client.messages import MessageExt
+from oberth.client.namespace import (
+    queue_with_namespace,
+    queue_without_namespace,
+    with_namespace,
+    without_namespace,
+)
 from oberth.client.offset_store import NO_OFFSET
 from oberth.client.pulling import (
     LITE_PULL_FLAG,
@@ -170,7 +176,7 @@ class PullConsumer(GroupConsumer):
         if self._subscriptions:
             raise MQClientError("subscribe and assign cannot be mixed")
         self._running()
-        wanted = list(queues)
+        wanted = [self._wire(queue) for queue in queues]
         async with self._rebalance_lock:
             self._manual = {
                 queue: build_subscription_data(queue.topic, expression, 0) for queue in wanted
@@ -186,7 +192,7 @@ class PullConsumer(GroupConsumer):
     @property
     def assignment(self) -> set[MessageQueue]:
         """The queues that are ours."""
-        return set(self.assigned)
+        return {queue_without_namespace(self._namespace, queue) for queue in self.assigned}
 
     async def do_rebalance(self) -> bool:
         """See ``GroupConsumer``; what was assigned by hand stays."""
@@ -198,8 +204,14 @@ class PullConsumer(GroupConsumer):
 
     async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
         """All readable queues of a topic, sorted."""
+        topic = with_namespace(self._namespace, topic)
         await self._running().update_route(topic)
-        return await self._running().subscribe_queues(topic)
+        queues = await self._running().subscribe_queues(topic)
+        return [queue_without_namespace(self._namespace, queue) for queue in queues]
+
+    def _wire(self, queue: MessageQueue) -> MessageQueue:
+        """A queue that the program named, as brokers know it."""
+        return queue_with_namespace(self._namespace, queue)
 
     # ------------------------------------------------------------------------------------- fetching
 
@@ -252,6 +264,9 @@ class PullConsumer(GroupConsumer):
                     self.group, queue, process_queue.next_offset, result.next_begin_offset,
                 )  # fmt: skip
             if result.messages:
+                if self._namespace:
+                    for message in result.messages:
+                        message.topic = without_namespace(self._namespace, message.topic)
                 process_queue.put(result.messages, result.next_begin_offset)
                 if not assigned.in_ready:
                     assigned.in_ready = True
@@ -312,11 +327,7 @@ class PullConsumer(GroupConsumer):
         """Messages one by one, until ``shutdown``; the queue of each is committed behind it."""
         while not self._closing and self._instance is not None:
             for message in await self.poll():
-                queue = MessageQueue(
-                    topic=message.topic,
-                    broker_name=message.broker_name,
-                    queue_id=message.queue_id,
-                )
+                queue = self._wire(message.message_queue)
                 self._handed_out[queue] = message.queue_offset
                 yield message
                 self._handed_out[queue] = message.queue_offset + 1
@@ -351,14 +362,14 @@ class PullConsumer(GroupConsumer):
             for queue in queues:
                 self._note_handed_out(queue)
         else:
-            queues = list(offsets)
-            for queue, offset in offsets.items():
+            queues = [self._wire(queue) for queue in offsets]
+            for queue, offset in zip(queues, offsets.values(), strict=True):
                 store.table.update(queue, offset, increase_only=False)
         await store.persist(queues, wait=wait)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """What the group has committed; None: nothing."""
-        offset = await self._store().read(queue)
+        offset = await self._store().read(self._wire(queue))
         return None if offset == NO_OFFSET else offset
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -367,6 +378,7 @@ class PullConsumer(GroupConsumer):
         Raises:
             MQClientError: the queue is not ours, or has no such offset.
         """
+        queue = self._wire(queue)
         assigned = self.assigned.get(queue)
         if assigned is None:
             raise MQClientError(f"{queue} is not assigned to this consumer")
@@ -395,21 +407,21 @@ class PullConsumer(GroupConsumer):
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset that was stored at a time or later."""
-        return await search_offset(self._running(), queue, timestamp_ms)
+        return await search_offset(self._running(), self._wire(queue), timestamp_ms)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The end of a queue."""
-        return await max_offset(self._running(), queue)
+        return await max_offset(self._running(), self._wire(queue))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The first offset of a queue that can be read."""
-        return await min_offset(self._running(), queue)
+        return await min_offset(self._running(), self._wire(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Neither fetch nor give out from these queues."""
-        self._paused.update(queues)
+        self._paused.update(self._wire(queue) for queue in queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Go on with them."""
-        self._paused.difference_update(queues)
+        self._paused.difference_update([self._wire(queue) for queue in queues])
         self._arrived.set()

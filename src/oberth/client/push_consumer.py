@@ -39,6 +39,7 @@ from oberth.client.consume_service import ConsumeJob, ConsumeService
 from oberth.client.group_consumer import AssignedQueue, GroupConsumer
 from oberth.client.instance import ClientInstance
 from oberth.client.messages import MessageExt, decode_messages
+from oberth.client.namespace import without_namespace
 from oberth.client.process_queue import ProcessQueue
 from oberth.client.pulling import (
     BROKER_SUSPEND_MAX_MS,
@@ -435,6 +436,9 @@ class PushConsumer(GroupConsumer):
                 if queue.topic.startswith(names.RETRY_PREFIX):
                     for message in result.messages:
                         message.topic = message.get_property(p.RETRY_TOPIC) or message.topic
+                if self._namespace:
+                    for message in result.messages:
+                        message.topic = without_namespace(self._namespace, message.topic)
                 process_queue.put(result.messages, result.next_begin_offset)
                 assert self._service is not None
                 self._service.ready(assigned)
@@ -759,7 +763,9 @@ class PushConsumer(GroupConsumer):
             result.remark = "no message, or no listener"
             return result
         message = messages[0]
-        message.topic = message.get_property(p.RETRY_TOPIC) or message.topic
+        message.topic = without_namespace(
+            self._namespace, message.get_property(p.RETRY_TOPIC) or message.topic
+        )
         begin_ms = self._running().now_ms()
         try:
             status = await service.call_once(message, ConsumeContext(message.message_queue))

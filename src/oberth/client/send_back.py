@@ -10,6 +10,7 @@ from typing import Final
 
 from oberth.client.instance import ClientInstance
 from oberth.client.messages import MessageExt, encode_message_properties
+from oberth.client.namespace import with_namespace
 from oberth.client.retry import RETRY_TIMES_DEFAULT, retry_delay_level
 from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.formats import names
@@ -68,7 +69,7 @@ async def send_message_back(
         group=group,
         delay_level=delay_level,
         origin_msg_id=message.offset_msg_id,
-        origin_topic=message.topic,
+        origin_topic=with_namespace(instance.config.namespace, message.topic),
         max_reconsume_times=retry_times_max(max_reconsume_times),
     )
     addr = instance.master_address(message.broker_name) or message.store_host
@@ -110,7 +111,9 @@ async def send_to_retry_topic(
         name: value for name, value in message.properties.items() if name not in _NOT_COPIED
     }
     properties.setdefault(p.ORIGIN_MESSAGE_ID, message.offset_msg_id)
-    properties[p.RETRY_TOPIC] = message.get_property(p.RETRY_TOPIC) or message.topic
+    properties[p.RETRY_TOPIC] = message.get_property(p.RETRY_TOPIC) or with_namespace(
+        instance.config.namespace, message.topic
+    )
     properties[p.DELAY] = str(retry_delay_level(message.reconsume_times))
     header = SendMessageRequestHeaderV2(
         producer_group=names.CLIENT_INNER_PRODUCER_GROUP,

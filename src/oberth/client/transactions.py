@@ -26,6 +26,11 @@ from oberth.client.messages import (
     SendStatus,
     decode_messages,
 )
+from oberth.client.namespace import (
+    queue_with_namespace,
+    with_namespace,
+    without_namespace,
+)
 from oberth.client.producer import Producer
 from oberth.errors import FormatError, MQClientError, OberthError
 from oberth.formats import properties as p
@@ -153,7 +158,7 @@ class TransactionProducer(Producer):
         instance = self._instance_or_raise()
         place = decode_offset_message_id(sent.offset_msg_id or sent.msg_id)
         header = EndTransactionRequestHeader(
-            topic=msg.topic,
+            topic=with_namespace(self._namespace, msg.topic),
             producer_group=self.group,
             tran_state_table_offset=sent.queue_offset,
             commit_log_offset=place.commit_log_offset,
@@ -163,7 +168,9 @@ class TransactionProducer(Producer):
             from_transaction_check=False,
         )
         try:
-            addr = await instance.require_address(sent.message_queue)
+            addr = await instance.require_address(
+                queue_with_namespace(self._namespace, sent.message_queue)
+            )
             await self._tell(addr, header, failure)
         except OberthError as error:
             _LOG.warning("%s: end of transaction %s: %s", self.group, sent.msg_id, error)
@@ -223,13 +230,14 @@ class TransactionProducer(Producer):
         except (FormatError, ValueError) as error:
             _LOG.warning("%s: transaction check from %s: %s", self.group, addr, error)
             return
+        topic, message.topic = message.topic, without_namespace(self._namespace, message.topic)
         try:
             state = await _call(self.transaction_listener.check_local_transaction, message)
         except Exception as error:  # noqa: BLE001 - the broker will ask again
             _LOG.warning("%s: check of %s", self.group, message.msg_id, exc_info=error)
             state, failure = LocalTransactionState.UNKNOW, repr(error)
         end = EndTransactionRequestHeader(
-            topic=message.topic,
+            topic=topic,
             producer_group=self.group,
             tran_state_table_offset=header.tran_state_table_offset,
             commit_log_offset=header.commit_log_offset,
