@@ -1,14 +1,17 @@
 """Our client under load, as a process of its own: what Load.java is for the official client.
 
     python -m benchmarks.peers.client_load send|async|consume|idle namesrv=ADDR [key=value ...]
+    python -m benchmarks.peers.client_load embedded [n=10]
 
 Keys: topic, size, threads (coroutines that send), inflight, n (messages to consume), sec, warm.
+Messages have a tag and a key, as Load.java's have.
 Prints one JSON line.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 import time
@@ -26,7 +29,7 @@ async def send(options: dict[str, str]) -> dict[str, Any]:
 
         async def one() -> None:
             while True:
-                await producer.send(Message(topic, body))
+                await producer.send(Message(topic, body, tags="t", keys=f"k{counts[0]}"))
                 counts[0] += 1
 
         tasks = [asyncio.create_task(one()) for _ in range(int(options.get("threads", "64")))]
@@ -52,8 +55,9 @@ async def send_async(options: dict[str, str]) -> dict[str, Any]:
                 counts[0] += 1
 
         async def feed() -> None:
-            while True:
-                future = await producer.send_async(Message(topic, body))
+            for number in itertools.count():
+                message = Message(topic, body, tags="t", keys=f"k{number}")
+                future = await producer.send_async(message)
                 future.add_done_callback(done)
 
         task = asyncio.create_task(feed())
@@ -116,13 +120,41 @@ async def idle(options: dict[str, str]) -> dict[str, Any]:
     return {"anonymous_mb": _anonymous_mb()}
 
 
+async def embedded(options: dict[str, str]) -> dict[str, Any]:
+    """Seconds until the first broker of this process is ready, and until the next test has its own.
+
+    The latter is the best of ``n``: the old one stopped and its files deleted, a new one ready.
+    """
+    from oberth.testing.embedded_broker import EmbeddedBroker
+
+    begin = time.perf_counter()
+    broker = EmbeddedBroker()
+    await broker.start()
+    ready_s = time.perf_counter() - begin
+    next_s = []
+    for _ in range(int(options.get("n", "10"))):
+        begin = time.perf_counter()
+        await broker.stop()
+        broker = EmbeddedBroker()
+        await broker.start()
+        next_s.append(time.perf_counter() - begin)
+    await broker.stop()
+    return {"ready_s": ready_s, "next_s": min(next_s)}
+
+
 def _anonymous_mb() -> float:
     with open("/proc/self/status") as status:
         fields = dict(line.split(":", 1) for line in status)
     return int(fields["RssAnon"].split()[0]) * 1024 / 1e6
 
 
-MODES = {"send": send, "async": send_async, "consume": consume, "idle": idle}
+MODES = {
+    "send": send,
+    "async": send_async,
+    "consume": consume,
+    "idle": idle,
+    "embedded": embedded,
+}
 
 
 def main() -> None:

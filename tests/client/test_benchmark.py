@@ -23,7 +23,7 @@ def test_every_mode_of_the_load() -> None:
                     sys.executable, "-m", "benchmarks.peers.client_load", mode,
                     f"namesrv={mq.namesrv_addr}", "topic=T", *arguments,
                 ],
-                capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+                capture_output=True, text=True, timeout=600, check=False, cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
@@ -35,3 +35,6 @@ def test_every_mode_of_the_load() -> None:
         assert run("async", inflight="50", warm="0", sec="0.2")["ok"] > 0
         assert run("consume", n=str(round(sent["ok"])))["per_s"] > 0
         assert run("idle", sec="0.1")["anonymous_mb"] > 0
+        fresh = run("embedded", n="1")
+        assert fresh["ready_s"] > 0
+        assert fresh["next_s"] > 0

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
+from oberth.broker.broker_config import read_configs
 from oberth.client import Message, Producer, blocking
 from oberth.errors import MQBrokerError, OptionError
 from oberth.testing.blocking import EmbeddedBroker as BlockingBroker
-from oberth.testing.embedded_broker import EmbeddedBroker
+from oberth.testing.embedded_broker import DEFAULT_SETTINGS, EmbeddedBroker
 from oberth.testing.virtual_clock import VirtualClock
 
 
@@ -22,6 +23,13 @@ async def test_ready_in_no_time() -> None:
         async with EmbeddedBroker():
             best = min(best, time.perf_counter() - begin)
     assert best < 0.3
+
+
+def test_the_default_settings_are_settings() -> None:
+    entries = {**DEFAULT_SETTINGS, "namesrvAddr": "127.0.0.1:1", "storePathRootDir": "store"}
+    _, store, warnings = read_configs(entries)
+    assert warnings == []
+    assert store.max_hash_slot_num == 5000
 
 
 def test_the_clock() -> None:

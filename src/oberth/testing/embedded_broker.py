@@ -43,7 +43,7 @@ DEFAULT_SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(16 << 20),
     "mappedFileSizeConsumeQueue": "60000",
     "maxIndexNum": "20000",
-    "maxHashSlot": "5000",
+    "maxHashSlotNum": "5000",
     "enablePropertyFilter": "true",
     "traceTopicEnable": "true",
     "transactionCheckInterval": "1000",
