@@ -1,4 +1,4 @@
-"""Load.java through the official client, as a function: one mode, one line of figures."""
+"""The official client under load: modes of Load.java and Features.java as functions."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ def load(mode: str, namesrv_addr: str, directory: Path, **options: int | str) ->
     args = [mode, f"namesrv={namesrv_addr}", *(f"{key}={value}" for key, value in options.items())]
     seconds = sum(int(options.get(key, 0)) for key in ("sec", "warm"))
     return _run("Load", args, directory, seconds + _SPARE_S)[-1]
+
+
+def features(mode: str, namesrv_addr: str, directory: Path, **options: int | str) -> dict[str, Any]:
+    """Run Features.java once: mode pop, sql, timer or trans; see its source for options."""
+    args = [mode, f"namesrv={namesrv_addr}", *(f"{key}={value}" for key, value in options.items())]
+    return _run("Features", args, directory, 900)[-1]
 
 
 def store_bench(

@@ -53,6 +53,17 @@ def test_access_control() -> None:
         assert figures[f"bare socket, 64 in flight, {kind}"]["with"][0] > 0
 
 
+def test_features() -> None:
+    if shutil.which("mvn") is None and not list(peers.cache_dir().glob("lib-5.5.0")):
+        pytest.skip("the official client cannot be had: no mvn")
+    figures = _run("benchmarks.features", "--small", "--n", "500", "--brokers", "oberth")
+    assert figures["POP push consumer draining a backlog, acknowledged"]["oberth"][0] > 0
+    assert figures["SQL-filtered backlog, one in five wanted, looked at"]["oberth"][0] > 0
+    assert figures["put with a time, 1 000 in flight"]["oberth"][0] > 0
+    assert figures["delivery after its time, p50"]["oberth"][0] > 0
+    assert figures["transactions, 32 threads, committed at once"]["oberth"][0] > 0
+
+
 def test_store() -> None:
     figures = _run(
         "benchmarks.store_vs_apache",
