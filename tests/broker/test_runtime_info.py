@@ -44,3 +44,15 @@ async def test_reads_that_find_nothing_are_misses(live: Any) -> None:
 async def _rates(live: Any) -> dict[str, float]:
     table = json.loads((await live.peer.call(28)).body_bytes())["table"]
     return {key: float(table[key].split(" ")[2]) for key in KEYS}
+
+
+async def test_how_long_puts_took(live: Any) -> None:
+    times = live.broker.store.commit_log.append_times
+    times.recent_s.clear()
+    for took_s in (0.0002, 0.0009, 0.004, 0.7, 12.0):
+        times.add(took_s)
+    table = json.loads((await live.peer.call(28)).body_bytes())["table"]
+    assert table["putMessageDistributeTime"] == (
+        "[<=0ms]:2 [0~10ms]:1 [10~50ms]:0 [50~100ms]:0 [100~200ms]:0 [200~500ms]:0 [500ms~1s]:1 "
+        "[1~2s]:0 [2~3s]:0 [3~4s]:0 [4~5s]:0 [5~10s]:0 [10s~]:1"
+    )

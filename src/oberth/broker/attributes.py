@@ -79,16 +79,14 @@ class Attribute(NamedTuple):
             return
         if self.values:
             if (value.lower() if self.values == _BOOLEAN else value) not in self.values:
-                raise AttributeChangeError(
-                    f"value is not in set: {self.name}={value!r}, allowed {', '.join(self.values)}"
-                )
+                raise AttributeChangeError(f"value is not in set: [{', '.join(self.values)}]")
             return
         try:
             number = int(value)
         except ValueError:
             raise AttributeChangeError(f"{self.name}={value!r} is not an integer") from None
         if not self.low <= number <= self.high:
-            raise AttributeChangeError(f"{self.name}={number} is outside {self.low}…{self.high}")
+            raise AttributeChangeError(f"value is not in range({self.low}, {self.high})")
 
 
 TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
@@ -99,9 +97,10 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
         Attribute(
             MESSAGE_TYPE,
             True,
+            # In the order in which Java's hash set tells them.
             (
-                *("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY"),
-                *(LITE, "MIXED"),
+                *("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY"),
+                *("FIFO", "DELAY", LITE, "NORMAL"),
             ),
         ),
         Attribute(RESERVE_TIME, True, low=-1),

@@ -22,6 +22,13 @@ SAMPLES_MAX: Final = 601
 
 _WINDOWS_S: Final = (10, 60, 600)
 
+_PUT_LIMITS_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+_PUT_TIMES: Final = (
+    *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
+    *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
+)
+"""How RocketMQ names them; it counts whole ms, so that 0 is what took less than one."""
+
 
 class StoreTotals(NamedTuple):
     """What was ever done, at a time.
@@ -110,7 +117,10 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         "msgPutTotalYesterdayMorning": str(stats.put_yesterday_morning),
         "pageCacheLockTimeMills": str(int(store.commit_log.lock_time_ms())),
         "putMessageAverageSize": str(put_bytes / puts if puts else 0.0),
-        "putMessageDistributeTime": "null",
+        "putMessageDistributeTime": " ".join(
+            f"[{name}]:{count}"
+            for name, count in zip(_PUT_TIMES, append_times.counts(_PUT_LIMITS_MS), strict=True)
+        ),
         "putLatency99": f"{append_times.percentile_ms(0.99):.2f}",
         "putLatency999": f"{append_times.percentile_ms(0.999):.2f}",
         "putMessageEntireTimeMax": str(append_times.longest_ms),

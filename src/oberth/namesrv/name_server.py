@@ -410,9 +410,7 @@ class NameServer:
             refused = self.config.black_list.intersection(entries)
             if refused:
                 return create_response(
-                    request,
-                    ResponseCode.NO_PERMISSION,
-                    f"Can not update config in black list: {', '.join(sorted(refused))}",
+                    request, ResponseCode.NO_PERMISSION, "Can not update config in black list."
                 )
             known = {option.java_name for option in options_of(NamesrvConfig)}
             fixed = known.intersection(entries) - CHANGEABLE

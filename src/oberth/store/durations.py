@@ -6,7 +6,9 @@ RocketMQ: StoreStatsService.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 RECENT_MAX: Final = 2048
@@ -39,3 +41,14 @@ class Durations:
         if not ordered:
             return 0.0
         return ordered[min(int(len(ordered) * fraction), len(ordered) - 1)] * 1000
+
+    def counts(self, limits_ms: Sequence[float]) -> list[int]:
+        """How many of the newest lie below each limit and not below the one before; then the rest.
+
+        Args:
+            limits_ms: ascending.
+        """
+        found = [0] * (len(limits_ms) + 1)
+        for took_s in self.recent_s:
+            found[bisect_right(limits_ms, took_s * 1000)] += 1
+        return found

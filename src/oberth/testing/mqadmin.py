@@ -55,7 +55,6 @@ ADMIN_CONF: Mapping[str, str] = {
 _MOMENT = "figures of the moment"
 _SETTINGS = "settings that we do not have are not listed"
 _NAMED = "the message names what was wrong and what is allowed"
-_CHOSEN = "the client chooses a queue"
 _COUNTS = "it counts what there is inside the broker"
 
 #: Commands whose output or message differs on purpose, or in what is no contract. A key that ends
@@ -66,12 +65,6 @@ MEANT: Mapping[str, str] = {
     "statsAll*": _MOMENT,
     "consumerProgress": _MOMENT,
     "consumerStatus*": "stacks and counts of the client's threads",
-    "checkMsgSendRT*": _MOMENT,
-    "sendMessage plain": _CHOSEN,
-    "sendMessage -m": _CHOSEN,
-    "sendMessage unknown": _CHOSEN,
-    "sendMsgStatus unknown": _CHOSEN,
-    "queryMsgById -s": _CHOSEN,
     "clusterRT*": _MOMENT,
     "topicList -c": "the group of POP's revive topic appears with its first offset",
     "getBrokerConfig*": _SETTINGS,
@@ -85,10 +78,7 @@ MEANT: Mapping[str, str] = {
     "getUser*": "passwords are not shown to whoever asks unsigned",
     "made: getUser": "passwords are not shown to whoever asks unsigned",
     "made: listUser": "passwords are not shown to whoever asks unsigned",
-    "updateTopic -a value": _NAMED,
     "updateSubGroup unknown attribute": "no Java exception in the message",
-    "updateNamesrvConfig black": _NAMED,
-    "updateBrokerConfig black": _NAMED,
     "createAcl resource": _NAMED,
     "createAcl action": _NAMED,
 }
@@ -135,6 +125,11 @@ _VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<=#)\d{6,}|\b\d{9,}\b"), "<n>"),
     (re.compile(r"@[0-9a-f]{5,8}\b"), "@<hash>"),
     (re.compile(r"\brt=\d+ms"), "<rt>"),
+    # Which queue a message is sent to, the client chooses by chance.
+    (re.compile(r"\bqueueId=\d+\], queueOffset=\d+"), "queueId=<any>], queueOffset=<any>"),
+    (re.compile(r"^(\S+)[ \t]+\d+[ \t]+SEND_OK", re.MULTILINE), r"\1 <any> SEND_OK"),
+    (re.compile(r"^(\S+[ \t]+\d+[ \t]+true)[ \t]+\d+[ \t]*$", re.MULTILINE), r"\1 <ms>"),
+    (re.compile(r"(?<=originalMsgId=)[0-9A-F]{32}"), "<id>"),
     (re.compile(r"\bTID: \d+"), "TID: <n>"),
     (re.compile(r"[ \t]+"), " "),
 )

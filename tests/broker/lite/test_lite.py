@@ -334,6 +334,8 @@ async def test_a_wildcard_group_takes_everything(peer: Peer) -> None:
     assert bodies(await peer.pop("c1")) == [b"new"]
     await peer.later(15.5)
     assert bodies(await peer.pop("c1")) == [b"old"]
+    one = await peer.info(200076, parentTopic=PARENT, liteTopic="any")
+    assert one["subscriber"] == [{"clientId": "*", "group": GROUP}]
     assert (await peer.subscribe("c1", action="COMPLETE_REMOVE")).code == 0
     assert peer.mq.broker.arrival_listeners.count(peer.mq.broker.lite_pops.lite._on_arrival) == 0
 
@@ -460,7 +462,9 @@ async def test_expired_lite_topics_are_deleted(peer: Peer) -> None:
 async def test_a_parent_is_deleted_with_its_lite_topics(peer: Peer) -> None:
     await peer.subscribe("c1", "one")
     await peer.send("one", b"x")
+    assert len(await peer.pop("c1")) == 1
     assert (await peer.call(215, {"topic": PARENT})).code == 0
+    assert (await peer.info(200074))["orderInfoCount"] == 0
     assert not [each for each in peer.mq.broker.store.topics() if each.startswith("%LMQ%")]
     assert len(peer.mq.broker.lite_pops.lite.subscriptions) == 0
 

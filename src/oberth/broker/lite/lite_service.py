@@ -490,6 +490,7 @@ class LiteService:
                 self.orders.clear(queue, group, names.LMQ_QUEUE_ID)
         for queue in queues:
             broker.offsets.delete(names.TOOLS_CONSUMER_GROUP, queue)
+        self.orders.keep(lambda topic, group: True)  # but nothing empty
         self.subscriptions.remove_queues(queues)
         self._listen_as_needed()
         broker.store.delete_topics(queues)

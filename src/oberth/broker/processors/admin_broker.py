@@ -119,10 +119,9 @@ class BrokerAdminProcessor:
         black = {*REFUSED_KEYS, *broker.config.config_black_list.split(";")}
         refused = [key for key in entries if key in black]
         if refused:
+            _LOG.warning("%s: %s may not be changed", channel.remote, ", ".join(refused)[:1000])
             return create_response(
-                request,
-                ResponseCode.NO_PERMISSION,
-                f"Can not update config in black list: {', '.join(refused)}",
+                request, ResponseCode.NO_PERMISSION, "Can not update config in black list."
             )
         for key in UNUSED_KEYS & entries.keys():
             _LOG.info("%s: %s means nothing here", channel.remote, key)

@@ -47,6 +47,9 @@ LITE_TOPICS_SHOWN_MAX = 10_000
 LAGS_SHOWN_MAX = 10_000
 """Lite topics that are behind that an answer names."""
 
+_ANY_CLIENT = "*"
+"""Stands for the clients of a group that takes every lite topic."""
+
 _QUEUE = names.LMQ_QUEUE_ID
 
 
@@ -177,7 +180,7 @@ class LiteAdminProcessor:
             subscriber=[
                 ClientGroup(client_id=client_id, group=group)
                 for group, clients in takers.items()
-                for client_id in clients
+                for client_id in ([_ANY_CLIENT] if self._lite.takes_all(group) else clients)
             ],
             topic_offset=offset,
             sharding_to_broker=self._lite.is_here(parent, lite_topic),
