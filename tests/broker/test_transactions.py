@@ -82,6 +82,18 @@ def test_copies_share_an_end() -> None:
     assert lineage.has_ended(5)
 
 
+def test_a_copy_with_a_successor_is_not_forgotten() -> None:
+    lineage = Lineage()
+    for offset, copy in ((5, 9), (9, 14), (14, 20)):
+        lineage.copied(offset, copy)
+        lineage.passed(offset)
+    assert [lineage.root(offset) for offset in (5, 9, 14, 20)] == [5] * 4
+    assert lineage.ended(9) == {9, 20}
+    lineage.passed(20)
+    assert all(lineage.has_ended(offset) for offset in (5, 9, 14, 20))
+    assert not lineage.has_ended(21)
+
+
 def test_ends_are_remembered_within_limits() -> None:
     lineage = Lineage()
     for offset in range(ROOTS_MAX + 1):
@@ -431,6 +443,23 @@ async def test_a_parked_half_is_asked_about_as_soon_as_its_producer_is_back(
     await check(producer, 60_000)
     assert await producer.committed() == [b"0", b"1", b"2"]
     assert len(producer.asked) == 3
+
+
+async def test_slow_answers_to_several_questions_commit_once(producer: Producer) -> None:
+    await producer.half(b"1")
+    for number in range(4):
+        await producer.peer.heartbeat(producers=("PG",))
+        await check(producer, 60_000)
+        await producer.live.until(lambda number=number: len(producer.asked) == number + 1)
+    offsets = [request.fields["tranStateTableOffset"] for request in producer.asked]
+    assert len(set(offsets)) == 4, "each names the copy of its round"
+    for request in producer.asked:
+        place = (
+            int(request.fields["tranStateTableOffset"]),
+            int(request.fields["commitLogOffset"]),
+        )
+        assert (await producer.end(place, fromTransactionCheck="true")).code == 0
+    assert await producer.committed() == [b"1"]
 
 
 async def test_a_parked_half_can_still_be_ended(producer: Producer) -> None:

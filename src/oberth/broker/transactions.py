@@ -202,25 +202,28 @@ class Lineage:
     """Which half messages are copies of which, and which transactions have ended.
 
     A half that is checked or immune is put back as a copy with a new offset, while its producer may
-    still end the transaction by the old one. All copies share a root, the first offset; a root that
-    has ended ends its newest copy, and ends only once. Roots are remembered in memory, the newest
-    ROOTS_MAX of them: what a restart forgets is asked about again.
+    still end the transaction by the old one: an answer that was slow names the copy that it was
+    asked about. All copies share a root, the first offset; a root that has ended ends its newest
+    copy, and ends only once. Roots are remembered in memory, the newest ROOTS_MAX of them, and as
+    many copies that have a successor: what a restart forgets is asked about again.
     """
 
-    __slots__ = ("_ended", "_latest", "_root")
+    __slots__ = ("_earlier", "_ended", "_latest", "_root")
 
     def __init__(self) -> None:
         self._root: dict[int, int] = {}
+        self._earlier: dict[int, int] = {}
         self._latest: dict[int, int] = {}
         self._ended: dict[int, None] = {}
 
     def root(self, offset: int) -> int:
         """The first offset of a half message's line."""
-        return self._root.get(offset, offset)
+        root = self._root.get(offset)
+        return self._earlier.get(offset, offset) if root is None else root
 
     def copied(self, offset: int, copy: int) -> None:
         """A half was put back with a new offset."""
-        root = self._root.pop(offset, offset)
+        root = self._set_aside(offset)
         self._root[copy] = root
         self._latest[root] = copy
 
@@ -238,9 +241,19 @@ class Lineage:
 
     def passed(self, offset: int) -> None:
         """A half will not be looked at again."""
-        root = self._root.pop(offset, offset)
+        root = self._set_aside(offset)
         if self._latest.get(root) == offset:
             del self._latest[root]
+
+    def _set_aside(self, offset: int) -> int:
+        """The root of a half that nobody is asked about any more; an answer may still come."""
+        root = self._root.pop(offset, None)
+        if root is None:
+            return self._earlier.get(offset, offset)
+        self._earlier[offset] = root
+        if len(self._earlier) > ROOTS_MAX:
+            del self._earlier[next(iter(self._earlier))]
+        return root
 
 
 class ParkedHalves:
