@@ -58,6 +58,22 @@ def test_a_growing_log(growing_store: Any) -> None:
         assert tail.records == count
 
 
+def test_a_backlog_is_taken_in_one_step(
+    growing_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few records the kernels take at once: Spark comes back only after a trigger."""
+    from oberth.spark.pipelines import tail_dispatch
+
+    monkeypatch.setattr(tail_dispatch, "_ROWS", 16)
+    for number in range(100):
+        growing_store.append("Topic", 0, b"x" * 700, keys=f"k{number}", dispatch=False)
+    with TailDispatcher(str(growing_store.root), OPTIONS) as tail:
+        assert tail.advance().records in (99, 100)  # the newest waits for a second look
+        drain(tail)
+        assert tail.records == 100
+    check(growing_store.root, 100)
+
+
 def test_nothing_of_a_record_before_all_of_it(growing_store: Any) -> None:
     root = growing_store.root
     growing_store.append("Topic", 0, b"first", dispatch=False)

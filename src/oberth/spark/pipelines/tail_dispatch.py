@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +30,7 @@ from oberth.formats.message import (
     store_timestamp_at,
 )
 from oberth.formats.topic_config import TopicConfigs
-from oberth.kernels.arguments import CrcMode
+from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import scan
 from oberth.store.consume_queue_store import ConsumeQueueStore
@@ -50,7 +51,7 @@ from oberth.store.offline.segments import Segment, SegmentMap, SegmentStream
 from oberth.store.store_checkpoint import StoreCheckpoint
 
 #: Bytes of log that one step takes at most.
-STEP_BYTES = 16 << 20
+STEP_BYTES = 64 << 20
 #: From this backlog on the kernels dispatch; fewer bytes go record by record.
 BULK_BYTES = 8 << 10
 FLUSH_INTERVAL_S = 1.0
@@ -212,6 +213,7 @@ class TailDispatcher:
         if state is not None and state.position == start:
             self._last_record = state.last_record
         self._seen_end = -1
+        self._is_behind = False  # whether whole records were left for want of rows
         self._newest = 0 if state is None else state.store_timestamp
         self._columns = Columns(_ROWS, ("record_size", "commit_log_offset", "crc_ok"))
         self._flushed_at = self._clock()
@@ -245,13 +247,20 @@ class TailDispatcher:
         elif self._wanted.is_taken:
             self._step_aside()
             return Advanced(self.position, 0, 0)
-        before = self.records
-        end = self._step()
-        if self.records > before:
+        before, start = self.records, self.position
+        while True:
+            at = self.records
+            end = self._step()
+            if self.records == at:
+                break
             self._dirty = True
             self._dispatcher.end_burst()
             self._queues.write_behind()
             self._tell()
+            # A caller comes back after a trigger of Spark's, some 100 ms: what a step leaves for
+            # the next one bounds the rate. The newest record waits for that second look, though.
+            if not self._is_behind or end - start >= STEP_BYTES:
+                break
         if self._dirty and self._clock() - self._flushed_at >= FLUSH_INTERVAL_S:
             self.flush()
         return Advanced(end, self.records - before, self._newest if self.records > before else 0)
@@ -286,6 +295,7 @@ class TailDispatcher:
         """Up to where there are whole records; the newest only if it was there before."""
         columns = self._columns
         columns.clear()
+        self._is_behind = False
         limit = min(len(opened), start + STEP_BYTES)
         found = scan(
             opened.view, columns, TopicTable(), base=opened.segment.start, start=start, stop=limit,
@@ -294,6 +304,7 @@ class TailDispatcher:
         if not columns.count:
             return start
         end = found.position
+        self._is_behind = found.end is ScanEnd.FULL
         last = columns.commit_log_offset[columns.count - 1] - opened.segment.start
         follows = any(opened.view[end : end + 8])
         known = self._seen_end >= opened.segment.start + end
@@ -336,8 +347,8 @@ class TailDispatcher:
             self.position = base + start
 
     def _count(self, start: int, end: int) -> int:
-        offsets = self._columns.commit_log_offset
-        return sum(1 for row in range(self._columns.count) if start <= offsets[row] < end)
+        offsets, count = self._columns.commit_log_offset, self._columns.count
+        return bisect_left(offsets, end, 0, count) - bisect_left(offsets, start, 0, count)
 
     def _time_of(self, record: int) -> int:
         """The store time of a record, 0 where it is not there any more."""
