@@ -219,6 +219,7 @@ async def test_a_master_and_its_slave(tmp_path: Path, of_master: str, of_slave: 
                 # A slave's log comes by itself; its queues by whoever dispatches them.
                 if of_slave == "spark" and turn == 0:
                     assert shown(slave) == [0, 0]
+                    await until(lambda: master.ha.to_body()["inSyncSlaveNums"] == 1)
                 with contextlib.ExitStack() as dispatchers:
                     for name, dispatch in (("m", of_master), ("s", of_slave)):
                         if dispatch == "spark":
