@@ -5,13 +5,15 @@ Runs are processes of their own, since a seed only replays with a fixed order of
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from oberth.client.transactions import LocalTransactionState
-from oberth.testing.simulation import Ledger, Sent
+from oberth.testing.simulated_loop import Machine, simulated
+from oberth.testing.simulation import Ledger, Sent, Simulation, _BrokerLife, _Disk
 
-RUN_TIMEOUT_S = 240
+RUN_TIMEOUT_S = 1500
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +48,26 @@ def test_a_broker_that_acknowledges_too_early_is_caught() -> None:
             assert f"--seed {seed} --seconds 15 --set=flushDiskType=ASYNC_FLUSH" in done.stdout
             return
     pytest.fail("no seed saw a loss")
+
+
+def test_configuration_files_come_whole_out_of_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written behind the disk's back; it must not mix the pages of two of their states."""
+    with simulated(7) as loop:
+        monkeypatch.setattr(loop, "spawn", lambda machine, work: work.close())
+        simulation = Simulation(loop, tmp_path, 1.0, {})
+        config = tmp_path / "broker-a-0" / "config"
+        config.mkdir(parents=True)
+        path = config / "topics.json"
+        path.write_bytes(b"old" * 20_000)
+        disk = _Disk()
+        disk.adopt(str(config.parent))
+        path.write_bytes(b"new" * 20_000)
+        simulation.brokers["broker-a"] = _BrokerLife(Machine("broker-a"), disk, config.parent)
+        simulation.start_broker("broker-a", keep=0.5)
+    copy = tmp_path / "broker-a-1" / "config" / "topics.json"
+    assert copy.read_bytes() == path.read_bytes()
 
 
 def ledger_of(*messages: Sent) -> Ledger:

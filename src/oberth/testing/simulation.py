@@ -273,11 +273,11 @@ class Simulation:
         if before is not None:
             before.disk.crash_image(str(root), str(before.root), self.rng, keep)
             for path in sorted(before.root.rglob("*.json*")):
-                # Written behind the disk's back, with syncs of their own.
+                # Written behind the disk's back, with syncs of their own: whole, while the disk
+                # mixes the pages of those that it adopted.
                 target = root / path.relative_to(before.root)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                if not target.exists():
-                    shutil.copyfile(path, target)
+                shutil.copyfile(path, target)
             before.disk.forget()
             before.broker = None
         disk = _Disk()
