@@ -117,6 +117,40 @@ def test_many_and_repeated_properties(log: Callable[..., bytes], distinct: int) 
     assert len(found.value(0)) == distinct
 
 
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                b"a\x01one\x02longer name\x01two\x02",
+                b"a\x01another value\x02longer name\x01" + b"v" * 70 + b"\x02",
+                b"a\x01one\x02longer name\x01two",
+                b"a\x01\x02longer name\x01two\x02",
+                b"a\x01one\x02longer names\x01two\x02",
+                b"a\x01one\x02longer name",
+                b"a\x01one\x02longer name\x01two\x02b\x011\x02",
+                b"a\x01one\x02longer name\x01two\x02a\x01last\x02",
+                b"longer name\x01two\x02a\x01one\x02",
+                b"a\x01\xc3\x02longer name\x01\xff\x02",
+                b"a\x01one\x02",
+                b"",
+            ]
+        ),
+        max_size=12,
+    )
+)
+def test_maps_of_rows_with_the_names_of_the_one_before(properties: list[bytes]) -> None:
+    data = b"".join(properties)
+    columns = Columns(len(properties), ("properties_at", "properties_size"))
+    at = 0
+    for row, each in enumerate(properties):
+        columns.properties_at[row] = at
+        columns.properties_size[row] = len(each)
+        at += len(each)
+    columns.count = len(properties)
+    assert runtime.native("property_maps", 0) is not None
+    assert plain(property_maps(data, columns)) == plain(reference_property_maps(data, columns))
+
+
 def test_longest_broken_properties(log: Callable[..., bytes]) -> None:
     data = log([{"properties": b"\x80\x01" + b"\xff" * 65533}])
     columns = scanned(data)

@@ -256,6 +256,65 @@ def parse_properties(text: Any, start: int, size: int, limit: int, places: Any, 
     return count
 
 
+@helper
+def take_values(
+    text: Any,
+    start: int,
+    size: int,
+    limit: int,
+    names: Any,
+    name_offsets: Any,
+    known: int,
+    count: int,
+    values: Any,
+    value_offsets: Any,
+    entry: int,
+    used: int,
+    room: int,
+) -> int:
+    """Copies the values of properties with the same names as a row before them, in that order.
+
+    Such a row needs no search for its names, nor a look whether one comes twice.
+
+    Args:
+        text: with the properties, from start on.
+        start: of the properties.
+        size: of the properties.
+        limit: bytes of text.
+        names: the names that were met.
+        name_offsets: where each of them lies.
+        known: the first name of the row before.
+        count: how many it has; the last ends at ``name_offsets[known + count]``.
+        values: the values that were met.
+        value_offsets: where each of them lies.
+        entry: number of the first one.
+        used: bytes of values.
+        room: for how many there is room.
+
+    Returns:
+        The bytes of values, -1 where names differ, a value is empty or there is no room.
+    """
+    end = start + size
+    position = start
+    for n in range(count):
+        name_at = int(name_offsets[known + n])
+        name_size = int(name_offsets[known + n + 1]) - name_at
+        if position + name_size >= end or load_u8(text, position + name_size) != 1:
+            return -1
+        if not same_bytes(text, position, names, name_at, name_size):
+            return -1
+        position += name_size + 1
+        value_end = seek_byte(text, position, end, limit, 2)
+        value_size = value_end - position
+        if value_size <= 0 or used + value_size > room:
+            return -1
+        value_offsets[entry + n] = used
+        copy_value(values, used, text, position, value_size, room, limit)
+        used += value_size
+        position = value_end + 1
+    return used if position >= end else -1
+
+
 def property_maps(args: Any) -> int:
     """Kernel: the properties of each row as a map; 1, or 0 when there is no room."""
     data = bytes_at(args[at.MAP_DATA])
@@ -276,6 +335,7 @@ def property_maps(args: Any) -> int:
     entry = 0
     key_used = 0
     value_used = 0
+    known = 0  # the entries of the last row that has some
     for row in range(rows):
         offsets[row] = entry
         if row + _ROWS_AHEAD < rows:
@@ -293,9 +353,30 @@ def property_maps(args: Any) -> int:
             start = 0
             text = scratch
             limit = at.MAP_SCRATCH_SIZE
+        # Most messages have the properties of the one before, with other values.
+        count = entry - known
+        keys_at = int(key_offsets[known]) if count > 0 else 0
+        keys_size = key_used - keys_at
+        if 0 < count <= entries_max - entry and keys_size <= keys_max - key_used:
+            key_offsets[entry] = key_used
+            taken = take_values(
+                text, start, size, limit, keys, key_offsets, known, count,
+                values, value_offsets, entry, value_used, values_max,
+            )  # fmt: skip
+            if taken >= 0:
+                for n in range(count):
+                    key_offsets[entry + n] = key_offsets[known + n] + keys_size
+                copy_value(keys, key_used, keys, keys_at, keys_size, keys_max, keys_max)
+                key_used += keys_size
+                value_used = taken
+                known = entry
+                entry += count
+                continue
         count = parse_properties(text, start, size, limit, places, slots)
         if entry + count > entries_max:
             return 0
+        if count > 0:
+            known = entry
         for n in range(count):
             name_size = places[_P * n + 1]
             value_size = places[_P * n + 3]
