@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from oberth.errors import RecordError, StoreError, StoreLockedError
 from oberth.spark.load import LoadReport, StoreLoader
-from oberth.spark.load_plan import work_directory
+from oberth.spark.load_plan import give_back, work_directory
 from oberth.spark.options import parse_write_options
 from oberth.spark.publish import committed_batch
 from oberth.spark.sink import stage
@@ -136,6 +136,43 @@ def test_the_same_bytes_whether_in_one_load_or_two(tmp_path: Path) -> None:
     assert {n: _tree(one)[n] for n in index} == {
         n: h for n, h in _tree(two).items() if n.startswith("index")
     }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="holes are made with fallocate")
+def test_what_is_in_its_place_takes_no_room_twice(tmp_path: Path) -> None:
+    options = parse_write_options({"path": str(tmp_path / "store"), **SMALL})
+    work = work_directory(options.path, "job")
+    part = stage(iter([_batch(0, 3000)]), options, work)
+    staged = Path(part.path)
+    size, left = staged.stat().st_size, []
+    has_holes = _has_holes(tmp_path / "holes")
+
+    class Looking(StoreLoader):
+        def steps(self, name: str) -> None:
+            if name == "index":
+                left.append((staged.stat().st_size, any(staged.read_bytes())))
+
+    Looking(options).commit([part], work)
+    assert left == [(size, not has_holes)]
+
+
+def _has_holes(path: Path) -> bool:
+    """Whether the file system can take back a part of a file."""
+    path.write_bytes(b"x" * 8192)
+    give_back(str(path), 0, 4096)
+    return path.read_bytes()[:4096] == bytes(4096)
+
+
+def test_small_blocks_are_joined(tmp_path: Path, read_store: Any) -> None:
+    root = tmp_path / "store"
+    options = parse_write_options({"path": str(root), **SMALL})
+    work = work_directory(options.path, "job")
+    part = stage(iter([_batch(n, n + 10) for n in range(0, 300, 10)]), options, work)
+    (block,) = part.blocks
+    assert (block.start, block.rows, sum(block.counts.values())) == (0, 300, 300)
+    assert StoreLoader(options).commit([part], work).rows == 300
+    _check(root)
+    assert _bodies(read_store, root) == [f"{n} ".encode() * (n % 50) for n in range(300)]
 
 
 @pytest.mark.parametrize("step", StoreLoader.STEPS)

@@ -387,6 +387,62 @@ HOSTS_ARGUMENTS = 8
 HOST_TEXT_SIZE_MAX = 56
 
 
+class EncodeEnd(IntEnum):
+    """Why encoding stopped."""
+
+    DONE = 0  # all rows are encoded
+    FULL = 1  # the next record does not fit the output
+    BODY = 2  # a body is longer than allowed
+    SEPARATOR = 3  # a value of a property holds one of the bytes that end names and values
+    PROPERTIES = 4  # properties are longer than allowed
+    RECORD = 5  # a record is larger than allowed
+
+
+# Places in the arguments of `encode`. A column of numbers is an address of int64 and a step: 0
+# where one number stands for every row. A column of values is as VALUES_… below say.
+(
+    ENCODE_ROW,  # in and out: the first row to encode, and the first that was not
+    ENCODE_ROWS,
+    ENCODE_LOG_OFFSET,  # what the first record says of its place
+    ENCODE_OUT,
+    ENCODE_OUT_MAX,
+    ENCODE_OUT_USED,  # out
+    ENCODE_SIZES,  # out: address of int64 by row, the size of each record
+    ENCODE_NEEDED,  # out: bytes of the record that does not fit, or of what is too long
+    ENCODE_BAD_PROPERTY,  # out: which of the properties holds a separator
+    ENCODE_CRC_TABLES,
+    ENCODE_BODY_MAX,
+    ENCODE_RECORD_MAX,
+    ENCODE_TOPICS,  # address of a column of values: length and name as stored, by topic number
+    ENCODE_MAGICS,  # address of int64 by topic number
+    ENCODE_HOSTS,  # address of a column of values: hosts as stored
+    ENCODE_BODIES,  # address of a column of values
+    ENCODE_STORED,  # address of a column of values: properties as stored; behind the others
+    ENCODE_PROPERTIES,  # address of two columns of values for each property: its name up to the
+    # separator (one value), and its values
+    ENCODE_PROPERTY_COUNT,
+    ENCODE_NUMBERS,  # the first of the columns of numbers, an address and a step each
+) = range(20)
+#: The columns of numbers, in this order. The three last are numbers of topics and hosts.
+ENCODE_COLUMNS = (
+    "queue_id",
+    "flag",
+    "sys_flag",
+    "born_timestamp",
+    "store_timestamp",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "topic",
+    "born_host",
+    "store_host",
+)
+ENCODE_ARGUMENTS = ENCODE_NUMBERS + 2 * len(ENCODE_COLUMNS)
+# A column of values, each int64: its bytes, int32 offsets, validity bits (0: every row has a value)
+# and the bit of the first row.
+(VALUES_DATA, VALUES_OFFSETS, VALUES_VALIDITY, VALUES_BIT) = range(4)
+VALUES_FIELDS = 4
+
+
 class UnitKind(IntEnum):
     """What a unit of a ConsumeQueue is, judged by itself."""
 

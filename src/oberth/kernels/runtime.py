@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "oberth.kernels.compiled"
-_MODULES = ("abi", "checks", "records", "queues", "index", "gather", "check")
+_MODULES = ("abi", "checks", "records", "queues", "index", "gather", "check", "encode")
 _SOURCE_FILES = (
     ("oberth.kernels", "arguments.py"),
     ("oberth.formats", "message.py"),
@@ -43,6 +43,7 @@ _SOURCE_FILES = (
     ("oberth.formats", "delay_level.py"),
     ("oberth.kernels", "layout.py"),
     ("oberth.formats", "index_file.py"),
+    ("oberth.formats", "properties.py"),
     ("oberth.formats", "sys_flag.py"),
     *((PACKAGE, f"{name}.py") for name in _MODULES),
 )
@@ -61,6 +62,7 @@ _KERNELS = {
     "property_maps": "gather",
     "hosts": "gather",
     "message_ids": "gather",
+    "encode": "encode",
     "index_keys": "index",
     "index_put": "index",
     "index_relink": "index",

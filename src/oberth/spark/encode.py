@@ -1,8 +1,8 @@
 """Rows as CommitLog records: Arrow columns in, the bytes of a staged log out.
 
-All records of a batch are put together at once: their fixed parts are one numpy array, properties
-are joined from columns, and Arrow joins head, body, topic and properties record by record. Only
-checksums, compression and unusual columns look at single rows.
+The columns of a batch are made ready once, most of them as they came; a kernel then puts records
+together, a block at a time, in memory that every block uses again (`oberth.kernels.encode`). Only
+compression, maps and unusual columns look at single rows.
 
 Columns (names and synonyms as the source has them; others are ignored):
 
@@ -22,10 +22,9 @@ A record's queue offset and place are not known yet: it gets 0 and its place in 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -39,30 +38,16 @@ from oberth.formats.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from oberth.formats.java_string import java_hash
 from oberth.formats.names import SCHEDULE_TOPIC, check_stored_topic
 from oberth.formats.properties import PROPERTIES_SIZE_MAX
+from oberth.kernels.arguments import EncodeEnd
+from oberth.kernels.encode import Encoded, RecordColumns, RecordWriter, Values
+from oberth.kernels.memory import uninitialised
 from oberth.spark.options import QUEUES_MAX, WriteOptions
 from oberth.spark.schemas import column_named
 
-#: Rows and bytes that are put together at once.
-SLICE_ROWS_MAX = 16_384
-SLICE_BYTES_MAX = 64 << 20
+#: Bytes of records that are put together at once: they are written to the staged file from a core's
+#: own cache. A larger record has room made for it.
+BLOCK_BYTES = 1 << 20
 RECORD_EXTRA_MAX = 64 << 10
-
-_HEAD = np.dtype(
-    [
-        ("size", ">i4"),
-        ("magic", ">i4"),
-        ("body_crc", ">i4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("log_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-    ]
-)
-_MIDDLE = np.dtype([("store_timestamp", ">i8")])
-_END = np.dtype([("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_length", ">i4")])
-assert _HEAD.itemsize + _MIDDLE.itemsize + _END.itemsize + 2 * m.HOST_V4_SIZE == 88
 
 # Columns of the source that say where a row was: a row that is written gets its own.
 _IGNORED = frozenset(
@@ -91,7 +76,7 @@ class Block:
     """Records put together.
 
     Attributes:
-        data: their bytes, back to back.
+        data: their bytes, back to back; only until the next block is asked for.
         sizes: of each record.
         counts: how many go to each queue.
         last_store_timestamp: of the last record, ms.
@@ -138,15 +123,11 @@ class RecordEncoder:
             raise OptionError("a sink needs the column value (or body)")
         if "deliverTime" in self._columns:
             raise OptionError("column deliverTime needs live brokers; a store takes delayLevel")
-        if "deliverTime" in self._columns:
-            raise OptionError(
-                "deliverTime: a store has no timer messages before a broker runs; use delayLevel, "
-                "or send to a live broker"
-            )
         self._delay_level_max = (
             len(parse_delay_levels(options.delay_levels or DEFAULT_DELAY_LEVELS)) - 1
         )
         self._unique_keys = unique_keys
+        self._out = uninitialised(BLOCK_BYTES)
         self._next_queue: dict[str, int] = {}
         self._compression = {
             "none": None,
@@ -169,83 +150,100 @@ class RecordEncoder:
         Raises:
             RecordError: a row that cannot be a message; it is named by its number in the batch.
         """
-        start = 0
-        while start < batch.num_rows:
-            count = self._slice_rows(batch, start)
-            block = self._block(batch.slice(start, count), log_offset)
-            log_offset += len(block.data)
-            start += count
-            yield block
+        if not batch.num_rows:
+            return
+        columns, counts_of, store_times = self._record_columns(batch)
+        writer = RecordWriter(
+            columns,
+            body_max=self._options.max_message_size,
+            record_max=self._options.max_message_size + RECORD_EXTRA_MAX,
+        )
+        row = 0
+        while row < columns.rows:
+            done = writer.encode(row, log_offset, self._out)
+            if done.row > row:
+                log_offset += done.size
+                sizes = np.frombuffer(writer.sizes, np.int64)[row : done.row]
+                counts = counts_of(row, done.row)
+                last = int(store_times[min(done.row, len(store_times)) - 1])
+                yield Block(memoryview(self._out)[: done.size], sizes, counts, last)
+            elif done.end is EncodeEnd.FULL:
+                self._out = uninitialised(done.needed)
+            row = done.row
+            if done.end not in (EncodeEnd.FULL, EncodeEnd.DONE):
+                raise RecordError(f"row {row}: {self._complaint(columns, done)}")
 
-    def _slice_rows(self, batch: pa.RecordBatch, start: int) -> int:
-        count: int = min(batch.num_rows - start, SLICE_ROWS_MAX)
-        while count > 1 and batch.slice(start, count).nbytes > SLICE_BYTES_MAX:
-            count //= 2
-        return count
+    def _complaint(self, columns: RecordColumns, done: Encoded) -> str:
+        """What is wrong with a row that is no message."""
+        if done.end is EncodeEnd.SEPARATOR:
+            name = columns.properties[done.bad_property][0].decode()
+            return f"property {name!r} contains a separator (U+0001 or U+0002)"
+        what, most = {
+            EncodeEnd.BODY: ("a body", f"{self._options.max_message_size} (maxMessageSize)"),
+            EncodeEnd.PROPERTIES: ("properties", PROPERTIES_SIZE_MAX),
+            EncodeEnd.RECORD: ("a record", self._options.max_message_size + RECORD_EXTRA_MAX),
+        }[done.end]
+        return f"{what} of {done.needed} bytes, allowed are {most}"
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
         number = self._columns.get(name)
         return None if number is None else batch.column(number)
 
-    def _block(self, batch: pa.RecordBatch, log_offset: int) -> Block:
+    def _record_columns(
+        self, batch: pa.RecordBatch
+    ) -> tuple[RecordColumns, Callable[[int, int], dict[tuple[str, int], int]], Ints]:
+        """What records are made of, how many of a stretch go to each queue, and store times.
+
+        A column of numbers that holds one stands for every row.
+        """
         count = batch.num_rows
-        now = int(time.time() * 1000)
+        now = np.array([int(time.time() * 1000)], np.int64)
         topics, topic_index = self._topics(batch, count)
         queue_ids = self._queue_ids(batch, topics, topic_index)
         topics, topic_index, queue_ids, delay = self._delayed(batch, topics, topic_index, queue_ids)
-        sys_flags = self._sys_flags(batch, count)
-        bodies, body_lengths = self._bodies(batch, count, sys_flags)
-        properties = self._properties(batch, count, delay)
-        born_hosts, born_v6 = self._host_bytes(batch, "bornHost", count)
-        store_hosts, store_v6 = self._host_bytes(batch, "storeHost", count)
+        sys_flags = self._sys_flags(batch)
+        bodies, sys_flags = self._bodies(batch, sys_flags)
+        named, stored = self._properties(batch, count, delay)
+        hosts: list[bytes] = []
+        born_hosts, born_v6 = self._host_index(batch, "bornHost", hosts)
+        store_hosts, store_v6 = self._host_index(batch, "storeHost", hosts)
         sys_flags = np.where(born_v6, sys_flags | flags.BORN_HOST_V6, sys_flags)
         sys_flags = np.where(store_v6, sys_flags | flags.STORE_HOST_V6, sys_flags)
         store_times = self._times(batch, "timestamp", now)
-        property_lengths = _lengths(properties)
-        topic_pieces, topic_lengths, magics = _topic_pieces(topics)
-        sizes = (
-            m.FIXED_SIZE_V1
-            - 1
-            + body_lengths
-            + topic_lengths[topic_index]
-            + property_lengths
-            + 12 * (born_v6.astype(np.int64) + store_v6.astype(np.int64))
+        pieces, magics = _topic_pieces(topics)
+        numbers: dict[str, Any] = {
+            "queue_id": queue_ids,
+            "flag": self._integers(batch, "flag"),
+            "sys_flag": sys_flags,
+            "born_timestamp": self._times(batch, "bornTimestamp", store_times),
+            "store_timestamp": store_times,
+            "reconsume_times": self._integers(batch, "reconsumeTimes"),
+            "prepared_transaction_offset": self._integers(batch, "preparedTransactionOffset"),
+            "topic": topic_index,
+            "born_host": born_hosts,
+            "store_host": store_hosts,
+        }
+        columns = RecordColumns(
+            count,
+            numbers,
+            pieces,
+            magics,
+            hosts,
+            _values(bodies),
+            [(name.encode(), _values(values)) for name, values in named.items()],
+            None if stored is None else _values(stored),
         )
-        self._check_sizes(sizes, body_lengths, property_lengths)
-        places = np.zeros(count, np.int64)
-        np.cumsum(sizes[:-1], out=places[1:])
-        head = np.zeros(count, _HEAD)
-        head["size"] = sizes
-        head["magic"] = magics[topic_index]
-        head["body_crc"] = _checksums(bodies)
-        head["queue_id"] = queue_ids
-        head["flag"] = self._integers(batch, "flag", count)
-        head["log_offset"] = log_offset + places
-        head["sys_flag"] = sys_flags
-        head["born_timestamp"] = self._times(batch, "bornTimestamp", store_times)
-        middle = np.zeros(count, _MIDDLE)
-        middle["store_timestamp"] = store_times
-        end = np.zeros(count, _END)
-        end["reconsume_times"] = self._integers(batch, "reconsumeTimes", count)
-        end["prepared_offset"] = self._integers(batch, "preparedTransactionOffset", count)
-        end["body_length"] = body_lengths
-        records = pc.binary_join_element_wise(
-            _fixed(head),
-            born_hosts,
-            _fixed(middle),
-            store_hosts,
-            _fixed(end),
-            bodies,
-            topic_pieces.take(pa.array(topic_index)),
-            _fixed(property_lengths.astype(">u2")),
-            properties,
-            b"",
-        )
-        data = _bytes_of(records)
-        if len(data) != int(sizes.sum()):
-            raise AssertionError(f"{len(data)} bytes encoded, {int(sizes.sum())} planned")
-        counts = _queue_counts(topics, topic_index, queue_ids, sys_flags)
-        return Block(data, sizes, counts, int(store_times[-1]))
+
+        def counts_of(first: int, last: int) -> dict[tuple[str, int], int]:
+            part = slice(first, last)
+            return _queue_counts(
+                topics,
+                topic_index if len(topic_index) == 1 else topic_index[part],
+                queue_ids[part],
+                sys_flags if len(sys_flags) == 1 else sys_flags[part],
+            )
+
+        return columns, counts_of, store_times
 
     # Where a row goes.
 
@@ -253,7 +251,7 @@ class RecordEncoder:
         """The topics of a batch and which one each row has."""
         if self._options.topic:
             check_stored_topic(self._options.topic)
-            return [self._options.topic], np.zeros(count, np.int64)
+            return [self._options.topic], np.zeros(1, np.int64)
         column = self._column(batch, "topic")
         assert column is not None
         if column.null_count:
@@ -265,11 +263,11 @@ class RecordEncoder:
         return topics, coded.indices.to_numpy().astype(np.int64)
 
     def _queue_ids(self, batch: pa.RecordBatch, topics: list[str], topic_index: Ints) -> Ints:
-        count = len(topic_index)
+        count = batch.num_rows
         column = self._column(batch, "partition")
         given = np.full(count, -1, np.int64)
         if column is not None:
-            given = column.cast(pa.int64()).fill_null(-1).to_numpy().copy()
+            given = np.array(column.cast(pa.int64()).fill_null(-1))
             wrong = (given < -1) | (given >= QUEUES_MAX)
             if wrong.any():
                 row = int(np.flatnonzero(wrong)[0])
@@ -306,6 +304,7 @@ class RecordEncoder:
         if not (levels > 0).any():
             return topics, topic_index, queue_ids, {}
         levels = np.minimum(levels, self._delay_level_max)
+        topic_index = np.broadcast_to(topic_index, (batch.num_rows,))
         waits = levels > 0
         none = ~waits
         properties = {
@@ -323,46 +322,43 @@ class RecordEncoder:
 
     # What a row holds.
 
-    def _sys_flags(self, batch: pa.RecordBatch, count: int) -> Ints:
+    def _sys_flags(self, batch: pa.RecordBatch) -> Ints:
         """Flags as stored belong to bodies as stored; else a body is plain."""
         if "storedBody" not in self._columns:
-            return np.zeros(count, np.int64)
-        found = self._integers(batch, "sysFlag", count)
+            return np.zeros(1, np.int64)
+        found = self._integers(batch, "sysFlag")
         if (found & flags.INNER_BATCH).any():
             row = int(np.flatnonzero(found & flags.INNER_BATCH)[0])
             raise RecordError(f"row {row}: sysFlag {found[row]} is an inner batch's")
         return found & ~(flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
 
-    def _bodies(self, batch: pa.RecordBatch, count: int, sys_flags: Ints) -> tuple[pa.Array, Ints]:
+    def _bodies(self, batch: pa.RecordBatch, sys_flags: Ints) -> tuple[pa.Array, Ints]:
+        """Bodies, packed where that is asked for, and the flags that say so."""
         stored = self._column(batch, "storedBody")
         column = stored if stored is not None else self._column(batch, "value")
         assert column is not None
-        bodies = column.cast(pa.binary()).fill_null(b"")
-        lengths = _lengths(bodies)
-        long = lengths > self._options.max_message_size
-        if long.any():
-            row = int(np.flatnonzero(long)[0])
-            raise RecordError(
-                f"row {row}: a body of {lengths[row]} bytes, "
-                f"allowed are {self._options.max_message_size} (maxMessageSize)"
-            )
+        bodies = column.cast(pa.binary())
         if stored is None and self._compression is not None:
-            packs = lengths > self._options.compress_over
+            lengths = pc.binary_length(bodies).fill_null(0).to_numpy()
+            packs = (lengths > self._options.compress_over) & (
+                lengths <= self._options.max_message_size
+            )
             if packs.any():
                 values = bodies.to_pylist()
+                sys_flags = np.repeat(sys_flags, len(values))
                 for row in np.flatnonzero(packs).tolist():
                     values[row] = compress(values[row], self._compression)
                     sys_flags[row] = with_compression(int(sys_flags[row]), self._compression)
                 bodies = pa.array(values, pa.binary())
-                lengths = _lengths(bodies)
-        return bodies, lengths
+        return bodies, sys_flags
 
     def _properties(
         self, batch: pa.RecordBatch, count: int, delay: dict[str, pa.Array]
-    ) -> pa.Array:
+    ) -> tuple[dict[str, pa.Array], pa.Array | None]:
+        """Properties by name, and those that are joined already."""
         stored = self._column(batch, "storedProperties")
         if stored is not None:
-            return stored.cast(pa.binary()).fill_null(b"")
+            return {}, stored.cast(pa.binary())
         named: dict[str, pa.Array] = dict(delay)
         for name, column in (
             ("KEYS", "key"),
@@ -372,31 +368,18 @@ class RecordEncoder:
         ):
             found = self._column(batch, column)
             if found is not None:
-                named[name] = found.cast(pa.binary())
+                named[name] = found
         given = self._column(batch, "properties")
         if self._unique_keys is not None:
             named["UNIQ_KEY"] = self._fill_unique_keys(named.get("UNIQ_KEY"), given, count)
-        pieces = []
-        for name, values in named.items():
-            values = values.cast(pa.binary())
-            # An empty value is none: a reader would not find the property.
-            values = pc.if_else(pc.equal(pc.binary_length(values), 0), None, values)
-            named[name] = values
-            _refuse_separators(values, name)
-            piece = pc.binary_join_element_wise(
-                f"{name}\x01".encode(), values, b"\x02", b"", null_handling="emit_null"
-            )
-            pieces.append(piece.fill_null(b""))
-        if given is not None:
-            pieces.append(_map_pieces(given, named))
-        if not pieces:
-            return pa.array([b""], pa.binary()).take(pa.array(np.zeros(count, np.int8)))
-        return pc.binary_join_element_wise(*pieces, b"")
+        named = {name: values.cast(pa.binary()) for name, values in named.items()}
+        return named, None if given is None else _map_pieces(given, named)
 
     def _fill_unique_keys(
         self, given: pa.Array | None, properties: pa.Array | None, count: int
     ) -> pa.Array:
         assert self._unique_keys is not None
+        given = None if given is None else given.cast(pa.binary())
         missing = np.ones(count, bool)
         if given is not None:
             missing &= ~given.is_valid().to_numpy(zero_copy_only=False)
@@ -409,54 +392,41 @@ class RecordEncoder:
         fresh = pa.array(made, pa.binary())
         return fresh if given is None else pc.coalesce(given, fresh)
 
-    def _integers(self, batch: pa.RecordBatch, name: str, count: int) -> Ints:
+    def _integers(self, batch: pa.RecordBatch, name: str) -> Ints:
         column = self._column(batch, name)
         if column is None:
-            return np.zeros(count, np.int64)
-        numbers: Ints = column.cast(pa.int64()).fill_null(0).to_numpy().astype(np.int64)
+            return np.zeros(1, np.int64)
+        numbers: Ints = column.cast(pa.int64()).fill_null(0).to_numpy()
         return numbers
 
-    def _times(self, batch: pa.RecordBatch, name: str, default: int | Ints) -> Ints:
+    def _times(self, batch: pa.RecordBatch, name: str, default: Ints) -> Ints:
         column = self._column(batch, name)
-        count = batch.num_rows
-        fallback = np.broadcast_to(np.asarray(default, np.int64), (count,))
         if column is None:
-            return fallback.copy()
+            return default
         known = column.is_valid().to_numpy(zero_copy_only=False)
         if pa.types.is_timestamp(column.type):
             micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
             millis = micros.fill_null(0).to_numpy() // 1000
         else:
             millis = column.cast(pa.int64()).fill_null(0).to_numpy()
-        return np.where(known, millis, fallback)
+        return np.where(known, millis, default)
 
-    def _host_bytes(self, batch: pa.RecordBatch, name: str, count: int) -> tuple[pa.Array, Ints]:
-        """Stored hosts, and which of them are IPv6."""
-        default = self._hosts[name]
+    def _host_index(
+        self, batch: pa.RecordBatch, name: str, hosts: list[bytes]
+    ) -> tuple[Ints, Ints]:
+        """Each row's number among the hosts, which grow, and whether it is IPv6."""
         column = self._column(batch, name)
+        first = len(hosts)
         if column is None:
-            index = np.zeros(count, np.int64)
-            values = [default]
+            index = np.zeros(1, np.int64)
         else:
             coded = column.cast(pa.string()).dictionary_encode()
-            values = [_host(text) for text in coded.dictionary.to_pylist()] + [default]
-            index = coded.indices.fill_null(len(values) - 1).to_numpy().astype(np.int64)
-        is_v6 = np.array([len(value) == m.HOST_V6_SIZE for value in values])
-        return pa.array(values, pa.binary()).take(pa.array(index)), is_v6[index]
-
-    def _check_sizes(self, sizes: Ints, body_lengths: Ints, property_lengths: Ints) -> None:
-        long = property_lengths > PROPERTIES_SIZE_MAX
-        if long.any():
-            row = int(np.flatnonzero(long)[0])
-            raise RecordError(
-                f"row {row}: properties of {property_lengths[row]} bytes, "
-                f"allowed are {PROPERTIES_SIZE_MAX}"
-            )
-        most = self._options.max_message_size + RECORD_EXTRA_MAX
-        long = sizes > most
-        if long.any():
-            row = int(np.flatnonzero(long)[0])
-            raise RecordError(f"row {row}: a record of {sizes[row]} bytes, allowed are {most}")
+            known = coded.dictionary.to_pylist()
+            hosts += [_host(text) for text in known]
+            index = coded.indices.fill_null(len(known)).to_numpy().astype(np.int64)
+        hosts.append(self._hosts[name])
+        is_v6 = np.array([len(value) == m.HOST_V6_SIZE for value in hosts[first:]])
+        return index + first, is_v6[index]
 
 
 def _host(text: str) -> bytes:
@@ -467,48 +437,26 @@ def _host(text: str) -> bytes:
         raise OptionError(f"host {text!r}: allowed is address:port ({error})") from None
 
 
-def _lengths(values: pa.Array) -> Ints:
-    lengths: Ints = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
-    return lengths
-
-
-def _fixed(rows: Ints) -> pa.Array:
-    """The bytes of each element of a numpy array, as Arrow binary."""
-    size = rows.dtype.itemsize
-    offsets = np.arange(0, (len(rows) + 1) * size, size, dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(),
-        len(rows),
-        [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows).view(np.uint8))],
+def _values(column: pa.Array) -> Values:
+    """A binary column as the kernel takes it; shares its memory."""
+    validity, offsets, data = column.buffers()
+    return Values(
+        b"" if data is None else data,
+        memoryview(offsets)[4 * column.offset :],
+        validity if column.null_count else None,
+        column.offset,
     )
 
 
-def _bytes_of(records: pa.Array) -> memoryview:
-    offsets = np.frombuffer(records.buffers()[1], np.int32)
-    first, last = offsets[records.offset], offsets[records.offset + len(records)]
-    return memoryview(records.buffers()[2])[first:last]
-
-
-def _checksums(bodies: pa.Array) -> Ints:
-    offsets = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset :]
-    buffer = bodies.buffers()[2]
-    data = memoryview(buffer) if buffer is not None else memoryview(b"")
-    ends = offsets[: len(bodies) + 1].tolist()
-    return np.array(
-        [crc32(data[ends[n] : ends[n + 1]]) & m.CRC_MASK for n in range(len(bodies))], np.int64
-    )
-
-
-def _topic_pieces(topics: Sequence[str]) -> tuple[pa.Array, Ints, Ints]:
-    """Length and name of each topic as a record has them, their size and the magic."""
+def _topic_pieces(topics: Sequence[str]) -> tuple[list[bytes], list[int]]:
+    """Length and name of each topic as a record has them, and its magic."""
     pieces, magics = [], []
     for topic in topics:
         raw = topic.encode()
         short = len(raw) <= m.TOPIC_LENGTH_V1_MAX
         magics.append(m.MAGIC_V1 if short else m.MAGIC_V2)
         pieces.append(len(raw).to_bytes(1 if short else 2, "big") + raw)
-    lengths = np.array([len(piece) for piece in pieces], np.int64)
-    return pa.array(pieces, pa.binary()), lengths, np.array(magics, np.int64)
+    return pieces, magics
 
 
 def _refuse_separators(values: pa.Array, name: str) -> None:
@@ -562,7 +510,9 @@ def _map_pieces(column: pa.Array, named: Mapping[str, pa.Array]) -> pa.Array:
     ).to_numpy(zero_copy_only=False)
     for name, own in named.items():
         hits = pc.equal(names, name.encode()).fill_null(False).to_numpy(zero_copy_only=False)
-        keep = keep & ~(hits & own.is_valid().to_numpy(zero_copy_only=False)[owners])
+        # An empty value is none: the map's stays.
+        wins = pc.greater(pc.binary_length(own), 0).fill_null(False)
+        keep = keep & ~(hits & wins.to_numpy(zero_copy_only=False)[owners])
     rows = pa.array(np.flatnonzero(keep))
     pieces = pc.binary_join_element_wise(names.take(rows), b"\x01", values.take(rows), b"\x02", b"")
     counts = np.bincount(owners[keep], minlength=len(column))
@@ -577,7 +527,9 @@ def _queue_counts(
     """How many records each queue gets; prepared and rolled back ones are in none."""
     kind = sys_flags & flags.TRANSACTION_MASK
     queued = (kind == flags.TRANSACTION_NOT) | (kind == flags.TRANSACTION_COMMIT)
-    codes = (topic_index * QUEUES_MAX + queue_ids)[queued]
+    codes = topic_index * QUEUES_MAX + queue_ids
+    if not queued.all():
+        codes = codes[np.broadcast_to(queued, codes.shape)]
     found, counts = np.unique(codes, return_counts=True)
     return {
         (topics[code // QUEUES_MAX], code % QUEUES_MAX): count

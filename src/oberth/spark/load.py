@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ import numpy as np
 from oberth.errors import StoreError
 from oberth.formats import message, paths
 from oberth.formats.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from oberth.kernels import runtime
 from oberth.kernels.index import IndexEntries, index_keys
 from oberth.spark.load_files import (
     ChangedFiles,
@@ -43,14 +45,16 @@ from oberth.spark.load_files import (
     write_topics,
 )
 from oberth.spark.load_plan import (
+    COMPILE_BYTES,
     ExistingStore,
     LoadItem,
     StagedPart,
+    StagedReader,
+    give_back,
     plan_load,
     queue_codes,
     queue_of,
     queued,
-    scan_staged,
 )
 from oberth.spark.options import WriteOptions
 from oberth.spark.publish import LEDGER, aside_of, is_known, note, publish, read_ledger
@@ -159,6 +163,8 @@ class StoreLoader:
         os.makedirs(f"{work}/none", exist_ok=True)
         existing = ExistingStore(self._root if keep else f"{work}/none", self._options)
         plan = plan_load(parts, existing)
+        if plan.log_end - plan.log_start >= COMPILE_BYTES:
+            runtime.prepare("scan", "index_keys", "index_put")
         self.steps("build")
         changed = ChangedFiles()
         if keep:
@@ -228,10 +234,14 @@ class _ItemWork:
         self._index_enabled = index_enabled
         self._index_tags = index_tags
         self._delays = delays
+        self._local = threading.local()
 
     def __call__(self, item: LoadItem) -> IndexEntries:
-        data, columns, topics = scan_staged(
-            item.path, item.start, item.size, item.rows, item.offset, self._delays
+        staged = getattr(self._local, "staged", None)
+        if staged is None:
+            staged = self._local.staged = StagedReader(self._delays)
+        data, columns, topics = staged.scan(
+            item.path, item.start, item.size, item.rows, item.offset
         )
         offsets = columns.array("commit_log_offset")
         queue_offsets = np.zeros(item.rows, np.int64)
@@ -257,6 +267,7 @@ class _ItemWork:
                 values.astype(">i8").view(np.uint8).reshape(-1, 8)
             )
         self._log.write(item.offset, data)
+        give_back(item.path, item.start, item.size)
         entries = IndexEntries(0)
         if self._index_enabled:
             index_keys(columns, topics, data, entries, index_tags=self._index_tags)

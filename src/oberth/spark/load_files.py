@@ -144,7 +144,7 @@ class LogFiles:
         for offset, remaining in plan.blanks:
             self.write(offset, message.encode_blank(remaining))
 
-    def write(self, offset: int, data: bytes | bytearray) -> None:
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Writes bytes that lie within one segment; ranges of several threads never overlap."""
         start = offset // self._size * self._size
         descriptor = self._descriptors[start]

@@ -8,9 +8,12 @@ segment ends inside a block.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +23,17 @@ from oberth.formats import consume_queue, message
 from oberth.formats import sys_flag as flags
 from oberth.kernels.arguments import ScanEnd
 from oberth.kernels.columns import DISPATCH_COLUMNS, Columns, TopicTable
+from oberth.kernels.memory import uninitialised
 from oberth.kernels.scan import scan
 from oberth.spark.options import DEFAULT_SEGMENT_SIZE, WriteOptions
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import QueueName, Segment, StoreFiles, iterate_queues
+
+#: From so many bytes on it pays to compile kernels that no cache has.
+COMPILE_BYTES = 32 << 20
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of Linux's fallocate
+#: Blocks are joined up to this size: a commit does one at a time, and the plan knows each of them.
+_BLOCK_BYTES = 4 << 20
 
 
 class StagedBlock(NamedTuple):
@@ -95,7 +105,16 @@ class StageWriter:
         done = 0
         while done < len(data):
             done += self._file.write(data[done:])
-        self._blocks.append(StagedBlock(self.size, len(data), rows, counts))
+        last = self._blocks[-1] if self._blocks else None
+        if last is not None and last.size + len(data) <= _BLOCK_BYTES:
+            total = dict(last.counts)
+            for queue, count in counts.items():
+                total[queue] = total.get(queue, 0) + count
+            self._blocks[-1] = StagedBlock(
+                last.start, last.size + len(data), last.rows + rows, total
+            )
+        else:
+            self._blocks.append(StagedBlock(self.size, len(data), rows, counts))
         self.size += len(data)
         self._last = last_store_timestamp
 
@@ -251,12 +270,11 @@ def _cut(path: str, block: StagedBlock, room: int) -> tuple[StagedBlock | None, 
     """The part of a block that fits, and the rest; None for the first when nothing fits."""
     if block.size <= room:
         return block, None
-    data, columns, topics = scan_staged(path, block.start, block.size, block.rows)
+    _, columns, topics = StagedReader().scan(path, block.start, block.size, block.rows)
     ends = np.cumsum(columns.array("record_size").astype(np.int64))
     fits = int(np.searchsorted(ends, room, side="right"))
     if fits == 0:
         return None, block
-    del data
     size = int(ends[fits - 1])
     return (
         StagedBlock(block.start, size, fits, _counts(columns, topics, 0, fits)),
@@ -269,40 +287,83 @@ def _cut(path: str, block: StagedBlock, room: int) -> tuple[StagedBlock | None, 
     )
 
 
-def scan_staged(
-    path: str,
-    start: int,
-    size: int,
-    rows: int,
-    base: int | None = None,
-    delays: Sequence[int] = (0,),
-) -> tuple[bytearray, Columns, TopicTable]:
-    """A stretch of a staged file and its records, which have to be exactly so many.
+class StagedReader:
+    """Reads stretches of staged files, one at a time, into memory that the next one uses again.
 
-    Raises:
-        StoreCorruptError: the file does not hold what was staged.
+    One thread at a time.
     """
-    data = bytearray(size)
+
+    def __init__(self, delays: Sequence[int] = (0,)) -> None:
+        """Prepares.
+
+        Args:
+            delays: milliseconds by delay level, for the units of the schedule topic.
+        """
+        self._delays = delays
+        self._memory = bytearray()
+        self._columns = Columns(0)
+        self._topics = TopicTable()
+
+    def scan(
+        self, path: str, start: int, size: int, rows: int, base: int | None = None
+    ) -> tuple[memoryview, Columns, TopicTable]:
+        """A stretch and its records, which have to be exactly so many; until the next call.
+
+        Raises:
+            StoreCorruptError: the file does not hold what was staged.
+        """
+        if len(self._memory) < size:
+            self._memory = uninitialised(size)
+        if self._columns.capacity <= rows:
+            self._columns = Columns(rows + 1, (*DISPATCH_COLUMNS, "stored_offset"))
+        data, columns = memoryview(self._memory)[:size], self._columns
+        got = _read_at(path, start, data)
+        columns.clear()
+        ended = scan(
+            data[:got], columns, self._topics, base=start if base is None else base,
+            own_position=False, delays_ms=self._delays,
+        )  # fmt: skip
+        whole = ended.end is ScanEnd.STOP and columns.count == rows and got == size
+        if not whole or (rows and columns.stored_offset[0] != start):
+            raise StoreCorruptError(
+                f"{path}: {columns.count} records at {start} to {start + ended.position}, "
+                f"staged were {rows} in {size} bytes"
+            )
+        return data, columns, self._topics
+
+
+def _read_at(path: str, start: int, into: memoryview) -> int:
+    """Fills memory from a place of a file; how much of it, less only at the file's end."""
+    got = 0
     with open(path, "rb", buffering=0) as file:
-        got = os.preadv(file.fileno(), [data], start)
-        while 0 < got < size:
-            more = os.preadv(file.fileno(), [memoryview(data)[got:]], start + got)
+        while got < len(into):
+            more = os.preadv(file.fileno(), [into[got:]], start + got)
             if more == 0:
                 break
             got += more
-    columns = Columns(rows + 1, (*DISPATCH_COLUMNS, "stored_offset"))
-    topics = TopicTable()
-    ended = scan(
-        data, columns, topics, base=start if base is None else base, own_position=False,
-        delays_ms=delays,
-    )  # fmt: skip
-    whole = ended.end is ScanEnd.STOP and columns.count == rows and got == size
-    if not whole or (rows and columns.stored_offset[0] != start):
-        raise StoreCorruptError(
-            f"{path}: {columns.count} records at {start} to {start + ended.position}, "
-            f"staged were {rows} in {size} bytes"
-        )
-    return data, columns, topics
+    return got
+
+
+def give_back(path: str, start: int, size: int) -> None:
+    """Frees a stretch of a staged file that is in its place now.
+
+    Its memory serves what is written next, and a load needs room on the disk for its records once,
+    not twice. Where a file system cannot do it, nothing happens.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        _fallocate()(descriptor, _PUNCH_HOLE | _KEEP_SIZE, start, size)
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def _fallocate() -> Any:
+    function = ctypes.CDLL(None).fallocate64
+    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return function
 
 
 def queued(columns: Columns) -> Any:

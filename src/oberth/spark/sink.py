@@ -52,8 +52,9 @@ def stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: str) -
         RecordError: a row that cannot be a message.
         OptionError: a column that is not known.
     """
+    from oberth.kernels import runtime
     from oberth.spark.encode import RecordEncoder
-    from oberth.spark.load_plan import StageWriter
+    from oberth.spark.load_plan import COMPILE_BYTES, StageWriter
 
     writer = StageWriter(f"{work}/staged/{uuid.uuid4().hex}.log")
     encoder: RecordEncoder | None = None
@@ -62,6 +63,8 @@ def stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: str) -
         for batch in batches:
             if encoder is None:
                 encoder = RecordEncoder(batch.schema.names, options, keys)
+            if writer.size >= COMPILE_BYTES:
+                runtime.prepare("encode")
             for block in encoder.encode(batch, writer.size):
                 writer.add(block.data, len(block.sizes), block.counts, block.last_store_timestamp)
     except BaseException:
