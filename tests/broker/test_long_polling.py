@@ -1,7 +1,7 @@
 """Who waits for a message gets it when it comes: pulls and pops in any order with sends.
 
 A lost wake-up is a consumer that sleeps until its time-out while there is something for it. Here
-waiting ends after a minute, and nobody may wait for more than seconds.
+no waiting ends by itself: the brokers' clock stands still.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oberth.formats.message import decode_record
 from oberth.remoting.command import RemotingCommand
 
 WAIT_MS = 60_000
-ANSWER_S = 10.0
+ANSWER_S = 100.0
 TAGS = ("a", "b", "c")
 
 
@@ -61,7 +61,7 @@ class Follower:
             response = await self.peer.call(
                 11,
                 pull_fields(self.live, self.topic, offset, self.queue_id, self.tags),
-                timeout_s=WAIT_MS / 1000,
+                timeout_s=ANSWER_S,
             )
             assert response.code in (0, 19, 20), response
             if response.code == 0:
@@ -122,7 +122,7 @@ async def test_one_failed_answer_does_not_keep_the_others_waiting(
     await live.peer.send("T")
     peers = [live.another() for _ in range(4)]
     tasks = [
-        asyncio.create_task(peer.call(11, pull_fields(live, "T", 1, 0, "*"), timeout_s=30))
+        asyncio.create_task(peer.call(11, pull_fields(live, "T", 1, 0, "*"), timeout_s=ANSWER_S))
         for peer in peers
     ]
     await live.until(lambda: len(live.broker.hold) == 4)
@@ -154,7 +154,7 @@ def pop_fields(live: Any, **changes: object) -> dict[str, str]:
 
 async def pop(live: Any, peer: Any, code: int = 200050, **changes: object) -> RemotingCommand:
     response: RemotingCommand = await peer.call(
-        code, pop_fields(live, **changes), timeout_s=WAIT_MS / 1000
+        code, pop_fields(live, **changes), timeout_s=ANSWER_S
     )
     return response
 

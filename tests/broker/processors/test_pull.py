@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ async def held(live: Any, topic: str, offset: int, **more: str) -> asyncio.Futur
     fields = {"sysFlag": "6", "suspendTimeoutMillis": "15000", **more}
     channel = await live.peer.channel()
     request = RemotingCommand(code=11, ext_fields=live.peer.pull_fields(topic, offset, **fields))
-    future = channel.invoke_nowait(request, 20.0)
+    future = channel.invoke_nowait(request, 100.0)
     await live.until(lambda: len(live.broker.hold) == before + 1)
     result: asyncio.Future[RemotingCommand] = future
     return result
@@ -151,10 +150,8 @@ async def test_a_pull_commits_once(live: Any) -> None:
 async def test_an_arrival_wakes_a_held_pull_at_once(live: Any) -> None:
     await live.peer.send("T")
     waits = await held(live, "T", 1)
-    started = time.perf_counter()
     await live.peer.send("T", b"new")
-    response = await waits
-    assert time.perf_counter() - started < 1.0
+    response = await waits  # the end of the hold would not come: the clock stands still
     assert bodies(response) == [b"new"]
     assert len(live.broker.hold) == 0
 
@@ -243,7 +240,7 @@ async def test_a_closed_connection_is_no_longer_held_for(live: Any) -> None:
         code=11,
         ext_fields=other.pull_fields("T", 1, sysFlag="6", suspendTimeoutMillis="15000"),
     )
-    future = channel.invoke_nowait(request, 20.0)
+    future = channel.invoke_nowait(request, 100.0)
     await live.until(lambda: len(live.broker.hold) == 1)
     await other.client.aclose()
     await live.until(lambda: len(live.broker.hold) == 0)
