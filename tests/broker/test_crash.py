@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from oberth.remoting.command import RemotingCommand
 
 pytestmark = pytest.mark.crash
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0
 SETTINGS = (
     "mappedFileSizeCommitLog=4194304",
     "mappedFileSizeConsumeQueue=60000",
@@ -69,6 +70,12 @@ class Process:
                 assert await self.process.wait() == 0
 
 
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(READY_TIMEOUT_S):
+        while not done():  # noqa: ASYNC110 - what another process does has no event
+            await asyncio.sleep(0.02)
+
+
 def send_fields(topic: str, queue_id: int, properties: dict[str, str], flag: str) -> dict[str, str]:
     return {
         "a": "PG", "b": topic, "c": "TBW102", "d": "2", "e": str(queue_id), "f": flag,
@@ -89,7 +96,7 @@ class Ledger:
         return await self.client.invoke(
             self.address,
             RemotingCommand(code=code, ext_fields=fields, body=body, version=479),
-            10.0,
+            READY_TIMEOUT_S,
         )
 
     async def send(
@@ -146,10 +153,10 @@ async def test_sends(tmp_path: Path, flush: str) -> None:
         ledger = Ledger(client, process.address)
         await ledger.send("T", 0, b"first")
         sending = asyncio.create_task(traffic(ledger, 1_000_000))
-        await asyncio.sleep(0.7)
+        await until(lambda: sum(map(len, ledger.acknowledged.values())) > 50)
+        await asyncio.sleep(0.5)  # some more, and killed wherever it is then
         await process.kill()
         await sending
-    assert sum(map(len, ledger.acknowledged.values())) > 50
     await process.start()
     try:
         async with RemotingClient() as client:
@@ -181,7 +188,7 @@ async def test_delayed_messages(tmp_path: Path) -> None:
         async with RemotingClient() as client:
             ledger.client, ledger.address = client, process.address
             bodies: set[bytes] = set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(READY_TIMEOUT_S):
                 while len(bodies) < 100:
                     bodies = {message.body for message in await ledger.read("T", 0)}
                     await asyncio.sleep(0.05)
@@ -220,10 +227,10 @@ async def test_transactions(tmp_path: Path) -> None:
                 await asyncio.gather(*(lane(number) for number in range(5)))
 
         running = asyncio.create_task(lanes())
-        await asyncio.sleep(1.0)
+        await until(lambda: len(committed) > 20)
+        await asyncio.sleep(0.5)
         await process.kill()
         await running
-    assert len(committed) > 20
     await process.start()
     try:
         async with RemotingClient() as client:
@@ -247,9 +254,7 @@ async def test_offsets(tmp_path: Path) -> None:
         key = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
         await ledger.call(15, {**key, "commitOffset": "20"})
         path = process.store / "config" / "consumerOffset.json"
-        async with asyncio.timeout(20):
-            while not path.exists() or b"0:20" not in path.read_bytes():  # noqa: ASYNC110 - a file
-                await asyncio.sleep(0.02)
+        await until(lambda: path.exists() and b"0:20" in path.read_bytes())
         await ledger.call(15, {**key, "commitOffset": "30"})
         await process.kill()
     await process.start()
