@@ -26,12 +26,15 @@ from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand
 from oberth.store.messages import PutMessageResult, PutMessageStatus
 from oberth.testing.embedded_broker import EmbeddedBroker
+from oberth.testing.virtual_clock import VirtualClock
 
 POP, ACK, PEEK, CHANGE, NOTIFY, POLLING, BATCH = (
     200050, 200051, 200052, 200053, 200054, 200055, 200151,
 )  # fmt: skip
 GROUP = "G"
 TOPIC = "T"
+BOUND_S = 100.0
+"""For what must happen: only a test that hangs takes so long."""
 
 
 class Popped:
@@ -56,7 +59,7 @@ class Peer:
     async def call(self, code: int, fields: dict[str, object], body: bytes = b"") -> Any:
         request = RemotingCommand(code=code, body=body)
         request.ext_fields = {name: str(value) for name, value in fields.items()}
-        return await self.client.invoke(self.mq.address, request, timeout_s=20.0)
+        return await self.client.invoke(self.mq.address, request, timeout_s=BOUND_S)
 
     async def send(self, body: bytes, queue_id: int = 0, properties: str = "") -> None:
         fields: dict[str, object] = {
@@ -112,6 +115,10 @@ class Peer:
         )  # fmt: skip
         return int(response.code)
 
+    async def someone_waits(self) -> None:
+        """Until the broker holds a pop."""
+        await self.mq.wait_until(lambda: len(self.mq.broker.pop.polling) == 1, BOUND_S)
+
     async def later(self, seconds: float) -> None:
         """Sets the clock forward and lets the broker catch up: timer, revive, dispatch."""
         self.mq.clock.advance(seconds=seconds)
@@ -131,7 +138,8 @@ async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
     settings = {"popFromRetryProbability": "50"}
     if request.param == "buffer":
         settings["enablePopBufferMerge"] = "true"
-    async with EmbeddedBroker(settings) as mq, RemotingClient() as client:
+    clock = VirtualClock(frozen=True)
+    async with EmbeddedBroker(settings, clock=clock) as mq, RemotingClient() as client:
         yield Peer(mq, client)
 
 
@@ -252,20 +260,20 @@ async def test_a_pop_waits_for_a_message(peer: Peer) -> None:
     await peer.send(b"first")
     await peer.pop_all()
     waiting = asyncio.ensure_future(peer.pop(pollTime=15_000))
-    await asyncio.sleep(0.1)
+    await peer.someone_waits()
     fields: dict[str, object] = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": -1}
     assert (await peer.call(POLLING, fields)).fields["pollingNum"] == "1"
     await peer.send(b"second")
-    assert bodies(await asyncio.wait_for(waiting, 5)) == [b"second"]
+    assert bodies(await asyncio.wait_for(waiting, BOUND_S)) == [b"second"]
 
 
 async def test_waiting_ends_with_210_and_all_fields(peer: Peer) -> None:
     await peer.send(b"x")
     await peer.pop_all()
     waiting = asyncio.ensure_future(peer.call(POP, peer.pop_fields(pollTime=15_000)))
-    await asyncio.sleep(0.1)
+    await peer.someone_waits()
     peer.mq.clock.advance(seconds=15)
-    response = await asyncio.wait_for(waiting, 5)
+    response = await asyncio.wait_for(waiting, BOUND_S)
     assert response.code == ResponseCode.POLLING_TIMEOUT
     assert response.fields["restNum"] == "0"
 
@@ -274,12 +282,12 @@ async def test_waiting_by_tag_ignores_others(peer: Peer) -> None:
     await peer.send(b"x")
     await peer.pop_all()
     waiting = asyncio.ensure_future(peer.pop(pollTime=15_000, exp="A"))
-    await asyncio.sleep(0.1)
+    await peer.someone_waits()
     await peer.send(b"b", properties="TAGS\x01B\x02")
     await asyncio.sleep(0.1)
     assert not waiting.done()
     await peer.send(b"a", properties="TAGS\x01A\x02")
-    assert bodies(await asyncio.wait_for(waiting, 5)) == [b"a"]
+    assert bodies(await asyncio.wait_for(waiting, BOUND_S)) == [b"a"]
 
 
 async def test_notification_and_peek_hand_nothing_out(peer: Peer) -> None:
@@ -298,9 +306,9 @@ async def test_notification_and_peek_hand_nothing_out(peer: Peer) -> None:
     waiting = asyncio.ensure_future(
         peer.call(NOTIFY, {**fields, "pollTime": 15_000, "bornTime": peer.mq.clock()})
     )
-    await asyncio.sleep(0.1)
+    await peer.mq.wait_until(lambda: len(peer.mq.broker.pop.notifying) == 1, BOUND_S)
     await peer.send(b"y")
-    assert (await asyncio.wait_for(waiting, 5)).fields["hasMsg"] == "true"
+    assert (await asyncio.wait_for(waiting, BOUND_S)).fields["hasMsg"] == "true"
 
 
 async def test_ordered_pops_block_until_all_is_acknowledged(peer: Peer) -> None:
@@ -316,9 +324,9 @@ async def test_ordered_pops_block_until_all_is_acknowledged(peer: Peer) -> None:
     assert await peer.ack(first[1]) == 0
     assert await peer.pop(**order) == []
     waiting = asyncio.ensure_future(peer.pop(**order, pollTime=15_000))
-    await asyncio.sleep(0.05)
+    await peer.someone_waits()
     assert await peer.ack(first[0]) == 0
-    second = await asyncio.wait_for(waiting, 5)
+    second = await asyncio.wait_for(waiting, BOUND_S)
     assert bodies(second) == [b"2", b"3"]
     # Its invisible time ends: the same messages again, and nobody else's before.
     peer.mq.clock.advance(seconds=31)
