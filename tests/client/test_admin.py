@@ -71,7 +71,7 @@ async def test_groups_progress_and_reset(mq: EmbeddedBroker) -> None:
             assert len(seen) == 21
             assert await admin.topic_consumed_by("T") == ["g"]
             await admin.reset_offsets("g", "T", 0)
-            await mq.wait_until(lambda: len(seen) == 41, 10)
+            await mq.wait_until(lambda: len(seen) == 41, 100)
         queue = (await admin.topic_queues("T"))[0]
         await admin.update_consume_offset("g", queue, 2)
         assert await admin.consumer_offset("g", queue) == 2

@@ -245,7 +245,7 @@ async def test_a_message_that_cannot_be_given_back_goes_to_the_retry_topic(
     ):
         await mq.wait_until(lambda: len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1)
         mq.clock.advance(minutes=1)
-        message = await asyncio.wait_for(again, 5)
+        message = await asyncio.wait_for(again, 100)
     assert (message.topic, message.reconsume_times) == ("T", 1)
 
 
@@ -463,7 +463,7 @@ async def test_kill_and_recover_under_a_consumer(mq: EmbeddedBroker) -> None:
         await mq.kill()
         await mq.recover()
         await fill(mq, "T", [b"2"])
-        await mq.wait_until(lambda: b"2" in seen.bodies, 10)
+        await mq.wait_until(lambda: b"2" in seen.bodies, 100)
 
 
 async def test_a_second_listener_or_a_wrong_number_is_refused() -> None:

@@ -32,7 +32,7 @@ async def test_replies_find_their_requests(mq: EmbeddedBroker) -> None:
             Producer("asks", namesrv_addr=mq.namesrv_addr) as producer,
         ):  # fmt: skip
             replies = await asyncio.gather(
-                *(producer.request(Message("Ask", b"%d" % n), 5000) for n in range(10))
+                *(producer.request(Message("Ask", b"%d" % n), 100_000) for n in range(10))
             )
     assert [reply.body for reply in replies] == [b"re: %d" % n for n in range(10)]
     assert replies[0].get_property("CORRELATION_ID")
@@ -40,8 +40,10 @@ async def test_replies_find_their_requests(mq: EmbeddedBroker) -> None:
 
 async def test_no_reply(mq: EmbeddedBroker) -> None:
     async with Producer("asks", namesrv_addr=mq.namesrv_addr) as producer:
+        # Its time begins when the request can go out at once.
+        await producer.fetch_publish_message_queues("Ask")
         with pytest.raises(RequestTimeoutError):
-            await producer.request(Message("Ask", b"x"), 100)
+            await producer.request(Message("Ask", b"x"), 1_000)
     (request,) = mq.messages("Ask")
     assert create_reply_message(request, b"y").topic == "DefaultCluster_REPLY_TOPIC"
     async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
