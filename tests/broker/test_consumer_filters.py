@@ -187,7 +187,7 @@ async def test_codes_over_the_wire() -> None:
                 code=code, body=b"" if body is None else json.dumps(body).encode()
             )
             request.ext_fields = {name: str(value) for name, value in fields.items()}
-            return await client.invoke(mq.address, request, timeout_s=5.0)
+            return await client.invoke(mq.address, request, timeout_s=100.0)
 
         def check(expression: str, kind: str = SQL92) -> dict[str, object]:
             data = {"topic": "T", "subString": expression, "expressionType": kind}
@@ -208,7 +208,7 @@ async def test_codes_over_the_wire() -> None:
             }  # fmt: skip
             request = RemotingCommand(code=RequestCode.SEND_MESSAGE_V2, body=b"%d" % number)
             request.ext_fields = {name: str(value) for name, value in fields.items()}
-            assert (await client.invoke(mq.address, request, timeout_s=5.0)).code == 0
+            assert (await client.invoke(mq.address, request, timeout_s=100.0)).code == 0
         good = await call(RequestCode.CHECK_CLIENT_CONFIG, {}, check("a > 3"))
         assert good.code == ResponseCode.SUCCESS
         bad = await call(RequestCode.CHECK_CLIENT_CONFIG, {}, check("a >"))

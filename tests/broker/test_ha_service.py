@@ -57,7 +57,7 @@ async def name_server() -> AsyncIterator[str]:
 
 async def until(condition: Callable[[], Any]) -> None:
     """Waits for what another task brings about; looked at once a turn of the loop."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110 - the store has no event for its growth
             await asyncio.sleep(0.01)
 

@@ -22,7 +22,7 @@ async def call(mq: EmbeddedBroker, code: int, fields: dict[str, object], body: b
     async with RemotingClient() as client:
         request = RemotingCommand(code=code, body=body)
         request.ext_fields = {name: str(value) for name, value in fields.items()}
-        return await client.invoke(mq.address, request, timeout_s=5.0)
+        return await client.invoke(mq.address, request, timeout_s=100.0)
 
 
 async def pull(mq: EmbeddedBroker, topic: str, offset: int = 0) -> Any:

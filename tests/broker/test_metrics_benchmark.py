@@ -14,7 +14,7 @@ def test_it_runs_small() -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -114,7 +114,7 @@ async def test_what_was_popped_and_comes_back(live: Any) -> None:
 
     (first,) = await pop()
     assert_kept(first)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         again: list[Any] = []
         while not again:
             await settle(live, 11_000)

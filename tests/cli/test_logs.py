@@ -196,7 +196,7 @@ def test_a_server_writes_nothing_but_objects(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert process.returncode == 2

@@ -122,7 +122,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert runner.invoke(oberth, [*words, "-n", namesrv]).exit_code == 0
     yield namesrv
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     process.stdout.close()
 
 
@@ -187,7 +187,7 @@ def test_a_screen_ends_with_the_terminal_as_it_was(cluster: str, ending: signal.
         process.send_signal(ending)
         while b"\x1b[?1049l" not in seen:
             seen += os.read(parent, 65536)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.wait()

@@ -49,7 +49,7 @@ class Up:
 
     def stop(self) -> str:
         self.process.send_signal(signal.SIGTERM)
-        _, talk = self.process.communicate(timeout=30)
+        _, talk = self.process.communicate(timeout=120)
         assert self.process.returncode == 0
         return talk
 

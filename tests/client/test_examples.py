@@ -21,7 +21,7 @@ def output_of(name: str) -> str:
         [sys.executable, str(EXAMPLES / name)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
         env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")},
     )

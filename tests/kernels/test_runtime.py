@@ -22,7 +22,7 @@ HEAVY = ("numba", "numpy", "llvmlite", "ctypes")
 def run(code: str) -> str:
     """Runs code in an interpreter of its own; what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

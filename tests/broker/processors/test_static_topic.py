@@ -168,7 +168,7 @@ async def test_route(cluster: Cluster) -> None:
     await cluster.move(1)
     async with RemotingClient() as client:
         request = RemotingCommand(code=105, ext_fields={"topic": T})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             while True:
                 response = await client.invoke(cluster.namesrv, request)
                 route = json.loads(response.body_bytes())
