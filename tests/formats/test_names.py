@@ -107,3 +107,13 @@ def test_light_queues() -> None:
     assert names.allows_lmq("T")
     for topic in (names.SCHEDULE_TOPIC, "%RETRY%G", "rmq_sys_wheel_timer"):
         assert not names.allows_lmq(topic)
+
+
+def test_names_of_lite_topics() -> None:
+    queue = names.lite_queue("Parent", "one")
+    assert queue == "%LMQ%$Parent$one"
+    assert names.is_lmq(queue)
+    assert names.is_stored_topic(queue)
+    assert names.split_lite_queue(queue) == ("Parent", "one")
+    for other in ("%LMQ%one", "%LMQ%$one", "%LMQ%$$one", "%LMQ%$Parent$", "%LMQ%$a$b$c", "T"):
+        assert names.split_lite_queue(other) is None

@@ -528,6 +528,20 @@ async def test_what_tools_are_told(peer: Peer) -> None:
     assert of_none["totalLagCount"] == of_none["earliestUnconsumedTimestamp"] == -1
 
 
+async def test_the_offset_of_a_time_in_a_lite_topic(peer: Peer) -> None:
+    await peer.subscribe("c1", "one")
+    for number in range(3):
+        await peer.send("one", b"%d" % number)
+        peer.mq.clock.advance(seconds=10)
+    asked: dict[str, object] = {
+        "topic": PARENT, "queueId": 0, "timestamp": peer.mq.clock() - 15_000, "liteTopic": "one",
+    }  # fmt: skip
+    assert (await peer.call(29, asked)).fields["offset"] == "2"
+    assert (await peer.call(29, {**asked, "liteTopic": "none"})).fields["offset"] == "0"
+    assert (await peer.call(29, {**asked, "queueId": 1})).fields["offset"] == "0"
+    assert (await peer.call(29, {**asked, "liteTopic": "../x"})).fields["offset"] == "0"
+
+
 async def test_a_full_turn_is_made_on_demand(peer: Peer) -> None:
     await peer.subscribe("c1", "one")
     await peer.send("one", b"x")

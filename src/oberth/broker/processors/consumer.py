@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.broker.processors.client import read_body
+from oberth.formats import names
 from oberth.formats.config_json import encode_config
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -177,8 +178,11 @@ class ConsumerManageProcessor:
         self._broker.dispatch_now()
         header = request.header(SearchOffsetRequestHeader)
         boundary = (header.boundary_type or "LOWER").upper()
+        topic = header.topic
+        if header.lite_topic:
+            topic = names.lite_queue(topic, header.lite_topic)
         offset = self._broker.store.offset_in_queue_by_time(
-            header.topic,
+            topic,
             header.queue_id,
             header.timestamp,
             "UPPER" if boundary == "UPPER" else "LOWER",
