@@ -1,12 +1,14 @@
-"""When appended messages are dispatched: at once, or with others where that is cheaper."""
+"""When appended messages are dispatched: together while nobody waits for them, else at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from tests.broker.conftest import MakeLive
 
-from oberth.broker.broker_controller import BULK_DISPATCH_BYTES, DISPATCH_S
+from oberth.broker.broker_controller import DISPATCH_S
 from oberth.store.messages import MessageExtBrokerInner
 
 
@@ -27,29 +29,25 @@ class Loop:
         self.asked.append(delay_s)
 
 
-async def test_few_go_at_once_and_many_wait_for_each_other(make_live: MakeLive) -> None:
+@pytest.mark.parametrize("who_waits", ["hold", "polling", "notifying"])
+async def test_messages_wait_for_each_other_while_nobody_waits_for_them(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch, who_waits: str
+) -> None:
     broker = (await make_live()).broker
-    real, loop = broker._loop, Loop()
-    message = MessageExtBrokerInner.of("T", bytes(200))
+    loop = Loop()
 
-    def append(count: int) -> None:
-        broker.store.append_messages([message] * count)
+    def append(after_s: float) -> float:
+        loop.now += after_s
+        broker.store.append_messages([MessageExtBrokerInner.of("T", bytes(200))])
         broker.dispatch_soon()
+        asked = loop.asked[-1]
         broker.dispatch_now()
+        return asked
 
-    broker._loop = loop  # type: ignore[assignment]
-    try:
-        for _ in range(40):  # one sender, who waits for each answer
-            append(1)
-            loop.now += 0.0002
-        assert loop.asked == [0.0] * 40
-        for _ in range(20):
-            append(BULK_DISPATCH_BYTES // 200)
-            loop.now += DISPATCH_S / 2
-        assert loop.asked[-1] == DISPATCH_S
-        loop.now += 1  # the first after a pause has nobody to wait for
-        append(1)
-        assert loop.asked[-1] == 0.0
-    finally:
-        broker._loop = real
-    assert broker.store.max_offset_in_queue("T", 0) == 41 + 20 * (BULK_DISPATCH_BYTES // 200)
+    with monkeypatch.context() as patch:
+        patch.setattr(broker, "_loop", loop)
+        assert [append(1), append(DISPATCH_S / 9), append(1)] == [0.0, DISPATCH_S, 0.0]
+        waiting: Any = broker.hold if who_waits == "hold" else getattr(broker.pop, who_waits)
+        patch.setattr(type(waiting), "__len__", lambda each: int(each is waiting))
+        assert append(DISPATCH_S / 9) == 0.0
+    assert broker.store.max_offset_in_queue("T", 0) == 4

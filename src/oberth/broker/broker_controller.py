@@ -116,9 +116,9 @@ SECOND_MS: Final = 1000
 EXPIRY_SCAN_MS: Final = 10_000
 """How often clients and locks are looked over for silence."""
 
-DISPATCH_S: Final = 0.002
-"""How long messages may wait to be dispatched with others, while nobody waits for them and so many
-come that the compiled kernels take them."""
+DISPATCH_S: Final = 0.005
+"""How long messages may wait to be dispatched with others, while nobody waits for them. Within it a
+single sender brings enough for the compiled kernels."""
 
 FOLLOW_S: Final = 0.003
 FOLLOW_MAX_S: Final = 0.05
@@ -355,10 +355,6 @@ class Broker:
         self._woken: list[HeldPull] = []
         self.dispatch_pending = False
         self._dispatched_at = 0.0
-        self._dispatch_gathers = False
-        # What was dispatched since when: whether waiting for more pays.
-        self._dispatched_bytes = 0
-        self._dispatch_counted_at = 0.0
         self._dispatch_waits = False
         # With dispatch=spark: the next look at the dispatcher's progress, and how soon it comes.
         self._follow_handle: asyncio.TimerHandle | None = None
@@ -779,10 +775,10 @@ class Broker:
     def dispatch_soon(self) -> None:
         """Make what was appended readable: in this turn of the loop, after the answers.
 
-        While nobody waits for messages and BULK_DISPATCH_BYTES of them come in DISPATCH_S, it may
-        take that much longer: a dispatch of many costs a quarter of that of a few. Fewer are
-        dispatched each behind its answer, when its sender is busy with that: a dozen at once would
-        hold up the next request. Who asks meanwhile calls `dispatch_now` first.
+        While nobody waits for messages and they come in quick succession, it may take DISPATCH_S
+        longer: a dispatch of many costs a quarter of that of a few, and one behind each answer
+        takes the processor from the sender that was just answered. Who asks meanwhile calls
+        `dispatch_now` first.
         """
         if self.dispatch_pending:
             return
@@ -790,13 +786,14 @@ class Broker:
         loop = self._loop
         assert loop is not None
         if (
-            self._dispatch_gathers
-            and not len(self.hold)
-            and loop.time() - self._dispatched_at <= DISPATCH_S
+            loop.time() - self._dispatched_at > DISPATCH_S
+            or len(self.hold)
+            or len(self.pop.polling)
+            or len(self.pop.notifying)
         ):
-            loop.call_later(DISPATCH_S, self._dispatch)
-        else:
             loop.call_soon(self._dispatch)
+        else:
+            loop.call_later(DISPATCH_S, self._dispatch)
 
     def dispatch_now(self) -> None:
         """Make what was appended readable before anything else is read."""
@@ -809,19 +806,12 @@ class Broker:
         self.dispatch_pending = False
         store = self.store
         assert self._loop is not None
-        now = self._dispatched_at = self._loop.time()
+        self._dispatched_at = self._loop.time()
         try:
             forward = store.dispatch_nowait()
         except (OberthError, OSError) as error:
             _LOG.error("dispatch failed, tried again: %s", error)
             forward = 0
-        self._dispatched_bytes += forward
-        since_s = now - self._dispatch_counted_at
-        if since_s >= DISPATCH_S:
-            in_time = self._dispatched_bytes * DISPATCH_S / since_s
-            self._dispatch_gathers = in_time >= BULK_DISPATCH_BYTES
-            self._dispatch_counted_at = now
-            self._dispatched_bytes = 0
         if self._follows:
             self._follow_soon(forward)
         if self._woken:
