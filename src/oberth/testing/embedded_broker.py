@@ -308,7 +308,7 @@ class EmbeddedBroker:
             )
 
     async def wait_until(
-        self, condition: Callable[[], bool], timeout_s: float = 5.0, what: str = "condition"
+        self, condition: Callable[[], bool], timeout_s: float = 30.0, what: str = "condition"
     ) -> None:
         """Wait until a condition holds.
 
@@ -321,7 +321,7 @@ class EmbeddedBroker:
                 raise AssertionError(f"{what} did not come within {timeout_s:g} s")
             await asyncio.sleep(WAIT_STEP_S)
 
-    async def wait_consumed(self, group: str, topic: str, timeout_s: float = 10.0) -> None:
+    async def wait_consumed(self, group: str, topic: str, timeout_s: float = 30.0) -> None:
         """Wait until a group has committed everything of a topic.
 
         Raises:
