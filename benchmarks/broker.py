@@ -52,6 +52,7 @@ def rows() -> dict[str, Row]:
         "sync-64": Row("SYNC_FLUSH, 64 threads, 1 KiB", "1/s", 1.2),
         "sync-1": Row("SYNC_FLUSH, one thread, 1 KiB", "1/s", 1.5),
         "idle-p99": Row("p99 of a send beside idle connections / alone", "ratio", None, True, 2.0),
+        "groups-first": Row("first commits of as many new groups as topics", "s", 1.0, True),
         "topics-p99": Row("p99 of a send with many topics / empty", "ratio", None, True, 2.0),
     }
 
@@ -172,6 +173,11 @@ class Run:
                 codes = wire.fill_queues(cluster.broker_addr, names, 4, int(time.time() * 1000))
                 if codes != {0: 4 * len(names)}:
                     sys.stderr.write(f"{self.kind}: answers while filling queues: {codes}\n")
+                began = time.monotonic()
+                codes = wire.commit_first_offsets(cluster.broker_addr, names)
+                add("groups-first", time.monotonic() - began)
+                if codes != {0: len(names)}:
+                    sys.stderr.write(f"{self.kind}: answers to first commits: {codes}\n")
             crowded = load("send", cluster.namesrv_addr, self.client, **common)["p99_us"]
         add(f"{group}-p99", crowded / alone)
 
@@ -189,7 +195,7 @@ def main(argv: list[str] | None = None) -> None:
     options.runs = options.runs or (1 if options.small else 3)
     options.sec = options.sec or (2 if options.small else 10)
     options.warm = options.warm or (1 if options.small else 3)
-    small = "start,send,async,consume,memory"
+    small = "start,send,async,consume,memory,topics"
     options.only = (options.only or (small if options.small else ",".join(GROUPS))).split(",")
     kinds = options.brokers.split(",")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 _SIZE = struct.Struct(">i")
 _IN_FLIGHT_MAX = 256
+_UPDATE_CONSUMER_OFFSET = 15
 _CREATE_TOPIC_LIST = 18
 _CREATE_TOPIC = 17
 _SEND_MESSAGE_V2 = 310
@@ -147,6 +148,21 @@ def fill_queues(address: str, names: Sequence[str], queues: int, now_ms: int) ->
         (_SEND_MESSAGE_V2, send_fields(name, queue, now_ms), b"x" * 128)
         for name in names
         for queue in range(queues)
+    )
+    wire.close()
+    return codes
+
+
+def commit_first_offsets(address: str, names: Sequence[str]) -> dict[int, int]:
+    """The first offset of as many new groups as there are topics, each in a topic of its own."""
+    wire = Wire(address, timeout_s=300)
+    codes = wire.call_many(
+        (
+            _UPDATE_CONSUMER_OFFSET,
+            {"consumerGroup": f"group-{name}", "topic": name, "queueId": "0", "commitOffset": "1"},
+            b"",
+        )
+        for name in names
     )
     wire.close()
     return codes
