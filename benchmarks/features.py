@@ -37,6 +37,7 @@ CONF = {
 GROUPS = ("sql", "trans", "timer", "pop")
 _PRECISION_MS = 1000
 _QUEUES = 4
+_START_TIMEOUT_S = 600
 
 
 def rows() -> dict[str, Row]:
@@ -77,7 +78,8 @@ class Run:
         """Every wanted row; add(key, figure)."""
         cluster = make(self.kind, self.directory / "cluster", **CONF)
         try:
-            cluster.start()
+            for node in cluster.nodes:
+                node.start(_START_TIMEOUT_S)
             wire.create_topics(cluster.broker_addr, self.wanted, _QUEUES)
             for group in self.wanted:
                 getattr(self, f"_{group}")(cluster, add)
