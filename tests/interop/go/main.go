@@ -27,6 +27,7 @@ var (
 	timeout  = flag.Duration("timeout", 90*time.Second, "of each scenario")
 	parallel = flag.Int("parallel", 4, "scenarios at a time")
 	asLedger = flag.Bool("ledger", false, "every kind of traffic until a line on stdin, then a ledger")
+	asSide   = flag.String("exchange", "", "send or consume: one side of an exchange, see exchange.go")
 	serial   int64
 )
 
@@ -719,6 +720,9 @@ func main() {
 	}
 	if *asLedger {
 		runLedger()
+	}
+	if *asSide != "" {
+		exchange(*asSide, flag.Args())
 	}
 	wanted := map[string]bool{}
 	for _, name := range flag.Args() {
