@@ -103,15 +103,41 @@ class UniqueKeys:
         return made
 
 
+_TEXTS = frozenset(
+    ("topic", "value", "body", "key", "tags", "uniqueKey", "shardingKey", "storedBody",
+     "storedProperties")
+)  # fmt: skip
+
+
 def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Raises for columns that a sink does not know, before anything is run.
 
     Raises:
-        OptionError: an unknown column, or none that holds bodies or topics.
+        OptionError: an unknown column, none that holds bodies or topics, or a number where text is.
     """
     from oberth.spark.encode import RecordEncoder
 
     RecordEncoder(schema.fieldNames(), options)
+    check_texts(schema)
+
+
+def check_texts(schema: StructType) -> None:
+    """Raises for columns of messages' texts and bytes that hold something else.
+
+    Raises:
+        OptionError: one is neither text nor bytes.
+    """
+    from pyspark.sql.types import BinaryType, CharType, NullType, StringType, VarcharType
+
+    for field in schema.fields:
+        kind = field.dataType
+        if field.name in _TEXTS and not isinstance(
+            kind, BinaryType | CharType | NullType | StringType | VarcharType
+        ):
+            raise OptionError(
+                f"column {field.name} is {kind.simpleString()}; wanted is text or bytes: "
+                f"cast({field.name} as string)"
+            )
 
 
 class RocketMQWriter(DataSourceArrowWriter):
@@ -156,6 +182,7 @@ class RocketMQLiveWriter(DataSourceArrowWriter):
         if overwrite:
             raise OptionError("mode overwrite: topics are only appended to")
         live_columns(schema.fieldNames(), options)
+        check_texts(schema)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SentMessage:
@@ -184,6 +211,7 @@ class RocketMQLiveStreamWriter(DataSourceStreamArrowWriter):
         from oberth.spark.live_sink import live_columns
 
         live_columns(schema.fieldNames(), options)
+        check_texts(schema)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SentMessage:
