@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import mmap
+import os
 import shutil
 import statistics
 import subprocess
@@ -25,6 +27,7 @@ from typing import Any
 
 from benchmarks.peers.load import store_bench
 from benchmarks.report import Row, emit
+from benchmarks.spark.cost_model import tree_cpu_s
 from benchmarks.spark.kafka import connector_jars, kafka_node
 from benchmarks.spark.stores import TOPIC, build, touch
 from benchmarks.store_vs_apache import drop_derived
@@ -37,6 +40,8 @@ EXPORT_BARS = {128: 1.8, 1024: 2.0}
 _UNIT_SIZE = 20
 _TIMEOUT_S = 900
 _POLL_S = 0.001
+_SCALE_RANGE = 32 << 20
+"""The same tasks for every number of cores, several for each."""
 
 
 def _timed(action: Callable[..., Any], *arguments: Any) -> float:
@@ -276,47 +281,59 @@ def _session(master: str, jars: list[Path], *, quick: bool) -> Any:
 
 
 def _scale(base: Path, args: argparse.Namespace) -> list[Row]:
-    """The same log with one, two, … tasks at a time; each in a process of its own."""
+    """The same log with one, two, … tasks at a time; each session in a process of its own.
+
+    The rate is the clock's; the CPU says how much work it was, whatever else the machine did.
+    """
     size = 1024
     root = base / "scale"
     log_bytes = build(root, args.mb * 1_000_000 // size, size, seed=3)
     touch(root)
     rows = []
     for count in map(int, args.masters.split(",")):
-        for what in ("dispatch", "verify"):
-            row = Row(f"{what}, {size} B, local[{count}]", "MB/s")
-            for turn in range(args.runs):
-                command = [
-                    sys.executable, "-m", "benchmarks.spark.pipelines", "--one", what,
-                    "--root", str(root), "--master", f"local[{count}]",
-                    "--dir", str(base / f"scale-{turn}"),
-                ]  # fmt: skip
-                done = subprocess.run(
-                    command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
+        found: dict[str, tuple[Row, Row]] = {}
+        for turn in range(args.runs):
+            command = [
+                sys.executable, "-m", "benchmarks.spark.pipelines", "--one",
+                "--root", str(root), "--master", f"local[{count}]",
+                "--dir", str(base / f"scale-{turn}"),
+            ]  # fmt: skip
+            done = subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
+            )
+            for what, (seconds, cpu) in json.loads(done.stdout.splitlines()[-1]).items():
+                name = f"{what}, {size} B, local[{count}]"
+                rate, work = found.setdefault(
+                    what,
+                    (Row(name, "MB/s"), Row(f"{name}, CPU", "s/GB", lower_is_better=True)),
                 )
-                row.add(OURS, log_bytes / float(done.stdout.split()[-1]) / 1e6)
-            rows.append(row)
+                rate.add(OURS, log_bytes / seconds / 1e6)
+                work.add(OURS, cpu / log_bytes * 1e9)
+        rows += [row for pair in found.values() for row in pair]
     return rows
 
 
 def _one(args: argparse.Namespace) -> None:
-    """Prints the seconds of a second, warm run of one pipeline."""
+    """Prints seconds and CPU of a third, warm run of each pipeline."""
     from oberth.spark.pipelines.dispatch import dispatch
     from oberth.spark.pipelines.tasks import OnSpark
     from oberth.spark.pipelines.verify import verify
 
     spark = _session(args.master, [], quick=False)
     tasks = OnSpark(spark)
-    seconds = 0.0
-    for turn in range(2):
-        if args.one == "verify":
-            seconds = _timed(verify, tasks, args.root)
-            continue
-        into = f"{args.dir}-{turn}"
-        seconds = _timed(dispatch, tasks, args.root, into)
-        shutil.rmtree(into)
+    found = {}
+    for what in ("dispatch", "verify"):
+        for turn in range(3):
+            into = f"{args.dir}-{turn}"
+            used, begun = tree_cpu_s(os.getpid()), time.monotonic()
+            if what == "verify":
+                verify(tasks, args.root, range_size=_SCALE_RANGE)
+            else:
+                dispatch(tasks, args.root, into, range_size=_SCALE_RANGE)
+            found[what] = (time.monotonic() - begun, tree_cpu_s(os.getpid()) - used)
+            shutil.rmtree(into, ignore_errors=True)
     spark.stop()
-    print(seconds)
+    print(json.dumps(found))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -334,7 +351,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--no-apache", action="store_true")
     parser.add_argument("--no-kafka", action="store_true")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--one", choices=("dispatch", "verify"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--root", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.one:

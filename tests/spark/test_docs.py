@@ -1,18 +1,28 @@
-"""Every option and column is in docs/spark.md, and its examples run."""
+"""Every option, column and command's option is in docs/spark.md; what the page names is there.
+
+Examples run; Python in the page compiles, commands in it parse.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 
 pytest.importorskip("pyspark")
 
+from oberth.cli.spark import spark as spark_commands
 from oberth.spark import options, schemas
+from oberth.spark.live_sink import RECEIPTS
+from oberth.spark.pipelines import dead_letters, dispatch_stream, salvage, stats, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +39,111 @@ def test_every_option_is_documented(name: str) -> None:
 @pytest.mark.parametrize("name", [*schemas.ALL_COLUMNS, "delayLevel"])
 def test_every_column_is_documented(name: str) -> None:
     assert f"`{name}`" in PAGE
+
+
+def _ddl(text: str) -> list[str]:
+    return [column.strip().partition(" ")[0] for column in text.split(",")]
+
+
+#: What comes out of pipelines.
+FOUND = {
+    "findings": _ddl(verify.FINDINGS_DDL),
+    "losses": _ddl(salvage.LOSSES_DDL),
+    "statistics": stats.TABLES,
+    "steps": _ddl(dispatch_stream.SCHEMA),
+    "receipts": list(dead_letters.Receipt("", "", "").to_json()),
+    "sent": RECEIPTS.names,
+}
+
+
+@pytest.mark.parametrize(
+    ("of", "name"), [(of, name) for of, names in FOUND.items() for name in names]
+)
+def test_every_column_of_a_pipeline_is_documented(of: str, name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+def _commands() -> dict[str, click.Command]:
+    context = click.Context(spark_commands)
+    names = spark_commands.list_commands(context)
+    found = {name: spark_commands.get_command(context, name) for name in names}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+COMMANDS = _commands()
+OPTIONS = sorted(
+    {
+        option.opts[-1]
+        for command in COMMANDS.values()
+        for option in command.params
+        if isinstance(option, click.Option)
+    }
+    # As in every command on a store.
+    - {"--config", "--set"}
+)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_of_a_command_is_documented(name: str) -> None:
+    assert re.search(rf"{name}(?![\w-])", PAGE)
+
+
+CALLS = [line.strip() for line in PAGE.splitlines() if line.startswith("    oberth spark ")]
+
+
+@pytest.mark.parametrize("line", CALLS)
+def test_a_command_of_the_page_parses(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    command = COMMANDS[words[2]]
+    context = click.Context(command)
+    command.make_parser(context).parse_args(words[3:])
+
+
+def test_there_are_commands_in_the_page() -> None:
+    assert len(CALLS) > 2
+
+
+def test_python_of_the_page_compiles() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) > 3
+    for block in blocks:
+        compile(block, "docs/spark.md", "exec")
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(oberth\.spark[\w.]*)`", PAGE))))
+def test_a_name_of_the_page_exists(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    assert (
+        importlib.util.find_spec(name)
+        if _is_module(name)
+        else hasattr(importlib.import_module(module), attribute)
+    )
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_links_of_the_page_lead_somewhere() -> None:
+    titles = re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    for target in re.findall(r"\]\(([^)]*)\)", PAGE):
+        if target.startswith("#"):
+            assert target[1:] in anchors
+        elif "://" not in target:
+            assert (ROOT / "docs" / target).exists(), target
+
+
+def test_the_cost_of_terabytes_follows_from_the_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    model = importlib.import_module("benchmarks.spark.cost_model")
+    lines = [*model.constants_table(), *model.estimates_table()]
+    assert len(lines) > 10
+    for line in lines:
+        assert line in PAGE
 
 
 def _example(name: str) -> Any:
