@@ -94,7 +94,7 @@ async def main() -> None:
             mq.advance(seconds=3)
             return len(paid) == 3 and len(mq.dead_letters("payments")) == 1
 
-        await mq.wait_until(settled, timeout_s=20, what="all orders settled")
+        await mq.wait_until(settled, timeout_s=100, what="all orders settled")
         (dead,) = mq.dead_letters("payments")
         print(f"dead letter: {dead.keys} {dead.body.decode()}")
         print(f"paid {sorted(paid)}")
