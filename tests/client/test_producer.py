@@ -256,6 +256,22 @@ async def test_senders_go_on_together(mq: EmbeddedBroker) -> None:
         await asyncio.gather(*waiting)
 
 
+async def test_senders_that_wait_for_bytes_go_on_one_by_one(mq: EmbeddedBroker) -> None:
+    async with Producer(
+        "g", namesrv_addr=mq.namesrv_addr, back_pressure_for_async_send_bytes=100
+    ) as producer:
+        producer._in_flight, producer._in_flight_bytes = 10, 100
+        waiting = [asyncio.ensure_future(producer._wait_room(10, 60)) for _ in range(3)]
+        await asyncio.sleep(0)
+        producer._give_room(10)
+        assert len(producer._room_waiters) == 2
+        await waiting[0]
+        assert not any(each.done() for each in waiting[1:])
+        producer._in_flight = producer._in_flight_bytes = 0
+        producer._wake_senders(2)
+        await asyncio.gather(*waiting)
+
+
 async def test_a_sender_whose_time_is_over_takes_the_room_there_is(mq: EmbeddedBroker) -> None:
     async with Producer(
         "g", namesrv_addr=mq.namesrv_addr, back_pressure_for_async_send_num=64

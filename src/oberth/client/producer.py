@@ -948,7 +948,10 @@ class Producer:
             # one message and one write; a few answers later the same wake-up pays for them all.
             allowed = self.back_pressure_for_async_send_num
             room = allowed - self._in_flight
-            if room >= min(allowed // 16, ROOM_WANTED_MAX):
+            if self._in_flight_bytes * 2 > self.back_pressure_for_async_send_bytes:
+                # Bytes are what is short: one body's room is for one sender, not for all.
+                self._wake_senders(1)
+            elif room >= min(allowed // 16, ROOM_WANTED_MAX):
                 self._wake_senders(room)
 
     def _wake_senders(self, count: int) -> None:
