@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from oberth.cli.store_options import config_option, json_option, set_option
+from oberth.errors import SparkUnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ master_option = click.option(
     metavar="URL",
     default="local[*]",
     show_default=True,
-    help="Where Spark runs: local[N], spark://host:port, yarn, k8s://….",
+    help="Where Spark runs: local[N], spark://host:port, yarn, k8s://…, or sc://host:port.",
 )
 conf_option = click.option(
     "--conf",
@@ -138,12 +139,13 @@ def session(
     """A session for the length of a command; one that is there already is used and left alone.
 
     Raises:
-        SparkUnavailableError: no Java, or no pyspark.
+        SparkUnavailableError: no Java, or no pyspark, or not what a Connect client needs.
     """
-    from oberth.spark.runtime import build_session, prepare_environment
+    from oberth.spark.runtime import build_session, is_connect, prepare_environment
 
     settings = {**(more or {}), **parse_confs(confs)}
-    prepare_environment()
+    if not is_connect(master):
+        prepare_environment()
     from pyspark.sql import SparkSession
 
     present = SparkSession.getActiveSession()
@@ -161,9 +163,16 @@ def session(
 
 @contextmanager
 def spark_tasks(master: str, confs: tuple[str, ...], *, app_name: str) -> Iterator[OnSpark]:
-    """What pipelines run on, for the length of a command."""
-    from oberth.spark.pipelines.tasks import OnSpark
+    """What pipelines run on, for the length of a command.
 
+    Raises:
+        SparkUnavailableError: no Java, or no pyspark, or the master is a Spark Connect server.
+    """
+    from oberth.spark.pipelines.tasks import NOT_WITH_CONNECT, OnSpark
+    from oberth.spark.runtime import is_connect
+
+    if is_connect(master):
+        raise SparkUnavailableError(f"{master}: {NOT_WITH_CONNECT}")
     with session(master, confs, app_name=app_name) as started:
         yield OnSpark(started)
 

@@ -75,6 +75,14 @@ LOCAL_DEFAULTS: Mapping[str, str] = {
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+#: What a Spark Connect client imports, and the packages that have it.
+_CONNECT_MODULES = {
+    "grpc": "grpcio",
+    "grpc_status": "grpcio-status",
+    "google.rpc": "googleapis-common-protos",
+    "pandas": "pandas",
+}
+
 #: What readers run in every worker.
 KERNELS = ("scan", "find", "property_maps", "hosts", "message_ids")
 
@@ -275,6 +283,11 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def is_connect(master: str) -> bool:
+    """Whether a master is the address of a Spark Connect server."""
+    return master.startswith("sc://")
+
+
 def session_config(
     master: str = DEFAULT_MASTER,
     config: Mapping[str, str] | None = None,
@@ -315,14 +328,17 @@ def build_session(
     """Starts a Spark session (or gives the one there is) in which ``format("rocketmq")`` works.
 
     Args:
-        master: Spark's master URL; executors elsewhere need this package installed.
+        master: Spark's master URL; executors elsewhere need this package installed. ``sc://host``
+            is a Spark Connect server, which needs it too; nothing is started here then.
         app_name: what the session is called in Spark's UI and logs.
-        config: settings that win over the defaults.
+        config: settings that win over the defaults; a Connect server takes those of SQL only.
         quick: a JVM that starts fast rather than runs fast: for tests and small stores.
 
     Raises:
-        SparkUnavailableError: no Java, or no pyspark.
+        SparkUnavailableError: no Java, or no pyspark, or not what a Connect client needs.
     """
+    if is_connect(master):
+        return _connect(master, config or {})
     prepare_environment()
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -332,6 +348,30 @@ def build_session(
     for name, value in session_config(master, config, quick=quick).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _connect(address: str, config: Mapping[str, str]) -> SparkSession:
+    """A session on a Spark Connect server; no Java runs here."""
+    missing = [package for module, package in _CONNECT_MODULES.items() if not _can_import(module)]
+    if missing:
+        raise SparkUnavailableError(
+            f"{address}: Spark Connect needs {', '.join(missing)}: `pip install 'pyspark[connect]'`"
+        )
+    from pyspark.sql import SparkSession
+
+    # What is not SQL's was decided when the server started.
+    defaults = {n: v for n, v in SESSION_DEFAULTS.items() if n.startswith("spark.sql.")}
+    builder = SparkSession.builder.remote(address)
+    for name, value in {**defaults, **config}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _can_import(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
 
 
 def warm_up_kernels() -> bool:

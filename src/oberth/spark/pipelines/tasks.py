@@ -20,6 +20,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Done = Callable[[int, int], None]
 
+NOT_WITH_CONNECT = (
+    "this pipeline runs Python tasks, which Spark Connect has no way to start: use a classic "
+    "session (--master local[*], spark://…, yarn, k8s://…). format('rocketmq'), sql, stats, dlq "
+    "and redrive work with Spark Connect."
+)
 _PROGRESS_INTERVAL_S = 0.1
 
 
@@ -85,10 +90,7 @@ class OnSpark:
         from pyspark.sql import SparkSession as Classic
 
         if not isinstance(session, Classic):
-            raise SparkUnavailableError(
-                "pipelines run Python tasks, which Spark Connect has no way to start: use a "
-                "classic session (--master). format('rocketmq') works with Spark Connect."
-            )
+            raise SparkUnavailableError(NOT_WITH_CONNECT)
         self._context = session.sparkContext
 
     @property
