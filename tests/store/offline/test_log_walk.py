@@ -50,7 +50,7 @@ def bodies(root: Path) -> list[bytes]:
 
 def scanned(root: Path) -> tuple[int, int]:
     """Records and end of the log, as verify and rebuild see it."""
-    records = 0
+    records = end = 0
     with StoreReader(root) as reader:
         for part in ColumnReader(reader.log, ("store_timestamp",)):
             if isinstance(part, Rows):
