@@ -48,8 +48,9 @@ LARGE_TABLE: Final = 500
 RETRY_S: Final = 1.0
 """Seconds until the next attempt while no name server has ever answered."""
 
-ANNOUNCE_WAIT_S: Final = 3.0
-"""Seconds that the answer to who makes a topic waits for the name servers at most."""
+ANNOUNCE_WAIT_S: Final = 2.0
+"""Seconds that the answer to who makes a topic waits for the name servers at most; requesters give
+up after three."""
 
 
 class Registration:
