@@ -120,7 +120,7 @@ def main(argv: list[str] | None = None) -> None:
         from oberth.spark.runtime import build_session, warm_up_kernels
 
         warm_up_kernels()
-        config = {"spark.driver.memory": "4g"}
+        config = {"spark.driver.memory": "4g", "spark.sql.python.filterPushdown.enabled": "true"}
         if jars:
             config["spark.jars"] = ",".join(map(str, jars))
         from pyspark.sql import SparkSession

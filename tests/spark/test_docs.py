@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import json
 import re
+import runpy
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,41 @@ def _example(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.spark
+def test_the_ten_minutes_run_as_written(
+    spark: SparkSession, growing_store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(12):
+        tag = "paid" if number % 3 else "open"
+        growing_store.append("orders", number % 4, b"body %d" % number, tags=tag, keys=f"k{number}")
+    section = PAGE.partition("## Ten minutes")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```(python|sql)\n(.*?)```", section, re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["python", "sql", "python", "python"]
+    places = {
+        "/data/broker-a/store": growing_store.root,
+        "/data/new-store": tmp_path / "new-store",
+        "/lake/": f"{tmp_path}/lake-",
+    }
+    known: dict[str, Any] = {
+        "frame": spark.createDataFrame([(1, "a"), (2, "b")], "id int, name string")
+    }
+    for kind, text in blocks:
+        for place, here in places.items():
+            text = text.replace(place, str(here))
+        if kind == "python":
+            script = tmp_path / "block.py"
+            script.write_text(text)
+            known = runpy.run_path(str(script), init_globals=known)
+        else:
+            rows = [spark.sql(each).collect() for each in text.split(";") if each.strip()]
+            assert {row["tags"]: row["count(1)"] for row in rows[-1]} == {"paid": 8, "open": 4}
+    assert capsys.readouterr().out.count("body ") == 8
+    known["query"].awaitTermination()
+    assert spark.read.parquet(f"{tmp_path}/lake-orders").count() == 12
+    new = spark.read.format("rocketmq").load(str(tmp_path / "new-store"))
+    assert sorted(json.loads(row.value)["name"] for row in new.collect()) == ["a", "b"]
 
 
 @pytest.mark.spark

@@ -30,6 +30,16 @@ def test_the_source_is_found_by_its_name(
     )
 
 
+def test_a_frame_that_was_filtered_is_whole_when_it_is_used_again(
+    spark: SparkSession, growing_store: Any
+) -> None:
+    for number in range(40):
+        growing_store.append("A", number % 4, b"%d" % number)
+    frame = spark.read.format("rocketmq").load(str(growing_store.root))
+    assert frame.where("partition = 1").count() == 10
+    assert frame.count() == 40
+
+
 @pytest.fixture(params=["true", "false"])
 def pushdown_allowed(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
     """Spark's own switch for push-down to Python sources, both ways."""

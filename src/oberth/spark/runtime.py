@@ -57,7 +57,9 @@ SESSION_DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    "spark.sql.python.filterPushdown.enabled": "true",
+    # Spark 4.3 keeps what it pushed with the frame's table: whatever uses the frame later without a
+    # filter, or beside it in one query, gets the filtered rows.
+    "spark.sql.python.filterPushdown.enabled": "false",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
     "spark.python.worker.reuse": "true",
