@@ -197,6 +197,7 @@ async def test_acks_of_one_pop_are_one_message(peer: Peer) -> None:
         await peer.send(b"%d" % number)
     first, second = await peer.pop(maxMsgNums=5), await peer.pop(maxMsgNums=4)
     service = peer.mq.broker.pop
+    peer.mq.broker.dispatch_now()
     revive = peer.mq.broker.store.max_offset_in_queue("rmq_sys_wheel_timer", 0)
 
     def acks(popped: list[Popped]) -> list[StoredAck]:
