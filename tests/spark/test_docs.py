@@ -175,6 +175,7 @@ def test_the_ten_minutes_run_as_written(
     known: dict[str, Any] = {
         "frame": spark.createDataFrame([(1, "a"), (2, "b")], "id int, name string")
     }
+    spark.catalog.dropTempView("orders")  # the session is everybody's
     for kind, text in blocks:
         for place, here in places.items():
             text = text.replace(place, str(here))
