@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.peers import wire
@@ -182,6 +182,46 @@ class Run:
         add(f"{group}-p99", crowded / alone)
 
 
+def take_turns(
+    kinds: Sequence[str],
+    runs: int,
+    table: Mapping[str, Row],
+    measure: Callable[[str, Path, Callable[[str, float], None]], None],
+) -> dict[str, str]:
+    """Measures each kind of broker in turns that change places from run to run.
+
+    Args:
+        kinds: of brokers.
+        runs: of each kind.
+        table: gets the figures.
+        measure: called with kind, directory of the run, and what takes a row's key and figure.
+
+    Returns:
+        Kinds that cannot be had here, and why.
+    """
+    skipped: dict[str, str] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters are stopped
+    base = Path(tempfile.mkdtemp(prefix="oberth-bench-"))
+    try:
+        for number in range(runs):
+            for kind in kinds if number % 2 == 0 else reversed(kinds):
+                if kind in skipped:
+                    continue
+
+                def add(key: str, figure: float, kind: str = kind) -> None:
+                    table[key].add(kind, figure)
+                    sys.stderr.write(f"{kind:14} {table[key].what:52} {figure:,.4g}\n")
+
+                try:
+                    measure(kind, base / f"{kind}-{number}", add)
+                except PeerUnavailableError as why:
+                    skipped[kind] = str(why)
+                    sys.stderr.write(f"skipped: {kind}: {why}\n")
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    return skipped
+
+
 def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -201,26 +241,12 @@ def main(argv: list[str] | None = None) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, _FILES_MAX), hard), hard))
     table = rows()
-    skipped: dict[str, str] = {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters are stopped
-    base = Path(tempfile.mkdtemp(prefix="oberth-bench-"))
-    try:
-        for number in range(options.runs):
-            for kind in kinds if number % 2 == 0 else reversed(kinds):
-                if kind in skipped:
-                    continue
-
-                def add(key: str, figure: float, kind: str = kind) -> None:
-                    table[key].add(kind, figure)
-                    sys.stderr.write(f"{kind:14} {table[key].what:52} {figure:,.4g}\n")
-
-                try:
-                    Run(kind, base / f"{kind}-{number}", options).measure(add)
-                except PeerUnavailableError as why:
-                    skipped[kind] = str(why)
-                    sys.stderr.write(f"skipped: {kind}: {why}\n")
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+    skipped = take_turns(
+        kinds,
+        options.runs,
+        table,
+        lambda kind, place, add: Run(kind, place, options).measure(add),
+    )
     emit("broker", table.values(), ours=kinds[-1], rival=kinds[0], skipped=skipped)
 
 

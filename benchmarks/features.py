@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.broker import AnyCluster, make
+from benchmarks.broker import AnyCluster, make, take_turns
 from benchmarks.peers import wire
 from benchmarks.peers.load import features
 from benchmarks.report import Row, emit
-from oberth.errors import PeerUnavailableError
 
 CONF = {
     "enablePropertyFilter": "true",
@@ -153,26 +150,12 @@ def main(argv: list[str] | None = None) -> None:
     options.only = options.only.split(",")
     kinds = options.brokers.split(",")
     table = rows()
-    skipped: dict[str, str] = {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters are stopped
-    base = Path(tempfile.mkdtemp(prefix="oberth-bench-"))
-    try:
-        for number in range(options.runs):
-            for kind in kinds if number % 2 == 0 else reversed(kinds):
-                if kind in skipped:
-                    continue
-
-                def add(key: str, figure: float, kind: str = kind) -> None:
-                    table[key].add(kind, figure)
-                    sys.stderr.write(f"{kind:14} {table[key].what:52} {figure:,.4g}\n")
-
-                try:
-                    Run(kind, base / f"{kind}-{number}", options).measure(add)
-                except PeerUnavailableError as why:
-                    skipped[kind] = str(why)
-                    sys.stderr.write(f"skipped: {kind}: {why}\n")
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+    skipped = take_turns(
+        kinds,
+        options.runs,
+        table,
+        lambda kind, place, add: Run(kind, place, options).measure(add),
+    )
     emit("features", table.values(), ours=kinds[-1], rival=kinds[0], skipped=skipped)
 
 
