@@ -31,13 +31,14 @@ from oberth.formats.config_json import (
     format_double,
     parse_config,
 )
+from oberth.formats.json_lenient import LenientParser
 
 DATA = Path(__file__).parent / "data"
 
 
 def general(text: str) -> Any:
     """The value by the general reader, whatever the fast one would make of it."""
-    return json_reader._Parser(text, "text").parse()
+    return LenientParser(text, "text").parse()
 
 
 def bean(

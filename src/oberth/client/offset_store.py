@@ -10,12 +10,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from oberth.errors import ClientError, FormatError, MQClientError, RemotingError
 from oberth.remoting.bodies.base import BodyError, MessageQueue
 from oberth.remoting.bodies.offsets import ResetOffsetBody
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _LOG: Final = logging.getLogger("oberth.client")
 
@@ -201,6 +203,8 @@ def local_offsets_path(client_id: str, group: str, root: str = "") -> Path:
     Raises:
         MQClientError: the client id has a character that may not be part of a path.
     """
+    from pathlib import Path
+
     if "/" in client_id or client_id in ("", ".", "..") or "\0" in client_id:
         raise MQClientError(f"client id {client_id!r} cannot name a directory")
     base = Path(root) if root else Path.home() / ".rocketmq_offsets"

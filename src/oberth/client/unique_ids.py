@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import os
-import secrets
 import time
 from typing import Final
 
@@ -39,7 +38,7 @@ class UniqueIds:
 
     def __init__(self, ip: str) -> None:
         self._prefix = unique_id_prefix(
-            ipaddress.ip_address(ip).packed, os.getpid(), secrets.randbits(32)
+            ipaddress.ip_address(ip).packed, os.getpid(), int.from_bytes(os.urandom(4), "big")
         )
         self._counter = itertools.count()
         self._month_start_ms = 0

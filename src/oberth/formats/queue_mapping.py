@@ -19,11 +19,13 @@ over them. RocketMQ: LogicQueueMappingItem, TopicQueueMappingUtils, TopicQueueMa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oberth.errors import ConfigFormatError
-from oberth.formats.config_files import LogicQueueMappingItem, TopicQueueMappingDetail
-from oberth.formats.config_json import parse_config
+
+if TYPE_CHECKING:
+    from oberth.formats.config_files import LogicQueueMappingItem as Item
+    from oberth.formats.config_files import TopicQueueMappingDetail
 
 GLOBAL_SCOPE: Final = "__global__"
 LOGICAL_BROKER_PREFIX: Final = "__syslo__"
@@ -37,8 +39,6 @@ LOGICAL_QUEUES_MAX: Final = 65_536
 
 STRETCHES_MAX: Final = 1_024
 """Stretches of one logical queue: one more by every remapping, one less by every clean-up."""
-
-Item = LogicQueueMappingItem
 
 
 def logical_broker_name(scope: str) -> str:
@@ -252,6 +252,10 @@ def mapping_of_topic_config(body: bytes) -> TopicQueueMappingDetail | None:
     Raises:
         ConfigFormatError: the answer cannot be read.
     """
+    # Clients come here for routes alone, and the tables of every configuration file cost 10 ms.
+    from oberth.formats.config_files import TopicQueueMappingDetail
+    from oberth.formats.config_json import parse_config
+
     document = parse_config(body, name="TopicConfigAndQueueMapping")
     found = document.get("mappingDetail") if isinstance(document, dict) else None
     if found is None:

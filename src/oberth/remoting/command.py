@@ -28,7 +28,6 @@ encoder copies no body but a small one, which it puts behind the header in one b
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
@@ -212,6 +211,8 @@ def decode_json_header(header: bytes) -> RemotingCommand:
 def _decode_json_leniently(header: bytes) -> RemotingCommand:
     """As fastjson would: text in place of other scalars, names and numbers of either type."""
     try:
+        import json  # seldom needed, and not free
+
         raw = json.loads(header.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"header of {len(header)} bytes is not JSON: {error}") from None
@@ -254,6 +255,8 @@ def _json_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
+    import json
+
     return _mend(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import ssl
-import tempfile
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from enum import Enum
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from oberth.errors import OptionError
@@ -67,6 +64,11 @@ def self_signed_context() -> ssl.SSLContext | None:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         return None
+    # These too are for the first handshake, not for everybody's import.
+    import tempfile
+    from datetime import UTC, datetime, timedelta
+    from pathlib import Path
+
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "oberth")])
     now = datetime.now(UTC)

@@ -1,0 +1,255 @@
+"""The slow half of `json_reader`: a parser for what fastjson takes beyond JSON proper."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NoReturn
+
+from oberth.errors import ConfigFormatError
+from oberth.formats.json_reader import DEPTH_MAX, NUMBER_LENGTH_MAX, ObjectKey
+
+_SPACE: Final = re.compile(r"(?:[\s\x00-\x1f]++|//[^\n]*+|/\*(?s:.*?)\*/)*+")
+_NUMBER: Final = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)([LSBFDlsbfd]?)(?![\w$.])")
+_WORD: Final = re.compile(r"[A-Za-z_$\u0080-\uffff][\w$.@#%|-]*")
+_STRING_PART: Final = {quote: re.compile(rf"[^{quote}\\]*") for quote in ('"', "'")}
+_ESCAPES: Final = {
+    '"': '"', "'": "'", "\\": "\\", "/": "/", "b": "\b", "t": "\t", "n": "\n", "f": "\f",
+    "F": "\f", "r": "\r", "v": "\v", "0": "\0", "1": "\x01", "2": "\x02", "3": "\x03",
+    "4": "\x04", "5": "\x05", "6": "\x06", "7": "\x07",
+}  # fmt: skip
+_WORDS: Final = {"true": True, "false": False, "null": None, "undefined": None, "NaN": None}
+_SETS: Final = ("Set", "TreeSet")
+
+
+class _Reference:
+    """A value to be filled in when everything else is there."""
+
+    __slots__ = ("at", "path")
+
+    def __init__(self, path: str, at: int) -> None:
+        self.path = path
+        self.at = at
+
+
+class LenientParser:
+    """Reads one document; see `json_reader` for what it takes.
+
+    Args:
+        text: the document.
+        name: what errors call it.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text = text.removeprefix("\ufeff")
+        self.name = name
+        self.at = 0
+        self.has_references = False
+
+    def parse(self) -> Any:
+        """The document's value.
+
+        Raises:
+            ConfigFormatError: with line and column.
+        """
+        self._skip_space()
+        if self.at == len(self.text):
+            raise ConfigFormatError(f"{self.name}: empty")
+        value = self._value(0)
+        self._skip_space()
+        if self.at != len(self.text):
+            self._fail("text behind the end of the document")
+        if self.has_references:
+            value = self._resolve(value, value, [])
+        return value
+
+    def _fail(self, what: str, at: int | None = None) -> NoReturn:
+        at = self.at if at is None else at
+        line = self.text.count("\n", 0, at) + 1
+        column = at - (self.text.rfind("\n", 0, at) + 1) + 1
+        found = repr(self.text[at : at + 12]) if at < len(self.text) else "the end"
+        raise ConfigFormatError(f"{self.name}: line {line}, column {column}: {what}, found {found}")
+
+    def _skip_space(self) -> str:
+        match = _SPACE.match(self.text, self.at)
+        assert match is not None  # it matches nothing too
+        self.at = match.end()
+        return self.text[self.at : self.at + 1]
+
+    def _value(self, depth: int) -> Any:
+        char = self._skip_space()
+        if char == "{":
+            return self._object(depth)
+        if char == "[":
+            return self._list(depth)
+        if char in ('"', "'"):
+            return self._string(char)
+        if (number := _NUMBER.match(self.text, self.at)) is not None:
+            self.at = number.end()
+            return self._number(number)
+        if (word := _WORD.match(self.text, self.at)) is not None:
+            if word[0] in _WORDS:
+                self.at = word.end()
+                return _WORDS[word[0]]
+            if word[0] in _SETS and self.text.startswith("[", word.end()):
+                self.at = word.end()
+                return self._list(depth)
+        self._fail("a value is expected")
+
+    def _number(self, match: re.Match[str]) -> int | float:
+        digits, suffix = match.groups()
+        if len(digits) > NUMBER_LENGTH_MAX:
+            self._fail(f"a number of {len(digits)} characters", match.start())
+        if suffix.upper() not in ("F", "D") and digits.lstrip("+-").isdecimal():
+            return int(digits)
+        return float(digits)
+
+    def _list(self, depth: int) -> list[Any]:
+        self._check_depth(depth)
+        self.at += 1
+        items: list[Any] = []
+        while True:
+            char = self._skip_space()
+            if char == "]":
+                self.at += 1
+                return items
+            if char == ",":
+                self.at += 1
+                continue
+            items.append(self._value(depth + 1))
+            if self._skip_space() not in (",", "]"):
+                self._fail("',' or ']' is expected")
+
+    def _object(self, depth: int) -> Any:
+        self._check_depth(depth)
+        start = self.at
+        self.at += 1
+        entries: dict[Any, Any] = {}
+        while True:
+            char = self._skip_space()
+            if char == "}":
+                self.at += 1
+                break
+            if char == ",":
+                self.at += 1
+                continue
+            key = self._key(char, depth)
+            if self._skip_space() != ":":
+                self._fail("':' is expected")
+            self.at += 1
+            entries[key] = self._value(depth + 1)
+            if self._skip_space() not in (",", "}"):
+                self._fail("',' or '}' is expected")
+        if len(entries) == 1 and isinstance(path := entries.get("$ref"), str):
+            self.has_references = True
+            return _Reference(path, start)
+        return entries
+
+    def _key(self, char: str, depth: int) -> Any:
+        if char in ('"', "'"):
+            return self._string(char)
+        if char == "{":
+            start = self.at
+            value = self._object(depth + 1)
+            if isinstance(value, _Reference):
+                self._fail("a reference cannot be a key", start)
+            return _freeze(value)
+        if (number := _NUMBER.match(self.text, self.at)) is not None:
+            self.at = number.end()
+            return self._number(number)
+        if (word := _WORD.match(self.text, self.at)) is not None:
+            self.at = word.end()
+            return word[0]
+        self._fail("a key is expected")
+
+    def _string(self, quote: str) -> str:
+        start = self.at
+        self.at += 1
+        parts: list[str] = []
+        while True:
+            match = _STRING_PART[quote].match(self.text, self.at)
+            assert match is not None  # it matches nothing too
+            parts.append(match[0])
+            self.at = match.end()
+            char = self.text[self.at : self.at + 1]
+            if not char:
+                self._fail("a string does not end", start)
+            self.at += 1
+            if char == quote:
+                break
+            parts.append(self._escape())
+        text = "".join(parts)
+        if any("\ud800" <= part <= "\udfff" for part in parts if len(part) == 1):
+            # Two \u escapes can be the halves of one character; a half alone has no UTF-8 form.
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return text
+
+    def _escape(self) -> str:
+        char = self.text[self.at : self.at + 1]
+        width = {"u": 4, "x": 2}.get(char, 0)
+        if not width:
+            if char not in _ESCAPES:
+                self._fail("an escape is expected")
+            self.at += 1
+            return _ESCAPES[char]
+        digits = self.text[self.at + 1 : self.at + 1 + width]
+        if not re.fullmatch(rf"[0-9A-Fa-f]{{{width}}}", digits):
+            self._fail(f"\\{char} must be followed by {width} hex digits")
+        self.at += 1 + width
+        return chr(int(digits, 16))
+
+    def _check_depth(self, depth: int) -> None:
+        if depth >= DEPTH_MAX:
+            self._fail(f"more than {DEPTH_MAX} objects and lists inside each other")
+
+    def _resolve(self, value: Any, root: Any, parents: list[Any]) -> Any:
+        """Put in what references stand for, where that does not go round in circles."""
+        if isinstance(value, dict):
+            items: Any = list(value.items())
+        elif isinstance(value, list):
+            items = list(enumerate(value))
+        elif isinstance(value, _Reference):
+            self._fail("a reference to nothing", value.at)
+        else:
+            return value
+        parents.append(value)
+        for key, inner in items:
+            if isinstance(inner, _Reference):
+                target = self._target(inner, root)
+                if any(target is parent for parent in parents):
+                    self._fail("a reference that contains itself", inner.at)
+                value[key] = target
+            else:
+                self._resolve(inner, root, parents)
+        parents.pop()
+        return value
+
+    def _target(self, reference: _Reference, root: Any) -> Any:
+        path = reference.path
+        if path in ("@", ".."):
+            self._fail("a reference that contains itself", reference.at)
+        if not path.startswith("$"):
+            self._fail("a reference of no known form", reference.at)
+        at = root
+        for match in re.finditer(r"\.((?:\\.|[^.\[\]\\])+)|\[(\d{1,9})\]|(.)", path[1:], re.DOTALL):
+            key, index, other = match.groups()
+            if isinstance(at, _Reference) or other is not None:
+                self._fail("a reference to a reference, or of no known form", reference.at)
+            try:
+                if key is not None:
+                    key = re.sub(r"\\(.)", r"\1", key)
+                    at = at[key if key in at else int(key)]
+                else:
+                    at = at[int(index)]
+            except (KeyError, IndexError, TypeError, ValueError):
+                self._fail(f"a reference to nothing, {path}", reference.at)
+        if isinstance(at, _Reference):
+            self._fail("a reference to a reference", reference.at)
+        return at
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ObjectKey((str(key), _freeze(inner)) for key, inner in value.items())
+    if isinstance(value, list):
+        return tuple(_freeze(inner) for inner in value)
+    return value
