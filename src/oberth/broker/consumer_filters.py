@@ -109,10 +109,10 @@ class SqlFilter:
             return True
         return is_hit(ext_unit.bit_map, self._positions)
 
-    def matches_record(self, record: memoryview) -> bool:
+    def matches_record(self, buffer: memoryview, position: int = 0) -> bool:
         """The expression's judgement of a stored record."""
         try:
-            return self._matches_raw(properties_at(record))
+            return self._matches_raw(properties_at(buffer, position))
         except RecordError:
             return False
 
@@ -140,10 +140,10 @@ class RetryFilter:
         del ext_unit
         return not self._codes or tags_code in self._codes
 
-    def matches_record(self, record: memoryview) -> bool:
+    def matches_record(self, buffer: memoryview, position: int = 0) -> bool:
         """The judgement of the expression that the group has for the record's real topic."""
         try:
-            return self.matches_properties(bytes(properties_at(record)))
+            return self.matches_properties(properties_at(buffer, position))
         except RecordError:
             return False
 

@@ -120,6 +120,9 @@ BLANK = struct.Struct(
 assert BLANK.size == BLANK_SIZE_MIN
 
 _INT32 = struct.Struct(">i")
+# Magic, sysFlag and, where both hosts are IPv4, the body's length.
+_LENGTHS = struct.Struct(">4xi28xi44xi")
+assert _LENGTHS.size == FIXED_V4.size
 _INT64 = struct.Struct(">q")
 
 
@@ -567,10 +570,13 @@ def properties_at(buffer: Buffer, position: int = 0) -> bytes:
         RecordError: the lengths lead out of the buffer.
     """
     try:
-        sys_flag = _INT32.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]
-        body_start = position + FIXED[sys_flag & HOST_BITS].size
-        topic_at = body_start + _INT32.unpack_from(buffer, body_start - 4)[0]
-        if _INT32.unpack_from(buffer, position + 4)[0] == MAGIC_V1:
+        magic, sys_flag, body_size = _LENGTHS.unpack_from(buffer, position)
+        if sys_flag & HOST_BITS:
+            body_start = position + FIXED[sys_flag & HOST_BITS].size
+            topic_at = body_start + _INT32.unpack_from(buffer, body_start - 4)[0]
+        else:
+            topic_at = position + FIXED_V4.size + body_size
+        if magic == MAGIC_V1:
             length_at = topic_at + 1 + buffer[topic_at]
         else:
             length_at = topic_at + 2 + (buffer[topic_at] << 8 | buffer[topic_at + 1])

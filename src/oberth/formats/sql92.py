@@ -398,18 +398,19 @@ def _of_bytes(name: str) -> _Node:
     # A name is ASCII, and no byte of another character looks like ASCII, nor like a separator.
     encoded = name.encode()
     separator = PROPERTY_SEPARATOR.encode()
-    key = separator + encoded + NAME_VALUE_SEPARATOR.encode()
+    first = encoded + NAME_VALUE_SEPARATOR.encode()
+    key = separator + first
     size = len(key)
 
     def find(raw: bytes) -> bytes | None:
-        at = raw.rfind(key)  # the last of equal names wins
-        if at >= 0:
-            start = at + size
-            end = raw.find(separator, start)
-            value = raw[start:] if end < 0 else raw[start:end]
-            if value:
-                return value
-        return find_property(raw, encoded)  # the first of all, or an empty value
+        start = raw.rfind(key) + size  # the last of equal names wins
+        if start < size:
+            if not raw.startswith(first):
+                return None
+            start = size - 1
+        end = raw.find(separator, start)
+        value = raw[start:] if end < 0 else raw[start:end]
+        return value or find_property(raw, encoded)  # an empty value does not count
 
     def evaluate(raw: bytes) -> Value:
         value = find(raw)

@@ -139,7 +139,9 @@ class MessageReader:
         skip_until = -1
         last_examined = 0
         last_offset = -1
+        judge = None if by_tags or message_filter is None else message_filter.matches_record
         segment = piece_segment = None
+        buffer = memoryview(b"")
         segment_start = segment_end = -1
         piece_start = piece_end = -1
         for _ in range(config.travel_cq_file_num_when_get_message if is_v5 else 1):
@@ -214,26 +216,21 @@ class MessageReader:
                         segment = log.queue.find(commit_log_offset)
                         if segment is not None:
                             segment_start, segment_end = segment.start_offset, segment.end_offset
-                    record = (
-                        None
-                        if segment is None
-                        else segment.select(commit_log_offset - segment_start, size)
-                    )
-                    if record is None:
+                            # A slice keeps the memory, should the segment be deleted meanwhile.
+                            buffer = segment.buffer[:]
+                            if not buffer.nbytes:
+                                segment = None
+                    position = commit_log_offset - segment_start
+                    if segment is None or position + size > segment.read_position:
                         if not count:
                             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                         skip_until = log.next_segment_offset(commit_log_offset)
                         continue
-                    if (
-                        codes is None
-                        and message_filter is not None
-                        and not message_filter.matches_record(record)
-                    ):
-                        record.release()
+                    if judge is not None and not judge(buffer, position):
                         if not count:
                             result.status = GetMessageStatus.NO_MATCHED_MESSAGE
                         continue
-                    records.append(record)
+                    records.append(buffer[position : position + size])
                     piece_segment = segment
                     piece_start = commit_log_offset
                     piece_end = commit_log_offset + size

@@ -197,8 +197,8 @@ class MessageFilter(Protocol):
     def matches_consume_queue(self, tags_code: int, ext_unit: object | None) -> bool:
         """Judges by the ConsumeQueue alone; True means look at the record too."""
 
-    def matches_record(self, record: memoryview) -> bool:
-        """Judges by the whole record."""
+    def matches_record(self, buffer: memoryview, position: int = 0) -> bool:
+        """Judges by the whole record, which starts at a position of a buffer."""
 
 
 class TagsFilter:
@@ -214,9 +214,9 @@ class TagsFilter:
         del ext_unit
         return tags_code in self.codes
 
-    def matches_record(self, record: memoryview) -> bool:
+    def matches_record(self, buffer: memoryview, position: int = 0) -> bool:
         """See MessageFilter; the hash was already compared."""
-        del record
+        del buffer, position
         return True
 
 
