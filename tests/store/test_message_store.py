@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from oberth.formats.consume_queue import is_ext_address
 from oberth.formats.java_string import java_hash
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.options import Line
+from oberth.store import reput
 from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import (
@@ -466,6 +468,31 @@ def test_dispatchers_and_listeners_see_every_record_in_order(tmp_path: Path) -> 
     assert seen == offsets
     assert arrivals[:3] == [("t", 0, 1), ("t", 1, 1), ("t", 0, 2)]
     store.shutdown()
+
+
+def test_a_record_waits_a_moment_for_others_to_be_dispatched_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reput, "_GATHER_S", 0.5)
+    rounds: list[int] = []
+    with MessageStore(small(tmp_path)) as store:
+        dispatch = store.reput.dispatch_nowait
+
+        def counted() -> int:
+            went = dispatch()
+            rounds.extend([went] if went else [])
+            return went
+
+        monkeypatch.setattr(store.reput, "dispatch_nowait", counted)
+        deadline = time.monotonic() + 30
+        while not store.reput.is_idle and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for _ in range(20):
+            put(store, 1)
+        while store.dispatch_behind_bytes and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert len(rounds) == 1
+        assert store.max_offset_in_queue("t", 0) == 20
 
 
 def test_what_stands_in_for_a_lost_message_is_handed_out_once(tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ BULK_BYTES = 8 * 1024
 # What one round takes before it lets go of the lock.
 _ROUND_BYTES = 4 << 20
 _IDLE_S = 0.1
+# How long a round waits for company after the first record (RocketMQ: 1 ms). A record by
+# itself takes the GIL from those who put: with SYNC_FLUSH and one caller 0.08 ms of 0.26 a message.
+_GATHER_S = 0.005
 _FAILURE_PAUSE_S = 0.5
 
 
@@ -118,6 +121,11 @@ class ReputService:
         """Whether the last round could not write what it had to."""
         return self._failed
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the thread waits for something to be appended."""
+        return self._idle
+
     def wake(self) -> None:
         """Says that something was appended. Cheap when the thread is busy anyway."""
         if self._idle:
@@ -143,6 +151,9 @@ class ReputService:
                 self._idle = True
                 if self.behind_bytes == 0 and not self._stopped:
                     self._wake.wait(_IDLE_S)
+                    self._idle = False
+                    if not self._stopped:
+                        time.sleep(_GATHER_S)
                 self._idle = False
                 self._wake.clear()
 
