@@ -425,3 +425,43 @@ def test_the_end_answers_all_who_still_wait() -> None:
     assert told == [TIMEOUT]
     assert sorted(callers.statuses()) == [OK, REFUSED, REFUSED]
     assert log.bodies == [b"0"]
+
+
+def test_a_loop_leads_itself_while_syncs_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("oberth.store.group_commit.time.monotonic", lambda: now[0])
+    log = Log()
+    log.append([MessageExtBrokerInner("t", b"a")], [])
+    assert log.group.lead_if_quick()
+    assert log.flushed_where == SIZE
+    assert log.wakes == 0
+    hangs = [0.1]
+
+    def slow_sync() -> bool:
+        now[0] += hangs[0]
+        return log.sync()
+
+    monkeypatch.setattr(log.group, "_sync", slow_sync)
+    assert log.group.lead_if_quick()  # nobody could know
+    log.append([MessageExtBrokerInner("t", b"b")], [])
+    assert not log.group.lead_if_quick()
+    assert log.flushed_where == SIZE
+    told: list[PutMessageStatus] = []
+    log.group.when_durable(2 * SIZE, told.append)
+    assert log.wakes == 1  # the thread has it
+    hangs[0] = 0.0001
+    syncs = 0
+    while not log.group.lead_if_quick():
+        assert log.group.lead_if_nobody_does()
+        syncs += 1
+    assert told == [OK]
+    assert 10 < syncs < 50
+
+
+def test_a_loop_does_not_lead_beside_a_leader() -> None:
+    log = Log()
+    callers = Callers(log, [b"a"])
+    assert not log.group.lead_if_quick()
+    log.syncing.open()
+    callers.join()
+    assert log.group.lead_if_quick()
