@@ -236,6 +236,14 @@ def test_lag() -> None:
     assert lag_metrics("{}", None) == {}
 
 
+@pytest.mark.parametrize(
+    "foreign",
+    ['{"topic": {"0": 5}}', "7", '{"step": 3}', '{"topic": {"b": {"first": 1}}}', "no JSON"],
+)
+def test_offsets_of_other_sources_have_no_lag(foreign: str) -> None:
+    assert lag_metrics(foreign, foreign) == {}
+
+
 def test_options_that_streams_refuse(growing_store: Any) -> None:
     with pytest.raises(OptionError, match="endingOffsets"):
         _planner(growing_store.root, endingOffsets="latest")

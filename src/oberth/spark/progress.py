@@ -31,10 +31,14 @@ Metrics = dict[str, float]
 def lag_metrics(end_offset: Any, latest_offset: Any) -> Metrics:
     """Kafka's metrics from two offsets, each as text or as the parsed object.
 
-    A queue that the query does not know yet counts from 0; without queues there are no metrics.
+    A queue that the query does not know yet counts from 0; without queues there are no metrics,
+    nor for the offsets of other sources, which a listener of the session sees too.
     """
-    end = offsets_from_json(_parsed(end_offset))
-    latest = offsets_from_json(_parsed(latest_offset))
+    try:
+        end = offsets_from_json(_parsed(end_offset))
+        latest = offsets_from_json(_parsed(latest_offset))
+    except (AttributeError, TypeError, ValueError):
+        return {}
     behind = [max(offset - end.get(key, 0), 0) for key, offset in latest.items()]
     if not behind:
         return {}
