@@ -187,6 +187,16 @@ def open_store(directory: str) -> dict[str, float]:
     return result
 
 
+def rebuild(directory: str, into: str) -> dict[str, float]:
+    """Queues and index anew; seconds since this process's own start of Python code."""
+    from oberth.store.offline.reader import StoreReader
+    from oberth.store.offline.rebuild import rebuild as rebuild_store
+
+    with StoreReader(directory) as reader:
+        report = rebuild_store(reader, into)
+    return {"rebuild_s": time.perf_counter() - _STARTED, "records": float(report.records)}
+
+
 def get(directory: str, rounds: int) -> dict[str, float]:
     """Get 32 messages after the other from a queue, as slices ready for a socket."""
     store = _open(directory, "async")
@@ -213,6 +223,7 @@ def main() -> None:
         "put_loop": lambda d, n, size, callers: put_loop(d, int(n), int(size), int(callers)),
         "fill": lambda d, n, size, how: fill(d, int(n), int(size), how),
         "open": open_store,
+        "rebuild": rebuild,
         "get": lambda d, rounds: get(d, int(rounds)),
     }
     print(json.dumps(calls[name](*args)), flush=True)

@@ -169,11 +169,13 @@ class Turn:
         shutil.rmtree(path)
 
     def _rebuild(self, add: Any) -> None:
-        for size, n in ((128, self.scaled(2_000_000)), (1024, self.scaled(1_000_000))):
+        for size, n in ((128, self.scaled(2_000_000)), (1024, self.scaled(3_000_000))):
             path = self.fresh("rebuild")
             written = ours("fill", path, n, size, "stop")["bytes"]  # the same log for both
             if self.side == OURS:
-                seconds = tool("rebuild", path, "--into", self.fresh("into"))
+                found = ours("rebuild", path, self.fresh("into"))
+                assert found["records"] == n
+                seconds = found["rebuild_s"]
                 if size == 1024 and "verify" in self.wanted:
                     add("verify", written / tool("verify", path) / 1e9)
             else:
