@@ -33,7 +33,7 @@ from oberth.formats.config_files import ConsumerFilters as FiltersFile
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
 from oberth.formats.message import DispatchRequest, properties_at
 from oberth.formats.properties import RETRY_TOPIC, decode_properties
-from oberth.formats.sql92 import Sql92Expression, compile_sql92
+from oberth.formats.sql92 import Sql92EvaluationError, Sql92Expression, compile_sql92
 from oberth.remoting.code import ResponseCode
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class SqlFilter:
         born_ms: bitmaps of messages stored up to here say nothing about this expression.
     """
 
-    __slots__ = ("_bit_count", "_born_ms", "_matches_raw", "_positions", "matches_properties")
+    __slots__ = ("_bit_count", "_born_ms", "_evaluate", "_positions", "matches_properties")
+    judges_tags = False
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class SqlFilter:
         bit_count: int = 0,
         born_ms: int = 0,
     ) -> None:
-        self._matches_raw = expression.matches_raw
+        self._evaluate = expression.evaluate_raw  # a call less than `matches_raw` for each record
         self.matches_properties = expression.matches_raw
         """The expression's judgement of what has just arrived."""
         self._positions = positions
@@ -112,8 +113,8 @@ class SqlFilter:
     def matches_record(self, buffer: memoryview, position: int = 0) -> bool:
         """The expression's judgement of a stored record."""
         try:
-            return self._matches_raw(properties_at(buffer, position))
-        except RecordError:
+            return self._evaluate(properties_at(buffer, position)) is True
+        except (RecordError, Sql92EvaluationError):
             return False
 
 
@@ -129,6 +130,7 @@ class RetryFilter:
     """
 
     __slots__ = ("_codes", "_filters", "_group")
+    judges_tags = True
 
     def __init__(self, filters: ConsumerFilters, group: str, codes: frozenset[int]) -> None:
         self._filters = filters

@@ -120,8 +120,8 @@ BLANK = struct.Struct(
 assert BLANK.size == BLANK_SIZE_MIN
 
 _INT32 = struct.Struct(">i")
-# Magic, sysFlag and, where both hosts are IPv4, the body's length.
-_LENGTHS = struct.Struct(">4xi28xi44xi")
+# Size, magic, sysFlag and, where both hosts are IPv4, the body's length.
+_LENGTHS = struct.Struct(">ii28xi44xi")
 assert _LENGTHS.size == FIXED_V4.size
 _INT64 = struct.Struct(">q")
 
@@ -570,7 +570,13 @@ def properties_at(buffer: Buffer, position: int = 0) -> bytes:
         RecordError: the lengths lead out of the buffer.
     """
     try:
-        magic, sys_flag, body_size = _LENGTHS.unpack_from(buffer, position)
+        size, magic, sys_flag, body_size = _LENGTHS.unpack_from(buffer, position)
+        if magic == MAGIC_V1 and not sys_flag & HOST_BITS:
+            # The way of nearly every record: one copy of what lies behind the body.
+            tail = bytes(buffer[position + FIXED_V4.size + body_size : position + size])
+            start = tail[0] + 3
+            if body_size >= 0 and tail[start - 2] << 8 | tail[start - 1] == len(tail) - start:
+                return tail[start:]
         if sys_flag & HOST_BITS:
             body_start = position + FIXED[sys_flag & HOST_BITS].size
             topic_at = body_start + _INT32.unpack_from(buffer, body_start - 4)[0]

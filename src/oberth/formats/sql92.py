@@ -98,7 +98,7 @@ class Sql92EvaluationError(FormatError):
 class _Node:
     """A part of an expression and what the checks need to know of it."""
 
-    __slots__ = ("constant", "evaluate", "find", "is_boolean", "is_constant", "name")
+    __slots__ = ("constant", "equals", "evaluate", "find", "is_boolean", "is_constant", "name")
 
     def __init__(
         self,
@@ -109,7 +109,9 @@ class _Node:
         is_boolean: bool = False,
         name: str | None = None,
         find: _Find | None = None,
+        equals: Callable[[bytes, bool], _Evaluate] | None = None,
     ) -> None:
+        self.equals = equals
         self.evaluate = evaluate
         self.constant = constant
         self.is_constant = is_constant
@@ -121,12 +123,13 @@ class _Node:
 class Sql92Expression:
     """A compiled expression. Immutable; may be used from any thread."""
 
-    __slots__ = ("_evaluate", "_evaluate_raw", "text")
+    __slots__ = ("_evaluate", "evaluate_raw", "text")
 
     def __init__(self, text: str, evaluate: _Evaluate, evaluate_raw: _Evaluate) -> None:
         self.text = text
         self._evaluate = evaluate
-        self._evaluate_raw = evaluate_raw
+        self.evaluate_raw = evaluate_raw
+        """Like `evaluate` of a properties string as stored; raises what that raises."""
 
     def evaluate(self, properties: Properties) -> bool | None:
         """True, False, or None for unknown.
@@ -150,7 +153,7 @@ class Sql92Expression:
         A third of what it costs with a map of nine properties, which has to be made first.
         """
         try:
-            return self._evaluate_raw(raw) is True
+            return self.evaluate_raw(raw) is True
         except Sql92EvaluationError:
             return False
 
@@ -416,7 +419,26 @@ def _of_bytes(name: str) -> _Node:
         value = find(raw)
         return None if value is None else value.decode("utf-8", "replace")
 
-    return _Node(evaluate, name=name, find=find)
+    def equals(wanted: bytes, differs: bool) -> _Evaluate:
+        """Whether the value is the wanted one, which is not empty: without a copy of the value."""
+        ended = wanted + separator
+
+        def judge(raw: bytes) -> Value:
+            start = raw.rfind(key) + size
+            if start < size:
+                if not raw.startswith(first):
+                    return None
+                start = size - 1
+            if raw.startswith(ended, start):
+                return not differs
+            if start == len(raw) or raw.startswith(separator, start):
+                value = find_property(raw, encoded)
+                return None if value is None else (value == wanted) is not differs
+            return (len(raw) == start + len(wanted) and raw.endswith(wanted)) is not differs
+
+        return judge
+
+    return _Node(evaluate, name=name, find=find, equals=equals)
 
 
 def _constant(value: Value) -> _Node:
@@ -446,11 +468,14 @@ def _not(node: _Node) -> _Node:
 
 
 def _all(operands: list[_Node]) -> _Node:
-    getters = [operand.evaluate for operand in operands]
+    first, *others = [operand.evaluate for operand in operands]
 
     def evaluate(properties: _Subject) -> Value:
-        unknown = False
-        for get in getters:
+        value = first(properties)  # mostly the end of it
+        if value is False:
+            return False
+        unknown = value is None
+        for get in others:
             value = get(properties)
             if value is False:
                 return False
@@ -492,8 +517,8 @@ def _equal(left: _Node, right: _Node, *, differs: bool) -> _Node:
         raise Sql92Error(
             f"SQL92 expression: {left.constant} cannot be compared with {right.constant!r}"
         )
-    if left.find is not None and isinstance(right.constant, str):
-        return _equal_bytes(left.find, right.constant, differs=differs)
+    if left.find is not None and left.equals is not None and isinstance(right.constant, str):
+        return _equal_bytes(left.find, left.equals, right.constant, differs=differs)
     get_left, get_right = left.evaluate, right.evaluate
 
     def evaluate(properties: _Subject) -> Value:
@@ -510,18 +535,19 @@ def _equal(left: _Node, right: _Node, *, differs: bool) -> _Node:
     return _Node(evaluate, is_boolean=True)
 
 
-def _equal_bytes(find: _Find, text: str, *, differs: bool) -> _Node:
+def _equal_bytes(
+    find: _Find, equals: Callable[[bytes, bool], _Evaluate], text: str, *, differs: bool
+) -> _Node:
     """A property of stored bytes and a text."""
-    wanted = text.encode("utf-8", "surrogatepass")
     # Bytes that are no UTF-8 are read as U+FFFD, so only then others can be the same text.
-    is_exact = "\ufffd" not in text
+    if text and "\ufffd" not in text and PROPERTY_SEPARATOR not in text:
+        return _Node(equals(text.encode("utf-8", "surrogatepass"), differs), is_boolean=True)
 
     def evaluate(raw: bytes) -> Value:
         value = find(raw)
         if value is None:
             return None
-        same = value == wanted if is_exact else value.decode("utf-8", "replace") == text
-        return same is not differs
+        return (value.decode("utf-8", "replace") == text) is not differs
 
     return _Node(evaluate, is_boolean=True)
 

@@ -140,6 +140,7 @@ class MessageReader:
         last_examined = 0
         last_offset = -1
         judge = None if by_tags or message_filter is None else message_filter.matches_record
+        judges_tags = message_filter is not None and message_filter.judges_tags
         segment = piece_segment = None
         buffer = memoryview(b"")
         segment_start = segment_end = -1
@@ -192,7 +193,8 @@ class MessageReader:
                     if (
                         tags_code not in codes
                         if codes is not None
-                        else not message_filter.matches_consume_queue(tags_code, ext)
+                        else (ext is not None or judges_tags)
+                        and not message_filter.matches_consume_queue(tags_code, ext)
                     ):
                         if not count:
                             result.status = GetMessageStatus.NO_MATCHED_MESSAGE

@@ -194,6 +194,10 @@ class PutMessageResult:
 class MessageFilter(Protocol):
     """Decides which messages a get returns. RocketMQ: MessageFilter."""
 
+    @property
+    def judges_tags(self) -> bool:
+        """Whether `matches_consume_queue` can be False where there is no ext unit."""
+
     def matches_consume_queue(self, tags_code: int, ext_unit: object | None) -> bool:
         """Judges by the ConsumeQueue alone; True means look at the record too."""
 
@@ -205,6 +209,7 @@ class TagsFilter:
     """Messages whose tags code is one of these. A hash: the consumer compares the tags again."""
 
     __slots__ = ("codes",)
+    judges_tags = True
 
     def __init__(self, codes: Collection[int]) -> None:
         self.codes = frozenset(codes)
