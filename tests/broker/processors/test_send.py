@@ -241,9 +241,12 @@ async def test_the_loop_syncs_itself_for_a_lone_sender(
     store = live.broker.store
     tried: list[int] = []
     sync_if_quick = store.sync_if_quick
-    monkeypatch.setattr(
-        store, "sync_if_quick", lambda end: (tried.append(end), sync_if_quick(end))[1]
-    )
+
+    def counted(end_offset: int) -> bool:
+        tried.append(end_offset)
+        return bool(sync_if_quick(end_offset))
+
+    monkeypatch.setattr(store, "sync_if_quick", counted)
     for _ in range(3):
         assert (await live.peer.send("T", b"x")).code == 0
     assert len(tried) == 2  # nobody can tell of the first
