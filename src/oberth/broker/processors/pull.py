@@ -226,24 +226,19 @@ class PullMessageProcessor:
             broker.stats.item(GROUP_GET_NUMS, key).add(count)
             broker.stats.item(GROUP_GET_SIZE, key).add(result.buffer_total_size)
             self._broker_gets.add(count)
-        send_frame = channel.send_frame
-        send_frame(
-            render_pull_head(
-                request.opaque,
-                code,
-                *shown_offsets,
-                result.buffer_total_size if code == 0 else 0,
-                suggest_which_broker_id=suggested,
-                group_sys_flag=group_config.group_sys_flag,
-                topic_sys_flag=topic_config.topic_sys_flag,
-                remark=_NAMES[status],
-                offset_delta=offset_delta,
-            )
+        head = render_pull_head(
+            request.opaque,
+            code,
+            *shown_offsets,
+            result.buffer_total_size if code == 0 else 0,
+            suggest_which_broker_id=suggested,
+            group_sys_flag=group_config.group_sys_flag,
+            topic_sys_flag=topic_config.topic_sys_flag,
+            remark=_NAMES[status],
+            offset_delta=offset_delta,
         )
-        if code == 0:
-            # The slices keep their segment alive until the socket has them.
-            for record in result.records:
-                send_frame(record)
+        # The slices keep their segment alive until the socket has them.
+        channel.send_frames((head, *result.records) if code == 0 else (head,))
         return None
 
     # ------------------------------------------------------------------------------ static topics
