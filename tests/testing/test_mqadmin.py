@@ -14,6 +14,7 @@ from oberth.testing.mqadmin import CommandRun, compare, normalise
         ("queueId=1], queueOffset=0, recallHandle=x", "queueId=3], queueOffset=14, recallHandle=x"),
         ("broker-a  0  true  4", "broker-a  0  true  445"),
         ("at 2026-01-01 10:00:00,5", "at 2027-02-03 11:22:33,123"),
+        ("%RETRY%AdminIdle  broker-a  0  0  0  0  0  N/A\nTotal: 4", "Total: 4"),
     ],
 )  # fmt: skip
 def test_chance_and_time_are_left_out(one: str, other: str) -> None:
@@ -26,6 +27,7 @@ def test_chance_and_time_are_left_out(one: str, other: str) -> None:
         ("broker-a 1 SEND_OK x", "broker-b 1 SEND_OK x"),
         ("broker-a 0 true 4", "broker-a 0 false 4"),
         ("AdminTopic broker-a 0 14", "AdminTopic broker-a 0 15"),
+        ("%RETRY%AdminGroup broker-a 0 0", ""),
     ],
 )
 def test_what_counts_is_not(one: str, other: str) -> None:
