@@ -102,7 +102,7 @@ def put_loop(directory: str, n: int, size: int, callers: int) -> dict[str, float
     """Put n messages as a broker does: callers are tasks of one event loop, each awaits its put.
 
     What the tasks have for the store in one turn of the loop goes in as one burst, is answered when
-    its sync is done, here where syncs are quick, and is dispatched on the loop.
+    its sync is done, and is dispatched on the loop.
     """
     import asyncio
 
@@ -123,11 +123,7 @@ def put_loop(directory: str, n: int, size: int, callers: int) -> dict[str, float
             def durable(status: PutMessageStatus) -> None:
                 loop.call_soon_threadsafe(answer, batch, results, status)
 
-            end_offset = results[-1].end_offset
-            if store.sync_if_quick(end_offset):  # whoever could come meanwhile is waiting here
-                answer(batch, results, PutMessageStatus.PUT_OK)
-            else:
-                store.when_durable(end_offset, durable)
+            store.when_durable(results[-1].end_offset, durable)
 
         def answer(
             batch: list[Pending], results: list[PutMessageResult], status: PutMessageStatus

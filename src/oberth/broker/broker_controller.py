@@ -868,23 +868,10 @@ class Broker:
         for listener in self.arrival_listeners:
             listener(topic, queue_id, max_offset, None, b"")
 
-    def when_durable(
-        self,
-        end_offset: int,
-        finish: Callable[[PutMessageStatus], None],
-        *,
-        is_alone: bool = False,
-    ) -> None:
+    def when_durable(self, end_offset: int, finish: Callable[[PutMessageStatus], None]) -> None:
         """Call ``finish`` on the loop when the log is safe up to an offset.
 
         On the disk with SYNC_FLUSH, and on enough replicas with SYNC_MASTER.
-
-        Args:
-            end_offset: behind the last byte that has to be safe.
-            finish: what follows.
-            is_alone: nobody else sends, so the loop may as well sync itself: a quarter faster than
-                handing that to a thread. With many senders the thread's sync and the loop's work
-                go on at once.
         """
         if self.store.waits_for_replicas:
             self.ha.on_append()
@@ -899,12 +886,6 @@ class Broker:
         durable = self._durable
         loop = self._loop
         assert loop is not None
-        if is_alone and self.store.sync_if_quick(end_offset):
-            durable.append((finish, PutMessageStatus.PUT_OK))
-            if not self._durable_scheduled:
-                self._durable_scheduled = True
-                loop.call_soon(self._finish_durable)
-            return
 
         def done(status: PutMessageStatus) -> None:
             # In the flush thread, or here and now.

@@ -41,10 +41,6 @@ AppendEach = Callable[[Sequence[MessageExtBrokerInner], list[PutMessageResult | 
 _WAKE_S_MIN = 0.001
 # What one of them says about how long the next will take.
 _WAKE_WEIGHT = 1 / 16
-# Syncs that take longer on average are none for an event loop, and what one of them says of that:
-# after one that hangs for 0.1 s some twenty go to the thread.
-_QUICK_S = 0.002
-_SYNC_WEIGHT = 1 / 8
 # How often a caller whose time is up looks whether the leader has appended its message, seconds.
 _APPENDED_POLL_S = 0.01
 # End offset of what is not appended yet: behind every sync.
@@ -132,7 +128,6 @@ class GroupCommit:
         # Whether nobody does so yet: who wakes the next one decides when the next leader is woken.
         self._lead_is_due = False
         self._sync_s = 0.0  # how long the last sync took
-        self._sync_average_s = 0.0
         # From waking one until that one wakes the next, averaged: what a caller costs.
         self._wake_s = 0.0
         self._woken_at = 0.0
@@ -265,14 +260,6 @@ class GroupCommit:
         self._lead(None)
         return True
 
-    def lead_if_quick(self) -> bool:
-        """Like `lead_if_nobody_does`, but not where syncs have taken milliseconds lately.
-
-        For an event loop: handing a sync to a thread and its end back costs two switches between
-        threads, 0.1 ms and more, and those who come meanwhile wait for a sync anyway.
-        """
-        return self._sync_average_s < _QUICK_S and self.lead_if_nobody_does()
-
     def finish(self) -> None:
         """Answers all who still wait: nobody is going to sync for them."""
         with self._lock:
@@ -298,7 +285,6 @@ class GroupCommit:
             self._resign()
             raise
         now = time.monotonic()
-        self._sync_average_s += (now - began - self._sync_average_s) * _SYNC_WEIGHT
         flushed = self._queue.flushed_where
         callbacks: list[_Waiter] = []
         with self._lock:

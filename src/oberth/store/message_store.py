@@ -441,14 +441,6 @@ class MessageStore:
         """See FlushService.when_durable."""
         self.flush_service.when_durable(end_offset, done)
 
-    def sync_if_quick(self, end_offset: int) -> bool:
-        """Syncs on the caller's thread if that is quick; whether the log is safe up to an offset.
-
-        See GroupCommit.lead_if_quick.
-        """
-        self.flush_service.group.lead_if_quick()
-        return self.flushed_offset >= end_offset
-
     def put_messages(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
         """Appends a burst and waits as flushDiskType says. Blocks."""
         results = self.append_messages(messages)

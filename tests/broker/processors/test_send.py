@@ -234,28 +234,6 @@ async def test_sync_flush_answers_when_the_disk_has_it(make_live: Any) -> None:
     assert (await live.peer.send_batch("T", [b"a", b"b"])).code == 0
 
 
-async def test_the_loop_syncs_itself_for_a_lone_sender(
-    make_live: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live = await make_live(flushDiskType="SYNC_FLUSH")
-    store = live.broker.store
-    tried: list[int] = []
-    sync_if_quick = store.sync_if_quick
-
-    def counted(end_offset: int) -> bool:
-        tried.append(end_offset)
-        return bool(sync_if_quick(end_offset))
-
-    monkeypatch.setattr(store, "sync_if_quick", counted)
-    for _ in range(3):
-        assert (await live.peer.send("T", b"x")).code == 0
-    assert len(tried) == 2  # nobody can tell of the first
-    assert tried[-1] == store.max_phy_offset <= store.flushed_offset
-    requests = (live.peer.send("T", str(n).encode()) for n in range(20))
-    assert {each.code for each in await asyncio.gather(*requests)} == {0}
-    assert len(tried) == 2  # these came together
-
-
 # ---------------------------------------------------------------------------- delay and retries
 
 

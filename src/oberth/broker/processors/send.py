@@ -172,7 +172,6 @@ class SendMessageProcessor:
         self._topics: dict[str, _SendTopic] = {}
         config = broker.config
         self._responses = SendResponses(config.region_id, config.trace_on)
-        self._was_alone = False  # whether the last burst that waited for the disk was one message
         self._region_fields = {
             "MSG_REGION": config.region_id,
             "TRACE_ON": "true" if config.trace_on else "false",
@@ -767,10 +766,7 @@ class SendMessageProcessor:
                             result.status = status
                 self._answer(channel, addresses, [a for a, _ in waiting], [b for _, b in waiting])
 
-            # One sender that waits for each answer comes alone time after time.
-            is_alone = len(waiting) == 1
-            self._broker.when_durable(end_offset, finish, is_alone=is_alone and self._was_alone)
-            self._was_alone = is_alone
+            self._broker.when_durable(end_offset, finish)
 
     def _refuse(self, request: RemotingCommand, code: int, remark: str | None) -> RemotingCommand:
         return create_response(request, code, remark, ext_fields=dict(self._region_fields))
