@@ -151,11 +151,10 @@ class ReputService:
                 self._idle = True
                 if self.behind_bytes == 0 and not self._stopped:
                     self._wake.wait(_IDLE_S)
-                    self._idle = False
-                    if not self._stopped:
-                        time.sleep(_GATHER_S)
                 self._idle = False
                 self._wake.clear()
+                if not self._stopped:
+                    time.sleep(_GATHER_S)
 
     def dispatch_nowait(self, *, notify: bool = True) -> int:
         """Dispatches what is there, about 4 MiB at most; returns the bytes it went forward.
