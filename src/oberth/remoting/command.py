@@ -210,9 +210,9 @@ def decode_json_header(header: bytes) -> RemotingCommand:
 
 def _decode_json_leniently(header: bytes) -> RemotingCommand:
     """As fastjson would: text in place of other scalars, names and numbers of either type."""
-    try:
-        import json  # seldom needed, and not free
+    import json  # seldom needed, and not free
 
+    try:
         raw = json.loads(header.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"header of {len(header)} bytes is not JSON: {error}") from None
