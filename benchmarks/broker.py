@@ -13,17 +13,14 @@ import argparse
 import contextlib
 import resource
 import shutil
-import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.peers import wire
 from benchmarks.peers.load import load
-from benchmarks.report import Row, emit
-from oberth.errors import PeerUnavailableError
+from benchmarks.report import Row, emit, take_turns
 from oberth.testing.clusters import ApacheCluster, OberthCluster, resident_bytes
 
 CONF = {"autoCreateTopicEnable": "true", "diskMaxUsedSpaceRatio": "95"}
@@ -196,46 +193,6 @@ class Run:
                     common["warm"] = max(self.warm, _SETTLE_S)
             crowded = load("send", cluster.namesrv_addr, self.client, **common)["p99_us"]
         add(f"{group}-p99", crowded / alone)
-
-
-def take_turns(
-    kinds: Sequence[str],
-    runs: int,
-    table: Mapping[str, Row],
-    measure: Callable[[str, Path, Callable[[str, float], None]], None],
-) -> dict[str, str]:
-    """Measures each kind of broker in turns that change places from run to run.
-
-    Args:
-        kinds: of brokers.
-        runs: of each kind.
-        table: gets the figures.
-        measure: called with kind, directory of the run, and what takes a row's key and figure.
-
-    Returns:
-        Kinds that cannot be had here, and why.
-    """
-    skipped: dict[str, str] = {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters are stopped
-    base = Path(tempfile.mkdtemp(prefix="oberth-bench-"))
-    try:
-        for number in range(runs):
-            for kind in kinds if number % 2 == 0 else reversed(kinds):
-                if kind in skipped:
-                    continue
-
-                def add(key: str, figure: float, kind: str = kind) -> None:
-                    table[key].add(kind, figure)
-                    sys.stderr.write(f"{kind:14} {table[key].what:52} {figure:,.4g}\n")
-
-                try:
-                    measure(kind, base / f"{kind}-{number}", add)
-                except PeerUnavailableError as why:
-                    skipped[kind] = str(why)
-                    sys.stderr.write(f"skipped: {kind}: {why}\n")
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
-    return skipped
 
 
 def main(argv: list[str] | None = None) -> None:

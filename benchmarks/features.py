@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.broker import AnyCluster, make, take_turns
+from benchmarks.broker import AnyCluster, make
 from benchmarks.peers import wire
 from benchmarks.peers.load import features
-from benchmarks.report import Row, emit
+from benchmarks.report import Row, emit, take_turns
 
 CONF = {
     "enablePropertyFilter": "true",

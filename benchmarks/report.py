@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
+import signal
 import statistics
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from oberth.errors import PeerUnavailableError
 
 
 @dataclass
@@ -98,3 +103,46 @@ def emit(name: str, rows: Iterable[Row], ours: str, rival: str, **more: Any) -> 
         word = {True: "met", False: "NOT MET", None: "-"}[line["met"]]
         ratio = "" if line["ratio"] is None else f"{line['ratio']:.2f}x"
         talk(f"  {line['what']:58} {figures} {line['unit']:6} {ratio:>7} {sign} {bar} {word}\n")
+
+
+def take_turns(
+    kinds: Sequence[str],
+    runs: int,
+    table: Mapping[str, Row],
+    measure: Callable[[str, Path, Callable[[str, float], None]], None],
+    *,
+    parent: Path | None = None,
+) -> dict[str, str]:
+    """Measures each side in turns that change places from run to run.
+
+    Args:
+        kinds: the sides.
+        runs: of each kind.
+        table: gets the figures.
+        measure: called with kind, directory of the run, and what takes a row's key and figure.
+        parent: where the directories are made; that of temporary files when None.
+
+    Returns:
+        Kinds that cannot be had here, and why.
+    """
+    skipped: dict[str, str] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clusters are stopped
+    base = Path(tempfile.mkdtemp(prefix="oberth-bench-", dir=parent))
+    try:
+        for number in range(runs):
+            for kind in kinds if number % 2 == 0 else reversed(kinds):
+                if kind in skipped:
+                    continue
+
+                def add(key: str, figure: float, kind: str = kind) -> None:
+                    table[key].add(kind, figure)
+                    sys.stderr.write(f"{kind:14} {table[key].what:52} {figure:,.4g}\n")
+
+                try:
+                    measure(kind, base / f"{kind}-{number}", add)
+                except PeerUnavailableError as why:
+                    skipped[kind] = str(why)
+                    sys.stderr.write(f"skipped: {kind}: {why}\n")
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    return skipped

@@ -12,17 +12,15 @@ import argparse
 import compileall
 import json
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.load import store_bench
-from benchmarks.report import Row, emit
-from oberth.errors import PeerUnavailableError
+from benchmarks.report import Row, emit, take_turns
 
 RIVAL, OURS = "apache-5.5.0", "oberth"
 GROUPS = ("put", "sync", "rebuild", "open", "verify", "get", "import")
@@ -106,9 +104,9 @@ def drop_derived(store: Path) -> None:
 class Turn:
     """One round of one side."""
 
-    def __init__(self, side: str, base: Path, options: argparse.Namespace) -> None:
+    def __init__(self, side: str, directory: Path, options: argparse.Namespace) -> None:
         self.side = side
-        self.base = base
+        self.directory = directory
         self.small = options.small
         self.wanted = options.only
 
@@ -118,7 +116,7 @@ class Turn:
 
     def fresh(self, name: str) -> Path:
         """A directory that does not exist yet."""
-        path = self.base / self.side / name
+        path = self.directory / name
         shutil.rmtree(path, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -213,29 +211,15 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     options.runs = options.runs or (1 if options.small else 3)
     options.only = options.only.split(",")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     compile_ours()
     table = rows()
-    skipped: dict[str, str] = {}
-    base = Path(tempfile.mkdtemp(prefix="oberth-bench-", dir=options.dir))
+
+    def measure(side: str, directory: Path, add: Callable[[str, float], None]) -> None:
+        Turn(side, directory, options).measure(add)
+        shutil.rmtree(directory, ignore_errors=True)
+
     sides = options.sides.split(",")
-    try:
-        for number in range(options.runs):
-            for side in sides if number % 2 == 0 else reversed(sides):
-                if side in skipped:
-                    continue
-
-                def add(key: str, figure: float, side: str = side) -> None:
-                    table[key].add(side, figure)
-                    sys.stderr.write(f"{side:14} {table[key].what:52} {figure:,.4g}\n")
-
-                try:
-                    Turn(side, base, options).measure(add)
-                except PeerUnavailableError as why:
-                    skipped[side] = str(why)
-                    sys.stderr.write(f"skipped: {side}: {why}\n")
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+    skipped = take_turns(sides, options.runs, table, measure, parent=options.dir)
     emit("store_vs_apache", table.values(), ours=OURS, rival=RIVAL, skipped=skipped)
 
 
