@@ -7,6 +7,7 @@ or is refused. Stored bytes are judged as the map of them is.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,46 @@ EXPRESSIONS = st.sampled_from(
 def test_stored_bytes_are_judged_as_their_map(expression: str, raw: bytes) -> None:
     compiled = compile_sql92(expression)
     assert compiled.matches_raw(raw) is compiled.matches(decode_properties(raw))
+    if compiled.matches_raw(raw):
+        assert all(pattern.search(b"body" + raw) for pattern in compiled.required)
+
+
+@given(
+    st.integers(-20, 3000),
+    st.integers(0, 3000),
+    st.integers(0, 6000),
+    st.sampled_from(["%d", "+%d", "00%d", "%d0", "-%d", "%d\u0663", "%dx"]),
+)
+def test_what_a_range_requires_is_found_wherever_it_matches(
+    low: int, width: int, number: int, form: str
+) -> None:
+    compiled = compile_sql92(f"a BETWEEN {low} AND {low + width}")
+    raw = b"b\x0177\x02a\x01" + (form % number).encode()
+    found = [pattern.search(raw) for pattern in compiled.required]
+    assert len(found) == (low >= 0)
+    if compiled.matches_raw(raw):
+        assert all(found)
+
+
+def test_what_an_expression_requires_is_found_before_it_is_evaluated() -> None:
+    def required(text: str) -> list[bytes]:
+        return [pattern.pattern for pattern in compile_sql92(text).required]
+
+    both = required("color = 'r.d' AND amount BETWEEN 100 AND 499")
+    assert both[0] == rb"color\x01r\.d".replace(rb"\x01", b"\x01")
+    assert re.search(both[1], b"amount\x01499")
+    assert not re.search(both[1], b"amount\x01500")
+    assert not re.search(both[1], b"amount\x0149")
+    for text in (
+        "color = 'red' OR size = 'x'",
+        "NOT (color = 'red')",
+        "color <> 'red'",
+        "amount NOT BETWEEN 100 AND 499",
+        "color IS NULL",
+    ):
+        assert required(text) == []
+    assert compile_sql92("a BETWEEN 0 AND 9").required[0].search(b"a\x01-0")
+    assert len(required(" AND ".join(f"a = '{n}'" for n in range(100)))) == 3
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("oberth.broker")
 
+_SEARCHED_SIZE_MAX: Final = 1024
+"""Searching a longer record for what an expression needs costs more than judging it."""
 EXPRESSION_CACHE_SIZE: Final = 4096
 PERSIST_INTERVAL_MS: Final = 10_000
 DEAD_BEFORE_LOAD_MS: Final = 30_000
@@ -81,7 +83,14 @@ class SqlFilter:
         born_ms: bitmaps of messages stored up to here say nothing about this expression.
     """
 
-    __slots__ = ("_bit_count", "_born_ms", "_evaluate", "_positions", "matches_properties")
+    __slots__ = (
+        "_bit_count",
+        "_born_ms",
+        "_evaluate",
+        "_positions",
+        "_required",
+        "matches_properties",
+    )
     judges_tags = False
 
     def __init__(
@@ -92,6 +101,7 @@ class SqlFilter:
         born_ms: int = 0,
     ) -> None:
         self._evaluate = expression.evaluate_raw  # a call less than `matches_raw` for each record
+        self._required = tuple(pattern.search for pattern in expression.required)
         self.matches_properties = expression.matches_raw
         """The expression's judgement of what has just arrived."""
         self._positions = positions
@@ -110,8 +120,13 @@ class SqlFilter:
             return True
         return is_hit(ext_unit.bit_map, self._positions)
 
-    def matches_record(self, buffer: memoryview, position: int = 0) -> bool:
+    def matches_record(self, buffer: memoryview, position: int, size: int) -> bool:
         """The expression's judgement of a stored record."""
+        if size <= _SEARCHED_SIZE_MAX:
+            end = position + size
+            for search in self._required:
+                if search(buffer, position, end) is None:
+                    return False
         try:
             return self._evaluate(properties_at(buffer, position)) is True
         except (RecordError, Sql92EvaluationError):
@@ -142,8 +157,9 @@ class RetryFilter:
         del ext_unit
         return not self._codes or tags_code in self._codes
 
-    def matches_record(self, buffer: memoryview, position: int = 0) -> bool:
+    def matches_record(self, buffer: memoryview, position: int, size: int) -> bool:
         """The judgement of the expression that the group has for the record's real topic."""
+        del size
         try:
             return self.matches_properties(properties_at(buffer, position))
         except RecordError:

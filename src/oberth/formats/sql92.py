@@ -38,6 +38,9 @@ DEPTH_MAX: Final = 64
 CHAIN_MAX: Final = 16
 """Comparisons that follow each other without AND or OR: ``a = b = c``."""
 
+_REQUIRED_MAX: Final = 3
+"""Patterns that a record is searched for before its properties are looked at."""
+
 Value = str | int | float | bool | None
 Properties = Mapping[str, str]
 _Subject = Any
@@ -98,7 +101,16 @@ class Sql92EvaluationError(FormatError):
 class _Node:
     """A part of an expression and what the checks need to know of it."""
 
-    __slots__ = ("constant", "equals", "evaluate", "find", "is_boolean", "is_constant", "name")
+    __slots__ = (
+        "constant",
+        "equals",
+        "evaluate",
+        "find",
+        "is_boolean",
+        "is_constant",
+        "name",
+        "required",
+    )
 
     def __init__(
         self,
@@ -110,7 +122,9 @@ class _Node:
         name: str | None = None,
         find: _Find | None = None,
         equals: Callable[[bytes, bool], _Evaluate] | None = None,
+        required: tuple[bytes, ...] = (),
     ) -> None:
+        self.required = required  # patterns of bytes without which this is not true
         self.equals = equals
         self.evaluate = evaluate
         self.constant = constant
@@ -123,13 +137,24 @@ class _Node:
 class Sql92Expression:
     """A compiled expression. Immutable; may be used from any thread."""
 
-    __slots__ = ("_evaluate", "evaluate_raw", "text")
+    __slots__ = ("_evaluate", "evaluate_raw", "required", "text")
 
-    def __init__(self, text: str, evaluate: _Evaluate, evaluate_raw: _Evaluate) -> None:
+    def __init__(
+        self,
+        text: str,
+        evaluate: _Evaluate,
+        evaluate_raw: _Evaluate,
+        required: tuple[bytes, ...] = (),
+    ) -> None:
         self.text = text
         self._evaluate = evaluate
         self.evaluate_raw = evaluate_raw
         """Like `evaluate` of a properties string as stored; raises what that raises."""
+        self.required = tuple(re.compile(pattern) for pattern in required[:_REQUIRED_MAX])
+        """Each is found in whatever holds the properties string of a selected message.
+
+        A search costs a fifth of an evaluation, which it often spares.
+        """
 
     def evaluate(self, properties: Properties) -> bool | None:
         """True, False, or None for unknown.
@@ -171,9 +196,9 @@ def compile_sql92(text: str) -> Sql92Expression:
         raise Sql92Error(
             f"SQL92 expression of {len(text)} characters, at most {EXPRESSION_SIZE_MAX}"
         )
-    return Sql92Expression(
-        text, _Parser(text, _of_map).compiled(), _Parser(text, _of_bytes).compiled()
-    )
+    raw = _Parser(text, _of_bytes).compiled()
+    evaluate = _Parser(text, _of_map).compiled().evaluate
+    return Sql92Expression(text, evaluate, raw.evaluate, raw.required)
 
 
 class _Parser:
@@ -192,9 +217,9 @@ class _Parser:
         self._token = ""
         self._advance()
 
-    def compiled(self) -> _Evaluate:
+    def compiled(self) -> _Node:
         """What judges a subject; to be called once."""
-        return self.boolean(self.expression()).evaluate
+        return self.boolean(self.expression())
 
     # Tokens
 
@@ -482,7 +507,8 @@ def _all(operands: list[_Node]) -> _Node:
             unknown = unknown or value is None
         return None if unknown else True
 
-    return _Node(evaluate, is_boolean=True)
+    required = tuple(pattern for operand in operands for pattern in operand.required)
+    return _Node(evaluate, is_boolean=True, required=required)
 
 
 def _any(operands: list[_Node]) -> _Node:
@@ -518,7 +544,8 @@ def _equal(left: _Node, right: _Node, *, differs: bool) -> _Node:
             f"SQL92 expression: {left.constant} cannot be compared with {right.constant!r}"
         )
     if left.find is not None and left.equals is not None and isinstance(right.constant, str):
-        return _equal_bytes(left.find, left.equals, right.constant, differs=differs)
+        assert left.name is not None
+        return _equal_bytes(left.name, left.find, left.equals, right.constant, differs=differs)
     get_left, get_right = left.evaluate, right.evaluate
 
     def evaluate(properties: _Subject) -> Value:
@@ -536,12 +563,19 @@ def _equal(left: _Node, right: _Node, *, differs: bool) -> _Node:
 
 
 def _equal_bytes(
-    find: _Find, equals: Callable[[bytes, bool], _Evaluate], text: str, *, differs: bool
+    name: str,
+    find: _Find,
+    equals: Callable[[bytes, bool], _Evaluate],
+    text: str,
+    *,
+    differs: bool,
 ) -> _Node:
     """A property of stored bytes and a text."""
     # Bytes that are no UTF-8 are read as U+FFFD, so only then others can be the same text.
     if text and "\ufffd" not in text and PROPERTY_SEPARATOR not in text:
-        return _Node(equals(text.encode("utf-8", "surrogatepass"), differs), is_boolean=True)
+        wanted = text.encode("utf-8", "surrogatepass")
+        required = () if differs else (_start(name) + re.escape(wanted),)
+        return _Node(equals(wanted, differs), is_boolean=True, required=required)
 
     def evaluate(raw: bytes) -> Value:
         value = find(raw)
@@ -550,6 +584,29 @@ def _equal_bytes(
         return (value.decode("utf-8", "replace") == text) is not differs
 
     return _Node(evaluate, is_boolean=True)
+
+
+def _start(name: str) -> bytes:
+    """A pattern: how a property begins."""
+    return re.escape(f"{name}{NAME_VALUE_SEPARATOR}".encode())
+
+
+def _between_required(name: str, low: int, high: int) -> tuple[bytes, ...]:
+    """What is found where a property is a long between two, and seldom elsewhere."""
+    if low < 0:
+        return ()
+    shortest, longest = str(low), str(high)
+    if len(shortest) == len(longest):
+        pairs = enumerate(zip(shortest, longest, strict=True))
+        same = next((k for k, (a, b) in pairs if a != b), len(longest))
+        digits = shortest[:same]
+        if same < len(longest):
+            digits += f"[{shortest[same]}-{longest[same]}][0-9]{{{len(longest) - same - 1}}}"
+    else:
+        digits = f"[0-9]{{{len(shortest)},{len(longest)}}}"
+    # A long may also be written with the digits of other scripts, which are no ASCII.
+    value = f"(?:[+-]?0*{digits}(?![0-9])|[^{PROPERTY_SEPARATOR}]*[\\x80-\\xff])"
+    return (_start(name) + value.encode("latin-1"),)
 
 
 def _long(value: bytes) -> int:
@@ -608,14 +665,15 @@ def _ordered_bytes(find: _Find, order: Callable[[int, int], bool], number: int) 
     return _Node(evaluate, is_boolean=True)
 
 
-def _between_bytes(find: _Find, low: int, high: int, *, negated: bool) -> _Node:
+def _between_bytes(name: str, find: _Find, low: int, high: int, *, negated: bool) -> _Node:
     """A property of stored bytes between two longs: looked up and read once."""
 
     def evaluate(raw: bytes) -> Value:
         value = find(raw)
         return None if value is None else (low <= _long(value) <= high) is not negated
 
-    return _Node(evaluate, is_boolean=True)
+    required = () if negated else _between_required(name, low, high)
+    return _Node(evaluate, is_boolean=True, required=required)
 
 
 def _between(node: _Node, low: _Node, high: _Node, *, negated: bool) -> _Node:
@@ -632,7 +690,8 @@ def _between(node: _Node, low: _Node, high: _Node, *, negated: bool) -> _Node:
     if node.find is not None and _is_long(low) and _is_long(high):
         assert isinstance(low.constant, int)
         assert isinstance(high.constant, int)
-        return _between_bytes(node.find, low.constant, high.constant, negated=negated)
+        assert node.name is not None
+        return _between_bytes(node.name, node.find, low.constant, high.constant, negated=negated)
     if negated:
         return _any([_ordered(node, "<", low), _ordered(node, ">", high)])
     return _all([_ordered(node, ">=", low), _ordered(node, "<=", high)])

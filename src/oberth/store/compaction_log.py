@@ -477,7 +477,8 @@ class CompactionLog:
                     continue
                 record = segment.record(unit)
                 if record is None or (
-                    message_filter is not None and not message_filter.matches_record(record)
+                    message_filter is not None
+                    and not message_filter.matches_record(record, 0, len(record))
                 ):
                     continue
                 result.records.append(record)

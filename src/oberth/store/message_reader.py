@@ -228,7 +228,7 @@ class MessageReader:
                             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                         skip_until = log.next_segment_offset(commit_log_offset)
                         continue
-                    if judge is not None and not judge(buffer, position):
+                    if judge is not None and not judge(buffer, position, size):
                         if not count:
                             result.status = GetMessageStatus.NO_MATCHED_MESSAGE
                         continue
@@ -296,7 +296,9 @@ class MessageReader:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 skip_until = log.next_segment_offset(commit_log_offset)
                 continue
-            if message_filter is not None and not message_filter.matches_record(record):
+            if message_filter is not None and not message_filter.matches_record(
+                record, 0, len(record)
+            ):
                 record.release()
                 continue
             result.records.append(record)

@@ -201,8 +201,8 @@ class MessageFilter(Protocol):
     def matches_consume_queue(self, tags_code: int, ext_unit: object | None) -> bool:
         """Judges by the ConsumeQueue alone; True means look at the record too."""
 
-    def matches_record(self, buffer: memoryview, position: int = 0) -> bool:
-        """Judges by the whole record, which starts at a position of a buffer."""
+    def matches_record(self, buffer: memoryview, position: int, size: int) -> bool:
+        """Judges by the whole record, ``size`` bytes from a position of a buffer on."""
 
 
 class TagsFilter:
@@ -219,9 +219,9 @@ class TagsFilter:
         del ext_unit
         return tags_code in self.codes
 
-    def matches_record(self, buffer: memoryview, position: int = 0) -> bool:
+    def matches_record(self, buffer: memoryview, position: int, size: int) -> bool:
         """See MessageFilter; the hash was already compared."""
-        del buffer, position
+        del buffer, position, size
         return True
 
 
