@@ -72,18 +72,18 @@ class Pipeline:
 
 # Measured by this script; the page says where and when.
 CONSTANTS: dict[str, Pipeline] = {
-    "read to noop": Pipeline(128, Cost(1.776, 5.838), Cost(0.0, 0.0)),
-    "dispatch": Pipeline(512, Cost(0.2236, 0.646), Cost(0.0031, 0.0489)),
-    "verify": Pipeline(512, Cost(0.2108, 0.3297), Cost(0.1246, 0.149)),
-    "export to Parquet": Pipeline(256, Cost(1.487, 1.361), Cost(0.0054, 0.036)),
-    "bulk load": Pipeline(128, Cost(0.8187, 1.744), Cost(0.0, 2.781), 2),
+    "read to noop": Pipeline(128, Cost(0.3763, 4.041), Cost(0.0, 0.0)),
+    "dispatch": Pipeline(512, Cost(0.2872, 0.3039), Cost(0.0045, 0.0186)),
+    "verify": Pipeline(512, Cost(0.1743, 0.2919), Cost(0.0693, 0.11)),
+    "export to Parquet": Pipeline(256, Cost(0.6449, 1.383), Cost(0.0004, 0.0172)),
+    "bulk load": Pipeline(128, Cost(0.0481, 0.5082), Cost(0.1103, 1.402), 2),
 }
 #: Bytes of log for a message with a body of so many bytes, as `stores.build` makes it.
 RECORD_BYTES = {128: 248.1, 1024: 1144.0}
 #: What an executor's disk or network brings.
 DISK_MB_S = 1000
-TASK_CPU_S = 0.0411
-JOB_CPU_S = 0.1748
+TASK_CPU_S = 0.0223
+JOB_CPU_S = 0.025
 #: What a task tells the driver about each queue in its range of the log, pickled.
 RESULT_BYTES = 38
 

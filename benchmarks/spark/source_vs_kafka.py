@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.report import Row, emit
 from benchmarks.spark.kafka import KafkaNode, connector_jars, kafka_node
@@ -34,6 +35,38 @@ def _timed(action: Callable[[], Any]) -> float:
     begun = time.monotonic()
     action()
     return time.monotonic() - begun
+
+
+def _bytes_read(root: Path, key: str) -> int:
+    """Bytes of files that planning and tasks read to find the one message with a key."""
+    from pyspark.sql.datasource import EqualTo
+
+    from oberth.spark.options import parse_read_options
+    from oberth.spark.schemas import parse_columns, struct_type
+    from oberth.spark.source import RocketMQPartition, RocketMQReader
+    from oberth.spark.storage import LocalStorage
+
+    total = found = 0
+    read_into = LocalStorage.read_into
+
+    def counted(storage: LocalStorage, path: str, position: int, target: memoryview) -> int:
+        nonlocal total
+        total += (got := read_into(storage, path, position, target))
+        return got
+
+    options = parse_read_options({"path": str(root)}, streaming=False)
+    reader = RocketMQReader(options, struct_type(parse_columns("*")))
+    reader.accept_filters([EqualTo(("key",), key.encode())])
+    with patch.object(LocalStorage, "read_into", counted):
+        partitions = reader.partitions()
+    for partition in partitions:
+        assert isinstance(partition, RocketMQPartition)
+        before = sum(store.storage.bytes_read for store in partition.stores)
+        batches = reader.piece_reader(partition).read(partition.pieces)
+        found += sum(batch.num_rows for batch in batches)
+        total += sum(store.storage.bytes_read for store in partition.stores) - before
+    assert found == 1, (key, found)
+    return total
 
 
 def _measure(
@@ -69,6 +102,9 @@ def _measure(
     read = Row(f"batch read to noop, {kib}", "rows/s", bar=READ_BARS.get(size))
     counted = Row(f"count per topic and tag, {kib}", "rows/s", bar=10.0)
     looked = Row(f"one key, {kib}", "s", limit=1.0, lower_is_better=True)
+    share = Row(f"  bytes read of the store's, {kib}", "", limit=0.01, lower_is_better=True)
+    log_bytes = sum(path.stat().st_size for path in (root / "commitlog").iterdir())
+    share.add(OURS, _bytes_read(root, f"k{rows // 2}") / log_bytes)
     assert ours().count() == rows
     for turn in range(args.runs + args.warm):
         sides: list[tuple[str, Row, Callable[[], None]]] = [
@@ -87,7 +123,7 @@ def _measure(
         seconds = _timed(key)
         if turn >= args.warm:
             looked.add(OURS, seconds)
-    return [read, counted, looked]
+    return [read, counted, looked, share]
 
 
 def main(argv: list[str] | None = None) -> None:
