@@ -147,6 +147,17 @@ def test_a_bit_of_a_queue(data: st.DataObject, damaged_root: Path) -> None:
         assert len(whole) - len(reached & whole.keys()) <= 3
 
 
+@pytest.mark.parametrize("bit", range(8))
+def test_the_first_entry_of_an_index_file_points_a_little_off(bit: int, damaged_root: Path) -> None:
+    """A file begins with the record that its first entry names: which is then none."""
+    offset_position = 40 + 50 * 4 + 20 + 4  # header, slots, the entry that is never used, the hash
+    for path in files_below(damaged_root, "index"):
+        with flipped(path, offset_position + 7, bit), StoreReader(damaged_root) as reader:
+            (finding,) = verify(reader).findings
+            assert finding.file == str(path.relative_to(damaged_root))
+            assert finding.found.startswith("entry 1: ")
+
+
 @given(data=st.data())
 @relaxed
 def test_a_bit_of_the_index(data: st.DataObject, damaged_root: Path) -> None:

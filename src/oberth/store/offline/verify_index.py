@@ -10,6 +10,7 @@ same record twice, which RocketMQ makes after a crash.
 
 from __future__ import annotations
 
+import bisect
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -129,10 +130,8 @@ class IndexCheck:
                 # All of it is of expired records.
                 self._previous = view.header
                 continue
-            first, damaged = _first_offset(view, seeded + 1, count)
-            begin = at
-            while begin < entries.count and entries.entry(begin)[1] < first:
-                begin += 1
+            first, damaged = _first_offset(view, seeded + 1, count, entries)
+            begin = _position_of(entries, first, at)
             # Entries at the front that name no place could be those of the wanted just before.
             while at < begin - damaged:
                 self._lacks(entries.entry(at)[1])
@@ -528,13 +527,33 @@ def _same(entry: IndexEntry, want: _Wanted) -> bool:
     return entry.key_hash == want.key_hash and entry.commit_log_offset == want.offset
 
 
-def _first_offset(view: IndexView, number: int, count: int) -> tuple[int, int]:
-    """Where a file's entries begin, and how many damaged ones lie before: offsets only grow."""
+def _first_offset(
+    view: IndexView, number: int, count: int, entries: IndexEntries | None = None
+) -> tuple[int, int]:
+    """Where a file's entries begin, and how many damaged ones lie before: offsets only grow.
+
+    Offsets at which no wanted entry lies are damaged too, if any of the first lies at one.
+    """
     offsets = [
         view.entry(each).commit_log_offset for each in range(number, min(number + 4, count + 1))
     ]
-    first = min((offset for offset in offsets if offset >= 0), default=0)
+    possible = [offset for offset in offsets if offset >= 0]
+    if entries is not None:
+        possible = [offset for offset in possible if _is_wanted(entries, offset)] or possible
+    first = min(possible, default=0)
     return first, offsets.index(first) if first in offsets else 0
+
+
+def _is_wanted(entries: IndexEntries, offset: int) -> bool:
+    at = _position_of(entries, offset, 0)
+    return at < entries.count and entries.entry(at)[1] == offset
+
+
+def _position_of(entries: IndexEntries, offset: int, at: int) -> int:
+    """The first wanted entry from a number on that is of a record at an offset or behind it."""
+    return bisect.bisect_left(
+        range(entries.count), offset, at, key=lambda number: entries.entry(number)[1]
+    )
 
 
 def _is_repeated(view: IndexView, number: int) -> bool:
