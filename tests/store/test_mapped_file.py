@@ -15,7 +15,7 @@ import pytest
 from oberth.errors import StoreCorruptError, StoreFullError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.allocate import AllocateService
-from oberth.store.files import OsFileSystem
+from oberth.store.files import MADV_NORMAL, MADV_RANDOM, OsFileSystem
 from oberth.store.mapped_file import OS_PAGE_SIZE, MappedFile, TransientStorePool
 from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.message_store import MessageStore
@@ -47,6 +47,64 @@ def test_reads_see_what_was_appended_and_nothing_behind_it(segment: MappedFile) 
     assert segment.select(1, 5) is None
     assert segment.select(5) is None
     assert segment.select(-1, 2) is None
+
+
+def test_where_every_append_is_synced_pages_are_written_before_they_are_needed(
+    tmp_path: Path,
+) -> None:
+    pages = 400
+    segment = MappedFile(FILES, str(tmp_path), 0, pages * OS_PAGE_SIZE, create=True)
+    segment.buffer[:] = b"\xff" * segment.file_size  # what nobody wrote can be told
+    segment.append(b"x" * 10)
+    assert segment.buffer[OS_PAGE_SIZE] == 0xFF
+    segment.set_positions(10)
+    segment.prepare_for_syncs()
+    segment.append(b"y" * 90)
+    assert bytes(segment.buffer[:101]) == b"x" * 10 + b"y" * 90 + b"\xff"
+    touched = [page for page in range(pages) if segment.buffer[page * OS_PAGE_SIZE] == 0]
+    assert touched == list(range(1, 257))  # 1 MiB
+    segment.append(b"z" * (256 * OS_PAGE_SIZE))
+    segment.append(b"z" * (100 * OS_PAGE_SIZE))
+    assert segment.buffer[(pages - 1) * OS_PAGE_SIZE] == 0  # to the file's end and no further
+    assert segment.wrote_position == 100 + 356 * OS_PAGE_SIZE
+
+
+def test_where_every_append_is_synced_a_full_disk_takes_what_it_has_room_for(
+    tmp_path: Path,
+) -> None:
+    disk = FaultDisk()
+    segment = MappedFile(disk, str(tmp_path), 0, 40 * OS_PAGE_SIZE, create=True)
+    segment.prepare_for_syncs()
+    disk.fill(0)
+    with pytest.raises(StoreFullError):
+        segment.append(b"x" * 100)
+    assert segment.wrote_position == 0
+    disk.fill(None)
+    segment.append(b"x" * 100)
+    assert bytes(segment.select(0) or b"") == b"x" * 100
+
+
+def test_where_every_append_is_synced_only_a_full_segment_is_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hints: list[tuple[int, int | None, int]] = []
+    monkeypatch.setattr(
+        MappedFile,
+        "advise",
+        lambda self, advice, start=0: hints.append((self.start_offset, advice, start)),
+    )
+    queue = MappedFileQueue(FILES, [str(tmp_path)], SIZE)
+    first = queue.last_or_create()
+    assert first is not None
+    first.append(b"x" * (OS_PAGE_SIZE + 1))
+    queue.prepare_for_syncs()
+    assert hints == [(0, MADV_RANDOM, OS_PAGE_SIZE + 1)]
+    first.fill()
+    assert queue.last_or_create() is not first
+    assert hints[1:] == [(SIZE, MADV_RANDOM, 0), (0, MADV_NORMAL, 0)]
+    assert MADV_RANDOM is not None
+    queue.advise(MADV_RANDOM)
+    assert hints[3:] == [(0, MADV_RANDOM, 0), (SIZE, MADV_RANDOM, 0), (SIZE, MADV_RANDOM, 0)]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ from oberth.errors import StoreFullError, StoreReadOnlyError
 # Blocks are reserved this far ahead of the data. A write through a mapping to a block that the disk
 # cannot give would end the process (SIGBUS); asked for beforehand it is an error like any other.
 ALLOCATE_CHUNK_SIZE = 8 << 20
+# Hints that some systems do not have.
+MADV_NORMAL: int | None = getattr(mmap, "MADV_NORMAL", None)
+MADV_RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
 _PAGE_SIZE = mmap.PAGESIZE
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -56,8 +59,11 @@ class Mapping(Protocol):
     def find(self, needle: bytes, start: int, end: int) -> int:
         """Where ``needle`` occurs within [start, end), or -1."""
 
-    def advise(self, advice: int) -> None:
-        """Hints to the kernel (``mmap.MADV_…``); does nothing where there are none."""
+    def advise(self, advice: int, start: int = 0) -> None:
+        """Hints to the kernel (``mmap.MADV_…``) for all from the page of a position on.
+
+        Does nothing where there are no hints.
+        """
 
     def close(self) -> None:
         """Ends our use. Slices that are still held keep the memory until they go."""
@@ -201,10 +207,10 @@ class _OsMapping:
     def find(self, needle: bytes, start: int, end: int) -> int:
         return self._mmap.find(needle, start, end)
 
-    def advise(self, advice: int) -> None:
+    def advise(self, advice: int, start: int = 0) -> None:
         if hasattr(self._mmap, "madvise"):
             with suppress(OSError, ValueError):
-                self._mmap.madvise(advice)
+                self._mmap.madvise(advice, start - start % _PAGE_SIZE)
 
     def close(self) -> None:
         if self._fd < 0:

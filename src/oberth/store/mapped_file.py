@@ -13,9 +13,11 @@ import threading
 import time
 
 from oberth.formats.paths import segment_name
-from oberth.store.files import FileSystem, Mapping, allocate_ahead
+from oberth.store.files import MADV_RANDOM, FileSystem, Mapping, allocate_ahead
 
 OS_PAGE_SIZE = 4096
+_TOUCH_CHUNK_SIZE = 1 << 20
+"""How much is written ahead with zeros: 0.3 ms of the processor, and 1 ms of one sync."""
 
 
 class MappedFile:
@@ -28,11 +30,13 @@ class MappedFile:
     __slots__ = (
         "_allocated_position",
         "_available",
+        "_blocks_position",
         "_first_shutdown",
         "_flush_lock",
         "_mapping",
         "_reference_count",
         "_reference_lock",
+        "_touches",
         "_transient_pool",
         "buffer",
         "committed_position",
@@ -69,7 +73,9 @@ class MappedFile:
         self.committed_position = 0
         self.flushed_position = 0
         self.store_timestamp = 0
-        self._allocated_position = 0
+        self._allocated_position = 0  # appends may go so far
+        self._blocks_position = 0  # the disk has room so far; the same unless pages are touched
+        self._touches = False
         self._transient_pool = transient_pool
         self.write_buffer: bytearray | None = transient_pool.borrow() if transient_pool else None
         self._reference_count = 1
@@ -107,6 +113,7 @@ class MappedFile:
         self.committed_position = position
         self.flushed_position = position
         self._allocated_position = min(self._allocated_position, position)
+        self._blocks_position = min(self._blocks_position, position)
 
     # Writing
 
@@ -118,7 +125,36 @@ class MappedFile:
         """
         if end > self._allocated_position and self.write_buffer is None:
             start = max(self._allocated_position, self.wrote_position)
-            self._allocated_position = allocate_ahead(self._mapping, start, end)
+            if self._touches:
+                self._touch(start, end)
+            else:
+                self._allocated_position = allocate_ahead(self._mapping, start, end)
+
+    def prepare_for_syncs(self) -> None:
+        """Makes syncs of single appends fast, where one comes after the other.
+
+        Two things slow them down, measured on ext4 of Linux 6.18 with records of 1 KiB: pages that
+        the kernel reads ahead come in large folios, and one byte makes all of a folio dirty (0.11
+        ms a sync until there are some, 0.41 ms from then on); and the first write of a block that
+        was only reserved makes the journal commit (0.20 ms instead of 0.13). So nothing is read
+        ahead behind the end, and pages are written with zeros some before they are needed.
+        """
+        self._touches = self.write_buffer is None
+        if MADV_RANDOM is not None:
+            self.advise(MADV_RANDOM, self.wrote_position)
+
+    def _touch(self, start: int, end: int) -> None:
+        ahead = min(self.file_size, end + _TOUCH_CHUNK_SIZE)
+        blocks = self._blocks_position
+        if ahead > blocks:
+            blocks = allocate_ahead(self._mapping, max(blocks, start), end)
+            self._blocks_position = blocks
+        ahead = min(ahead, blocks)
+        first = -(-start // OS_PAGE_SIZE) * OS_PAGE_SIZE
+        buffer = self.buffer
+        for position in range(first, ahead, OS_PAGE_SIZE):
+            buffer[position] = 0
+        self._allocated_position = ahead
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
         """Appends bytes that fit. Raises StoreFullError when the disk is full."""
@@ -166,9 +202,9 @@ class MappedFile:
         """See Mapping.find."""
         return self._mapping.find(needle, start, end)
 
-    def advise(self, advice: int) -> None:
+    def advise(self, advice: int, start: int = 0) -> None:
         """See Mapping.advise."""
-        self._mapping.advise(advice)
+        self._mapping.advise(advice, start)
 
     # Commit and flush
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.paths import segment_start
-from oberth.store.files import FileSystem
+from oberth.store.files import MADV_NORMAL, FileSystem
 from oberth.store.mapped_file import MappedFile, TransientStorePool
 
 Allocate = Callable[[str, int, str, int], MappedFile | None]
@@ -45,6 +45,8 @@ class MappedFileQueue:
         self.store_timestamp = 0
         self.advice: int | None = None
         """A hint for every segment, ``mmap.MADV_…``; see `advise`."""
+        self.syncs_often = False
+        """Whether every append is synced before the next; see `prepare_for_syncs`."""
         self._writable = writable
         self._allocate = allocate
         self._transient_pool = transient_pool
@@ -98,6 +100,18 @@ class MappedFileQueue:
         self.advice = advice
         for segment in list(self.segments):
             segment.advise(advice)
+        if self.syncs_often:
+            self.prepare_for_syncs()
+
+    def prepare_for_syncs(self) -> None:
+        """Makes syncs of single appends fast, in the last segment and in all to come.
+
+        See MappedFile.prepare_for_syncs.
+        """
+        self.syncs_often = True
+        last = self.last()
+        if last is not None and not last.is_full:
+            last.prepare_for_syncs()
 
     def close(self) -> None:
         """Unmaps everything; files stay."""
@@ -197,7 +211,12 @@ class MappedFileQueue:
                 transient_pool=self._transient_pool,
             )
         if segment is not None:
-            if self.advice is not None:
+            before, usual = self.last(), self.advice if self.advice is not None else MADV_NORMAL
+            if self.syncs_often:
+                segment.prepare_for_syncs()
+                if before is not None and usual is not None:
+                    before.advise(usual)  # it is full
+            elif self.advice is not None:
                 segment.advise(self.advice)
             self.segments.append(segment)
         return segment

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import mmap
 import os
 import threading
 import time
@@ -49,7 +48,7 @@ from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch import CommitLogDispatcher
 from oberth.store.dispatch_state import DispatchState
-from oberth.store.files import FileSystem, OsFileSystem
+from oberth.store.files import MADV_NORMAL, MADV_RANDOM, FileSystem, OsFileSystem
 from oberth.store.flush import FlushService
 from oberth.store.group_commit import Done
 from oberth.store.index_repair import rebuild_damaged_files
@@ -83,9 +82,6 @@ from oberth.store.store_lock import StoreLock
 
 _log = logging.getLogger(__name__)
 
-# Hints that some systems do not have.
-MADV_NORMAL: int | None = getattr(mmap, "MADV_NORMAL", None)
-MADV_RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
 GET_TOTAL_SIZE_MAX = 128 << 20
 # Queues are written behind this often, so that other processes see them grow; less often where
 # that would take more than a tenth of the time, as with ten thousand queues.
@@ -229,6 +225,8 @@ class MessageStore:
         )
         if self.config.warm_mapped_file_enable:
             sync = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+            if sync:
+                segment.prepare_for_syncs()
             pages = self.config.flush_least_pages_when_warm_mapped_file
             segment.warm(pages if sync else 0)
         return segment
@@ -352,6 +350,8 @@ class MessageStore:
         process_id = None if self.config.line is Line.V4_9 else os.getpid()
         self.files.write_file(f"{self.root}/{ABORT}", encode_abort(process_id))
         self._stopping.clear()
+        if self.flush_service.is_sync:
+            self.commit_log.queue.prepare_for_syncs()
         if background:
             self._start_threads(reput_thread)
         self.started_at_ms = self.clock_ms()

@@ -252,8 +252,8 @@ class _FaultMapping:
     def find(self, needle: bytes, start: int, end: int) -> int:
         return self._mapping.find(needle, start, end)
 
-    def advise(self, advice: int) -> None:
-        self._mapping.advise(advice)
+    def advise(self, advice: int, start: int = 0) -> None:
+        self._mapping.advise(advice, start)
 
     def close(self) -> None:
         self.view = memoryview(b"")
