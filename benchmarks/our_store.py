@@ -213,6 +213,15 @@ def get(directory: str, rounds: int) -> dict[str, float]:
     return {"per_s": count / seconds}
 
 
+def put_on_one_core(directory: str, n: int, size: int, callers: int) -> dict[str, float]:
+    """As `put` with SYNC_FLUSH, all of this process on one core: see decision 6."""
+    import os
+
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    return put(directory, n, size, "sync", callers, 1)
+
+
 def main() -> None:
     """One measurement by name."""
     name, *args = sys.argv[1:]
@@ -221,6 +230,9 @@ def main() -> None:
             d, int(n), int(size), flush, int(callers), int(burst)
         ),
         "put_loop": lambda d, n, size, callers: put_loop(d, int(n), int(size), int(callers)),
+        "put_on_one_core": lambda d, n, size, callers: put_on_one_core(
+            d, int(n), int(size), int(callers)
+        ),
         "fill": lambda d, n, size, how: fill(d, int(n), int(size), how),
         "open": open_store,
         "rebuild": rebuild,

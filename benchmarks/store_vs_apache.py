@@ -36,6 +36,7 @@ def rows() -> dict[str, Row]:
         "burst-128": Row(f"the same in bursts of {BURST}, 128 B", "1/s", 0.7),
         "burst-1024": Row(f"the same in bursts of {BURST}, 1 KiB", "1/s", 1.0),
         "sync-64": Row("SYNC_FLUSH, 64 callers waiting (threads), 1 KiB", "1/s", 1.0),
+        "sync-core": Row("SYNC_FLUSH, 64 callers waiting (threads, one core), 1 KiB", "1/s", 1.0),
         "sync-loop": Row("SYNC_FLUSH, 64 callers waiting (tasks of a loop), 1 KiB", "1/s", 1.0),
         "sync-1": Row("SYNC_FLUSH, one caller, 1 KiB", "1/s", 1.0),
         "rebuild-128": Row("rebuild queues and index, 128 B", "1/s", 2.0),
@@ -136,10 +137,11 @@ class Turn:
                 add(f"sync-{callers}", figure)
                 shutil.rmtree(path)
                 if callers > 1:
-                    if self.side == OURS:
-                        figure = ours("put_loop", path, n, 1024, callers)["per_s"]
-                        shutil.rmtree(path)
-                    add("sync-loop", figure)
+                    for name in ("put_on_one_core", "put_loop"):
+                        if self.side == OURS:
+                            figure = ours(name, path, n, 1024, callers)["per_s"]
+                            shutil.rmtree(path)
+                        add("sync-core" if name == "put_on_one_core" else "sync-loop", figure)
         if {"rebuild", "verify"} & set(self.wanted):
             self._rebuild(add)
         if "open" in self.wanted:
