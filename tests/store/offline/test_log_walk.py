@@ -10,16 +10,18 @@ import pytest
 
 from oberth.formats.broker_conf import MessageStoreConfig
 from oberth.formats.message import BLANK, encode_host
+from oberth.kernels.scan import scan
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
-from oberth.store.offline import log_walk
+from oberth.store.offline import log_columns, log_walk
 from oberth.store.offline.log_columns import ColumnReader, Rows
 from oberth.store.offline.log_walk import LogEnd
 from oberth.store.offline.reader import StoreReader
 
 COUNT = 5
+BODY_POSITION = 88
 PROPERTIES = b"KEYS\x01a-key\x02TAGS\x01a-tag\x02"
 
 
@@ -59,6 +61,13 @@ def scanned(root: Path) -> tuple[int, int]:
                 assert isinstance(part, LogEnd), part
                 end = part.offset
     return records, end
+
+
+def bad_bodies(root: Path) -> int:
+    """Records with a wrong checksum, as verify sees them."""
+    with StoreReader(root) as reader:
+        parts = [part for part in ColumnReader(reader.log, ()) if isinstance(part, Rows)]
+        return sum(not part.all_ok for part in parts)
 
 
 @pytest.fixture
@@ -146,4 +155,79 @@ def test_a_size_that_comes_late_does_not_show_a_record_twice(
             return (0 if position == start else size), magic
 
     monkeypatch.setattr(log_walk, "BLANK", Late)
+    assert bodies(root) == [b"%d" % number for number in range(COUNT)]
+
+
+def torn(log: tuple[Path, Path, int, int], *, followed: bool) -> tuple[Path, Path, bytes]:
+    """The last record but one lacks its body; ``followed``: the last one is there."""
+    root, segment, start, end = log
+    (root / "abort").touch()
+    whole = segment.read_bytes()
+    before = start - (end - start)
+    cut(segment, before + BODY_POSITION, before + BODY_POSITION + 1)
+    if not followed:
+        cut(segment, start, end)
+    return root, segment, whole
+
+
+def put_right(segment: Path, whole: bytes) -> None:
+    with open(segment, "r+b") as file:
+        file.write(whole)
+
+
+def test_what_ended_the_log_is_read_again_when_something_follows(
+    log: tuple[Path, Path, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, segment, whole = torn(log, followed=False)
+    search = log_walk.next_valid
+    searches = []
+
+    def finish_second(*args: Any) -> tuple[int, int] | None:
+        searches.append(args)
+        if len(searches) == 2:
+            put_right(segment, whole)
+        return search(*args)
+
+    monkeypatch.setattr(log_columns, "next_valid", finish_second)
+    assert scanned(root) == (COUNT, log[3])
+    assert len(searches) >= 2
+
+
+def test_a_body_that_comes_while_it_is_read_is_read_again(
+    log: tuple[Path, Path, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, segment, whole = torn(log, followed=True)
+
+    def finish(*args: Any, **options: Any) -> Any:
+        result = scan(*args, **options)
+        put_right(segment, whole)
+        return result
+
+    monkeypatch.setattr(log_columns, "scan", finish)
+    assert scanned(root) == (COUNT, log[3])
+    assert bad_bodies(root) == 0
+
+
+def test_a_body_that_stays_wrong_is_handed_out_as_such(log: tuple[Path, Path, int, int]) -> None:
+    root, _, _ = torn(log, followed=True)
+    with StoreReader(root) as reader:
+        kinds = [type(item) for item in log_walk.walk(reader.log)]
+    assert kinds.count(log_walk.DamagedRecord) == 1
+    assert scanned(root) == (COUNT, log[3])
+    assert bad_bodies(root) == 1
+
+
+def test_a_body_that_comes_while_it_is_walked_over_is_looked_at_again(
+    log: tuple[Path, Path, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, segment, whole = torn(log, followed=True)
+    look = log_walk.item_at
+
+    def finish(opened: Any, position: int) -> Any:
+        item, behind = look(opened, position)
+        if isinstance(item, log_walk.DamagedRecord):
+            put_right(segment, whole)
+        return item, behind
+
+    monkeypatch.setattr(log_walk, "item_at", finish)
     assert bodies(root) == [b"%d" % number for number in range(COUNT)]

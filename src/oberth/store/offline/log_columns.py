@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from oberth.formats.message import BLANK, decode_record
+from oberth.formats.message import BLANK, MessageExt, decode_record
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import find_record, scan
@@ -156,6 +156,8 @@ class ColumnReader:
         self._ones = (1).to_bytes(4, "little") * COLUMN_ROWS
         self._newest = newest_store_time
         self._last_time: int | None = newest_store_time or None
+        # The offset of a record that was read a second time: it is not read a third time.
+        self._looked_again = -1
         # How many names of a worker's table have the same numbers here.
         self._agreed: dict[int, int] = {}
 
@@ -209,6 +211,10 @@ class ColumnReader:
             if after is None:
                 yield self._end(index, bad, reason)
                 return
+            if self._is_finished_since(opened, bad):
+                self._looked_again = opened.segment.start + bad
+                position = bad
+                continue
             yield from damage_between(log, index, bad, after, reason)
             index, position = after
             self.position = log.segments[index].start + position
@@ -302,8 +308,10 @@ class ColumnReader:
         for number, columns in enumerate(scanned.chunks):
             count = columns.count
             all_ok = not self.check_crc or bytes(columns.crc_ok[:count]) == self._ones[: 4 * count]
-            cut_off = None
-            if not all_ok and not columns.crc_ok[count - 1]:
+            cut_off = None if all_ok else self._finished_row(opened, columns)
+            if cut_off is not None:
+                pass
+            elif not all_ok and not columns.crc_ok[count - 1]:
                 cut_off = self._trailing(index, opened, columns)
             elif self.log.in_use:
                 cut_off = self._unfinished(index, opened, columns)
@@ -330,6 +338,26 @@ class ColumnReader:
             return None
         columns.count = row
         return columns.commit_log_offset[row] - base, BODY_FAILS
+
+    def _is_finished_since(self, opened: SegmentMap, position: int) -> bool:
+        """Whether a writer has finished what was no whole record when it was looked at."""
+        return (
+            self.log.in_use
+            and opened.segment.start + position != self._looked_again
+            and isinstance(item_at(opened, position)[0], MessageExt)
+        )
+
+    def _finished_row(self, opened: SegmentMap, columns: Columns) -> tuple[int, str] | None:
+        """Takes off rows from the first one on whose body failed while it was being written."""
+        if not self.log.in_use:
+            return None
+        for row in range(columns.count):
+            if not columns.crc_ok[row]:
+                start = columns.commit_log_offset[row] - opened.segment.start
+                if self._is_finished_since(opened, start):
+                    columns.count = row
+                    return start, BODY_FAILS
+        return None
 
     def _unfinished(
         self, index: int, opened: SegmentMap, columns: Columns

@@ -107,7 +107,7 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
             item, position_after = item_at(opened, position)
         if isinstance(item, MessageExt):
             if pending is not None:
-                yield pending
+                yield _looked_at_again(log, pending)
                 pending = None
             # One damaged store time must not make all that follows look old: two must agree.
             newest = max(newest, min(before or item.store_timestamp, item.store_timestamp))
@@ -118,7 +118,7 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
             if pending is not None:
                 if next_valid(log, index, position, newest) is None:
                     return
-                yield pending
+                yield _looked_at_again(log, pending)
             pending = item
             position = position_after
         elif item is None:
@@ -126,7 +126,7 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
             missing = missing_between(log, index)
             if missing is not None and next_valid(log, index, 0, newest) is not None:
                 if pending is not None:
-                    yield pending
+                    yield _looked_at_again(log, pending)
                     pending = None
                 yield missing
         else:
@@ -137,10 +137,20 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
             if after is None:
                 return
             if pending is not None:
-                yield pending
+                yield _looked_at_again(log, pending)
                 pending = None
             yield from damage_between(log, index, position, after, item)
             index, position = after
+
+
+def _looked_at_again(log: SegmentStream, damaged: DamagedRecord) -> MessageExt | DamagedRecord:
+    """The record, should a writer have finished it since it was looked at."""
+    offset = damaged.message.commit_log_offset
+    index = log.index_of(offset) if log.in_use else None
+    if index is None:
+        return damaged
+    item, _ = item_at(log.map(index), offset - log.segments[index].start)
+    return item if isinstance(item, MessageExt) else damaged
 
 
 def _is_newest(log: SegmentStream, index: int, position: int, newest_ms: int) -> bool:
