@@ -418,15 +418,12 @@ def _plan_index_files(
     stream: EntryStream, start: int, shape: IndexShape, directory: str, tree: IndexTreeWriter
 ) -> list[_IndexFileWork]:
     """Which entries go to which file: place 0 is never used, so a file takes one less."""
-    names = {os.path.basename(path) for path in tree.paths}
+    name = max((os.path.basename(path) for path in tree.paths), default="")
     previous = tree.last_header
     works = []
     while start < stream.count:
         stop = min(start + shape.entries - 1, stream.count)
-        timestamp = stream.entry(start)[2]
-        while (name := file_name(timestamp)) in names:
-            timestamp += 1
-        names.add(name)
+        name = file_name(stream.entry(start)[2], name)
         works.append(
             _IndexFileWork(
                 os.path.join(directory, name), previous, tuple(stream.pieces(start, stop))

@@ -1,8 +1,9 @@
 """Writes Index files from a stream of entries, as RocketMQ would have.
 
 A file's name is a time; RocketMQ takes the moment it makes the file, which is not known any more.
-Here it is the store time of the file's first entry, in local time as there, moved on by
-milliseconds where two files would have the same name. Everything else in the files is RocketMQ's.
+Here it is the store time of the file's first entry, in local time as there; where that is not later
+than the name of the file before (two within a millisecond, a store time that is damaged, an hour
+that a clock is set back), it is that name and one more. Everything else in the files is RocketMQ's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from oberth.kernels.index import IndexEntries, put_entries, start_file
 from oberth.store.offline.index_view import IndexView, real_count, seed
 from oberth.store.offline.layout import IndexShape
 
+_YEAR_MAX = 9999
+
 
 class IndexTreeWriter:
     """All index files in one directory, one after the other."""
@@ -26,7 +29,7 @@ class IndexTreeWriter:
         self.shape = shape
         self.paths: list[str] = []
         self.entries = 0
-        self._names: set[str] = set()
+        self._last_name = ""
         self._file: int = -1
         self._map: mmap.mmap | None = None
         self._previous: IndexHeader | None = None
@@ -84,17 +87,14 @@ class IndexTreeWriter:
                 self._close()
 
     def _open(self, first_timestamp_ms: int) -> None:
-        timestamp = first_timestamp_ms
-        while (name := file_name(timestamp)) in self._names:
-            timestamp += 1
-        self._create(name)
+        self._create(file_name(first_timestamp_ms, self._last_name))
         assert self._map is not None
         with memoryview(self._map) as room:
             start_file(room, self._previous)
 
     def _create(self, name: str) -> None:
         os.makedirs(self.directory, exist_ok=True)
-        self._names.add(name)
+        self._last_name = max(self._last_name, name)
         path = os.path.join(self.directory, name)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         os.ftruncate(self._file, self.shape.file_size)
@@ -114,11 +114,17 @@ class IndexTreeWriter:
         self._close()
 
 
-def file_name(timestamp_ms: int) -> str:
-    """The name for a file that begins at this store time: yyyyMMddHHmmssSSS, local time."""
+def file_name(timestamp_ms: int, last_name: str) -> str:
+    """The name for a file that begins at this store time, yyyyMMddHHmmssSSS in local time.
+
+    Names are the order of the files, so it is later than the name of the file before, "" for none.
+    """
     seconds, milliseconds = divmod(max(timestamp_ms, 0), 1000)
     try:
         moment = time.localtime(seconds)
     except (OverflowError, OSError, ValueError):
         moment = time.localtime(0)
-    return f"{time.strftime('%Y%m%d%H%M%S', moment)}{milliseconds:03d}"
+    if moment.tm_year > _YEAR_MAX:
+        moment = time.localtime(0)
+    name = f"{time.strftime('%Y%m%d%H%M%S', moment)}{milliseconds:03d}"
+    return name if name > last_name else f"{int(last_name) + 1:017d}"
