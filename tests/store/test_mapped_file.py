@@ -84,6 +84,21 @@ def test_where_every_append_is_synced_a_full_disk_takes_what_it_has_room_for(
     assert bytes(segment.select(0) or b"") == b"x" * 100
 
 
+def test_where_every_append_is_synced_what_was_reserved_is_used_when_the_disk_is_full(
+    tmp_path: Path,
+) -> None:
+    mib = 1 << 20
+    disk = FaultDisk()
+    segment = MappedFile(disk, str(tmp_path), 0, 12 * mib, create=True)
+    segment.prepare_for_syncs()
+    segment.append(b"x")  # 8 MiB are reserved behind it
+    disk.fill(0)
+    segment.append(b"y" * (7 * mib + mib // 2))
+    with pytest.raises(StoreFullError):
+        segment.append(b"z" * mib)
+    assert segment.wrote_position == 1 + 7 * mib + mib // 2
+
+
 def test_where_every_append_is_synced_only_a_full_segment_is_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

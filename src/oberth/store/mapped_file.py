@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 
+from oberth.errors import StoreFullError
 from oberth.formats.paths import segment_name
 from oberth.store.files import MADV_RANDOM, FileSystem, Mapping, allocate_ahead
 
@@ -137,7 +138,7 @@ class MappedFile:
         the kernel reads ahead come in large folios, and one byte makes all of a folio dirty (0.11
         ms a sync until there are some, 0.41 ms from then on); and the first write of a block that
         was only reserved makes the journal commit (0.20 ms instead of 0.13). So nothing is read
-        ahead behind the end, and pages are written with zeros some before they are needed.
+        ahead behind the end, and some pages are written with zeros before they are needed.
         """
         self._touches = self.write_buffer is None
         if MADV_RANDOM is not None:
@@ -147,7 +148,11 @@ class MappedFile:
         ahead = min(self.file_size, end + _TOUCH_CHUNK_SIZE)
         blocks = self._blocks_position
         if ahead > blocks:
-            blocks = allocate_ahead(self._mapping, max(blocks, start), end)
+            try:
+                blocks = max(blocks, allocate_ahead(self._mapping, max(blocks, start), end))
+            except StoreFullError:
+                if end > blocks:
+                    raise
             self._blocks_position = blocks
         ahead = min(ahead, blocks)
         first = -(-start // OS_PAGE_SIZE) * OS_PAGE_SIZE
