@@ -124,6 +124,24 @@ def test_a_store_is_built_and_grows(tmp_path: Path, read_store: Any) -> None:
     assert not [path for path in tmp_path.iterdir() if path != root]
 
 
+@pytest.mark.parametrize("timestamp", [2**62, 1_700_000_000_000_000, 0])
+def test_any_time_can_be_loaded(tmp_path: Path, timestamp: int) -> None:
+    """Index files are named by times, and these are in no calendar, or go back."""
+    root = tmp_path / "store"
+    Load(root).run([_batch(0, 120)])
+    batch = _batch(120, 420)
+    times = pa.array([timestamp] * batch.num_rows, pa.int64())
+    batch = batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", times)
+    Load(root).run([batch])
+    names = sorted(path.name for path in (root / "index").iterdir())
+    assert len(names) > 5
+    with StoreReader(
+        str(root), {key: SMALL[key] for key in ("maxHashSlotNum", "maxIndexNum")}
+    ) as reader:
+        begins = [view.header.begin_offset for view in reader.index_files()]
+    assert begins == sorted(begins)
+
+
 def test_the_same_bytes_whether_in_one_load_or_two(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     Load(one).run([_batch(0, 500)])

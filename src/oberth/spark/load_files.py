@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 
 from oberth.formats import checkpoint as cp
 from oberth.formats import consume_queue, index_file, message, paths
@@ -25,6 +24,7 @@ from oberth.spark.index_lookup import IndexFiles
 from oberth.spark.load_plan import ExistingStore, LoadPlan
 from oberth.spark.options import WriteOptions
 from oberth.spark.store_files import QueueName, StoreFiles
+from oberth.store.offline.index_files import file_name
 
 _COPY_CHUNK = 8 << 20
 _SYNC_BYTES = 64 << 20
@@ -216,9 +216,7 @@ class QueueFileWriter:
 class IndexWriter:
     """The Index: goes on in its newest file, begins a new one when that is full.
 
-    A file is named by the store time of its first entry (UTC), or a millisecond after the file
-    before it where that would not come later: RocketMQ takes the time of its making, but loads
-    files in the order of their names.
+    Files are named by the store time of their first entry, see `file_name`.
     """
 
     def __init__(
@@ -282,7 +280,7 @@ class IndexWriter:
                 self._end_file(full=True)
 
     def _begin(self, store_timestamp: int) -> None:
-        name = _index_name(store_timestamp, self._newest_name)
+        name = file_name(store_timestamp, self._newest_name)
         self._newest_name = name
         path = f"{self._directory}/{name}"
         size = index_file.file_size(self._slots, self._entries_max)
@@ -307,21 +305,6 @@ class IndexWriter:
     def close(self) -> None:
         """Ends the newest file."""
         self._end_file(full=False)
-
-
-def _index_name(timestamp_ms: int, newest: str) -> str:
-    when = datetime.fromtimestamp(max(timestamp_ms, 0) / 1000, UTC)
-    name = _as_index_name(when)
-    if name > newest:
-        return name
-    last = datetime.strptime(f"{newest[:14]}{newest[14:17]}000", "%Y%m%d%H%M%S%f").replace(
-        tzinfo=UTC
-    )
-    return _as_index_name(last + timedelta(milliseconds=1))
-
-
-def _as_index_name(when: datetime) -> str:
-    return when.strftime("%Y%m%d%H%M%S") + f"{when.microsecond // 1000:03d}"
 
 
 def write_checkpoint(

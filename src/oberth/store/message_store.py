@@ -226,7 +226,7 @@ class MessageStore:
         if self.config.warm_mapped_file_enable:
             sync = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
             if sync:
-                segment.prepare_for_syncs()
+                segment.prepare_for_syncs()  # before pages are touched, which decides their size
             pages = self.config.flush_least_pages_when_warm_mapped_file
             segment.warm(pages if sync else 0)
         return segment

@@ -26,6 +26,10 @@ def test_a_time_that_is_not_later_gives_the_name_behind_the_last(timestamp_ms: i
     assert file_name(timestamp_ms, last) == str(int(last) + 1)
 
 
+def test_a_name_that_is_no_time_is_not_counted_on() -> None:
+    assert file_name(FIRST_MS, "99") == file_name(FIRST_MS, "")
+
+
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 2 * FIRST_MS), max_size=20))
 def test_names_are_in_the_order_of_the_files(times_ms: list[int]) -> None:
     names = [""]

@@ -418,7 +418,7 @@ def _plan_index_files(
     stream: EntryStream, start: int, shape: IndexShape, directory: str, tree: IndexTreeWriter
 ) -> list[_IndexFileWork]:
     """Which entries go to which file: place 0 is never used, so a file takes one less."""
-    name = max((os.path.basename(path) for path in tree.paths), default="")
+    name = os.path.basename(tree.paths[-1]) if tree.paths else ""
     previous = tree.last_header
     works = []
     while start < stream.count:

@@ -94,7 +94,7 @@ class IndexTreeWriter:
 
     def _create(self, name: str) -> None:
         os.makedirs(self.directory, exist_ok=True)
-        self._last_name = max(self._last_name, name)
+        self._last_name = name
         path = os.path.join(self.directory, name)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         os.ftruncate(self._file, self.shape.file_size)
@@ -127,4 +127,6 @@ def file_name(timestamp_ms: int, last_name: str) -> str:
     if moment.tm_year > _YEAR_MAX:
         moment = time.localtime(0)
     name = f"{time.strftime('%Y%m%d%H%M%S', moment)}{milliseconds:03d}"
-    return name if name > last_name else f"{int(last_name) + 1:017d}"
+    if name > last_name or len(name) != len(last_name):  # a name of another length is no time
+        return name
+    return f"{int(last_name) + 1:017d}"

@@ -308,13 +308,7 @@ class ColumnReader:
         for number, columns in enumerate(scanned.chunks):
             count = columns.count
             all_ok = not self.check_crc or bytes(columns.crc_ok[:count]) == self._ones[: 4 * count]
-            cut_off = None if all_ok else self._finished_row(opened, columns)
-            if cut_off is not None:
-                pass
-            elif not all_ok and not columns.crc_ok[count - 1]:
-                cut_off = self._trailing(index, opened, columns)
-            elif self.log.in_use:
-                cut_off = self._unfinished(index, opened, columns)
+            cut_off = self._cut_off(index, opened, columns, all_ok=all_ok)
             self._note_times(columns, columns.count)
             self._renumber(columns, scanned)
             if columns.count:
@@ -325,6 +319,18 @@ class ColumnReader:
                     self._recycle(rest)
                 return cut_off
         return None
+
+    def _cut_off(
+        self, index: int, opened: SegmentMap, columns: Columns, *, all_ok: bool
+    ) -> tuple[int, str] | None:
+        """Takes off rows that do not count, or not yet; says where they began and why."""
+        if not all_ok:
+            finished = self._finished_row(opened, columns)
+            if finished is not None:
+                return finished
+            if not columns.crc_ok[columns.count - 1]:
+                return self._trailing(index, opened, columns)
+        return self._unfinished(index, opened, columns) if self.log.in_use else None
 
     def _trailing(self, index: int, opened: SegmentMap, columns: Columns) -> tuple[int, str] | None:
         """Takes off rows with a wrong checksum at the log's end; they are no part of it."""
