@@ -595,6 +595,10 @@ def properties_at(buffer: Buffer, position: int = 0) -> bytes:
     return bytes(buffer[start:end])
 
 
+STORE_TIMESTAMP_END_MAX = BORN_HOST_POSITION + HOST_V6_SIZE + _INT64.size
+"""Bytes of a record up to its store time, where the address before that is the longer one."""
+
+
 def store_timestamp_at(buffer: Buffer, position: int) -> int:
     """The store time of the record that starts at a position, ms; nothing is validated."""
     sys_flag = _INT32.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]

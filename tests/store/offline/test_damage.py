@@ -158,6 +158,13 @@ def test_the_first_entry_of_an_index_file_points_a_little_off(bit: int, damaged_
             assert finding.found.startswith("entry 1: ")
 
 
+def test_an_entry_that_points_at_what_looks_like_a_longer_address(damaged_root: Path) -> None:
+    path = files_below(damaged_root, "index")[0]
+    with flipped(path, 6229, 2), StoreReader(damaged_root) as reader:
+        found = {each.file for each in verify(reader).findings}
+    assert found == {str(path.relative_to(damaged_root))}
+
+
 @given(data=st.data())
 @relaxed
 def test_a_bit_of_the_index(data: st.DataObject, damaged_root: Path) -> None:

@@ -18,7 +18,13 @@ from oberth.errors import FormatError, NotFoundError, RecordError, StoreError
 from oberth.formats.broker_conf import Line, MessageStoreConfig
 from oberth.formats.consume_queue import ConsumeQueueUnit
 from oberth.formats.delay_level import parse_delay_levels
-from oberth.formats.message import SCHEDULE_TOPIC, MessageExt, decode_record, store_timestamp_at
+from oberth.formats.message import (
+    SCHEDULE_TOPIC,
+    STORE_TIMESTAMP_END_MAX,
+    MessageExt,
+    decode_record,
+    store_timestamp_at,
+)
 from oberth.formats.message_id import OFFSET_ID_LENGTHS, decode_offset_message_id
 from oberth.store.files import OsFileSystem
 from oberth.store.offline.index_view import LATEST_MS, IndexView, candidates
@@ -190,10 +196,10 @@ class StoreReader:
 
     def store_timestamp(self, offset: int, size: int) -> int:
         """Store time of the record at an offset, -1 where the log does not have it."""
-        if size <= 0:
+        if size < STORE_TIMESTAMP_END_MAX:
             return -1
         raw = self.log.read(offset, size)
-        return -1 if raw is None or size < 64 else store_timestamp_at(raw, 0)
+        return -1 if raw is None else store_timestamp_at(raw, 0)
 
     # Queues
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from oberth.formats import index_file as fmt
 from oberth.formats import paths
 from oberth.formats.index_file import IndexEntry, IndexHeader
+from oberth.formats.message import STORE_TIMESTAMP_END_MAX
 from oberth.kernels.columns import TopicTable
 from oberth.kernels.index import IndexEntries, index_keys, put_entries, relink, start_file
 from oberth.store.offline.findings import Finding, FindingKind, Severity
@@ -360,7 +361,7 @@ class IndexCheck:
                 )  # fmt: skip
 
     def _stored(self, offset: int) -> int:
-        return self.reader.store_timestamp(offset, 64)
+        return self.reader.store_timestamp(offset, STORE_TIMESTAMP_END_MAX)
 
     def _time(
         self, budget: _Budget, view: IndexView, number: int, entry: IndexEntry, want: _Wanted
