@@ -77,6 +77,13 @@ class BrokerConfig:
     server_channel_max_idle_time_s: int = option(
         "serverChannelMaxIdleTimeSeconds", 120, "seconds of silence after which a peer is dropped"
     )
+    busy_poll_us: int = option(
+        "busyPollMicros", 400,
+        "us behind an answer for which the broker stays awake if one peer alone asks, each time "
+        "sooner than that: takes what is idle of a processor; 0, or fewer than two processors: "
+        "never (Oberth's own key)",
+        high=100_000,
+    )  # fmt: skip
     tls_mode: str = option(
         "tlsServerMode", "permissive", "disabled, permissive or enforcing (tls.server.mode)"
     )

@@ -508,6 +508,7 @@ class Broker:
             tls_context=tls_context,
             tls_mode=tls_mode,
             grace_s=STOP_GRACE_S,
+            busy_poll_s=config.busy_poll_us / 1_000_000,
         )
         self.server = RemotingServer(
             self.access.guard(self.processors),

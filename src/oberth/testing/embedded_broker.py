@@ -40,6 +40,7 @@ DEFAULT_SETTINGS: Final = {
     "bindAddress": "127.0.0.1",
     "listenPort": "0",
     "fastListenPort": "0",
+    "busyPollMicros": "0",  # clients share its loop, or the interpreter's lock
     "mappedFileSizeCommitLog": str(16 << 20),
     "mappedFileSizeConsumeQueue": "60000",
     "maxIndexNum": "20000",

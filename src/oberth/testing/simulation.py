@@ -58,6 +58,7 @@ SETTINGS: Final = {
     "bindAddress": "127.0.0.1",
     "brokerIP1": "127.0.0.1",
     "fastListenPort": "0",
+    "busyPollMicros": "0",  # it goes by the real clock
     "mappedFileSizeCommitLog": str(64 << 10),
     "mappedFileSizeConsumeQueue": "2000",
     "maxIndexNum": "200",

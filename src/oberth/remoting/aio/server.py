@@ -11,10 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 from types import TracebackType
 from typing import Final, Self
 
 from oberth.remoting.aio.address import Address, peer_address
+from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
 from oberth.remoting.aio.channel import Channel, ChannelOptions, ReadBudget
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.tls import ContextSource, TlsMode
@@ -40,6 +42,8 @@ class ServerOptions:
         tls_context: certificate and key (see ``tls.server_context``); None: TLS is not offered.
         tls_mode: with a context: whether plain text is still accepted.
         grace_s: seconds that requests at work get when the server closes.
+        busy_poll_s: seconds for which the loop stays awake behind an answer to a peer that asks
+            again at once (see ``busy_poll``); 0: never.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +54,7 @@ class ServerOptions:
     tls_context: ContextSource | None = None
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     grace_s: float = 5.0
+    busy_poll_s: float = 0.0
 
 
 class RemotingServer:
@@ -83,6 +88,7 @@ class RemotingServer:
         self._owns_processors = owns_processors
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._busy_poll: BusyPoll | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -106,6 +112,7 @@ class RemotingServer:
         """Listen; OSError if the port is taken."""
         options = self.options
         loop = asyncio.get_running_loop()
+        self._busy_poll = make_busy_poll(loop, options.busy_poll_s)
         self._server = await loop.create_server(
             self._make_channel, options.host, options.port, backlog=BACKLOG
         )
@@ -141,7 +148,13 @@ class RemotingServer:
 
     def on_requests(self, channel: Channel, requests: list[RemotingCommand]) -> None:
         """Called by a channel."""
+        busy_poll = self._busy_poll
+        if busy_poll is None:
+            self.processors.dispatch(channel, requests)
+            return
+        came = perf_counter()
         self.processors.dispatch(channel, requests)
+        busy_poll.served(channel, len(requests), came)
 
     def on_close(self, channel: Channel, error: Exception | None) -> None:
         """Called by a channel."""
