@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -22,6 +23,7 @@ from hypothesis import settings
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.message import BLANK_MAGIC, MessageExt, decode_record
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
+from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBatch, MessageExtBrokerInner
 from oberth.testing.fault_disk import FaultDisk, PowerCut
@@ -204,7 +206,9 @@ def test_a_power_cut_at_every_event(tmp_path: Path, flush: FlushDiskType) -> Non
 WRITER = """
 import sys
 from pathlib import Path
+from typing import Any
 from oberth.formats.message_store_config import FlushDiskType
+from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 sys.path.insert(0, {here!r})
@@ -254,3 +258,49 @@ def test_sigkill_under_load(tmp_path: Path, flush: FlushDiskType) -> None:
         store.shutdown()
     found = {m.commit_log_offset for m in read_everything(root, flush)}
     assert set(acknowledged) <= found
+
+
+def test_a_checkpoint_is_true_while_one_queue_is_busy(tmp_path: Path) -> None:
+    """What it says is on the disk must be: a start after a crash dispatches only what came later.
+
+    A queue that takes messages all the time, while those of others are being written out, must not
+    keep these in memory.
+    """
+
+    class Busy(OsFileSystem):
+        def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+            if checkpointing and "/busy/" not in path:
+                put("busy")
+            return super().open(path, create=create, writable=writable)
+
+    def put(topic: str) -> None:
+        assert store.put_message(MessageExtBrokerInner.of(topic, topic.encode())).ok
+        store.dispatch_nowait()
+
+    topics = [f"t{number}" for number in range(20)]
+    checkpointing = False
+    store = MessageStore(config(tmp_path / "store", FlushDiskType.ASYNC_FLUSH), files=Busy())
+    store.load()
+    store.start(background=False)
+    store.queues.pool.open_files_max = 0  # each write opens its file
+    for topic in (*topics, "busy"):
+        put(topic)
+        put(topic)
+    store.queues.write_behind()
+    for topic in (*topics, "busy"):
+        put(topic)
+    checkpointing = True
+    store.checkpoint_now()
+    checkpointing = False
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    store.shutdown()
+    after = MessageStore(config(tmp_path / "killed", FlushDiskType.ASYNC_FLUSH))
+    after.load()
+    after.start(background=False)
+    try:
+        for topic in topics:
+            assert after.max_offset_in_queue(topic, 0) == 3, topic
+            units = after.iterate_consume_queue(topic, 0, 0, 3)
+            assert [unit.is_message for unit in units] == [True] * 3, topic
+    finally:
+        after.shutdown()

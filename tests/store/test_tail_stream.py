@@ -17,6 +17,9 @@ from oberth.store.tail_stream import FilePool, TailStream
 
 FILE_SIZE = 200
 
+BOUND_S = 100.0
+"""For what must happen: only a test that hangs takes so long."""
+
 
 class Recorder(OsFileSystem):
     """Remembers what is open, and what was synced."""
@@ -303,3 +306,93 @@ def test_many_files_are_synced_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         files.directories.clear()
     assert len(asked) == 2
     pool.close()
+
+
+def test_making_files_rests_after_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = FilePool(OsFileSystem())
+    streams = [TailStream(pool, str(tmp_path / str(number)), FILE_SIZE) for number in range(5)]
+    rests: list[float] = []
+    for stream in streams:
+        append(stream, b"a")
+    assert pool.write_behind(rests.append) == 5
+    assert rests == [tail_stream.NEW_FILE_REST_S] * 5
+    for stream in streams:
+        append(stream, b"b" * 100)
+    assert pool.write_behind(rests.append) == 500
+    assert len(rests) == 5, "no file was made"
+    append(streams[0], b"c" * 100)
+    pool.write_behind(rests.append)
+    assert len(rests) == 6, "its second file"
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_ROOM_STREAMS", 2), ("_ROOM_BYTES", 3)])
+def test_no_rest_while_memory_runs_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(tail_stream, limit, value)
+    pool = FilePool(OsFileSystem())
+    late = TailStream(pool, str(tmp_path / "late"), FILE_SIZE)
+    rests: list[int] = []
+
+    def rest(_: float) -> None:
+        rests.append(pool.dirty_streams)
+        if len(rests) == 1:
+            append(late, b"three")  # somebody goes on appending
+
+    for number in range(5):
+        append(TailStream(pool, str(tmp_path / str(number)), FILE_SIZE), b"a")
+    pool.write_behind(rest)
+    if limit == "_ROOM_STREAMS":
+        assert rests[0] == 1, "none while two or more are left"
+    else:
+        assert rests == [4], "none after so many bytes"
+
+
+def test_write_behind_writes_all_however_busy_one_is(tmp_path: Path) -> None:
+    """A stream that is appended to all the time must not take the turns of those that are not."""
+
+    class Appending(OsFileSystem):
+        def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+            append(busy, b"x")
+            return super().open(path, create=create, writable=writable)
+
+    pool = FilePool(Appending(), open_files_max=0)
+    busy = TailStream(pool, str(tmp_path / "busy"), FILE_SIZE)
+    others = [TailStream(pool, str(tmp_path / str(number)), FILE_SIZE) for number in range(20)]
+    for stream in (*others, busy):
+        append(stream, b"a")
+    pool.write_behind()
+    assert [stream.written for stream in others] == [1] * 20
+    assert busy.written >= 1
+
+
+def test_write_behind_waits_for_what_another_is_writing(tmp_path: Path) -> None:
+    writing, go_on = threading.Event(), threading.Event()
+
+    class Slow(OsFileSystem):
+        def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+            if not writing.is_set():
+                writing.set()
+                assert go_on.wait(BOUND_S)
+            return super().open(path, create=create, writable=writable)
+
+    pool = FilePool(Slow())
+    stream = TailStream(pool, str(tmp_path / "s"), FILE_SIZE)
+    append(stream, b"a")
+    first = threading.Thread(target=pool.write_behind)
+    first.start()
+    assert writing.wait(BOUND_S)
+    seen: list[int] = []
+
+    def write_and_look() -> None:
+        pool.write_behind()
+        seen.append(stream.written)
+
+    second = threading.Thread(target=write_and_look)
+    second.start()
+    second.join(0.05)
+    assert not seen, "it is not written yet"
+    go_on.set()
+    second.join(BOUND_S)
+    first.join(BOUND_S)
+    assert seen == [1]

@@ -244,16 +244,16 @@ class ConsumeQueueStore:
 
     # Writing
 
-    def write_behind(self) -> int:
+    def write_behind(self, rest: Callable[[float], object] | None = None) -> int:
         """Writes what is only in memory into the files, of those queues that have such units.
 
         Another process sees the units then; a power cut may still take them. Meant to be called
-        every 100 ms or so. Returns the bytes written.
+        every 100 ms or so. Returns the bytes written. ``rest``: see `FilePool.write_behind`.
 
         Raises:
             StoreFullError: the disk has no room; the rest stays in memory.
         """
-        written = self.pool.write_behind()
+        written = self.pool.write_behind(rest)
         if self._stale and written and self.max_physic_offset > self._stale_log_end:
             # From now on a stale unit could name a record that really is at its offset.
             stale, self._stale = self._stale, []

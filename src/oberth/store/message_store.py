@@ -942,7 +942,7 @@ class MessageStore:
         while not self._stopping.wait(pause):
             try:
                 began = time.monotonic()
-                self.queues.write_behind()
+                self.queues.write_behind(self._stopping.wait)
                 pause = max(WRITE_BEHIND_INTERVAL_S, (time.monotonic() - began) * 9)
                 pause = min(pause, WRITE_BEHIND_INTERVAL_MAX_S)
                 if self.compaction is not None:
@@ -953,6 +953,8 @@ class MessageStore:
                     progress and now - last >= CHECKPOINT_INTERVAL_S
                 ):
                     last = now
+                    # What came meanwhile: a checkpoint makes the files of new queues without rest.
+                    self.queues.write_behind(self._stopping.wait)
                     self.checkpoint_now()
             except (OSError, OberthError) as error:
                 if self.flags.set(RunningFlag.LOGIC_DISK_FULL):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.paths import segment_name, segment_start
@@ -39,6 +39,11 @@ WINDOWS_MAX = 2048
 # a file for every message.
 DIRTY_STREAMS_MAX = 65_536
 DIRTY_BYTES_MAX = 64 << 20
+# Who writes behind rests so long after each file that it made, while there is room for more
+# streams: making one takes the processor, and the GIL several times, from whoever sends meanwhile.
+NEW_FILE_REST_S = 0.0005
+_ROOM_STREAMS = DIRTY_STREAMS_MAX * 3 // 4
+_ROOM_BYTES = DIRTY_BYTES_MAX // 2
 # More files than this are synced with their whole file system: one commit of its journal instead of
 # one for each file (40 000 files: 94 s).
 SYNC_FILES_MAX = 64
@@ -91,6 +96,8 @@ class FilePool:
         self.open_files_max = open_files_max
         # Guards the position `written` of every stream: one of them is written out at a time.
         self.write_lock = threading.RLock()
+        # Who says what is durable must not overlook what another one is just syncing.
+        self._sync_lock = threading.Lock()
         self._lock = threading.Lock()  # guards the collections below
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._dirty: dict[TailStream, None] = {}
@@ -174,21 +181,40 @@ class FilePool:
         with self._lock:
             return list(self._dirty)
 
-    def write_behind(self) -> int:
+    def write_behind(self, rest: Callable[[float], object] | None = None) -> int:
         """Writes out every dirty stream; returns the bytes written. Costs nothing for the others.
+
+        When it returns, all bytes are in the files that had been appended when it was called,
+        whoever wrote them, and whatever others append meanwhile.
+
+        Args:
+            rest: waits so many seconds; called after each file that had to be made, unless memory
+                for unwritten streams runs short. None: nobody has to be spared.
 
         Raises:
             StoreFullError: the disk has no room. What was not written stays in memory and dirty.
         """
-        written = 0
         self.bytes_since_write_behind = 0
-        for _ in range(len(self._dirty)):
-            with self._lock:
-                if not self._dirty:
-                    break
-                stream, _value = self._dirty.popitem()
-            written += stream.write_out()
+        with self.write_lock:
+            # Nobody is about to write what is missing here: that is done under the same lock.
+            streams = self.dirty()
+        written = 0
+        for stream in streams:
+            with self.write_lock:
+                if stream not in self._dirty:
+                    continue  # written or destroyed meanwhile
+                files_end = stream.files_end
+                self._dirty.pop(stream, None)
+                written += stream.write_out()
+                made_file = stream.files_end != files_end
+            if rest is not None and made_file and self._has_room:
+                rest(NEW_FILE_REST_S)
         return written
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether there may be many more unwritten streams and bytes before appends wait."""
+        return len(self._dirty) < _ROOM_STREAMS and self.bytes_since_write_behind < _ROOM_BYTES
 
     def sync(self) -> int:
         """Makes everything that was written, and every new name, durable; returns files synced.
@@ -196,6 +222,10 @@ class FilePool:
         Raises:
             OSError: a sync failed; what was not synced is tried again by the next call.
         """
+        with self._sync_lock:
+            return self._sync_written()
+
+    def _sync_written(self) -> int:
         with self._lock:
             paths, self._unsynced = self._unsynced, set()
             directories, self._new_names = self._new_names, set()
