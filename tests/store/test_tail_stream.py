@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oberth.errors import StoreCorruptError
+from oberth.errors import StoreCorruptError, StoreFullError
 from oberth.store import tail_stream
 from oberth.store.files import OsFileSystem
 from oberth.store.tail_stream import FilePool, TailStream
@@ -396,3 +396,37 @@ def test_write_behind_waits_for_what_another_is_writing(tmp_path: Path) -> None:
     second.join(BOUND_S)
     first.join(BOUND_S)
     assert seen == [1]
+
+
+def test_appends_to_many_new_streams_make_few_files_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_stream, "DIRTY_STREAMS_MAX", 40)
+    files = Recorder()
+    pool = FilePool(files)
+    streams = [TailStream(pool, str(tmp_path / str(number)), FILE_SIZE) for number in range(200)]
+    for number, stream in enumerate(streams):
+        before = files.opened
+        append(stream, b"%d" % number)
+        assert files.opened - before <= tail_stream._STEP_STREAMS
+        assert pool.dirty_streams <= 40
+    pool.write_behind()
+    assert [stream.written for stream in streams] == [len(str(n)) for n in range(200)]
+
+
+def test_a_full_disk_keeps_what_was_to_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(OsFileSystem):
+        def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+            raise StoreFullError(path)
+
+    monkeypatch.setattr(tail_stream, "DIRTY_STREAMS_MAX", 3)
+    pool = FilePool(Full())
+    streams = [TailStream(pool, str(tmp_path / str(number)), FILE_SIZE) for number in range(4)]
+    for stream in streams[:3]:
+        append(stream, b"a")
+    with pytest.raises(StoreFullError):
+        append(streams[3], b"a")
+    assert pool.dirty_streams == 3
+    assert [stream.read(0, 9) for stream in streams] == [b"a", b"a", b"a", b""]

@@ -34,11 +34,13 @@ TAIL_SIZE_MAX = 64 << 10
 WINDOW_SIZE = 8 << 10
 # So many streams keep a window: 16 MiB in all.
 WINDOWS_MAX = 2048
-# Whoever appends writes out all streams when more than so many have unwritten bytes, or together
-# more than so many bytes. With ten thousand queues a lower number of streams would mean a write to
-# a file for every message.
+# Whoever appends writes out a few streams when more than so many have unwritten bytes, and all of
+# them when they have more than so many bytes together. With ten thousand queues a lower number of
+# streams would mean a write to a file for every message.
 DIRTY_STREAMS_MAX = 65_536
 DIRTY_BYTES_MAX = 64 << 20
+# How many a few are: making their files takes some milliseconds, making all would take seconds.
+_STEP_STREAMS = 16
 # Who writes behind rests so long after each file that it made, while there is room for more
 # streams: making one takes the processor, and the GIL several times, from whoever sends meanwhile.
 NEW_FILE_REST_S = 0.0005
@@ -210,6 +212,13 @@ class FilePool:
             if rest is not None and made_file and self._has_room:
                 rest(NEW_FILE_REST_S)
         return written
+
+    def write_some(self) -> None:
+        """Writes out a few dirty streams. Raises StoreFullError, as `write_behind` does."""
+        with self.write_lock:
+            for _ in range(min(_STEP_STREAMS, len(self._dirty))):
+                stream, _none = self._dirty.popitem()
+                stream.write_out()
 
     @property
     def _has_room(self) -> bool:
@@ -405,10 +414,10 @@ class TailStream:
         if self.end - self.written >= TAIL_SIZE_MAX:
             self.write_out()
         pool = self.pool
-        if pool.dirty_streams >= DIRTY_STREAMS_MAX or (
-            pool.bytes_since_write_behind >= DIRTY_BYTES_MAX
-        ):
+        if pool.bytes_since_write_behind >= DIRTY_BYTES_MAX:
             pool.write_behind()
+        elif pool.dirty_streams >= DIRTY_STREAMS_MAX:
+            pool.write_some()
 
     def append_locked(self, data: bytes | memoryview) -> None:
         """Appends to the tail. After `make_room` it cannot fail."""
