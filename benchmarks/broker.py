@@ -27,8 +27,6 @@ CONF = {"autoCreateTopicEnable": "true", "diskMaxUsedSpaceRatio": "95"}
 GROUPS = ("start", "send", "async", "consume", "latency", "memory", "sync", "idle", "topics")
 _FILES_MAX = 8192
 _WARM_UP_S = 15
-# Until the files of 40 000 new queues are made; meanwhile p99 is two to four times as high.
-_SETTLE_S = 25
 _FIRST_ACK_TIMEOUT_S = 60
 
 AnyCluster = ApacheCluster | OberthCluster
@@ -189,8 +187,6 @@ class Run:
                 add("groups-first", time.monotonic() - began)
                 if codes != {0: len(names)}:
                     sys.stderr.write(f"{self.kind}: answers to first commits: {codes}\n")
-                if not self.small:
-                    common["warm"] = max(self.warm, _SETTLE_S)
             crowded = load("send", cluster.namesrv_addr, self.client, **common)["p99_us"]
         add(f"{group}-p99", crowded / alone)
 
