@@ -22,6 +22,7 @@
     │   └── RemotingTooMuchRequestError
     ├── IllegalNameError            a topic or group name outside the allowed characters or length
     ├── OptionError                 an unknown option, or a value out of range
+    │   └── UnknownOptionError      a key of a configuration that nothing here has
     ├── SparkUnavailableError       no Java or no pyspark, or they are too old
     ├── PeerUnavailableError        another RocketMQ that a test wants cannot be had here
     └── ClientError
@@ -122,6 +123,10 @@ class IllegalNameError(OberthError, ValueError):
 
 class OptionError(OberthError, ValueError):
     """An unknown option, or a value out of its range."""
+
+
+class UnknownOptionError(OptionError):
+    """A key of a configuration that neither Apache nor Oberth has."""
 
 
 class SparkUnavailableError(OberthError):

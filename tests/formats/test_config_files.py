@@ -177,9 +177,6 @@ def test_offset_keys() -> None:
 
 
 def test_derived_fields() -> None:
-    offsets = ConsumerOffsets(offset_table={"a@g": {0: 1}, "b@g": {0: 1}, "broken": {}})
-    offsets.refresh_group_topic_map()
-    assert offsets.group_topic_map == {"g": ["a", "b"]}
     assert ConsumerFilterData(born_time=2, dead_time=1).to_json()["dead"] is False
     assert CompactionPositions(queue_offset_map={"T_0": 1}).to_json()["empty"] is False
     assert b"\n" not in TimerMetrics().encode()

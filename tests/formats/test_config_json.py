@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,15 @@ from oberth.formats.config_json import (
     FieldList,
     InlineList,
     ObjectKey,
+    Shown,
+    config_in_slices,
     encode_config,
     format_config,
     format_double,
     parse_config,
 )
 from oberth.formats.json_lenient import LenientParser
+from oberth.formats.json_reader import CONTAINERS_MAX, VALUES_MAX, parse_request
 
 DATA = Path(__file__).parent / "data"
 
@@ -308,3 +312,41 @@ def test_fast_reader_equals_general_one(text: str) -> None:
     fast = json_reader._parse_fast(text.encode())
     if fast is not json_reader._NOT_PLAIN:
         assert repr(fast) == repr(general(text))
+
+
+def test_a_document_in_slices_is_the_same() -> None:
+    rows = {f"t{number}": {"a": number, "none": None, "list": [1, "x"]} for number in range(2000)}
+    long = {number: [str(number)] for number in range(5000)}
+    tree: dict[str, Any] = {
+        "version": {"n": 1},
+        "none": None,
+        "rows": rows,
+        "deep": {"x": {"y": long}},
+        "z": [{}],
+    }
+    shown: dict[str, Any] = {
+        **tree,
+        "rows": Shown({name: name for name in rows}, rows.__getitem__),
+        "z": Shown(["z"], lambda _: {}),
+    }
+    found = []
+
+    def slices() -> Generator[None, None, None]:
+        found.append((yield from config_in_slices(shown)))
+
+    assert sum(1 for _ in slices()) > 10
+    assert found == [encode_config(tree, pretty=False)]
+    empties: list[dict[str, Any]] = [{}, {"a": {}, "b": []}]
+    for empty in empties:
+        with pytest.raises(
+            StopIteration, match=re.escape(encode_config(empty, pretty=False).decode())
+        ):
+            next(config_in_slices(empty))
+
+
+def test_what_a_request_holds_is_limited() -> None:
+    for item, allowed in ((b"[]", CONTAINERS_MAX), (b"1", VALUES_MAX)):
+        body = b"[" + b",".join([item] * (allowed - 1)) + b"]"
+        assert len(parse_request(body, name="body")) == allowed - 1
+        with pytest.raises(ConfigFormatError, match=f"at most {allowed} are allowed"):
+            parse_request(body[:-1] + (b"," + item) * 3 + b"]", name="body")

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from oberth.errors import OptionError
 from oberth.formats.delay_level import (
     DEFAULT_DELAY_LEVELS,
-    clamp_level,
     deliver_time,
     parse_delay_levels,
 )
@@ -25,7 +24,6 @@ def test_default_table() -> None:
 def test_units_and_clamping() -> None:
     table = parse_delay_levels("1s 2m 3h 4d")
     assert table == (0, 1000, 120_000, 10_800_000, 345_600_000)
-    assert (clamp_level(3, table), clamp_level(9, table)) == (3, 4)
     assert deliver_time(9, 10, table) == 345_600_010
     assert deliver_time(0, 10, table) == deliver_time(-1, 10, table) == 1010
 

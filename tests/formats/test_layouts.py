@@ -45,11 +45,17 @@ MODULES = {
 TYPES = {"b": "int8", "h": "int16", "i": "int32", "q": "int64", "H": "int16", "I": "int32"}
 _STRUCT = re.compile(r'struct\.Struct\(\n\s*">"\n((?:\s*f?"[^"]+"  # \w+\n)+)\s*\)')
 _FIELD = re.compile(r'f?"([^"]+)"  # (\w+)')
+_HOSTS = {"B": "Bs", "S": "Ss"}
 
 
 def structs_in(module: types.ModuleType) -> list[list[tuple[str, str]]]:
     """(format, name) of the fields of each Struct that a module spells out."""
-    return [_FIELD.findall(block) for block in _STRUCT.findall(inspect.getsource(module))]
+    found = [_FIELD.findall(block) for block in _STRUCT.findall(inspect.getsource(module))]
+    if hasattr(module, "_FIXED_FIELDS"):
+        found.append(
+            [(_HOSTS.get(code, code), name) for name, code in module._FIXED_FIELDS.items()]
+        )
+    return found
 
 
 def with_structs() -> Iterator[Any]:
@@ -90,7 +96,7 @@ def test_table_equals_struct(module_name: str, fields: list[tuple[str, str]]) ->
         at = None
         for (code, name), row in zip(fields, rows, strict=True):
             if code.endswith("s"):
-                size, kind = host, "bytes"
+                size, kind = int(code[:-1]) if code[:-1].isdigit() else host, "bytes"
             else:
                 size, kind = struct.calcsize(">" + code), TYPES[code]
             assert row.type == kind, name

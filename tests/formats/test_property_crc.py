@@ -16,7 +16,6 @@ from oberth.formats.property_crc import (
     decode_crc_tail,
     encode_crc_tail,
     record_crc_ok,
-    without_crc_property,
 )
 
 
@@ -60,11 +59,3 @@ def test_round_trip(head: bytes) -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes(data: bytes) -> None:
     assert record_crc_ok(data) in (None, False)
-
-
-def test_taking_the_property_out() -> None:
-    tail = encode_crc_tail(b"")
-    assert without_crc_property(b"a\x01b\x02" + tail) == b"a\x01b\x02"
-    assert without_crc_property(tail + b"a\x01b") == b"a\x01b"
-    assert without_crc_property(b"a\x01b") == b"a\x01b"
-    assert without_crc_property(tail) == b""

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from oberth.formats.properties import decode_properties, encode_properties
 from oberth.formats.sql92 import (
     EXPRESSION_SIZE_MAX,
+    IN_VALUE_COUNT_MAX,
+    OPERAND_COUNT_MAX,
     Sql92Error,
     Sql92EvaluationError,
     compile_sql92,
@@ -175,17 +177,23 @@ def test_what_an_expression_requires_is_found_before_it_is_evaluated() -> None:
     assert len(required(" AND ".join(f"a = '{n}'" for n in range(100)))) == 3
 
 
-@pytest.mark.parametrize(
-    "text", ["(" * 10_000 + "a = 1", "NOT " * 10_000 + "a", "- " * 9_999 + "1"]
-)
+@pytest.mark.parametrize("text", ["(" * 10_000 + "a = 1", "NOT " * 8_000 + "a", "- " * 9_999 + "1"])
 def test_deep_nesting_is_refused(text: str) -> None:
     with pytest.raises(Sql92Error, match="nested deeper than"):
         compile_sql92(text)
 
 
 def test_long_chains_are_evaluated_or_refused() -> None:
-    terms = " OR ".join(f"a = {n}" for n in range(5000))
-    assert compile_sql92(terms).matches({"a": "4999"})
+    terms = " OR ".join(f"a = {n}" for n in range(OPERAND_COUNT_MAX // 2))
+    assert compile_sql92(terms).matches({"a": "199"})
+    with pytest.raises(Sql92Error, match=f"more than {OPERAND_COUNT_MAX} properties, constants"):
+        compile_sql92(f"{terms} OR a = 1")
+    with pytest.raises(Sql92Error, match=f"more than {OPERAND_COUNT_MAX} properties, constants"):
+        compile_sql92(" OR ".join("NOT " * 20 + "a" for _ in range(20)))
+    texts = ",".join(f"'{n}'" for n in range(IN_VALUE_COUNT_MAX))
+    assert compile_sql92(f"a IN ({texts})").matches({"a": "7"})
+    with pytest.raises(Sql92Error, match=f"more than {IN_VALUE_COUNT_MAX} texts in lists"):
+        compile_sql92(f"a IN ('x') OR a IN ({texts},'x')")
     with pytest.raises(Sql92Error, match="in a row"):
         compile_sql92("a " + "= a " * 5000)
 
@@ -193,3 +201,19 @@ def test_long_chains_are_evaluated_or_refused() -> None:
 def test_long_expressions_are_refused() -> None:
     with pytest.raises(Sql92Error, match=f"at most {EXPRESSION_SIZE_MAX}"):
         compile_sql92("a = 1 " + "OR a = 1 " * 8000)
+
+
+def test_numbers_of_any_length() -> None:
+    """Thousands of digits are no long, in an expression and in a property; int() would raise."""
+    digits = "9" * 30_000
+    with pytest.raises(Sql92Error, match=r"a = 9+|9{40} is above"):
+        compile_sql92(f"a = {digits}")
+    with pytest.raises(Sql92Error, match=r"9{40} is out of the range of a double"):
+        compile_sql92(f"a = {digits}.0")
+    for text in ("a = 1", "a > 1", "a BETWEEN 1 AND 2", "a > 1.5"):
+        expression = compile_sql92(text)
+        assert not expression.matches({"a": f"-{digits}"})
+        assert not expression.matches_raw(encode_properties({"a": f"-{digits}"}))
+    assert compile_sql92("a = 7").matches({"a": "+" + "0" * 9000 + "7"})
+    assert compile_sql92("a < 0").matches({"a": "-" + "0" * 9000 + "7"})
+    assert compile_sql92("a = 0").matches({"a": "-" + "0" * 9000})

@@ -29,7 +29,7 @@ ITEM_FIXED_SIZE: Final = 22
 ITEM_COUNT_MAX: Final = 32_767
 """Messages in one batch; a BatchConsumeQueue unit counts them in an int16."""
 
-_ITEM = struct.Struct(
+_ITEM: Final = struct.Struct(
     ">"
     "i"  # item_size
     "i"  # magic
@@ -37,8 +37,9 @@ _ITEM = struct.Struct(
     "i"  # flag
     "i"  # body_length
 )
-_BODY_POSITION: Final = 20
-assert _ITEM.size == _BODY_POSITION == ITEM_FIXED_SIZE - 2
+ITEM_FLAG_POSITION: Final = 12
+ITEM_BODY_POSITION: Final = 20
+assert _ITEM.size == ITEM_BODY_POSITION == ITEM_FIXED_SIZE - 2
 
 
 class BatchItem(NamedTuple):
@@ -90,26 +91,17 @@ def decode_batch(data: bytes | memoryview, *, count_max: int = ITEM_COUNT_MAX) -
     position, end = 0, len(data)
     while position < end:
         if len(items) == count_max:
-            raise FormatError(f"batch: more than {count_max} messages")
+            raise too_many(count_max)
         if end - position < ITEM_FIXED_SIZE:
-            raise FormatError(
-                f"batch item {len(items)} at {position}: {end - position} bytes left, "
-                f"at least {ITEM_FIXED_SIZE} needed"
-            )
+            raise item_fault(data, position, len(items))
         size, _, _, flag, body_length = _ITEM.unpack_from(data, position)
-        body_start = position + _BODY_POSITION
+        body_start = position + ITEM_BODY_POSITION
         body_end = body_start + body_length
         if body_length < 0 or not ITEM_FIXED_SIZE + body_length <= size <= end - position:
-            raise FormatError(
-                f"batch item {len(items)} at {position}: size {size} with a body of "
-                f"{body_length}, {end - position} bytes left"
-            )
+            raise item_fault(data, position, len(items))
         properties_length = int.from_bytes(data[body_end : body_end + 2], "big", signed=True)
         if properties_length != size - ITEM_FIXED_SIZE - body_length:
-            raise FormatError(
-                f"batch item {len(items)} at {position}: size {size} with a body of "
-                f"{body_length} and properties of {properties_length}"
-            )
+            raise item_fault(data, position, len(items))
         next_position = position + size
         items.append(
             BatchItem(
@@ -120,3 +112,24 @@ def decode_batch(data: bytes | memoryview, *, count_max: int = ITEM_COUNT_MAX) -
         )
         position = next_position
     return items
+
+
+def too_many(count_max: int) -> FormatError:
+    """A batch has more items than allowed."""
+    return FormatError(f"batch: more than {count_max} messages")
+
+
+def item_fault(data: bytes | memoryview, position: int, number: int) -> FormatError:
+    """Why no item can be read at a position of a batch body."""
+    left = len(data) - position
+    where = f"batch item {number} at {position}"
+    if left < ITEM_FIXED_SIZE:
+        return FormatError(f"{where}: {left} bytes left, at least {ITEM_FIXED_SIZE} needed")
+    size, _, _, _, body_length = _ITEM.unpack_from(data, position)
+    if body_length < 0 or not ITEM_FIXED_SIZE + body_length <= size <= left:
+        return FormatError(f"{where}: size {size} with a body of {body_length}, {left} bytes left")
+    body_end = position + ITEM_BODY_POSITION + body_length
+    properties_length = int.from_bytes(data[body_end : body_end + 2], "big", signed=True)
+    return FormatError(
+        f"{where}: size {size} with a body of {body_length} and properties of {properties_length}"
+    )

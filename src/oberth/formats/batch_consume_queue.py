@@ -29,7 +29,7 @@ UNIT_SIZE: Final = 46
 BATCH_SIZE_MAX: Final = 32_767
 NOT_COMPACTED: Final = -1
 
-UNIT = struct.Struct(
+UNIT: Final = struct.Struct(
     ">"
     "q"  # commit_log_offset
     "i"  # record_size

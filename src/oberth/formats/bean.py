@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import Any, ClassVar, Final, Self, TypeVar, overload
 
 from oberth.errors import ConfigFormatError
 from oberth.formats.json_reader import parse_config
@@ -24,7 +24,7 @@ from oberth.formats.options import Line
 
 T = TypeVar("T")
 
-_METADATA_KEY = "oberth.json"
+_METADATA_KEY: Final = "oberth.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-INT = Kind(_read_int, _as_is)
-BOOL = Kind(_read_bool, _as_is)
-STR = Kind(_read_str, _as_is)
-ANY = Kind(_read_any, _as_is)
+INT: Final = Kind(_read_int, _as_is)
+BOOL: Final = Kind(_read_bool, _as_is)
+STR: Final = Kind(_read_str, _as_is)
+ANY: Final = Kind(_read_any, _as_is)
 
 
 def map_of(value: Kind, key: Kind = STR) -> Kind:
@@ -182,7 +182,7 @@ def json_field(
     return dataclasses.field(default=default, metadata=metadata, compare=compare)
 
 
-_FIELDS: dict[type[Bean], tuple[JsonField, ...]] = {}
+_FIELDS: Final[dict[type[Bean], tuple[JsonField, ...]]] = {}
 
 
 def json_fields(bean: type[Bean]) -> tuple[JsonField, ...]:

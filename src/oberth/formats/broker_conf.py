@@ -8,6 +8,7 @@ with the nearest one that somebody does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from oberth.errors import OptionError
 from oberth.formats.java_properties import format_properties, parse_properties
@@ -90,7 +91,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
 
 
 # ruff: noqa: SIM905 - 310 names one a line would be the longest list of the house.
-BROKER_KEYS = frozenset(
+BROKER_KEYS: Final = frozenset(
     """
     accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
     ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond

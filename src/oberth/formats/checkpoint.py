@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Final
 
 from oberth.errors import FormatError
 
-FILE_SIZE = 4096
+FILE_SIZE: Final = 4096
 # Recovery goes this far behind what the file says.
-SAFETY_MS = 3000
+SAFETY_MS: Final = 3000
 
-_CHECKPOINT = struct.Struct(
+_CHECKPOINT: Final = struct.Struct(
     ">"
     "q"  # physic_msg_timestamp
     "q"  # logics_msg_timestamp
@@ -33,7 +34,7 @@ _CHECKPOINT = struct.Struct(
     "q"  # confirm_offset
     "q"  # logics_physical_offset
 )
-USED_SIZE = _CHECKPOINT.size
+USED_SIZE: Final = _CHECKPOINT.size
 
 
 @dataclass(slots=True)

@@ -66,13 +66,13 @@ def with_compression(sys_flag: int, compression: Compression) -> int:
 def compress(body: bytes, compression: Compression, level: int = DEFAULT_LEVEL) -> bytes:
     """The compressed body. The level is zlib's 0…9; it is passed on to the others."""
     if compression is Compression.LZ4:
-        import lz4.frame
+        import lz4.frame  # noqa: PLC0415 - few bodies are compressed so
 
         # Java's reader refuses blocks that refer to the one before (which is lz4.frame's default).
         packed: bytes = lz4.frame.compress(body, store_size=False, block_linked=False)
         return packed
     if compression is Compression.ZSTD:
-        import zstandard
+        import zstandard  # noqa: PLC0415 - few bodies are compressed so
 
         return zstandard.ZstdCompressor(level=level).compress(body)
     return zlib.compress(body, level)
@@ -123,7 +123,7 @@ def _zlib(body: bytes, size_max: int) -> bytes:
 
 
 def _lz4(body: bytes, size_max: int) -> bytes:
-    import lz4.frame
+    import lz4.frame  # noqa: PLC0415 - few bodies are compressed so
 
     stream = lz4.frame.LZ4FrameDecompressor()
     plain: bytes = stream.decompress(body, size_max + 1)
@@ -133,7 +133,7 @@ def _lz4(body: bytes, size_max: int) -> bytes:
 
 
 def _zstd(body: bytes, size_max: int) -> bytes:
-    import zstandard
+    import zstandard  # noqa: PLC0415 - few bodies are compressed so
 
     try:
         size = zstandard.get_frame_parameters(body).content_size

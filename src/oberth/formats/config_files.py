@@ -31,7 +31,7 @@ from oberth.formats.topic_config import TopicConfigs
 
 GROUP_SEPARATOR: Final = "@"
 
-_OFFSETS = map_of(map_of(INT, key=INT))
+_OFFSETS: Final = map_of(map_of(INT, key=INT))
 
 
 def offset_key(topic: str, group: str) -> str:
@@ -66,13 +66,6 @@ class ConsumerOffsets(Bean):
     pull_offset_table: dict[str, dict[int, int]] = json_field(
         "pullOffsetTable", _OFFSETS, dict, line=Line.V5
     )
-
-    def refresh_group_topic_map(self) -> None:
-        """Derive group_topic_map from offset_table, as Java's getter does when it writes."""
-        self.group_topic_map = {}
-        for key in self.offset_table:
-            if (parts := split_offset_key(key)) is not None:
-                self.group_topic_map.setdefault(parts[1], []).append(parts[0])
 
 
 @dataclass(slots=True, kw_only=True)

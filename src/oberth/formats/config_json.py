@@ -4,11 +4,14 @@
 byte as one of its lines does. Reader and writer have a module each.
 """
 
-from oberth.formats.json_reader import CONFIG_SIZE_MAX, DEPTH_MAX, ObjectKey, parse_config
+from oberth.formats.json_reader import CONFIG_SIZE_MAX, parse_config
+from oberth.formats.json_values import DEPTH_MAX, ObjectKey
 from oberth.formats.json_writer import (
     Dialect,
     FieldList,
     InlineList,
+    Shown,
+    config_in_slices,
     encode_config,
     format_config,
     format_double,
@@ -21,6 +24,8 @@ __all__ = [
     "FieldList",
     "InlineList",
     "ObjectKey",
+    "Shown",
+    "config_in_slices",
     "encode_config",
     "format_config",
     "format_double",

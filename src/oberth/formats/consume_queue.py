@@ -19,13 +19,13 @@ RocketMQ: ConsumeQueue.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-UNIT_SIZE = 20
-UNITS_PER_FILE = 300_000
-PRE_BLANK_SIZE = 0x7FFFFFFF
+UNIT_SIZE: Final = 20
+UNITS_PER_FILE: Final = 300_000
+PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 
-UNIT = struct.Struct(
+UNIT: Final = struct.Struct(
     ">"
     "q"  # commit_log_offset
     "i"  # record_size
@@ -33,10 +33,10 @@ UNIT = struct.Struct(
 )
 assert UNIT.size == UNIT_SIZE
 
-PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
+PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
 # Hash codes are sign-extended 32-bit numbers; what is below them is a ConsumeQueueExt address.
-EXT_ADDRESS_MAX = -(2**31) - 1
+EXT_ADDRESS_MAX: Final = -(2**31) - 1
 
 
 class ConsumeQueueUnit(NamedTuple):

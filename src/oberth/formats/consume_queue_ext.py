@@ -29,7 +29,7 @@ BIT_MAP_SIZE_MAX: Final = UNIT_SIZE_MAX - UNIT_SIZE_MIN
 END_BLANK_SIZE: Final = 4
 """Bytes that an append leaves free for the end, of which two are written."""
 
-_UNIT = struct.Struct(
+_UNIT: Final = struct.Struct(
     ">"
     "h"  # unit_size
     "q"  # tags_code

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from oberth.errors import OptionError
 
-DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # A level that is not in the table is due one second after it was stored.
-UNKNOWN_LEVEL_DELAY_MS = 1000
+UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
@@ -29,11 +30,6 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
             )
         table.append(int(word[:-1]) * unit)
     return tuple(table)
-
-
-def clamp_level(level: int, delays_ms: tuple[int, ...]) -> int:
-    """The level, or the highest one when it is above."""
-    return min(level, len(delays_ms) - 1)
 
 
 def deliver_time(level: int, store_timestamp: int, delays_ms: tuple[int, ...]) -> int:

@@ -33,17 +33,17 @@ must compare the keys. RocketMQ: IndexFile, IndexHeader.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats.java_string import hash_units, signed_32, utf16_units
 
-HEADER_SIZE = 40
-SLOT_SIZE = 4
-ENTRY_SIZE = 20
-DEFAULT_SLOTS = 5_000_000
-DEFAULT_ENTRIES = 20_000_000
+HEADER_SIZE: Final = 40
+SLOT_SIZE: Final = 4
+ENTRY_SIZE: Final = 20
+DEFAULT_SLOTS: Final = 5_000_000
+DEFAULT_ENTRIES: Final = 20_000_000
 
-HEADER = struct.Struct(
+HEADER: Final = struct.Struct(
     ">"
     "q"  # begin_timestamp
     "q"  # end_timestamp
@@ -52,21 +52,21 @@ HEADER = struct.Struct(
     "i"  # hash_slot_count
     "i"  # index_count
 )
-ENTRY = struct.Struct(
+ENTRY: Final = struct.Struct(
     ">"
     "i"  # key_hash
     "q"  # commit_log_offset
     "i"  # time_diff
     "i"  # previous
 )
-SLOT = struct.Struct(">i")
+SLOT: Final = struct.Struct(">i")
 assert HEADER.size == HEADER_SIZE
 assert ENTRY.size == ENTRY_SIZE
 assert SLOT.size == SLOT_SIZE
 
-TIME_DIFF_MAX = 0x7FFFFFFF
+TIME_DIFF_MAX: Final = 0x7FFFFFFF
 # What RocketMQ 5.x puts between topic and tag in the key of a tag (`topic#T#tags`).
-TAG_INDEX_TYPE = "T"
+TAG_INDEX_TYPE: Final = "T"
 
 
 class IndexHeader(NamedTuple):

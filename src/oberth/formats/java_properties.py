@@ -17,28 +17,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Final, Self
 
 from oberth.errors import ConfigFormatError
 
-PROPERTIES_SIZE_MAX = 1 << 20
+PROPERTIES_SIZE_MAX: Final = 1 << 20
 """Bytes of a properties file that are read; Apache's longest is 10 KiB."""
 
-_NATURAL_LINE = re.compile(r"\r\n|\r|\n")
-_WHITE = " \t\f"
-_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPED = {
+_NATURAL_LINE: Final = re.compile(r"\r\n|\r|\n")
+_WHITE: Final = " \t\f"
+_CONTROL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED: Final = {
     "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f",
     "\\": "\\\\", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!",
 }  # fmt: skip
-_HEX = re.compile(r"[0-9A-Fa-f]{4}")
+_HEX: Final = re.compile(r"[0-9A-Fa-f]{4}")
 
 
-def parse_properties(data: bytes | str, *, name: str = "properties") -> dict[str, str]:
+class PlacedText(str):
+    """A value that knows where it was given.
+
+    Attributes:
+        place: for messages, such as ``broker.conf: line 3``.
+    """
+
+    __slots__ = ("place",)
+    place: str
+
+    def __new__(cls, text: str, place: str) -> Self:
+        """The text, with its place."""
+        made = super().__new__(cls, text)
+        made.place = place
+        return made
+
+    def __reduce__(self) -> tuple[type[PlacedText], tuple[str, str]]:
+        return PlacedText, (str(self), self.place)
+
+
+def place_of(text: str | None) -> str | None:
+    """Where a value was given, if it knows."""
+    return text.place if isinstance(text, PlacedText) else None
+
+
+def parse_properties(
+    data: bytes | str, *, name: str = "properties", placed: bool = False
+) -> dict[str, str]:
     r"""Read properties text.
 
     Args:
         data: the file's bytes, or text.
         name: what errors call the file.
+        placed: give values that know their line, for messages about what they mean.
 
     Returns:
         Every entry, in the order of the file.
@@ -68,7 +97,8 @@ def parse_properties(data: bytes | str, *, name: str = "properties") -> dict[str
             while at < len(line) and line[at] in _WHITE:
                 at += 1
         where = f"{name}: line {line_number}"
-        entries[_unescape(line[:end], where)] = _unescape(line[at:], where)
+        value = _unescape(line[at:], where)
+        entries[_unescape(line[:end], where)] = PlacedText(value, where) if placed else value
     return entries
 
 

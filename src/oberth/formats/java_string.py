@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import mul
+from typing import Final
 
-_MASK = 0xFFFFFFFF
-_CHUNK = 64
+_MASK: Final = 0xFFFFFFFF
+_CHUNK: Final = 64
 # Powers of 31 from the highest down to 0, for each number of units up to a chunk.
-_POWERS = tuple(
+_POWERS: Final = tuple(
     tuple(pow(31, count - 1 - n, 1 << 32) for n in range(count)) for count in range(_CHUNK + 1)
 )
 
@@ -53,10 +54,21 @@ def java_hash(text: str) -> int:
     return signed_32(hash_units(utf16_units(text)))
 
 
-@lru_cache(maxsize=4096)
 def tags_hash(raw_tags: bytes) -> int:
     """The tags code of a TAGS value as stored (UTF-8): its Java hash, 0 for no tags.
 
-    Few different tags pass through a store, so the results are kept (4096 of them).
+    Few different tags pass through a store, so the results are kept: 4096 of them, none of a tag
+    that is longer than anybody's, since senders choose what is kept.
     """
+    if len(raw_tags) > _KEPT_TAGS_SIZE_MAX:
+        return java_hash(raw_tags.decode("utf-8", "replace"))
+    return _kept_tags_hash(raw_tags)
+
+
+_KEPT_TAGS_SIZE_MAX: Final = 256
+"""Bytes."""
+
+
+@lru_cache(maxsize=4096)
+def _kept_tags_hash(raw_tags: bytes) -> int:
     return java_hash(raw_tags.decode("utf-8", "replace")) if raw_tags else 0

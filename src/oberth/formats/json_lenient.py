@@ -6,7 +6,7 @@ import re
 from typing import Any, Final, NoReturn
 
 from oberth.errors import ConfigFormatError
-from oberth.formats.json_reader import DEPTH_MAX, NUMBER_LENGTH_MAX, ObjectKey
+from oberth.formats.json_values import DEPTH_MAX, NUMBER_LENGTH_MAX, ObjectKey
 
 _SPACE: Final = re.compile(r"(?:[\s\x00-\x1f]++|//[^\n]*+|/\*(?s:.*?)\*/)*+")
 _NUMBER: Final = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)([LSBFDlsbfd]?)(?![\w$.])")

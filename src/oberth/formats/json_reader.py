@@ -20,42 +20,24 @@ from typing import Any, Final
 import msgspec
 
 from oberth.errors import ConfigFormatError
+from oberth.formats.json_values import DEPTH_MAX
 
 CONFIG_SIZE_MAX: Final = 256 << 20
 """Bytes of one document; consumerOffset.json with a million queues has 30 MiB."""
 
-DEPTH_MAX: Final = 64
-"""Objects and lists inside each other; Apache's deepest document has 7."""
-
-NUMBER_LENGTH_MAX: Final = 400
-"""Characters of one number; int() takes quadratic time."""
+LENIENT_SIZE_MAX: Final = 16 * 1024
+"""Bytes of a request's body that is no JSON proper: read in Python, 0.5 us a byte."""
 
 
-class ObjectKey(tuple[tuple[str, Any], ...]):
-    """An object that is the key of another: its (name, value) pairs, in the order of the text."""
-
-    __slots__ = ()
-
-    def __getitem__(self, name: Any) -> Any:
-        """The value under a name; a tuple's item under an index."""
-        if isinstance(name, str):
-            for key, value in self:
-                if key == name:
-                    return value
-            raise KeyError(name)
-        return super().__getitem__(name)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The object as an ordinary one."""
-        return dict(self)
-
-
-def parse_config(data: bytes | str, *, name: str = "json") -> Any:
+def parse_config(
+    data: bytes | str, *, name: str = "json", lenient_size_max: int = CONFIG_SIZE_MAX
+) -> Any:
     """Read one document.
 
     Args:
         data: the text; bytes are UTF-8, what is not becomes U+FFFD as in Java.
         name: what errors call the document.
+        lenient_size_max: bytes of a document that is no JSON proper, which takes 0.5 us a byte.
 
     Returns:
         dict, list, str, int, float, bool or None. Bare integer keys are int, object keys are
@@ -71,11 +53,46 @@ def parse_config(data: bytes | str, *, name: str = "json") -> Any:
         fast = _parse_fast(raw)
         if fast is not _NOT_PLAIN:
             return fast
-    from oberth.formats.json_lenient import (
+    if len(raw) > lenient_size_max:
+        raise ConfigFormatError(
+            f"{name}: {len(raw)} bytes in a dialect of JSON, at most {lenient_size_max} are allowed"
+        )
+    from oberth.formats.json_lenient import (  # noqa: PLC0415 - for what is no JSON
         LenientParser,  # seldom needed, and its patterns cost 5 ms
     )
 
     return LenientParser(raw.decode("utf-8", "replace"), name).parse()
+
+
+CONTAINERS_MAX: Final = 12 * 1024
+"""Objects and lists of a request's body; one of 500 groups with three topics each has 6 000."""
+VALUES_MAX: Final = 64 * 1024
+"""Commas of a request's body."""
+
+
+def check_counts(data: bytes | memoryview, name: str) -> None:
+    """Compare what a body holds with what is decoded on an event loop in some milliseconds.
+
+    Raises:
+        ConfigFormatError: more objects and lists than CONTAINERS_MAX, or more values.
+    """
+    raw = bytes(data)
+    for what, count, allowed in (
+        ("objects and lists", raw.count(b"{") + raw.count(b"["), CONTAINERS_MAX),
+        ("values", raw.count(b","), VALUES_MAX),
+    ):
+        if count > allowed:
+            raise ConfigFormatError(f"{name}: {count} {what}, at most {allowed} are allowed")
+
+
+def parse_request(data: bytes, *, name: str) -> Any:
+    """`parse_config` of a request's body, which is read while others wait.
+
+    Raises:
+        ConfigFormatError: see `parse_config`, `check_counts`; or it is long and no JSON proper.
+    """
+    check_counts(data, name)
+    return parse_config(data, name=name, lenient_size_max=LENIENT_SIZE_MAX)
 
 
 _NOT_PLAIN: Final = object()
@@ -129,13 +146,13 @@ def _unquote_bare_keys(value: Any) -> Any:
 def _depth_within(raw: bytes, value: Any) -> bool:
     if raw.count(b"{") + raw.count(b"[") <= DEPTH_MAX:
         return True
-    level = [value]
-    for _ in range(DEPTH_MAX):
+    level = [value]  # those that are not empty; the other reader looks closer
+    for _ in range(DEPTH_MAX - 1):
         level = [
             inner
             for outer in level
             for inner in (outer.values() if outer.__class__ is dict else outer)
-            if inner.__class__ in (dict, list)
+            if inner.__class__ in (dict, list) and inner
         ]
         if not level:
             return True

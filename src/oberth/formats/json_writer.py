@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final
 
 from oberth.errors import ConfigFormatError
-from oberth.formats.json_reader import DEPTH_MAX, ObjectKey
+from oberth.formats.json_values import DEPTH_MAX, ObjectKey
 
 
 class Dialect(enum.Enum):
@@ -57,6 +57,91 @@ def format_config(value: Any, dialect: Dialect = Dialect.V5, *, pretty: bool = T
 def encode_config(value: Any, dialect: Dialect = Dialect.V5, *, pretty: bool = True) -> bytes:
     """format_config in UTF-8; a half of a surrogate pair becomes '?', as in Java."""
     return format_config(value, dialect, pretty=pretty).encode("utf-8", "replace")
+
+
+class Shown:
+    """A mapping or list whose values `config_in_slices` makes one by one, with ``show``."""
+
+    __slots__ = ("is_list", "items", "show")
+
+    def __init__(self, table: Mapping[str, Any] | list[Any], show: Callable[[Any], Any]) -> None:
+        self.is_list = isinstance(table, list)
+        self.items: list[Any] = list(table.items()) if isinstance(table, Mapping) else table
+        self.show = show
+
+    def page(self, start: int, count: int | None) -> Shown:
+        """A part of it: ``count`` entries from a number on, all that follow without one.
+
+        RocketMQ's slaves take a page for the last one when it ends at the last entry but one, so a
+        single entry that would be left comes along.
+        """
+        start = max(start, 0)
+        end = len(self.items) if count is None else start + max(count, 1)
+        part = Shown([], self.show)
+        part.is_list = self.is_list
+        part.items = self.items[start : end + (end == len(self.items) - 1)]
+        return part
+
+
+_TEXTS_A_SLICE: Final = 4000
+_WHOLE_ENTRIES_MAX: Final = 16
+_SLICED_DEPTH: Final = 3
+
+
+def config_in_slices(value: Mapping[str, Any]) -> Generator[None, None, bytes]:
+    """`encode_config`, compact, for documents of any length: yields about each millisecond.
+
+    A field may be `Shown`. What changes while it is written is written as it was or as it is.
+
+    Raises:
+        ConfigFormatError: see `format_config`.
+    """
+    done: list[bytes] = []
+    out: list[str] = []
+    for _ in _texts(out, value, 0):
+        if len(out) >= _TEXTS_A_SLICE:
+            done.append("".join(out).encode("utf-8", "replace"))
+            out.clear()
+            yield
+    done.append("".join(out).encode("utf-8", "replace"))
+    return b"".join(done)
+
+
+def _texts(out: list[str], value: Any, depth: int) -> Generator[None, None, None]:
+    """Append what `_write` would, and yield behind every entry."""
+    show = None
+    is_list = isinstance(value, list | tuple)
+    entries: Iterable[Any]
+    if isinstance(value, Shown):
+        entries, show, is_list = value.items, value.show, value.is_list
+    elif depth >= _SLICED_DEPTH and (
+        not isinstance(value, Mapping | list | tuple) or len(value) <= _WHOLE_ENTRIES_MAX
+    ):
+        _write(out, value, Dialect.V5, "", depth)
+        return
+    elif isinstance(value, Mapping):
+        entries = list(value.items())
+    elif is_list:
+        entries = value
+    else:
+        _write(out, value, Dialect.V5, "", depth)
+        return
+    begin, end = "[]" if is_list else "{}"
+    separator = begin
+    for entry in entries:
+        each = entry if is_list else entry[1]
+        if show is not None:
+            each = show(each)
+        if not is_list and each is None:
+            continue
+        out.append(separator)
+        separator = ","
+        if not is_list:
+            _write(out, entry[0], Dialect.V5, "", depth + 1)
+            out.append(":")
+        yield from _texts(out, each, depth + 1)
+        yield
+    out.append(end if separator == "," else begin + end)
 
 
 def _write(out: list[str], value: Any, dialect: Dialect, newline: str, depth: int) -> None:

@@ -22,15 +22,15 @@ RocketMQ: MessageDecoder.createMessageId, MessageClientIDSetter.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.errors import FormatError
 from oberth.formats.message import decode_host
 
-OFFSET_ID_LENGTHS = (32, 56)
+OFFSET_ID_LENGTHS: Final = (32, 56)
 
-_OFFSET = struct.Struct(">q")
-_UNIQUE_TAIL = struct.Struct(
+_OFFSET: Final = struct.Struct(">q")
+_UNIQUE_TAIL: Final = struct.Struct(
     ">"
     "H"  # process_id
     "I"  # class_hash

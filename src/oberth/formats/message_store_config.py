@@ -24,6 +24,7 @@ from oberth.formats.options import (
     Line,
     check_options,
     format_options,
+    naming_places,
     option,
     options_of,
     read_options,
@@ -271,10 +272,18 @@ class MessageStoreConfig:
         "inSyncReplicas", 1, "replicas, master included, that must have a put", line=Line.V5
     )
     min_in_sync_replicas: int = option(
-        "minInSyncReplicas", 1, "fewer in sync: the put is refused", line=Line.V5
+        "minInSyncReplicas",
+        1,
+        "a SYNC_MASTER refuses puts while fewer replicas, master included, are in sync; Apache "
+        "only with enableSlaveActingMaster or a controller",
+        line=Line.V5,
     )
     enable_auto_in_sync_replicas: bool = option(
-        "enableAutoInSyncReplicas", False, "wait for those that are there", line=Line.V5
+        "enableAutoInSyncReplicas",
+        False,
+        "wait for the replicas that are in sync, at most inSyncReplicas and at least "
+        "minInSyncReplicas",
+        line=Line.V5,
     )
     sync_from_last_file: bool = option(
         "syncFromLastFile", False, "an empty replica copies only the last segment", line=Line.V5
@@ -346,15 +355,19 @@ class MessageStoreConfig:
         """
         for key, refused in _REFUSED.items():
             if entries.get(key, "").strip() in refused:
-                raise OptionError(f"{key}: {entries[key].strip()} is not supported")
+                with naming_places(entries):
+                    raise OptionError(f"{key}: {entries[key].strip()} is not supported")
         root = entries.get("storePathRootDir", DEFAULT_ROOT).strip()
         config = read_options(
             cls,
-            {key: text.replace("{root}", root) for key, text in entries.items()},
+            {
+                key: text.replace("{root}", root) if "{root}" in text else text
+                for key, text in entries.items()
+            },
             also_known={*also_known, *KEYS_WITHOUT_EFFECT},
             strict=strict,
         )
-        config.extra = {key: entries[key] for key in entries if key in KEYS_WITHOUT_EFFECT}
+        config.extra = {key: str(entries[key]) for key in entries if key in KEYS_WITHOUT_EFFECT}
         return config
 
     def to_properties(self) -> dict[str, str]:
@@ -555,5 +568,5 @@ KEYS_WITHOUT_EFFECT: Final[dict[str, str]] = {
 }
 """Keys of 4.9.7 and 5.5.0 that change nothing here, with Java's defaults ("" for null)."""
 
-OPTIONS = options_of(MessageStoreConfig)
+OPTIONS: Final = options_of(MessageStoreConfig)
 """The table: one `Option` for each key, in the order of the class."""

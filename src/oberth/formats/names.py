@@ -143,7 +143,9 @@ def is_stored_topic(topic: str) -> bool:
     return len(topic) <= STORED_TOPIC_LENGTH_MAX and _STORED_NAME.fullmatch(topic) is not None
 
 
-def _check(what: str, name: str, allowed: re.Pattern[str], length_max: int) -> str:
+def _check(what: str, name: object, allowed: re.Pattern[str], length_max: int) -> str:
+    if not isinstance(name, str):
+        raise IllegalNameError(f"{what} is {type(name).__name__}, allowed is text")
     if not name or name.isspace():
         raise IllegalNameError(f"{what} {name!r} is blank")
     if len(name) > length_max:

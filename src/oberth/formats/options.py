@@ -10,21 +10,24 @@ RocketMQ: MixAll.properties2Object, which ignores what it cannot parse. Here tha
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from oberth.errors import OptionError
+from oberth.errors import OptionError, UnknownOptionError
+from oberth.formats.java_properties import place_of
 
 T = TypeVar("T")
 
-INT32_MAX = 0x7FFFFFFF
-INT64_MAX = 0x7FFFFFFFFFFFFFFF
+INT32_MAX: Final = 0x7FFFFFFF
+INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
-_METADATA_KEY = "oberth.option"
+_METADATA_KEY: Final = "oberth.option"
 
 
 class Options(Protocol):
@@ -184,10 +187,29 @@ def read_options(
     values: dict[str, Any] = {}
     for key, text in entries.items():
         if (found := known.get(key)) is not None:
-            values[found.field_name] = found.parse(text)
+            with naming_places({found.java_name: text}):
+                values[found.field_name] = found.parse(text)
         elif strict and key not in also_known:
-            raise OptionError(unknown_key_message(key, {*known, *also_known}))
-    return config_class(**values)
+            with naming_places(entries):
+                raise UnknownOptionError(unknown_key_message(key, {*known, *also_known}))
+    with naming_places(entries):
+        return config_class(**values)
+
+
+@contextmanager
+def naming_places(entries: Mapping[str, str]) -> Iterator[None]:
+    """Errors about a setting begin with the file and line it was given in.
+
+    A setting's error begins with its key; a key that came from elsewhere changes nothing.
+    """
+    try:
+        yield
+    except OptionError as error:
+        text = str(error)
+        place = place_of(entries.get(text.partition(" ")[0].rstrip(":")))
+        if place is None:
+            raise
+        raise type(error)(f"{place}: {text}") from None
 
 
 def update_option(config: Options, key: str, text: str) -> bool:
@@ -204,6 +226,30 @@ def update_option(config: Options, key: str, text: str) -> bool:
         return False
     setattr(config, found.field_name, found.parse(text))
     return True
+
+
+def change_options(
+    config: Options, entries: Mapping[str, str], changeable: Collection[str]
+) -> list[str]:
+    """Changes what a peer may change of a server that runs: all of the entries, or none.
+
+    Returns:
+        Keys that only a restart changes and that have another value, in order: then nothing was
+        changed. Entries of unknown keys are passed over.
+
+    Raises:
+        OptionError: a value that does not parse or is out of range; nothing was changed.
+    """
+    held = format_options(config)
+    fixed = [key for key in held if key not in changeable]
+    refused = sorted(key for key in fixed if entries.get(key, held[key]).strip() != held[key])
+    if refused:
+        return refused
+    wanted = [key for key in changeable if key in entries]
+    for each in (copy.copy(config), config):
+        for key in wanted:
+            update_option(each, key, entries[key])
+    return []
 
 
 def format_options(config: Options) -> dict[str, str]:
@@ -227,7 +273,7 @@ def check_options(config: Options) -> None:
 
 def unknown_key_message(key: str, known: Collection[str]) -> str:
     """Says that a key is unknown, and which known one is nearest to it."""
-    import difflib  # only wanted when something is wrong; 3 ms of every start otherwise
+    import difflib  # noqa: PLC0415 - 3 ms, and only when something is wrong
 
     lowered = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.7)

@@ -13,22 +13,24 @@ StorePathConfigHelper, UtilAll.offset2FileName.
 
 from __future__ import annotations
 
-COMMIT_LOG = "commitlog"
-CONSUME_QUEUE = "consumequeue"
-CONSUME_QUEUE_EXT = "consumequeue_ext"
-BATCH_CONSUME_QUEUE = "batchconsumequeue"
-INDEX = "index"
-CHECKPOINT = "checkpoint"
-ABORT = "abort"
-LOCK = "lock"
-CONFIG = "config"
-TIMER_WHEEL = "timerwheel"
-TIMER_LOG = "timerlog"
-# dledger-{self id}: the log of a broker with enableDLegerCommitLog, in a format of its own.
-DLEDGER_PREFIX = "dledger-"
+from typing import Final
 
-SEGMENT_NAME_LENGTH = 20
-INDEX_NAME_LENGTH = 17
+COMMIT_LOG: Final = "commitlog"
+CONSUME_QUEUE: Final = "consumequeue"
+CONSUME_QUEUE_EXT: Final = "consumequeue_ext"
+BATCH_CONSUME_QUEUE: Final = "batchconsumequeue"
+INDEX: Final = "index"
+CHECKPOINT: Final = "checkpoint"
+ABORT: Final = "abort"
+LOCK: Final = "lock"
+CONFIG: Final = "config"
+TIMER_WHEEL: Final = "timerwheel"
+TIMER_LOG: Final = "timerlog"
+# dledger-{self id}: the log of a broker with enableDLegerCommitLog, in a format of its own.
+DLEDGER_PREFIX: Final = "dledger-"
+
+SEGMENT_NAME_LENGTH: Final = 20
+INDEX_NAME_LENGTH: Final = 17
 
 
 def segment_name(start_offset: int) -> str:

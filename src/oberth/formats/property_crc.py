@@ -56,11 +56,3 @@ def record_crc_ok(record: bytes | bytearray | memoryview) -> bool | None:
     if stored is None:
         return None
     return crc32(memoryview(record)[:-TAIL_SIZE]) & CRC_MASK == stored
-
-
-def without_crc_property(properties: bytes) -> bytes:
-    """A properties string without entries named __CRC32#, for messages that are stored again."""
-    if _HEAD not in properties:
-        return properties
-    kept = [piece for piece in properties.split(_END) if not piece.startswith(_HEAD)]
-    return _END.join(kept)

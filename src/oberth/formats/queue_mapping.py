@@ -114,7 +114,7 @@ def leads(detail: TopicQueueMappingDetail, items: Sequence[Item]) -> bool:
     return bool(items) and items[-1].bname == detail.bname
 
 
-# ------------------------------------------------------------------------------------------- checks
+# Checks
 
 
 def check_items(items: Sequence[Item], where: str) -> None:
@@ -210,7 +210,7 @@ def check_successor(
             raise ConfigFormatError(f"{where}: another leader in the same epoch")
 
 
-# ------------------------------------------------------------------------------------ registration
+# Registration
 
 
 def led_queues(detail: TopicQueueMappingDetail) -> dict[int, int]:
@@ -253,8 +253,8 @@ def mapping_of_topic_config(body: bytes) -> TopicQueueMappingDetail | None:
         ConfigFormatError: the answer cannot be read.
     """
     # Clients come here for routes alone, and the tables of every configuration file cost 10 ms.
-    from oberth.formats.config_files import TopicQueueMappingDetail
-    from oberth.formats.config_json import parse_config
+    from oberth.formats.config_files import TopicQueueMappingDetail  # noqa: PLC0415 - 10 ms, and clients need routes alone
+    from oberth.formats.config_json import parse_config  # noqa: PLC0415 - 10 ms, and clients need routes alone
 
     document = parse_config(body, name="TopicConfigAndQueueMapping")
     found = document.get("mappingDetail") if isinstance(document, dict) else None

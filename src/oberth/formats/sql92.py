@@ -29,17 +29,32 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from oberth.errors import FormatError
-from oberth.formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, find_property
+from oberth.formats.properties import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    decode_properties,
+    find_property,
+)
 
-EXPRESSION_SIZE_MAX: Final = 64 * 1024
-"""Characters of an expression."""
+EXPRESSION_SIZE_MAX: Final = 32 * 1024
+"""Characters of an expression. RocketMQ has no limits; these keep compiling below some 10 ms."""
 DEPTH_MAX: Final = 64
 """Nested brackets and unary signs."""
+OPERAND_COUNT_MAX: Final = 400
+"""Names, constants, signs and NOTs of one expression."""
+
+IN_VALUE_COUNT_MAX: Final = 2048
+"""Texts in all IN lists of one expression."""
+
 CHAIN_MAX: Final = 16
 """Comparisons that follow each other without AND or OR: ``a = b = c``."""
 
+_RAW_OPERANDS_MAX: Final = 16
+"""With more operands a map of all properties is made once, rather than each looked for."""
 _REQUIRED_MAX: Final = 3
 """Patterns that a record is searched for before its properties are looked at."""
+_REQUIRED_SIZE_MAX: Final = 256
+"""Bytes of such a pattern; compiling long ones takes longer than they spare."""
 
 Value = str | int | float | bool | None
 Properties = Mapping[str, str]
@@ -48,9 +63,9 @@ _Subject = Any
 _Evaluate = Callable[[_Subject], Value]
 _Find = Callable[[bytes], bytes | None]
 
-_LONG_MAX = 2**63 - 1
-_DOUBLE_MIN = 4.9e-324
-_KEYWORDS = frozenset(
+_LONG_MAX: Final = 2**63 - 1
+_DOUBLE_MIN: Final = 4.9e-324
+_KEYWORDS: Final = frozenset(
     (
         "NOT",
         "AND",
@@ -66,25 +81,29 @@ _KEYWORDS = frozenset(
         "ENDSWITH",
     )
 )
-_SKIP = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*[\s\S]*?\*/)*")
-_TOKEN = re.compile(
+_SKIP: Final = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*+(?:\r\n|\n|\r)|/\*[\s\S]*?\*/)*")
+_SKIP_IN_LAST_LINE: Final = re.compile(r"(?:[ \t\f]+|/\*[\s\S]*?\*/)*")
+"""Where no line ends any more no -- begins a comment, and nobody looks for its end at each sign."""
+_TOKEN: Final = re.compile(
     r"(?P<float>(?:[1-9][0-9]*|0)\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
     r"|(?:[1-9][0-9]*|0)[eE][+-]?[0-9]+)"
     r"|(?P<long>(?:[1-9][0-9]*|0)[lL]?)"
-    r"|(?P<text>'(?:''|[^'])*')"
+    r"|(?P<text>'[^']*+(?:''[^']*+)*+')"
     r"|(?P<name>[a-zA-Z_$][a-zA-Z0-9_$]*)"
     r"|(?P<sign><>|<=|>=|[=<>(),+\-])"
 )
-_LONG = re.compile(r"[+-]?\d+")
+_LONG: Final = re.compile(r"[+-]?\d+")
 _PLAIN_DIGITS_MAX: Final = 18
 """Digits that are a long whatever they are."""
+_LONG_DIGITS_MAX: Final = len(str(_LONG_MAX))
+"""Digits of a long; of more int() takes quadratic time, and of thousands it raises."""
 _ORDERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
     "<=": operator.le,
 }
-_DOUBLE = re.compile(
+_DOUBLE: Final = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?"
     r"|0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?)"
 )
@@ -137,7 +156,7 @@ class _Node:
 class Sql92Expression:
     """A compiled expression. Immutable; may be used from any thread."""
 
-    __slots__ = ("_evaluate", "evaluate_raw", "required", "text")
+    __slots__ = ("_evaluate", "evaluate_raw", "operand_count", "required", "text")
 
     def __init__(
         self,
@@ -145,12 +164,19 @@ class Sql92Expression:
         evaluate: _Evaluate,
         evaluate_raw: _Evaluate,
         required: tuple[bytes, ...] = (),
+        operand_count: int = 1,
     ) -> None:
         self.text = text
+        self.operand_count = operand_count
+        """Names and constants: what judging a message may cost is proportional to it."""
         self._evaluate = evaluate
         self.evaluate_raw = evaluate_raw
         """Like `evaluate` of a properties string as stored; raises what that raises."""
-        self.required = tuple(re.compile(pattern) for pattern in required[:_REQUIRED_MAX])
+        self.required = tuple(
+            re.compile(pattern)
+            for pattern in required[:_REQUIRED_MAX]
+            if len(pattern) <= _REQUIRED_SIZE_MAX
+        )
         """Each is found in whatever holds the properties string of a selected message.
 
         A search costs a fifth of an evaluation, which it often spares.
@@ -196,9 +222,16 @@ def compile_sql92(text: str) -> Sql92Expression:
         raise Sql92Error(
             f"SQL92 expression of {len(text)} characters, at most {EXPRESSION_SIZE_MAX}"
         )
-    raw = _Parser(text, _of_bytes).compiled()
+    parser = _Parser(text, _of_bytes)
+    raw = parser.compiled()
     evaluate = _Parser(text, _of_map).compiled().evaluate
-    return Sql92Expression(text, evaluate, raw.evaluate, raw.required)
+    evaluate_raw = raw.evaluate
+    if parser.operand_count > _RAW_OPERANDS_MAX:
+
+        def evaluate_raw(properties: bytes) -> Value:
+            return evaluate(decode_properties(properties))
+
+    return Sql92Expression(text, evaluate, evaluate_raw, raw.required, parser.operand_count)
 
 
 class _Parser:
@@ -212,7 +245,10 @@ class _Parser:
         self._text = text
         self._property_node = property_node
         self._position = 0
+        self._last_line_end = max(text.rfind("\n"), text.rfind("\r"))
         self._depth = 0
+        self.operand_count = 0
+        self._in_value_count = 0
         self._kind = ""
         self._token = ""
         self._advance()
@@ -227,7 +263,8 @@ class _Parser:
         self._kind, self._token, self._position = self._scan(self._position)
 
     def _scan(self, position: int) -> tuple[str, str, int]:
-        skipped = _SKIP.match(self._text, position)
+        skip = _SKIP if position <= self._last_line_end else _SKIP_IN_LAST_LINE
+        skipped = skip.match(self._text, position)
         assert skipped is not None
         start = skipped.end()
         if start >= len(self._text):
@@ -340,9 +377,12 @@ class _Parser:
 
     def _in(self, left: _Node, *, negated: bool) -> _Node:
         self._expect("(")
-        values = {self._text_literal()}
-        while self._accept(","):
+        values: set[str] = set()
+        while not values or self._accept(","):
             values.add(self._text_literal())
+            self._in_value_count += 1
+            if self._in_value_count > IN_VALUE_COUNT_MAX:
+                raise Sql92Error(f"SQL92 expression: more than {IN_VALUE_COUNT_MAX} texts in lists")
         self._expect(")")
         if left.name is None:
             raise Sql92Error("SQL92 expression: the left side of IN must be a property")
@@ -359,6 +399,8 @@ class _Parser:
         if self._depth > DEPTH_MAX:
             raise Sql92Error(f"SQL92 expression: nested deeper than {DEPTH_MAX}")
         try:
+            if self._is("+", "-", "NOT"):
+                self._count_operand()
             if self._accept("+"):
                 return self._unary()
             if self._accept("-"):
@@ -371,19 +413,20 @@ class _Parser:
 
     def _primary(self) -> _Node:
         kind, token = self._kind, self._token
+        self._count_operand()
         if kind == "text":
             return _constant(self._text_literal())
         if kind == "long":
             self._advance()
-            number = int(token.rstrip("lL"))
-            if number > _LONG_MAX:
-                raise Sql92Error(f"SQL92 expression: {token} is above {_LONG_MAX}")
-            return _constant(number)
+            digits = token.rstrip("lL")
+            if len(digits) > _LONG_DIGITS_MAX or int(digits) > _LONG_MAX:
+                raise Sql92Error(f"SQL92 expression: {token[:40]} is above {_LONG_MAX}")
+            return _constant(int(digits))
         if kind == "float":
             self._advance()
             value = float(token)
             if not _DOUBLE_MIN <= value < math.inf:
-                raise Sql92Error(f"SQL92 expression: {token} is out of the range of a double")
+                raise Sql92Error(f"SQL92 expression: {token[:40]} is out of the range of a double")
             return _constant(value)
         if kind == "name":
             self._advance()
@@ -396,6 +439,13 @@ class _Parser:
             self._expect(")")
             return inner
         raise self._unexpected("a property, a constant or a bracket")
+
+    def _count_operand(self) -> None:
+        self.operand_count += 1
+        if self.operand_count > OPERAND_COUNT_MAX:
+            raise Sql92Error(
+                f"SQL92 expression: more than {OPERAND_COUNT_MAX} properties, constants and signs"
+            )
 
     def boolean(self, node: _Node) -> _Node:
         """What AND, OR, NOT and the whole expression work on."""
@@ -761,8 +811,8 @@ def _number(text: str, other: Value) -> int | float:
                 except OverflowError:
                     return math.inf
             return float(bare)
-    elif _LONG.fullmatch(text):
-        value = int(text)
+    elif _LONG.fullmatch(text) and len(text.lstrip("+-0")) <= _LONG_DIGITS_MAX:
+        value = int(text.lstrip("+-0") or "0") * (-1 if text[0] == "-" else 1)
         if -_LONG_MAX - 1 <= value <= _LONG_MAX:
             return value
     raise Sql92EvaluationError(f"SQL92: {text[:100]!r} is no number like {other!r}")

@@ -16,26 +16,23 @@ Plain integers, not an IntFlag: the bits are tested for every message.
 
 from __future__ import annotations
 
-COMPRESSED = 0x0001
-MULTI_TAGS = 0x0002
-TRANSACTION_NOT = 0x0000
-TRANSACTION_PREPARED = 0x0004
-TRANSACTION_COMMIT = 0x0008
-TRANSACTION_ROLLBACK = 0x000C
-TRANSACTION_MASK = 0x000C
-BORN_HOST_V6 = 0x0010
-STORE_HOST_V6 = 0x0020
-NEED_UNWRAP = 0x0040
-INNER_BATCH = 0x0080
-COMPRESSION_LZ4 = 0x0100
-COMPRESSION_ZSTD = 0x0200
-COMPRESSION_ZLIB = 0x0300
-COMPRESSION_MASK = 0x0700
+from typing import Final
 
-
-def transaction_type(sys_flag: int) -> int:
-    """One of the four ``TRANSACTION_…`` values."""
-    return sys_flag & TRANSACTION_MASK
+COMPRESSED: Final = 0x0001
+MULTI_TAGS: Final = 0x0002
+TRANSACTION_NOT: Final = 0x0000
+TRANSACTION_PREPARED: Final = 0x0004
+TRANSACTION_COMMIT: Final = 0x0008
+TRANSACTION_ROLLBACK: Final = 0x000C
+TRANSACTION_MASK: Final = 0x000C
+BORN_HOST_V6: Final = 0x0010
+STORE_HOST_V6: Final = 0x0020
+NEED_UNWRAP: Final = 0x0040
+INNER_BATCH: Final = 0x0080
+COMPRESSION_LZ4: Final = 0x0100
+COMPRESSION_ZSTD: Final = 0x0200
+COMPRESSION_ZLIB: Final = 0x0300
+COMPRESSION_MASK: Final = 0x0700
 
 
 def with_transaction_type(sys_flag: int, transaction: int) -> int:

@@ -25,7 +25,7 @@ FILE_SIZE: Final = 4096
 USED_SIZE: Final = 56
 WITHOUT_VERSION_SIZE: Final = 32
 
-_CHECKPOINT = struct.Struct(
+_CHECKPOINT: Final = struct.Struct(
     ">"
     "q"  # last_read_time
     "q"  # last_timer_log_flush_pos

@@ -41,7 +41,7 @@ MAGIC_ROLL: Final = 2
 MAGIC_DELETE: Final = 4
 MAGIC_MASK: Final = 0xF
 
-UNIT = struct.Struct(
+UNIT: Final = struct.Struct(
     ">"
     "i"  # unit_size
     "q"  # previous
@@ -55,7 +55,7 @@ UNIT = struct.Struct(
 )
 assert UNIT.size == UNIT_SIZE
 
-BLANK = struct.Struct(
+BLANK: Final = struct.Struct(
     ">"
     "i"  # remaining
     "q"  # reserved

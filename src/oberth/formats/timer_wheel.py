@@ -27,7 +27,7 @@ SLOTS: Final = SLOTS_A_TURN * 2
 FILE_SIZE: Final = SLOTS * SLOT_SIZE
 PRECISION_MS: Final = 1000
 
-SLOT = struct.Struct(
+SLOT: Final = struct.Struct(
     ">"
     "q"  # time
     "q"  # first_pos
