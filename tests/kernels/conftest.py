@@ -1,4 +1,4 @@
-"""CommitLog bytes for the kernels' tests, and machine code that is compiled once a session."""
+"""CommitLog bytes for the kernels' tests, and the certainty that the compiled kernels are there."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ def log() -> Encode:
 
 @pytest.fixture(scope="session", autouse=True)
 def _kernels_are_ready() -> None:
-    """Machine code for all kernels, from the user's cache or compiled now (some seconds)."""
-    assert runtime.prepare()
+    """A run that compared the references with themselves would prove nothing."""
+    assert runtime.available()

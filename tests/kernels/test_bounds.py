@@ -13,8 +13,11 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forbids pages with mprotect")
 
 PROGRAM = """
-import ctypes, mmap, random, sys
+import contextlib, ctypes, mmap, random, sys
+from oberth.errors import FormatError
+from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.kernels import runtime
+from oberth.kernels.batch import clean_batch
 from oberth.kernels.arguments import CrcMode
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.gather import gather, host_texts, message_ids, property_maps
@@ -22,9 +25,10 @@ from oberth.kernels.hashing import crc32, java_hash
 from oberth.kernels.index import IndexEntries, index_keys
 from oberth.kernels.queues import QueueTable, build_units
 from oberth.kernels.scan import find_record, scan
+from oberth.kernels.sends import Chunk, PlainSends
 from tests_log import encode_log
 
-assert runtime.prepare()
+assert runtime.available()
 PAGE = mmap.PAGESIZE
 ROOM = 64 * PAGE
 area = mmap.mmap(-1, ROOM + 2 * PAGE)
@@ -55,6 +59,24 @@ def go_through(data):
     java_hash(data)
 
 
+def go_through_batch(data):
+    with contextlib.suppress(FormatError):
+        clean_batch(data)
+
+
+def some_batch():
+    texts = [b"CLUSTER\\x01a\\x02", b"KEYS\\x01k", b"__RMQ.TRANSIENT.", b"\\x02", b"\\x01", b"x"]
+    data = bytearray(
+        encode_batch(
+            BatchItem(0, chance.randbytes(3), b"".join(chance.choices(texts, k=6)))
+            for _ in range(chance.randrange(1, 5))
+        )
+    )
+    if chance.random() < 0.5:
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data)
+
+
 def some_bytes():
     kinds = [b"TAGS\\x01t", b"KEYS\\x01a b", b"UNIQ_KEY\\x01" + b"u" * 32]
     kinds += [b"x\\x01\\xc3", b"\\xf0\\x9f"]
@@ -77,12 +99,66 @@ def some_bytes():
     return bytes(log)
 
 
+sends = PlainSends(
+    frame_max=1 << 20, body_max=1 << 18, record_max=1 << 19, refused_flags=0xFC,
+    names=["CLUSTER", "N" * 40], added=b"A\\x01b\\x02", pieces=[b"p"] * 6, magic=1,
+)
+sends.add("T", 4, "T")
+OUT = bytearray(1 << 20)
+
+
+def take_sends(data):
+    if sends.read([Chunk(data, bytes(16)), Chunk(data, bytes(16))]):
+        assert sends.size <= len(OUT)
+        sends.touched()
+        sends.write(OUT, 0, 0, 1)
+        sends.answers()
+        sends.drop()
+        return 1
+    return 0
+
+
+def some_frames():
+    frames = b""
+    for _ in range(chance.randrange(1, 4)):
+        properties = "\\\\u0002".join(
+            name + "\\\\u0001" + "v" * chance.choice([0, 3, 200])
+            for name in ("UNIQ_KEY", "K" * chance.randrange(1, 60))
+        )
+        header = (
+            '{"code":310,"extFields":{"b":"T","e":"1","f":"0","g":"5","h":"0","i":"%s"},"flag":0,'
+            '"opaque":%d}' % (properties, chance.randrange(1 << 31))
+        ).encode()
+        body = chance.randbytes(chance.choice([0, 1, 300]))
+        size = len(header)
+        frames += (4 + size + len(body)).to_bytes(4, "big") + size.to_bytes(4, "big")
+        frames += header + body
+    frames = bytearray(frames)
+    for _ in range(chance.choice([0, 0, 1, 3])):
+        frames[chance.randrange(len(frames))] = chance.randrange(256)
+    return bytes(frames[: chance.randrange(len(frames) + 1)] if chance.random() < 0.5 else frames)
+
+
+taken = 0
+for _ in range(2000):
+    data = some_frames()
+    whole[len(whole) - len(data) :] = data
+    taken += take_sends(whole[len(whole) - len(data) :])
+    whole[: len(data)] = data
+    taken += take_sends(whole[: len(data)])
+assert taken > 500, taken
+
 for _ in range(150):
     data = some_bytes()
     whole[len(whole) - len(data) :] = data
     go_through(whole[len(whole) - len(data) :])
     whole[: len(data)] = data
     go_through(whole[: len(data)])
+    data = some_batch()
+    whole[len(whole) - len(data) :] = data
+    go_through_batch(whole[len(whole) - len(data) :])
+    whole[: len(data)] = data
+    go_through_batch(whole[: len(data)])
 print("sound")
 """
 

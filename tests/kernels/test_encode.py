@@ -74,7 +74,7 @@ def write(columns: RecordColumns, room: int, **limits: int) -> tuple[bytes, list
 def both(
     columns: RecordColumns, room: int = 1 << 16, **limits: int
 ) -> tuple[bytes, list[int], Encoded]:
-    assert runtime.native("encode", 0) is not None
+    assert runtime.native("encode") is not None
     compiled = write(columns, room, **limits)
     runtime.use_reference_only(True)
     try:

@@ -41,7 +41,7 @@ def keys_of(data: bytes, *, base: int = 0, index_tags: bool = False) -> IndexEnt
     columns, topics = Columns(4096, DISPATCH_COLUMNS), TopicTable()
     scan(data, columns, topics, base=base)
     fast, slow = IndexEntries(), IndexEntries()
-    assert runtime.native("index_keys", 0) is not None
+    assert runtime.native("index_keys") is not None
     index_keys(columns, topics, data, fast, index_tags=index_tags)
     reference_index_keys(columns, topics, data, slow, index_tags=index_tags)
     assert listed(fast) == listed(slow)

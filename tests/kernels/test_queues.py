@@ -43,7 +43,7 @@ def plain(built: BuiltUnits) -> Any:
 
 def same(data: bytes, *, batch_topics: tuple[bytes, ...] = (), **options: Any) -> BuiltUnits:
     """Builds with both, in one piece and in two, compares and gives back the kernel's answer."""
-    assert runtime.native("queues", 0) is not None
+    assert runtime.native("queues") is not None
     columns, topics = scanned(data)
     fast = QueueTable(topics, batch_topics)
     built = build_units(columns, fast, data, **options)
@@ -163,6 +163,14 @@ def test_a_topic_made_again(log: Callable[..., bytes]) -> None:
     built = same(data, restart=True)
     assert ordinals(built) == [(0, 3, 0), (0, 2, 0)]
     assert [run.restarts for run in built.runs] == [False, True]
+
+
+def test_a_topic_of_one_message_made_again(log: Callable[..., bytes]) -> None:
+    data = log([{"queue_offset": n} for n in (0, 0, 1)])
+    assert ordinals(same(data, restart=True)) == [(0, 1, 0), (0, 2, 0)]
+    built = same(data)
+    assert ordinals(built) == [(0, 2, 0)]
+    assert [anomaly.what for anomaly in built.anomalies] == [QueueAnomaly.INTRUDER]
 
 
 def test_existing_queues_are_gone_on_with(log: Callable[..., bytes]) -> None:

@@ -1,22 +1,23 @@
-"""Machine code: loaded late, kept on disk, made anew when broken, and done without when absent."""
+"""The extension: it is there, brings no other package, may be absent, and frees the GIL."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Callable
 from pathlib import Path
-from zlib import crc32 as zlib_crc32
 
 import pytest
 
-from oberth.kernels import runtime
+from oberth.kernels import _native, arguments, runtime
 from oberth.kernels.columns import Columns, TopicTable
-from oberth.kernels.hashing import crc32
 from oberth.kernels.scan import find_record, scan
 
-HEAVY = ("numba", "numpy", "llvmlite", "ctypes")
+HEAVY = ("numba", "numpy", "llvmlite", "ctypes", "mmap", "socket")
+KERNELS = Path(__file__).parents[2] / "src" / "oberth" / "kernels"
 
 
 def run(code: str) -> str:
@@ -28,41 +29,21 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-SHOW_HEAVY = f"print([name for name in {HEAVY} if name in sys.modules])"
-
-
-def test_importing_costs_nothing() -> None:
-    modules = ("scan", "queues", "index", "gather", "check", "hashing", "columns")
+def test_importing_brings_no_other_package() -> None:
+    modules = ("scan", "queues", "index", "gather", "check", "hashing", "columns", "batch")
     imports = "; ".join(f"import oberth.kernels.{name}" for name in modules)
-    assert run(f"import sys; {imports}; {SHOW_HEAVY}") == "[]"
+    work = "from oberth.kernels.scan import find_record; find_record(bytes(16 << 20))"
+    show = f"print([name for name in {HEAVY} if name in sys.modules])"
+    assert run(f"import sys; {imports}; {work}; {show}") == "[]"
 
 
-def test_little_work_is_done_without_loading() -> None:
+def test_without_the_extension_everything_works() -> None:
     code = (
-        "import sys; from oberth.kernels.scan import find_record; "
-        f"find_record(bytes(1000)); {SHOW_HEAVY}"
-    )
-    assert run(code) == "[]"
-
-
-def test_much_work_loads_machine_code_without_numba() -> None:
-    code = (
-        "import sys; from oberth.kernels import runtime; "
-        "from oberth.kernels.scan import find_record; "
-        "find_record(bytes(16 << 20)); "
-        "print(runtime.loaded(), [n for n in ('numba', 'numpy') if n in sys.modules])"
-    )
-    assert run(code) == "('find',) []"
-
-
-def test_without_numba_everything_works() -> None:
-    code = (
-        "import sys; sys.modules['numba'] = None; "
+        "import sys; sys.modules['oberth.kernels._native'] = None; "
         "from oberth.kernels import runtime; from oberth.kernels.scan import find_record; "
-        "print(runtime.available(), runtime.prepare(), find_record(bytes(16 << 20)), "
-        "runtime.loaded())"
+        "print(runtime.available(), runtime.native('find'), find_record(bytes(1 << 20)))"
     )
-    assert run(code) == "False False None ()"
+    assert run(code) == "False None None"
 
 
 def test_switched_off(log: Callable[..., bytes]) -> None:
@@ -70,95 +51,81 @@ def test_switched_off(log: Callable[..., bytes]) -> None:
     runtime.use_reference_only(True)
     try:
         assert not runtime.available()
-        assert runtime.native("scan", 1 << 40) is None
+        assert runtime.native("scan") is None
         assert scan(data, Columns(1), TopicTable()).added == 1
     finally:
         runtime.use_reference_only(False)
-    assert runtime.native("scan", 0) is not None
+    assert runtime.native("scan") is not None
 
 
-@pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime that has loaded nothing, with a cache directory of its own."""
-    monkeypatch.setattr(runtime, "_kernels", {})
-    monkeypatch.setattr(runtime, "_failures", {})
-    monkeypatch.setattr(runtime, "_cache_directory", tmp_path / "cache")
-    return tmp_path / "cache"
+def test_every_kernel_is_in_the_extension() -> None:
+    compiled = {name for name in vars(_native) if not name.startswith("__")}
+    assert compiled == {*runtime.KERNELS, "address", "uninitialised", "layout"}
 
 
-def test_code_is_kept_and_a_broken_file_is_made_anew(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert runtime.prepare("java_hash")
-    (kept,) = fresh.rglob("*.kernel")
-    assert [path.name for path in fresh.rglob("*")] == [kept.parent.name, kept.name]
-    image = kept.read_bytes()
-    compiled: list[str] = []
-    compile_ = runtime._compile
-
-    def noted(name: str) -> bytes:
-        compiled.append(name)
-        return compile_(name)
-
-    monkeypatch.setattr(runtime, "_compile", noted)
-    for damage, wanted in (
-        (image, []),
-        (image[:-1], ["java_hash"]),
-        (b"", ["java_hash"]),
-        (image[:99] + bytes([image[99] ^ 1]) + image[100:], ["java_hash"]),
-    ):
-        compiled.clear()
-        runtime._kernels.clear()
-        kept.write_bytes(damage)
-        assert runtime.prepare("java_hash")
-        assert compiled == wanted
-        assert runtime._read_cached("java_hash") is not None
-
-
-def test_a_server_never_slides_into_compiling(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a little is read, only a lot at once has kernels compiled."""
-
-    def unexpected(name: str) -> bytes:
-        raise AssertionError(name)
-
-    monkeypatch.setattr(runtime, "_in_bulk", False)
-    with monkeypatch.context() as patch:
-        patch.setattr(runtime, "_compile", unexpected)
-        for _ in range(100):
-            assert runtime.native("total_size", 16 << 20) is None
-    assert runtime.native("total_size", 64 << 20) is not None
-    assert runtime.native("unit_kinds", 1) is not None
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(fresh: Path) -> None:
-    fresh.write_text("a file where the directory should be")
-    assert runtime.prepare("total_size")
-    assert runtime.failures() == {}
-
-
-def test_what_cannot_be_compiled_is_left_to_the_reference(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(name: str) -> bytes:
-        raise RuntimeError(f"no code for {name}")
-
-    monkeypatch.setattr(runtime, "_compile", broken)
-    assert not runtime.prepare("crc")
-    assert runtime.failures() == {"crc": "RuntimeError: no code for crc"}
-    assert crc32(b"123") == zlib_crc32(b"123")
-
-
-def test_code_that_calls_others_is_refused() -> None:
-    import llvmlite.binding as llvm
-
-    module = llvm.parse_assembly(
-        "declare i32 @system(ptr)\n"
-        "define i32 @kernel(ptr %a) {\n  %b = call i32 @system(ptr %a)\n  ret i32 %b\n}\n"
+def test_an_extension_of_other_tables_counts_as_missing() -> None:
+    """It would take addresses for something else."""
+    code = (
+        "import sys, types; other = types.ModuleType('oberth.kernels._native'); "
+        "other.layout = 1; other.find = print; sys.modules[other.__name__] = other; "
+        "from oberth.kernels import runtime; from oberth.kernels.scan import find_record; "
+        "print(runtime.available(), runtime.native('find'), find_record(bytes(1 << 20)))"
     )
-    with pytest.raises(RuntimeError, match=r"kernel kernel: calls \['system'\]"):
-        runtime._check_symbols(module, "kernel")
-    with pytest.raises(RuntimeError, match="defines"):
-        runtime._check_symbols(llvm.parse_assembly(""), "kernel")
+    assert run(code) == "False None None"
+    assert _native.layout == arguments.LAYOUT
+
+
+def test_the_extension_serves_every_python_from_3_11_on() -> None:
+    assert _native.__file__ is not None
+    assert Path(_native.__file__).name in ("_native.abi3.so", "_native.pyd")
+
+
+def test_numbers_stand_in_the_python_tables_only() -> None:
+    """No C source spells a magic, or the place of a field, that layout.h has from Python."""
+    for path in (KERNELS / "native").glob("*.[ch]"):
+        text = path.read_text()
+        for number in ("626843481", "626843477", "875286124", "0xDAA320A7", "position + 28"):
+            assert number not in text, path.name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF file with nm")
+def test_the_kernels_call_nothing_but_copies_and_python() -> None:
+    """No file, no socket, no clock, no allocation: what decision 1 says of kernels."""
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("nm is not installed")
+    assert _native.__file__ is not None
+    listed = subprocess.run(
+        [nm, "-D", "--undefined-only", _native.__file__], capture_output=True, text=True, check=True
+    ).stdout
+    called = {line.split()[-1].partition("@")[0] for line in listed.splitlines()}
+    foreign = {name for name in called if not name.startswith(("Py", "_Py"))}
+    compiler = {"__cxa_finalize", "__gmon_start__", "__stack_chk_fail", "__cpu_model"}
+    linker = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable"}
+    copies = {"memcpy", "memcmp", "memset", "memmove", "bcmp"}
+    assert foreign <= copies | compiler | linker
+
+
+@pytest.mark.parametrize("wrong", [b"read-only", "text", 5, None])
+def test_arguments_must_be_writable_memory(wrong: object) -> None:
+    with pytest.raises((TypeError, BufferError)):
+        _native.crc(wrong)  # type: ignore[arg-type]
+
+
+def test_a_size_that_cannot_be_is_refused() -> None:
+    for size in (-1, 1 << 62):
+        with pytest.raises((SystemError, MemoryError, ValueError)):
+            _native.uninitialised(size)
+    with pytest.raises(OverflowError):
+        _native.uninitialised(1 << 80)
+
+
+def test_addresses_are_those_of_the_bytes() -> None:
+    memory = array("q", [1, 2, 3])
+    assert _native.address(memory) == memory.buffer_info()[0]
+    assert _native.address(memoryview(memory)[1:]) == memory.buffer_info()[0] + 8
+    with pytest.raises(TypeError):
+        _native.address("text")  # type: ignore[arg-type]
 
 
 def test_kernels_run_without_the_interpreter_lock() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from oberth.formats.message import (
     MAGIC_V2,
     DispatchRequest,
+    Fault,
     Invalid,
     encode_blank,
     read_dispatch_request,
@@ -76,7 +77,7 @@ def same(data: bytes, **options: Any) -> tuple[Columns, TopicTable, Any]:
     chosen = options.pop("names", None)
     fast, slow = Columns(capacity, chosen), Columns(capacity, chosen)
     fast_topics, slow_topics = TopicTable(), TopicTable()
-    assert runtime.native("scan", 0) is not None
+    assert runtime.native("scan") is not None
     result = scan(data, fast, fast_topics, **options)
     assert result == reference_scan(data, slow, slow_topics, **options)
     assert fast_topics.names == slow_topics.names
@@ -268,3 +269,7 @@ def test_topic_slots_hash_alike(name: bytes) -> None:
     table.reserve(1, 1)
     slots = memoryview(table.slots).cast("i")
     assert slots[spread_hash(name) & table.slot_count - 1] == 1
+
+
+def test_faults_of_records_are_ends_of_scans() -> None:
+    assert {fault.name for fault in Fault} <= set(ScanEnd.__members__)

@@ -1,14 +1,15 @@
 """What the callers of the compiled kernels and the kernels themselves agree on.
 
 A kernel gets the address of an array of int64. These are the places of the numbers and addresses in
-it, one list per kernel, and the codes that come back. No numba and no numpy here: both sides
-import it.
+it, one list per kernel, and the codes that come back. The C kernels see the same numbers:
+setup.py writes their layout.h from this module.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from zlib import crc32
 
 
 class Column(NamedTuple):
@@ -20,7 +21,7 @@ class Column(NamedTuple):
 
 # `…_at` is a position in the scanned bytes, `…_size` a number of bytes; a property that a record
 # does not have is at 0 with size -1.
-COLUMNS = (
+COLUMNS: Final = (
     Column("commit_log_offset", "q"),
     Column("queue_offset", "q"),
     Column("stored_offset", "q"),
@@ -58,10 +59,10 @@ COLUMNS = (
     Column("inner_num", "i"),
     Column("crc_ok", "i"),
 )
-COLUMN_NAMES = tuple(column.name for column in COLUMNS)
-COLUMN_INDEX = {name: index for index, name in enumerate(COLUMN_NAMES)}
+COLUMN_NAMES: Final = tuple(column.name for column in COLUMNS)
+COLUMN_INDEX: Final = {name: index for index, name in enumerate(COLUMN_NAMES)}
 # Columns for which the properties have to be read.
-PROPERTY_COLUMNS = frozenset(
+PROPERTY_COLUMNS: Final = frozenset(
     {
         "tags_code",
         "inner_base",
@@ -74,7 +75,7 @@ PROPERTY_COLUMNS = frozenset(
     }
 )
 # What dispatch needs: enough for ConsumeQueue and Index.
-DISPATCH_COLUMNS = (
+DISPATCH_COLUMNS: Final = (
     "commit_log_offset",
     "record_size",
     "queue_id",
@@ -138,7 +139,6 @@ class CrcMode(IntEnum):
     SCAN_OWN_POSITION,  # whether a record must name its own position
     SCAN_SIZE_MAX,  # no record is larger
     SCAN_READ_PROPERTIES,  # whether a column is wanted that needs them
-    SCAN_CRC_TABLES,
     SCAN_DELAYS,  # address of int64: milliseconds by delay level
     SCAN_DELAY_COUNT,
     SCAN_TOPIC_COUNT,  # in and out
@@ -151,8 +151,8 @@ class CrcMode(IntEnum):
     SCAN_TOPIC_SLOTS,  # address of int32: 1 + topic id, 0 for none
     SCAN_TOPIC_SLOT_MASK,
     SCAN_COLUMNS,  # the first of the columns' addresses; 0 where a column is not wanted
-) = range(26)
-SCAN_ARGUMENTS = SCAN_COLUMNS + len(COLUMNS)
+) = range(25)
+SCAN_ARGUMENTS: Final = SCAN_COLUMNS + len(COLUMNS)
 
 # Places in the arguments of `find`.
 (
@@ -164,12 +164,11 @@ SCAN_ARGUMENTS = SCAN_COLUMNS + len(COLUMNS)
     FIND_OWN_POSITION,
     FIND_SIZE_MAX,
     FIND_CHECK_CRC,
-    FIND_CRC_TABLES,
-) = range(9)
-FIND_ARGUMENTS = 9
+) = range(8)
+FIND_ARGUMENTS: Final = 8
 
 # Places in the arguments of `crc`.
-(CRC_DATA, CRC_START, CRC_SIZE, CRC_TABLES) = range(4)
+(CRC_DATA, CRC_START, CRC_SIZE) = range(3)
 # Places in the arguments of `text_hash`.
 (HASH_DATA, HASH_START, HASH_SIZE, HASH_SEED) = range(4)
 
@@ -210,7 +209,7 @@ class QueueStop(IntEnum):
     QUEUE_CHUNK_BASE,  # byte in the output where they begin
     QUEUE_RUN,  # its current run in this call
 ) = range(8)
-QUEUE_FIELDS = 8
+QUEUE_FIELDS: Final = 8
 KIND_SIMPLE, KIND_BATCH = 0, 1
 
 # Fields of a run of units; each int64.
@@ -225,7 +224,7 @@ KIND_SIMPLE, KIND_BATCH = 0, 1
     RUN_QUEUE_ID,
     RUN_KIND,
 ) = range(9)
-RUN_FIELDS = 9
+RUN_FIELDS: Final = 9
 
 # Places in the arguments of `queues`.
 (
@@ -279,7 +278,7 @@ RUN_FIELDS = 9
     QUEUES_TOPIC_SLOTS,
     QUEUES_TOPIC_SLOT_MASK,
 ) = range(49)
-QUEUES_ARGUMENTS = 49
+QUEUES_ARGUMENTS: Final = 49
 
 # Places in the arguments of `index_keys`.
 (
@@ -304,7 +303,7 @@ QUEUES_ARGUMENTS = 49
     KEYS_COUNT,  # in and out
     KEYS_MAX,
 ) = range(20)
-KEYS_ARGUMENTS = 20
+KEYS_ARGUMENTS: Final = 20
 
 # Places in the arguments of `index_put`.
 (
@@ -317,7 +316,7 @@ KEYS_ARGUMENTS = 20
     PUT_START,
     PUT_STOP,
 ) = range(8)
-PUT_ARGUMENTS = 8
+PUT_ARGUMENTS: Final = 8
 # Places in the arguments of `index_relink`.
 (RELINK_FILE, RELINK_SLOTS, RELINK_ENTRIES, RELINK_COUNT) = range(4)
 
@@ -335,7 +334,7 @@ PUT_ARGUMENTS = 8
     GATHER_VALIDITY,  # out: address of bytes (a bit for each row), or 0
     GATHER_NULLS,  # out: how many rows have no value
 ) = range(11)
-GATHER_ARGUMENTS = 11
+GATHER_ARGUMENTS: Final = 11
 
 # Places in the arguments of `total_size`.
 (TOTAL_SIZES, TOTAL_ROWS) = range(2)
@@ -361,14 +360,14 @@ GATHER_ARGUMENTS = 11
     MAP_PLACES,  # work: address of int64, MAP_PLACE_FIELDS for each property of a row
     MAP_SLOTS,  # work: address of int32, MAP_SLOT_COUNT zeroed ones
 ) = range(16)
-MAP_ARGUMENTS = 16
+MAP_ARGUMENTS: Final = 16
 # The length of properties is 16 bits, and every byte of them may be broken and become three.
-PROPERTIES_SIZE_MAX = 65535
-MAP_SCRATCH_SIZE = 3 * PROPERTIES_SIZE_MAX
+MAP_PROPERTIES_SIZE_MAX: Final = 65535
+MAP_SCRATCH_SIZE: Final = 3 * MAP_PROPERTIES_SIZE_MAX
 # The shortest property has four bytes: a name, a value and two separators.
-MAP_PLACES_MAX = (PROPERTIES_SIZE_MAX + 1) // 4
-MAP_PLACE_FIELDS = 5
-MAP_SLOT_COUNT = 2 * MAP_PLACES_MAX
+MAP_PLACES_MAX: Final = (MAP_PROPERTIES_SIZE_MAX + 1) // 4
+MAP_PLACE_FIELDS: Final = 5
+MAP_SLOT_COUNT: Final = 2 * MAP_PLACES_MAX
 assert MAP_SLOT_COUNT & (MAP_SLOT_COUNT - 1) == 0
 
 # Places in the arguments of `hosts` and `message_ids`.
@@ -382,9 +381,9 @@ assert MAP_SLOT_COUNT & (MAP_SLOT_COUNT - 1) == 0
     HOSTS_OUT,  # HOST_TEXT_SIZE_MAX for each row
     HOSTS_OFFSETS,  # out: address of int32, one more than rows
 ) = range(8)
-HOSTS_ARGUMENTS = 8
+HOSTS_ARGUMENTS: Final = 8
 # "ffff:" eight times and a port with its sign; a message id is 56 characters.
-HOST_TEXT_SIZE_MAX = 56
+HOST_TEXT_SIZE_MAX: Final = 56
 
 
 class EncodeEnd(IntEnum):
@@ -410,7 +409,6 @@ class EncodeEnd(IntEnum):
     ENCODE_SIZES,  # out: address of int64 by row, the size of each record
     ENCODE_NEEDED,  # out: bytes of the record that does not fit, or of what is too long
     ENCODE_BAD_PROPERTY,  # out: which of the properties holds a separator
-    ENCODE_CRC_TABLES,
     ENCODE_BODY_MAX,
     ENCODE_RECORD_MAX,
     ENCODE_TOPICS,  # address of a column of values: length and name as stored, by topic number
@@ -422,9 +420,8 @@ class EncodeEnd(IntEnum):
     # separator (one value), and its values
     ENCODE_PROPERTY_COUNT,
     ENCODE_NUMBERS,  # the first of the columns of numbers, an address and a step each
-) = range(20)
-#: The columns of numbers, in this order. The three last are numbers of topics and hosts.
-ENCODE_COLUMNS = (
+) = range(19)
+ENCODE_COLUMNS: Final = (
     "queue_id",
     "flag",
     "sys_flag",
@@ -436,11 +433,12 @@ ENCODE_COLUMNS = (
     "born_host",
     "store_host",
 )
-ENCODE_ARGUMENTS = ENCODE_NUMBERS + 2 * len(ENCODE_COLUMNS)
+"""The columns of numbers, in this order. The three last are numbers of topics and hosts."""
+ENCODE_ARGUMENTS: Final = ENCODE_NUMBERS + 2 * len(ENCODE_COLUMNS)
 # A column of values, each int64: its bytes, int32 offsets, validity bits (0: every row has a value)
 # and the bit of the first row.
 (VALUES_DATA, VALUES_OFFSETS, VALUES_VALIDITY, VALUES_BIT) = range(4)
-VALUES_FIELDS = 4
+VALUES_FIELDS: Final = 4
 
 
 class UnitKind(IntEnum):
@@ -494,4 +492,165 @@ class EntryFinding(IntEnum):
     CHECK_SLOT_FINDINGS,  # out: address of int32, slots that do not name their newest entry
     CHECK_SLOT_FINDINGS_MAX,
 ) = range(13)
-CHECK_ARGUMENTS = 13
+CHECK_ARGUMENTS: Final = 13
+
+
+class BatchEnd(IntEnum):
+    """What came of a client's batch."""
+
+    DONE = 0
+    ITEM = 1  # the sizes of an item do not add up
+    COUNT = 2  # it has more items than allowed
+    PROPERTIES = 3  # the properties of a record would be longer than allowed
+    RECORD = 4  # a record would be larger than allowed
+    CRC_TAIL = 5  # properties end in what reads as the record's CRC
+
+
+# Places in the arguments of `clean_batch`.
+(
+    CLEAN_DATA,
+    CLEAN_SIZE,
+    CLEAN_COUNT_MAX,
+    CLEAN_COUNT,  # out: items that are written; where one is at fault, those before it
+    CLEAN_POSITION,  # out: of the item at fault
+    CLEAN_WITHOUT_KEY,  # out: how many have no value of the wanted name
+    CLEAN_CHANGED,  # out: whether something is left out or set to 0
+    CLEAN_OUT,  # as long as the data; or 0
+    CLEAN_OUT_USED,  # out
+    CLEAN_SIZE_MIN,  # no property of interest is so short
+    CLEAN_NAMES,  # address of the names that are left out, shorter ones first
+    CLEAN_NAME_ENDS,  # address of int32: where each begins, and where the last ends
+    CLEAN_NAME_LENGTHS,  # address of int32: the first name of a length or of a longer one
+    CLEAN_NAME_LONGEST,
+    CLEAN_PREFIX,  # address of what other names begin with that are left out
+    CLEAN_PREFIX_SIZE,
+    CLEAN_KEY,  # address of the wanted name
+    CLEAN_KEY_SIZE,
+) = range(18)
+CLEAN_ARGUMENTS: Final = 18
+# Places in the arguments of `batch_records`.
+(
+    RECORDS_DATA,  # as `clean_batch` leaves it
+    RECORDS_SIZE,
+    RECORDS_HEAD,  # address of a record up to its body; what differs is filled in
+    RECORDS_HEAD_SIZE,
+    RECORDS_TOPIC,  # address of the topic's length and name as stored
+    RECORDS_TOPIC_SIZE,
+    RECORDS_OUTER,  # address of what every record's properties end in
+    RECORDS_OUTER_SIZE,
+    RECORDS_LOG_OFFSET,  # of the first record
+    RECORDS_QUEUE_OFFSET,  # of the first record
+    RECORDS_CRC,  # whether each ends in its CRC
+    RECORDS_RECORD_MAX,
+    RECORDS_OUT,
+    RECORDS_OUT_USED,  # out
+    RECORDS_OFFSETS,  # out: address of int64 by record, where it begins in the log
+) = range(15)
+RECORDS_ARGUMENTS: Final = 15
+# Plain sends, see `oberth.kernels.sends`. Bytes that a connection brought: a chunk.
+(
+    CHUNK_DATA,  # address
+    CHUNK_SIZE,
+    CHUNK_HOSTS,  # address of the client's host and the broker's, IPv4, as a record has them
+    CHUNK_USED,  # out: up to where there are whole plain sends
+    CHUNK_ROWS,  # out: the row behind its last one
+    CHUNK_ANSWERS,  # out: where its answers end
+) = range(6)
+CHUNK_FIELDS: Final = 6
+# One plain send. `…_AT` is an address.
+(
+    SEND_CHUNK,  # number of its chunk
+    SEND_OPAQUE,
+    SEND_ONEWAY,
+    SEND_TOPIC_AT,
+    SEND_TOPIC_SIZE,
+    SEND_QUEUE_ID,
+    SEND_SLOT,  # of its topic and queue
+    SEND_SYS_FLAG,
+    SEND_FLAG,
+    SEND_BORN_TIMESTAMP,
+    SEND_TEXT_AT,  # properties without those that the broker adds
+    SEND_TEXT_SIZE,
+    SEND_KEY_AT,  # the value of UNIQ_KEY
+    SEND_KEY_SIZE,
+    SEND_BODY_AT,
+    SEND_BODY_SIZE,
+) = range(16)
+SEND_FIELDS: Final = 16
+# What sends to one queue of a topic need and leave.
+(
+    TALLY_COUNT,  # messages of this burst
+    TALLY_BYTES,  # their records
+    TALLY_OFFSET,  # in and out: the next queue offset
+) = range(3)
+TALLY_FIELDS: Final = 3
+# Places in the arguments of `send_rows`.
+(
+    SENDS_CHUNKS,  # address of chunks
+    SENDS_CHUNK_COUNT,
+    SENDS_ROWS,  # out: address of rows
+    SENDS_ROW_MAX,
+    SENDS_ROW_COUNT,  # out
+    SENDS_TEXT,  # out: address of bytes, the properties
+    SENDS_TEXT_MAX,
+    SENDS_TEXT_USED,  # out
+    SENDS_FRAME_MAX,  # bytes of a frame
+    SENDS_BODY_MAX,
+    SENDS_RECORD_MAX,
+    SENDS_ADDED_SIZE,  # bytes of properties that the broker adds
+    SENDS_FLAGS_REFUSED,  # bits of the system flag that are not plain
+    SENDS_WAITS,  # whether a message that does not wait for the disk is not plain
+    SENDS_NAMES,  # address of property names that are not plain, by length
+    SENDS_NAMES_STARTS,  # address of int64: where the names of a length begin, SEND_NAME_MAX + 2
+    SENDS_QUEUES,  # address of int64 by topic number: how many queues take messages
+    SENDS_SLOTS_FROM,  # address of int64 by topic number: the slot of queue 0
+    SENDS_SLOTS,  # address of slots; TALLY_COUNT of each is 0
+    SENDS_TOUCHED,  # out: address of int64: slots that got messages, room for SENDS_ROW_MAX
+    SENDS_TOUCHED_COUNT,  # out
+    SENDS_BYTES,  # out: of all records
+    SENDS_TOPICS,  # the topic table: as SCAN_TOPIC_COUNT and behind it
+) = range(23)
+SENDS_ARGUMENTS: Final = SENDS_TOPICS + 9
+SEND_CODE: Final = 310
+"""The code and the one flag of a plain send."""
+SEND_ONEWAY_FLAG: Final = 2
+SEND_NAME_MAX: Final = 40
+"""Bytes of the longest property name that is looked for."""
+SEND_HEADER_MAX: Final = 16384
+"""Bytes of a header that is looked into; others go the general way."""
+SEND_ANSWER_SPARE: Final = 128
+"""Bytes of an answer besides its fixed texts and its key: numbers and the message id."""
+# Places in the arguments of `send_records`.
+(
+    STORE_CHUNKS,
+    STORE_CHUNK_COUNT,
+    STORE_ROWS,
+    STORE_SLOTS,
+    STORE_OUT,  # address of the log's end; there is room for SENDS_BYTES
+    STORE_LOG_OFFSET,  # of that place
+    STORE_MAGIC,
+    STORE_TIMESTAMP,
+    STORE_ADDED,  # address of the properties that the broker adds
+    STORE_ADDED_SIZE,
+    STORE_ANSWERS,  # out: address of bytes
+    STORE_PIECES,  # address of SEND_PIECES addresses and sizes: the fixed texts of an answer
+) = range(12)
+STORE_ARGUMENTS: Final = 12
+SEND_PIECES: Final = 6
+"""An answer: a text, queue id, text, message id, text, queue offset, text, key, text, opaque, text.
+"""
+
+
+def _layout() -> int:
+    """A digest of every number above, of 31 bits."""
+    numbers: list[object] = []
+    for name, value in globals().items():
+        if isinstance(value, type) and issubclass(value, IntEnum) and value is not IntEnum:
+            numbers.append((name, [int(member) for member in value]))
+        elif name.isupper() and isinstance(value, int | tuple | dict):
+            numbers.append((name, value))
+    return crc32(repr(numbers).encode()) & 0x7FFFFFFF
+
+
+LAYOUT: Final = _layout()
+"""An extension that was built from other numbers would take addresses for something else."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats import batch_consume_queue, consume_queue, index_file
 from oberth.formats.index_file import ENTRY, entry_position, slot_position
@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 # More differences than this are counted but not listed.
-FINDINGS_KEPT = 4096
-_TAGS_CODE = 12
+FINDINGS_KEPT: Final = 4096
+_TAGS_CODE: Final = 12
 
 
 class Differences(NamedTuple):
@@ -72,7 +72,7 @@ def unit_kinds(units: Buffer, log_start: int, log_end: int, *, is_batch: bool = 
     view = memoryview(units)
     size = _unit_size(len(view), is_batch)
     count = len(view) // size
-    kernel = runtime.native("unit_kinds", len(view))
+    kernel = runtime.native("unit_kinds")
     if kernel is None:
         return reference_unit_kinds(units, log_start, log_end, is_batch=is_batch)
     out = bytearray(count)
@@ -121,7 +121,7 @@ def compare_units(
     size = _unit_size(len(left), is_batch)
     if len(left) != len(right):
         raise ValueError(f"units of {len(left)} bytes and of {len(right)} cannot be compared")
-    kernel = runtime.native("compare_units", len(left))
+    kernel = runtime.native("compare_units")
     if kernel is None:
         return reference_compare_units(left, right, is_batch=is_batch, ext=ext)
     out = array("i", bytes(4 * FINDINGS_KEPT))
@@ -199,7 +199,7 @@ def check_index(
             f"{entries_max} entries take {size}, the expected entries {expected.count} marks"
         )
     count = min(index_header(view).next_entry, entries_max)
-    kernel = runtime.native("check_index", count * 64 + slots)
+    kernel = runtime.native("check_index")
     if kernel is None:
         return reference_check_index(view, slots, entries_max, expected, log_start, seen)
     newest = bytearray(4 * slots)

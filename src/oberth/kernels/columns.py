@@ -1,15 +1,15 @@
 """Records as columns: structure-of-arrays memory that kernels fill and callers read.
 
 `Columns` holds any choice of `arguments.COLUMNS` for a fixed number of rows; `TopicTable` numbers
-the topics that were met. Memory is plain Python (bytearray under memoryviews), so neither numpy nor
-numba is needed to have it; ``columns.array(name)`` is a numpy view of the same memory.
+the topics that were met. Memory is plain Python (bytearray under memoryviews), so numpy is not
+needed to have it; ``columns.array(name)`` is a numpy view of the same memory.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oberth.formats.java_string import hash_units, utf16_units
 from oberth.kernels import runtime
@@ -35,13 +35,13 @@ __all__ = [
     "renumber",
 ]
 
-_ITEM_SIZE = {"q": 8, "i": 4}
+_ITEM_SIZE: Final = {"q": 8, "i": 4}
 # Columns that start at the same place of a page would fight for the same few lines of the L1 cache
 # (8 ways, and a scan writes up to 36 columns at once), so each starts three lines after that.
-_STAGGER = 192
+_STAGGER: Final = 192
 # What a kernel may add to a topic table in one call; it is called again when that was not enough.
-_SPARE_TOPICS = 64
-_SPARE_TOPIC_TEXT = 1 << 17  # any single topic fits: its length is 16 bits
+_SPARE_TOPICS: Final = 64
+_SPARE_TOPIC_TEXT: Final = 1 << 17  # any single topic fits: its length is 16 bits
 
 
 class Columns:
@@ -102,7 +102,7 @@ class Columns:
 
     def array(self, name: str) -> numpy.ndarray[Any, Any]:
         """The filled rows of a column as a numpy array over the same memory."""
-        import numpy
+        import numpy  # noqa: PLC0415 - kernels need no numpy
 
         typecode = COLUMNS[COLUMN_INDEX[name]].typecode
         dtype = numpy.int64 if typecode == "q" else numpy.int32
@@ -234,7 +234,7 @@ def renumber(columns: Columns, numbers: Sequence[int]) -> None:
     if numbers == list(range(len(numbers))):
         return
     ids = columns.topic_id
-    kernel = runtime.native("renumber", columns.count * 4)
+    kernel = runtime.native("renumber")
     if kernel is not None:
         table = array("q", numbers)
         kernel(array("q", (address(ids), columns.count, address(table))))
@@ -249,12 +249,12 @@ def reference_renumber(columns: Columns, numbers: Sequence[int]) -> None:
         ids[row] = numbers[ids[row]]
 
 
-_MULTIPLIER = 0x9E3779B97F4A7C15
-_MASK_64 = 2**64 - 1
+_MULTIPLIER: Final = 0x9E3779B97F4A7C15
+_MASK_64: Final = 2**64 - 1
 
 
 def spread_hash(name: bytes) -> int:
-    """The hash of the kernels' topic slots (compiled: ``records.spread_hash``)."""
+    """The hash of the kernels' topic slots (compiled: ``spread_hash`` in checks.h)."""
     h = len(name)
     whole = len(name) & ~7
     for at in range(0, whole, 8):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from oberth.formats.message import CRC_MASK, FIXED_SIZE_V1, HOST_V4_SIZE
@@ -18,10 +18,10 @@ from oberth.formats.properties import PROPERTIES_SIZE_MAX
 from oberth.kernels import arguments as at
 from oberth.kernels import runtime
 from oberth.kernels.arguments import ENCODE_COLUMNS, EncodeEnd
-from oberth.kernels.memory import Buffer, address, crc_tables
+from oberth.kernels.memory import Buffer, address
 
-_SEPARATORS = (b"\x01", b"\x02")
-_SIZELESS = (EncodeEnd.DONE, EncodeEnd.SEPARATOR)
+_SEPARATORS: Final = (b"\x01", b"\x02")
+_SIZELESS: Final = (EncodeEnd.DONE, EncodeEnd.SEPARATOR)
 
 
 class Values(NamedTuple):
@@ -131,7 +131,7 @@ class RecordWriter:
             log_offset: what its record says of its place.
             out: is filled from its beginning.
         """
-        kernel = runtime.native("encode", len(out))
+        kernel = runtime.native("encode")
         if kernel is None:
             return reference_encode(
                 self._columns, self.sizes, row, log_offset, out, self._body_max, self._record_max
@@ -157,7 +157,6 @@ class RecordWriter:
         arguments = array("q", bytes(8 * at.ENCODE_ARGUMENTS))
         arguments[at.ENCODE_ROWS] = columns.rows
         arguments[at.ENCODE_SIZES] = address(self.sizes)
-        arguments[at.ENCODE_CRC_TABLES] = address(crc_tables())
         arguments[at.ENCODE_BODY_MAX] = self._body_max
         arguments[at.ENCODE_RECORD_MAX] = self._record_max
         arguments[at.ENCODE_MAGICS] = self._address(array("q", columns.magics))

@@ -11,7 +11,7 @@ One call gathers less than 2 GiB (offsets are int32); callers work in batches an
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats.message import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
 from oberth.formats.message_id import offset_message_id
@@ -22,8 +22,8 @@ from oberth.kernels import runtime
 from oberth.kernels.columns import Columns
 from oberth.kernels.memory import Buffer, address, uninitialised
 
-GATHERED_SIZE_MAX = 2**31 - 1
-_HOST_BITS = {"born_host": BORN_HOST_V6, "store_host": STORE_HOST_V6}
+GATHERED_SIZE_MAX: Final = 2**31 - 1
+_HOST_BITS: Final = {"born_host": BORN_HOST_V6, "store_host": STORE_HOST_V6}
 
 
 class Gathered(NamedTuple):
@@ -91,7 +91,7 @@ def gather(data: Buffer, columns: Columns, name: str, *, text: bool = False) -> 
     rows = columns.count
     sizes = getattr(columns, f"{name}_size")
     total = _total(columns, f"{name}_size")
-    kernel = runtime.native("gather", total + rows * 8)
+    kernel = runtime.native("gather")
     if kernel is None:
         return reference_gather(data, columns, name, text=text)
     view = memoryview(data)
@@ -122,7 +122,7 @@ def gather(data: Buffer, columns: Columns, name: str, *, text: bool = False) -> 
 
 def _total(columns: Columns, name: str) -> int:
     """The bytes of all values of a column of sizes."""
-    kernel = runtime.native("total_size", columns.count * 4)
+    kernel = runtime.native("total_size")
     sizes = getattr(columns, name)
     if kernel is None:
         return sum(size for size in sizes[: columns.count] if size > 0)
@@ -186,7 +186,7 @@ def property_maps(data: Buffer, columns: Columns) -> GatheredMaps:
     """
     rows = columns.count
     total = _total(columns, "properties_size")
-    kernel = runtime.native("property_maps", total + rows * 8)
+    kernel = runtime.native("property_maps")
     if kernel is None:
         return reference_property_maps(data, columns)
     view = memoryview(data)
@@ -264,7 +264,7 @@ def host_texts(data: Buffer, columns: Columns, name: str) -> Gathered:
         columns: with ``sys_flag`` and ``born_host_at`` or ``store_host_at``.
         name: ``born_host`` or ``store_host``.
     """
-    kernel = runtime.native("hosts", columns.count * 16)
+    kernel = runtime.native("hosts")
     if kernel is None:
         return reference_host_texts(data, columns, name)
     arguments, out, offsets = _host_arguments(data, columns, name)
@@ -284,7 +284,7 @@ def message_ids(data: Buffer, columns: Columns) -> Gathered:
         data: the bytes that the columns were scanned from.
         columns: with ``sys_flag``, ``store_host_at`` and ``commit_log_offset``.
     """
-    kernel = runtime.native("message_ids", columns.count * 32)
+    kernel = runtime.native("message_ids")
     if kernel is None:
         return reference_message_ids(data, columns)
     arguments, out, offsets = _host_arguments(data, columns, "store_host")

@@ -11,16 +11,16 @@ from zlib import crc32 as zlib_crc32
 
 from oberth.formats.java_string import hash_units, signed_32, utf16_units
 from oberth.kernels import runtime
-from oberth.kernels.memory import Buffer, address, crc_tables
+from oberth.kernels.memory import Buffer, address
 
 
 def crc32(data: Buffer) -> int:
     """CRC-32 of bytes, 0 … 2**32-1."""
     view = memoryview(data)
-    kernel = runtime.native("crc", view.nbytes)
+    kernel = runtime.native("crc")
     if kernel is None:
         return reference_crc32(view)
-    return kernel(array("q", (address(view), 0, view.nbytes, address(crc_tables()))))
+    return kernel(array("q", (address(view), 0, view.nbytes)))
 
 
 def reference_crc32(data: Buffer) -> int:
@@ -36,7 +36,7 @@ def java_hash(data: Buffer, seed: int = 0) -> int:
         seed: the unsigned hash of what comes before it.
     """
     view = memoryview(data)
-    kernel = runtime.native("java_hash", view.nbytes)
+    kernel = runtime.native("java_hash")
     if kernel is None:
         return reference_java_hash(view, seed)
     return signed_32(kernel(array("q", (address(view), 0, view.nbytes, seed))))

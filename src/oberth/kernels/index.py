@@ -15,7 +15,7 @@ RocketMQ: IndexService.buildIndex, IndexFile.putKey.
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats import index_file
 from oberth.formats.index_file import ENTRY, HEADER, IndexHeader, entry_position, slot_position
@@ -26,8 +26,8 @@ from oberth.kernels import runtime
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.memory import Buffer, address
 
-_INT32_MAX = 2**31 - 1
-_TAG_INDEX = index_file.TAG_INDEX_TYPE + "#"
+_INT32_MAX: Final = 2**31 - 1
+_TAG_INDEX: Final = index_file.TAG_INDEX_TYPE + "#"
 
 
 class IndexEntries:
@@ -79,7 +79,7 @@ class IndexEntries:
         )
 
 
-_COLUMN_PLACES = (
+_COLUMN_PLACES: Final = (
     (at.KEYS_COMMIT_LOG_OFFSET, "commit_log_offset"),
     (at.KEYS_STORE_TIMESTAMP, "store_timestamp"),
     (at.KEYS_SYS_FLAG, "sys_flag"),
@@ -113,7 +113,7 @@ def index_keys(
         first_row: rows before it are left out.
     """
     rows = columns.count - first_row
-    kernel = runtime.native("index_keys", rows * 128)
+    kernel = runtime.native("index_keys")
     if kernel is None:
         reference_index_keys(
             columns, topics, data, entries, index_tags=index_tags, first_row=first_row
@@ -240,7 +240,7 @@ def put_entries(
         )
     if not 0 <= start <= end <= entries.count:
         raise ValueError(f"entries {start} to {end} of {entries.count}")
-    kernel = runtime.native("index_put", (end - start) * 128)
+    kernel = runtime.native("index_put")
     if kernel is None:
         return reference_put_entries(view, slots, entries_max, entries, start, end)
     arguments = array("q", bytes(8 * at.PUT_ARGUMENTS))
@@ -310,7 +310,7 @@ def relink(file: bytearray | memoryview, slots: int, entries_max: int) -> int:
             f"index file of {len(view)} bytes: {slots} slots and {entries_max} entries "
             f"take {index_file.file_size(slots, entries_max)}"
         )
-    kernel = runtime.native("index_relink", count * 128)
+    kernel = runtime.native("index_relink")
     if kernel is None:
         return reference_relink(view, slots, entries_max)
     return kernel(array("q", (address(view), slots, entries_max, count)))

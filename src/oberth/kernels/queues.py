@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats import batch_consume_queue, consume_queue
 from oberth.formats.message import SCHEDULE_TOPIC
@@ -44,14 +44,14 @@ from oberth.kernels.layout import LMQ_PREFIX, LOOK_AHEAD_ROWS, RETRY_PREFIX, SYS
 from oberth.kernels.memory import Buffer, address, uninitialised
 
 # A queue offset further ahead of the queue's end than this is taken for damage.
-GAP_UNITS_MAX = 16_000_000
+GAP_UNITS_MAX: Final = 16_000_000
 # More anomalies than this are counted but not listed.
-ANOMALIES_KEPT = 1024
+ANOMALIES_KEPT: Final = 1024
 # One record's properties can name this many queues at most.
-_MULTI_NAMES_MAX = 32_768
-_SPARE_QUEUES = 64
-_INT64_MAX = 2**63 - 1
-_UNIT_SIZES = (consume_queue.UNIT_SIZE, batch_consume_queue.UNIT_SIZE)  # by kind
+_MULTI_NAMES_MAX: Final = 32_768
+_SPARE_QUEUES: Final = 64
+_INT64_MAX: Final = 2**63 - 1
+_UNIT_SIZES: Final = (consume_queue.UNIT_SIZE, batch_consume_queue.UNIT_SIZE)  # by kind
 assert (at.KIND_SIMPLE, at.KIND_BATCH) == (0, 1)
 
 
@@ -248,7 +248,7 @@ def build_units(
     _know_batch_topics(table, multi_dispatch)
     rows = columns.count - first_row
     # 20 bytes of each row are read and 20 written.
-    kernel = runtime.native("queues", rows * 64)
+    kernel = runtime.native("queues")
     if kernel is None or not rows:
         return reference_build_units(
             columns, table, data, first_row=first_row, multi_dispatch=multi_dispatch,
@@ -339,7 +339,7 @@ def _know_batch_topics(table: QueueTable, multi_dispatch: bool) -> None:
             table.topics.intern(name)
 
 
-_COLUMN_PLACES = (
+_COLUMN_PLACES: Final = (
     (at.QUEUES_COMMIT_LOG_OFFSET, "commit_log_offset"),
     (at.QUEUES_RECORD_SIZE, "record_size"),
     (at.QUEUES_QUEUE_ID, "queue_id"),
@@ -435,7 +435,8 @@ class _ReferenceBuild:
             if after == following + 1:
                 self.note(row, QueueAnomaly.MISNUMBERED)
                 ordinal = following
-            elif after == following:
+            elif after == following and not (self.restart and ordinal == 0 and after == 1):
+                # Behind a queue of one message 0, 1 is a queue that begins anew.
                 self.note(row, QueueAnomaly.INTRUDER)
                 return
             elif ordinal < following:

@@ -9,36 +9,38 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from oberth.formats.delay_level import UNKNOWN_LEVEL_DELAY_MS
 from oberth.formats.java_string import java_hash
 from oberth.formats.message import (
-    BLANK,
-    BLANK_MAGIC,
+    BORN_HOST_POSITION,
     CRC_MASK,
-    FIXED,
-    FIXED_SIZE_V1,
-    HOST_BITS,
     HOST_V4_SIZE,
     HOST_V6_SIZE,
-    MAGIC_V1,
-    MAGIC_V2,
+    MAGIC_POSITION,
+    RECORD_SIZE,
     SCHEDULE_TOPIC,
+    Blank,
+    Invalid,
+    NotRecord,
+    RecordParts,
+    body_fits,
+    record_parts,
 )
 from oberth.formats.sys_flag import BORN_HOST_V6
 from oberth.kernels import arguments as at
 from oberth.kernels import runtime
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
-from oberth.kernels.memory import Buffer, address, crc_tables
+from oberth.kernels.memory import Buffer, address
 
 # Positions are kept as int32, so one call sees less than 2 GiB; a CommitLog segment never has more.
-DATA_SIZE_MAX = 2**31 - 1
-_CRC_TAIL_SIZE = 20
-_SCHEDULE = SCHEDULE_TOPIC.encode()
-_DECIMAL_MAX = 2**63 - 1
+DATA_SIZE_MAX: Final = 2**31 - 1
+_CRC_TAIL_SIZE: Final = 20
+_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
+_DECIMAL_MAX: Final = 2**63 - 1
 
 
 class ScanResult(NamedTuple):
@@ -97,13 +99,12 @@ def scan(
             f"scan from {start} to {end} of {limit} bytes: allowed is a range within "
             f"at most {DATA_SIZE_MAX}"
         )
-    kernel = runtime.native("scan", end - start)
+    kernel = runtime.native("scan")
     if kernel is None:
         return _reference(
             view, columns, topics, base, start, end, crc, record_crc, own_position,
             record_size_max, delays_ms,
         )  # fmt: skip
-    tables = crc_tables()
     delays = array("q", delays_ms)
     arguments = array("q", bytes(8 * at.SCAN_ARGUMENTS))
     arguments[at.SCAN_DATA] = address(view)
@@ -118,7 +119,6 @@ def scan(
     arguments[at.SCAN_OWN_POSITION] = own_position
     arguments[at.SCAN_SIZE_MAX] = record_size_max
     arguments[at.SCAN_READ_PROPERTIES] = columns.wants_properties
-    arguments[at.SCAN_CRC_TABLES] = address(tables)
     arguments[at.SCAN_DELAYS] = address(delays)
     arguments[at.SCAN_DELAY_COUNT] = len(delays)
     memory = address(columns.memory)
@@ -159,68 +159,13 @@ def reference_scan(
     )  # fmt: skip
 
 
-class Inspected(NamedTuple):
-    """What `inspect_record` found; positions are 0 when ``found`` is not STOP."""
-
-    found: ScanEnd
-    body_at: int = 0
-    topic_at: int = 0
-    topic_size: int = 0
-    properties_at: int = 0
-    fields: tuple[int, ...] = ()
-
-
-def inspect_record(
-    data: memoryview, base: int, position: int, own_position: bool, record_size_max: int
-) -> Inspected:
-    """Whether a record starts at a position (STOP), checksums aside, and where its parts lie."""
-    rest = len(data) - position
-    if rest < BLANK.size:
-        return Inspected(ScanEnd.TRUNCATED)
-    size, magic = BLANK.unpack_from(data, position)
-    if magic == BLANK_MAGIC:
-        return Inspected(ScanEnd.BLANK)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        return Inspected(ScanEnd.ZERO if size == magic == 0 else ScanEnd.MAGIC)
-    if size < FIXED_SIZE_V1 or size > record_size_max:
-        return Inspected(ScanEnd.SIZE)
-    if size > rest:
-        return Inspected(ScanEnd.TRUNCATED)
-    head = FIXED[0].unpack_from(data, position)
-    if own_position and head[6] != base + position:
-        return Inspected(ScanEnd.FOREIGN)
-    fixed = FIXED[head[7] & HOST_BITS]
-    body_at = position + fixed.size
-    end = position + size
-    if body_at + 3 > end:
-        return Inspected(ScanEnd.SIZE)
-    fields = fixed.unpack_from(data, position)
-    body_size = fields[14]
-    topic_at = body_at + body_size
-    if body_size < 0 or topic_at + 3 > end:
-        return Inspected(ScanEnd.LENGTHS)
-    width = 1 if magic == MAGIC_V1 else 2
-    topic_size = int.from_bytes(data[topic_at : topic_at + width], "big")
-    topic_at += width
-    properties_at = topic_at + topic_size + 2
-    if (
-        properties_at > end
-        or properties_at + int.from_bytes(data[properties_at - 2 : properties_at], "big") != end
-    ):
-        return Inspected(ScanEnd.LENGTHS)
-    return Inspected(ScanEnd.STOP, body_at, topic_at, topic_size, properties_at, fields)
-
-
-def _body_crc_ok(data: memoryview, found: Inspected) -> bool:
-    body = data[found.body_at : found.body_at + found.fields[14]]
-    return not body or crc32(body) & CRC_MASK == found.fields[2]
-
-
-def _record_crc_ok(data: memoryview, position: int, found: Inspected) -> bool:
-    end = position + found.fields[0]
+def _crc_ok(data: memoryview, position: int, parts: RecordParts, whole_record: bool) -> bool:
+    if not whole_record:
+        return body_fits(data, parts)
+    end = position + parts[0][RECORD_SIZE]
     start = end - _CRC_TAIL_SIZE
     tail = bytes(data[start:end])
-    if start < found.properties_at or tail[:9] != b"__CRC32#\x01" or tail[-1] != 2:
+    if start < parts[4] or tail[:9] != b"__CRC32#\x01" or tail[-1] != 2:
         return False
     digits = tail[9:-1][::-1]
     return digits.isdigit() and int(digits) == crc32(data[position:start]) & CRC_MASK
@@ -232,7 +177,7 @@ def _decimal(raw: bytes) -> int:
 
 
 # Properties that columns are made of, and the columns of their position and size.
-_PLACED = {
+_PLACED: Final = {
     b"TAGS": "tags",
     b"KEYS": "keys",
     b"UNIQ_KEY": "uniq_key",
@@ -262,25 +207,28 @@ def _reference(
         if row >= columns.capacity:
             ended = ScanEnd.FULL
             break
-        found = inspect_record(data, base, position, own_position, record_size_max)
-        if found.found is not ScanEnd.STOP:
-            ended = found.found
+        own_offset = base + position if own_position else None
+        parts = record_parts(data, position, len(data), own_offset, record_size_max)
+        if isinstance(parts, Blank):
+            ended = ScanEnd.BLANK
+            break
+        if isinstance(parts, Invalid):
+            ended = ScanEnd[parts.fault.name]
             break
         crc_ok = -1
-        if record_crc:
-            crc_ok = int(_record_crc_ok(data, position, found))
-        elif crc is not CrcMode.NONE:
-            crc_ok = int(_body_crc_ok(data, found))
+        if record_crc or crc is not CrcMode.NONE:
+            crc_ok = int(_crc_ok(data, position, parts, record_crc))
         if crc is CrcMode.STOP and crc_ok == 0:
             ended = ScanEnd.RECORD_CRC if record_crc else ScanEnd.BODY_CRC
             break
+        fixed, body_at, topic_at, topic_end, properties_at = parts
         (
             size, magic, body_crc, queue_id, flag, queue_offset, stored_offset, sys_flag,
             born_timestamp, _, store_timestamp, _, reconsume_times, prepared_offset, body_size,
-        ) = found.fields  # fmt: skip
+        ) = fixed  # fmt: skip
         born_host_size = HOST_V6_SIZE if sys_flag & BORN_HOST_V6 else HOST_V4_SIZE
-        topic = bytes(data[found.topic_at : found.topic_at + found.topic_size])
-        properties_size = position + size - found.properties_at
+        topic = bytes(data[topic_at:topic_end])
+        end = position + size
         values: dict[str, int] = {
             "commit_log_offset": base + position,
             "queue_offset": queue_offset,
@@ -294,26 +242,26 @@ def _reference(
             "queue_id": queue_id,
             "flag": flag,
             "sys_flag": sys_flag,
-            "born_host_at": position + 48,
-            "store_host_at": position + 56 + born_host_size,
+            "born_host_at": position + BORN_HOST_POSITION,
+            "store_host_at": position + BORN_HOST_POSITION + born_host_size + 8,
             "reconsume_times": reconsume_times,
-            "body_at": found.body_at,
+            "body_at": body_at,
             "body_size": body_size,
-            "topic_at": found.topic_at,
-            "topic_size": found.topic_size,
-            "properties_at": found.properties_at,
-            "properties_size": properties_size,
+            "topic_at": topic_at,
+            "topic_size": topic_end - topic_at,
+            "properties_at": properties_at,
+            "properties_size": end - properties_at,
             "crc_ok": crc_ok,
         }
         if "topic_id" in views:
             values["topic_id"] = topics.intern(topic)
         if columns.wants_properties:
-            raw = bytes(data[found.properties_at : position + size])
-            values |= _property_columns(raw, found.properties_at, topic, store_timestamp, delays_ms)
+            raw = bytes(data[properties_at:end])
+            values |= _property_columns(raw, properties_at, topic, store_timestamp, delays_ms)
         for name, view in views.items():
             view[row] = values[name]
         row += 1
-        position += size
+        position = end
     columns.count = row
     return ScanResult(position, ended, row - before)
 
@@ -391,8 +339,7 @@ def find_record(
             f"search from {start} to {end} of {limit} bytes: allowed is a range within "
             f"at most {DATA_SIZE_MAX}"
         )
-    # The reference looks for the magic at about the kernel's speed, so it does half the work.
-    kernel = runtime.native("find", (end - start) >> 3)
+    kernel = runtime.native("find")
     if kernel is None:
         return _reference_find(view, base, start, end, own_position, record_size_max, check_crc)
     arguments = array("q", bytes(8 * at.FIND_ARGUMENTS))
@@ -404,7 +351,6 @@ def find_record(
     arguments[at.FIND_OWN_POSITION] = own_position
     arguments[at.FIND_SIZE_MAX] = record_size_max
     arguments[at.FIND_CHECK_CRC] = check_crc
-    arguments[at.FIND_CRC_TABLES] = address(crc_tables())
     found = kernel(arguments)
     return found if found >= 0 else None
 
@@ -425,7 +371,7 @@ def reference_find_record(
     return _reference_find(view, base, start, end, own_position, record_size_max, check_crc)
 
 
-_ANY_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_ANY_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
 def _reference_find(
@@ -437,13 +383,14 @@ def _reference_find(
     record_size_max: int,
     check_crc: bool,
 ) -> int | None:
-    position = start + 4
+    position = start + MAGIC_POSITION
     while True:
-        match = _ANY_MAGIC.search(data, position, min(stop + 8, len(data)))
-        if match is None or match.start() >= stop + 4:
+        match = _ANY_MAGIC.search(data, position, min(stop + MAGIC_POSITION + 4, len(data)))
+        if match is None or match.start() >= stop + MAGIC_POSITION:
             return None
-        candidate = match.start() - 4
-        found = inspect_record(data, base, candidate, own_position, record_size_max)
-        if found.found is ScanEnd.STOP and (not check_crc or _body_crc_ok(data, found)):
+        candidate = match.start() - MAGIC_POSITION
+        own_offset = base + candidate if own_position else None
+        parts = record_parts(data, candidate, len(data), own_offset, record_size_max)
+        if not isinstance(parts, NotRecord) and (not check_crc or body_fits(data, parts)):
             return candidate
         position = match.start() + 1
