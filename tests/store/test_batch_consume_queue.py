@@ -92,12 +92,23 @@ def test_times(tmp_path: Path) -> None:
     queue = open_queue(tmp_path)
     fill(queue, [3] * 8)
 
-    def at(time: int, log_min: int = 0, *, upper: bool = False) -> int:
-        return queue.offset_by_time(time, lambda _offset, _size: 0, log_min, upper=upper)
+    def at(time: int, *, upper: bool = False) -> int:
+        return queue.offset_by_time(time, lambda _offset, _size: 0, 0, upper=upper)
 
-    assert [at(t) for t in (0, 1000, 1001, 1010, 1070, 1071)] == [0, 0, 3, 3, 21, 21]
-    assert [at(t, upper=True) for t in (0, 1000, 1001, 1010, 1070, 9999)] == [-1, 0, -1, 3, 21, 21]
-    assert at(0, log_min=300) == 9
+    # Five batches a file. Between the times of two files the answer is the last of the first.
+    assert [at(t) for t in (0, 1000, 1001, 1010, 1041, 1070, 1071)] == [0, 0, 3, 3, 12, 21, 21]
+    # A search that finds nothing, or the later one, between the times of two batches.
+    assert [at(t, upper=True) for t in (999, 1000, 1001, 1010, 1025, 1070, 9999)] == [
+        0, 0, 3, 3, -1, 21, 21,
+    ]  # fmt: skip
+
+
+def test_what_was_stored_from_a_time_on_is_exact(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, [3] * 8)
+    found = [queue.first_stored_from(t, 0) for t in (0, 1001, 1010, 1041, 1071)]
+    assert found == [0, 3, 3, 15, 24]
+    assert queue.first_stored_from(0, 300) == 9
 
 
 def test_expired_files_go_but_never_the_last(tmp_path: Path) -> None:

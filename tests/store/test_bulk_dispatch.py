@@ -16,8 +16,6 @@ from oberth.errors import StoreFullError
 from oberth.formats.message import MAGIC_V1, DispatchRequest, MessageExt, read_dispatch_request
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.properties import encode_properties
-from oberth.kernels import runtime
-from oberth.store.bulk_dispatch import BulkDispatch
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch import CommitLogDispatcher
 from oberth.store.files import OsFileSystem
@@ -26,12 +24,6 @@ from oberth.store.store_checkpoint import StoreCheckpoint
 
 Golden = Callable[[str], Any]
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
-
-
-@pytest.fixture(autouse=True)
-def always_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    # With or without numba: the references give what the compiled kernels give.
-    monkeypatch.setattr(BulkDispatch, "is_ready", lambda *_args, **_options: True)
 
 
 class Store:
@@ -231,7 +223,9 @@ class FullAt(OsFileSystem):
         if self.left == 0:
             raise StoreFullError("full")
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+    def open(
+        self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+    ) -> Any:
         file = super().open(path, create=create, writable=writable)
         outer = self
 
@@ -305,12 +299,3 @@ def test_listeners_and_who_prevents_bulk(tmp_path: Path) -> None:
     dispatcher.add(lambda _request: None)
     assert dispatcher.dispatch_segment(view, 0, reached.position, len(data)) is None
     store.close()
-
-
-def test_small_work_does_not_load_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(runtime, "native", lambda _name, _work: None)
-    config = MessageStoreConfig.from_properties({"storePathRootDir": "/nowhere"})
-    queues = ConsumeQueueStore(OsFileSystem(), config)
-    assert not BulkDispatch(config, queues, None).is_ready(100, may_compile=True)
-    assert isinstance(runtime.loaded(), tuple)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +29,19 @@ class SizedDisk(OsFileSystem):
 
     def disk_usage(self, path: str) -> DiskUsage:
         return DiskUsage(100, self.percent)
+
+
+def test_blocks_that_are_kept_for_others_fill_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 of 1 000 blocks are used and 300 may be taken: that is 40 %, as ``df`` says."""
+    told = SimpleNamespace(f_blocks=1000, f_bfree=800, f_bavail=300, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda _: told)
+    usage = OsFileSystem().disk_usage(str(tmp_path))
+    assert usage == DiskUsage(500 * 4096, 200 * 4096)
+    assert usage.ratio == 0.4
+    told.f_bavail = 0
+    assert OsFileSystem().disk_usage(str(tmp_path)).ratio == 1.0
 
 
 class Rig:

@@ -346,6 +346,17 @@ def test_inner_batches_need_a_batch_topic_and_advance_by_their_number(make: Make
     assert read(log, results[1].commit_log_offset).properties["INNER_BASE"] == "5"
 
 
+@pytest.mark.parametrize("name", ["note", "XINNER_NUM"])
+def test_a_value_may_hold_the_name_of_a_property(make: Make, name: str) -> None:
+    log = make()
+    message = MessageExtBrokerInner.of("t", b"x", properties={name: "INNER_NUM says 5"})
+    (result,) = log.append([message])
+    assert result.status is PutMessageStatus.PUT_OK
+    record = log.select_record(result.commit_log_offset)
+    assert record is not None
+    assert decode_record(record).properties[name] == "INNER_NUM says 5"
+
+
 def test_light_queues_count_on_their_own_and_are_limited(make: Make) -> None:
     log = make(enable_lmq=True, enable_multi_dispatch=True, max_lmq_consume_queue_num=2)
     names = p.encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"})

@@ -328,7 +328,7 @@ class Steps(OsFileSystem):
         if self.left < 0:
             raise Stop
 
-    def rename(self, source: str, target: str) -> None:
+    def rename(self, source: str, target: str, *, durable: bool = True) -> None:
         self._step()
         super().rename(source, target)
 

@@ -390,7 +390,9 @@ class FailingFiles(OsFileSystem):
 
     full = False
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+    def open(
+        self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+    ) -> Any:
         file = super().open(path, create=create, writable=writable)
         outer = self
 

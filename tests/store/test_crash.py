@@ -21,7 +21,13 @@ import pytest
 from hypothesis import settings
 
 from oberth.formats.batch_body import BatchItem, encode_batch
-from oberth.formats.message import BLANK_MAGIC, MessageExt, decode_record
+from oberth.formats.message import (
+    BLANK_MAGIC,
+    Invalid,
+    MessageExt,
+    decode_record,
+    read_dispatch_request,
+)
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
 from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
@@ -138,7 +144,10 @@ def read_everything(root: Path, flush: FlushDiskType, *, holes: bool = False) ->
             if record is None or record[4:8] == BLANK_START:
                 offset = store.commit_log.next_segment_offset(offset)
                 continue
-            assert offset in in_queues
+            # A kill in the middle of a burst's copy tears one record of it, not all. A start
+            # reports it once; nobody was told that it is stored.
+            torn = isinstance(read_dispatch_request(record, 0, len(record), offset), Invalid)
+            assert torn or offset in in_queues
             offset += len(record)
         for message in found:
             for key in (message.keys or "").split():
@@ -200,7 +209,7 @@ def test_a_power_cut_at_every_event(tmp_path: Path, flush: FlushDiskType) -> Non
                     assert (m.topic, m.properties_raw) == expected[m.body], (where, m)
             assert len(bodies) == len(set(bodies)), where
             shutil.rmtree(image)
-        shutil.rmtree(root)
+        shutil.rmtree(root, ignore_errors=True)  # of a machine that ended before it was made
 
 
 WRITER = """
@@ -268,7 +277,9 @@ def test_a_checkpoint_is_true_while_one_queue_is_busy(tmp_path: Path) -> None:
     """
 
     class Busy(OsFileSystem):
-        def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+        def open(
+            self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+        ) -> Any:
             if checkpointing and "/busy/" not in path:
                 put("busy")
             return super().open(path, create=create, writable=writable)

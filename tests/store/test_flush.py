@@ -48,8 +48,11 @@ class _GatedMapping:
         self.path, self.size, self.view = mapping.path, mapping.size, mapping.view
         self.allocate = mapping.allocate
         self.next_data = mapping.next_data
+        self.data_end = mapping.data_end
+        self.read = mapping.read
         self.find = mapping.find
         self.advise = mapping.advise
+        self.read_ahead = mapping.read_ahead
 
     def sync(self) -> None:
         self._files.syncs += 1

@@ -17,7 +17,8 @@ from oberth.errors import StoreCorruptError
 from oberth.formats.index_file import entry_position, file_size, key_hash
 from oberth.formats.message import DispatchRequest
 from oberth.formats.message_store_config import MessageStoreConfig
-from oberth.store.files import OsFileSystem
+from oberth.store.files import MADV_RANDOM, OsFileSystem
+from oberth.store.index_file import IndexFile
 from oberth.store.index_service import IndexService
 
 Golden = Callable[[str], Any]
@@ -400,3 +401,26 @@ def test_any_bytes_are_read_without_harm(content: bytes) -> None:
             index.close()
     finally:
         shutil.rmtree(root)
+
+
+@pytest.mark.skipif(MADV_RANDOM is None, reason="there are no hints here")
+def test_nothing_is_made_around_the_keys_of_a_new_file(tmp_path: Path) -> None:
+    """The first write of a page costs that page, not the stretch that the kernel would bring."""
+    advised: list[tuple[int, int]] = []
+
+    class Noting(OsFileSystem):
+        def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Any:
+            mapping = super().map(path, size, create=create, writable=writable)
+
+            class Mapping:
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(mapping, name)
+
+                def advise(self, advice: int, start: int = 0) -> None:
+                    advised.append((advice, start))
+                    mapping.advise(advice, start)
+
+            return Mapping()
+
+    IndexFile(Noting(), str(tmp_path), "20260101000000000", 1000, 5000, create=True).close()
+    assert advised == [(MADV_RANDOM, 0)]

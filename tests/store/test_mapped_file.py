@@ -7,8 +7,11 @@ segments made ahead.
 from __future__ import annotations
 
 import os
+import queue
 import threading
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +50,33 @@ def test_reads_see_what_was_appended_and_nothing_behind_it(segment: MappedFile) 
     assert segment.select(1, 5) is None
     assert segment.select(5) is None
     assert segment.select(-1, 2) is None
+
+
+class Copies:
+    """Notes in which order a segment's bytes are written."""
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.written: list[tuple[int, int]] = []
+
+    def __setitem__(self, place: slice, data: bytes) -> None:
+        self.written.append((place.start, place.stop))
+        self.view[place] = data
+
+
+@pytest.mark.parametrize("size", [1, 200, OS_PAGE_SIZE])
+def test_a_kill_leaves_no_body_without_its_head(
+    segment: MappedFile, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    copies = Copies(segment.buffer)
+    monkeypatch.setattr(segment, "buffer", copies)
+    segment.append(bytes(OS_PAGE_SIZE - 100))
+    data = os.urandom(size)
+    segment.append(data)
+    start, end = OS_PAGE_SIZE - 100, OS_PAGE_SIZE - 100 + size
+    head = [] if size == 1 else [start + 128]
+    assert copies.written[-1 - len(head) :] == list(pairwise([start, *head, end]))
+    assert bytes(copies.view[start:end]) == data
 
 
 def test_where_every_append_is_synced_pages_are_written_before_they_are_needed(
@@ -248,6 +278,32 @@ def test_an_empty_last_file_is_removed_and_other_sizes_are_refused(tmp_path: Pat
         make_queue(tmp_path).load()
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_segments_that_were_never_synced_go_with_those_prepared_behind_them(
+    tmp_path: Path, first: int
+) -> None:
+    make_queue(tmp_path, count=first).close()
+    empty, prepared = (tmp_path / f"{number * SIZE:020d}" for number in (first, first + 1))
+    empty.touch()
+    prepared.write_bytes(bytes(SIZE))
+    queue = make_queue(tmp_path)
+    queue.load()
+    assert len(queue.segments) == first
+    assert not empty.exists()
+    assert not prepared.exists()
+    queue.close()
+
+
+def test_an_empty_segment_before_data_is_refused_and_nothing_is_removed(tmp_path: Path) -> None:
+    make_queue(tmp_path, count=1).close()
+    empty, full = (tmp_path / f"{number * SIZE:020d}" for number in (1, 2))
+    empty.touch()
+    full.write_bytes(bytes(8) + b"\1" + bytes(SIZE - 9))
+    with pytest.raises(StoreCorruptError, match=f"{empty.name}: found 0 bytes"):
+        make_queue(tmp_path).load()
+    assert full.exists()
+
+
 def test_several_directories_take_turns_and_read_only_ones_take_nothing(tmp_path: Path) -> None:
     first, second, old = (tmp_path / name for name in ("a", "b", "old"))
     make_queue(old, count=2).close()
@@ -303,6 +359,19 @@ def test_the_pool_lends_its_buffers_and_takes_them_back() -> None:
     assert pool.borrow() is first
 
 
+def test_a_segment_that_goes_gives_its_buffer_back(tmp_path: Path) -> None:
+    pool = TransientStorePool(1, SIZE)
+    for is_deleted in (False, True):
+        segment = MappedFile(FILES, str(tmp_path), 0, SIZE, create=True, transient_pool=pool)
+        segment.append(b"x")
+        assert pool.available_buffers == 0
+        if is_deleted:
+            assert segment.destroy(1000)
+        else:
+            segment.close()
+        assert pool.available_buffers == 1
+
+
 def test_the_next_segment_is_made_ahead_and_unused_ones_go_at_shutdown(tmp_path: Path) -> None:
     made: list[int] = []
     second_made = threading.Event()
@@ -341,3 +410,65 @@ def test_a_store_with_pool_and_warm_up_keeps_what_it_was_given(tmp_path: Path) -
     config.transient_store_pool_enable = False
     with MessageStore(config) as store:
         assert store.max_offset_in_queue("t", 0) == 60
+
+
+class NotingFiles(OsFileSystem):
+    """Notes which bytes of files are read ahead, and in which thread."""
+
+    def __init__(self) -> None:
+        self.noted: queue.Queue[tuple[int, int, str]] = queue.Queue()
+
+    def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Any:
+        mapping = super().map(path, size, create=create, writable=writable)
+        outer = self
+
+        class Noting:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(mapping, name)
+
+            def read_ahead(self, position: int, end: int) -> None:
+                outer.noted.put((position, end, threading.current_thread().name))
+                mapping.read_ahead(position, end)
+
+        return Noting()
+
+
+def test_pages_that_are_going_to_be_written_are_warmed_beside_the_writer(tmp_path: Path) -> None:
+    files = NotingFiles()
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=32 << 20
+    )
+    body = b"x" * (1 << 20)
+
+    def put(store: MessageStore, count: int) -> int:
+        for _ in range(count):
+            assert store.put_message(MessageExtBrokerInner("T", body)).ok
+        return store.max_phy_offset
+
+    with MessageStore(config, files=files) as store:
+        end = put(store, 20)
+    noted = [files.noted.get(timeout=100) for _ in range(3)]
+    assert {name for *_, name in noted} == {"oberth-allocate"}
+    for (_, before, _), (position, after, _) in pairwise(noted):
+        assert before < position < after <= 32 << 20
+    assert noted[-1][1] >= end
+    # After a restart too, where the segment is one that was there.
+    with MessageStore(config, files=files) as store:
+        put(store, 10)
+    assert files.noted.get(timeout=100)[0] > end
+
+
+def test_a_segment_that_is_gone_is_not_warmed(segment: MappedFile, tmp_path: Path) -> None:
+    files = NotingFiles()
+    other = MappedFile(files, str(tmp_path), 2 * SIZE, SIZE, create=True)
+    gone = MappedFile(files, str(tmp_path), 3 * SIZE, SIZE, create=True)
+    gone.destroy(0)
+    service = AllocateService(lambda directory, start: segment)
+    service.start()
+    service.warm(gone, 0, SIZE)
+    service.warm(other, 0, OS_PAGE_SIZE)
+    assert files.noted.get(timeout=100)[:2] == (0, OS_PAGE_SIZE)
+    service.shutdown()
+    service.warm(other, 0, SIZE)  # nobody is there any more
+    assert files.noted.empty()
+    other.close()

@@ -19,7 +19,7 @@ import pytest
 from oberth.errors import StoreClosedError, StoreCorruptError, StoreLockedError
 from oberth.formats.consume_queue import is_ext_address
 from oberth.formats.java_string import java_hash
-from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
 from oberth.formats.options import Line
 from oberth.store import reput
 from oberth.store.batch_consume_queue import BatchConsumeQueue
@@ -76,6 +76,9 @@ def test_every_message_is_where_it_was(golden_name: str, golden_store: GoldenSto
                 expected["queueId"],
                 expected["queueOffset"],
             )
+            if expected["storedSysFlag"] & 0xC in (0, 8):  # the others have no unit
+                found = store.find_message(expected["commitLogOffset"])
+                assert found == message, expected["commitLogOffset"]
     finally:
         store.shutdown()
 
@@ -536,3 +539,38 @@ def test_the_store_of_a_dledger_broker_is_refused_and_left_alone(tmp_path: Path)
     with pytest.raises(StoreCorruptError, match="dledger-n0: the log of a DLedger broker"):
         MessageStore(config).load()
     assert (tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}").stat().st_size
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("how", ["delete", "clean"])
+def test_what_is_not_dispatched_yet_does_not_come_into_the_queue_of_a_topic_made_again(
+    tmp_path: Path, flush: str, how: str
+) -> None:
+    """Its number would be that of a message that is put later, which nobody would find then."""
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path),
+        mapped_file_size_commit_log=1 << 20,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        flush_disk_type=FlushDiskType[flush],
+    )
+    store = MessageStore(config)
+    store.load()
+    store.start(background=False)
+    try:
+        store.append_messages([MessageExtBrokerInner.of("t", b"old %d" % n) for n in range(3)])
+        if how == "delete":
+            store.delete_topics(["t"])
+        else:
+            assert store.clean_unused_topics(lambda _: False) == ["t"]
+        store.dispatch_nowait()
+        assert store.max_offset_in_queue("t", 0) <= 0
+        for n in range(5):
+            store.append_messages([MessageExtBrokerInner.of("t", b"new %d" % n)])
+        store.flush()
+        store.dispatch_nowait()
+        found = store.get_message("g", "t", 0, 0, 32)
+        messages = [store.look_message_by_offset(at) for at in found.commit_log_offsets]
+        assert [m.body for m in messages if m is not None] == [b"new %d" % n for n in range(5)]
+    finally:
+        store.shutdown()

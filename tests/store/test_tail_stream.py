@@ -31,7 +31,9 @@ class Recorder(OsFileSystem):
         self.directories: list[str] = []
         self.fail_sync = False
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+    def open(
+        self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+    ) -> Any:
         file = super().open(path, create=create, writable=writable)
         outer = self
         outer.open_now += 1
@@ -187,6 +189,7 @@ def test_new_names_are_synced_up_to_where_queues_are_kept(tmp_path: Path) -> Non
         f"{tmp_path}/consumequeue/topic/0",
         f"{tmp_path}/consumequeue/topic",
         f"{tmp_path}/consumequeue",
+        f"{tmp_path}",
     }
     pool.close()
 
@@ -352,7 +355,9 @@ def test_write_behind_writes_all_however_busy_one_is(tmp_path: Path) -> None:
     """A stream that is appended to all the time must not take the turns of those that are not."""
 
     class Appending(OsFileSystem):
-        def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+        def open(
+            self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+        ) -> Any:
             append(busy, b"x")
             return super().open(path, create=create, writable=writable)
 
@@ -370,7 +375,9 @@ def test_write_behind_waits_for_what_another_is_writing(tmp_path: Path) -> None:
     writing, go_on = threading.Event(), threading.Event()
 
     class Slow(OsFileSystem):
-        def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+        def open(
+            self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+        ) -> Any:
             if not writing.is_set():
                 writing.set()
                 assert go_on.wait(BOUND_S)
@@ -418,7 +425,9 @@ def test_a_full_disk_keeps_what_was_to_make_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(OsFileSystem):
-        def open(self, path: str, *, create: bool = False, writable: bool = True) -> Any:
+        def open(
+            self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+        ) -> Any:
             raise StoreFullError(path)
 
     monkeypatch.setattr(tail_stream, "DIRTY_STREAMS_MAX", 3)

@@ -13,7 +13,8 @@ from typing import Final
 
 from oberth.formats.batch_consume_queue import NOT_COMPACTED, UNIT, UNIT_SIZE, BatchConsumeQueueUnit
 from oberth.formats.message import DispatchRequest
-from oberth.store.consume_queue import QueueExtent, StoreTime
+from oberth.store.consume_queue import QueueExtent
+from oberth.store.offset_by_time import StoreTime, batch_offset_at_boundary
 from oberth.store.tail_stream import FilePool, TailStream
 
 _COMMIT_LOG_OFFSET: Final = 0
@@ -241,26 +242,21 @@ class BatchConsumeQueue:
         upper: bool = False,
         by_file_time: bool = False,
     ) -> int:
-        """The queue offset for a time, before it is clamped; -1 for an empty queue.
+        """The queue offset for a time, before it is clamped; see `batch_offset_at_boundary`."""
+        del store_time, log_min_offset, by_file_time
+        first, stop, count = self._first, self._stop, self.units_per_file
+        starts = (start // UNIT_SIZE for start in self.stream.segment_starts())
+        files = [range(max(start, first), min(start + count, stop)) for start in starts]
+        return batch_offset_at_boundary(files, self._at, timestamp_ms, upper=upper)
 
-        As in RocketMQ the result is the last unit when the time is behind it, and UPPER finds
-        nothing (-1) between the times of two units.
+    def first_stored_from(self, timestamp_ms: int, log_min_offset: int) -> int:
+        """Where the first batch begins that the log has and that was stored at or after a time.
+
+        The queue's end if there is none.
         """
         start = self._place(lambda unit: unit.commit_log_offset >= log_min_offset)
-        first, last = self._at(start), self._at(self._stop - 1)
-        if first is None or last is None:
-            return -1
-        if timestamp_ms >= last.store_timestamp and (upper or timestamp_ms > last.store_timestamp):
-            return last.message_base_offset
-        if upper:
-            place = self._place(lambda unit: unit.store_timestamp > timestamp_ms) - 1
-            unit = self._at(place) if place >= start else None
-            if unit is None or unit.store_timestamp != timestamp_ms:
-                return -1
-            return unit.message_base_offset
-        place = max(start, self._place(lambda unit: unit.store_timestamp >= timestamp_ms))
-        unit = self._at(place)
-        return -1 if unit is None else unit.message_base_offset
+        unit = self._at(max(start, self._place(lambda unit: unit.store_timestamp >= timestamp_ms)))
+        return self.max_offset if unit is None else unit.message_base_offset
 
     # Cleaning
 

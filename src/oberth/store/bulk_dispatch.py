@@ -10,7 +10,7 @@ Only what needs no look at single records goes this way: no ConsumeQueueExt, no 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats import batch_consume_queue
 from oberth.formats.batch_consume_queue import BatchConsumeQueueUnit
@@ -18,7 +18,6 @@ from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import is_stored_topic
 from oberth.formats.options import Line
 from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
-from oberth.kernels import runtime
 from oberth.kernels.columns import DISPATCH_COLUMNS, Columns, TopicTable
 from oberth.kernels.index import IndexEntries, index_keys
 from oberth.kernels.queues import QueueTable, UnitRun, build_units
@@ -29,10 +28,9 @@ from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.index_service import IndexService
 
 # Rows of one step; their columns stay in the processor's second cache.
-ROWS_MAX = 16_384
+ROWS_MAX: Final = 16_384
 # Queues that the kernels keep the ends of; with more the table is made anew.
-KNOWN_QUEUES_MAX = 65_536
-_KERNELS = ("scan", "queues", "index_keys", "index_put")
+KNOWN_QUEUES_MAX: Final = 65_536
 
 
 class Arrival(NamedTuple):
@@ -97,16 +95,6 @@ class BulkDispatch:
         self._generation = -1
         # Queues that were put to by others than the kernels since the last step.
         self.touched: set[tuple[str, int]] = set()
-
-    def is_ready(self, work: int, *, may_compile: bool) -> bool:
-        """Whether the kernels are there, or so much work is worth loading or compiling them.
-
-        In a running store they are loaded if they were compiled before, but never compiled: that
-        takes seconds, in which nobody would be served.
-        """
-        if not may_compile:
-            work = min(work, runtime.WORK_BEFORE_COMPILE - 1)
-        return all(runtime.native(name, work) is not None for name in _KERNELS)
 
     def step(
         self, buffer: memoryview, base: int, start: int, stop: int, delays_ms: tuple[int, ...]

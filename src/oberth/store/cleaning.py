@@ -6,6 +6,9 @@ the log's new beginning. Three levels of the disk matter, in percent used: ``dis
 starts cleaning of expired segments, ``diskSpaceCleanForciblyRatio`` deletes young ones too, and
 ``diskSpaceWarningLevelRatio`` stops puts until there is room again.
 
+A disk may be full to its last block. Segments whose units and entries are on the disk already are
+deleted without writing anything before; only what goes beyond them wants a checkpoint first.
+
 RocketMQ: CleanCommitLogService, CleanConsumeQueueService.
 """
 
@@ -15,19 +18,22 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from typing import Final
 
+from oberth.errors import StoreFullError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue_store import ConsumeQueueStore
-from oberth.store.files import FileSystem
+from oberth.store.disk_reserve import DiskReserve
+from oberth.store.files import FileSystem, is_full
 from oberth.store.index_service import IndexService
 from oberth.store.mapped_file import MappedFile
 from oberth.store.retention import HOUR_MS, Retention
 from oberth.store.running_flags import RunningFlag, RunningFlags
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 # A request by hand is good for this many runs, as in RocketMQ.
-MANUAL_RUNS = 20
+MANUAL_RUNS: Final = 20
 
 
 def clamp(value: float, low: float, high: float) -> float:
@@ -49,6 +55,8 @@ class CleanService:
         queue_directory: str,
         clock_ms: Callable[[], int],
         checkpoint: Callable[[], None],
+        durable_offset: Callable[[], int],
+        reserve: DiskReserve,
         retention: Retention,
     ) -> None:
         self._config = config
@@ -60,6 +68,8 @@ class CleanService:
         self._queue_directory = queue_directory
         self._clock_ms = clock_ms
         self._checkpoint = checkpoint
+        self._durable_offset = durable_offset
+        self._reserve = reserve
         self._retention = retention
         self._manual_runs = 0
         self._clean_immediately = False
@@ -107,14 +117,14 @@ class CleanService:
         for ratio in self.disk_ratios():
             if ratio > self._warning_ratio:
                 if self._flags.set(RunningFlag.DISK_FULL):
-                    _log.error("disk %.0f %% full, the store takes no more messages", ratio * 100)
+                    _LOG.error("disk %.0f %% full, the store takes no more messages", ratio * 100)
                 self._clean_immediately = True
                 return True
             if ratio > self._forced_ratio:
                 self._clean_immediately = True
                 return True
             if self._flags.clear(RunningFlag.DISK_FULL):
-                _log.warning("disk %.0f %% full, the store takes messages again", ratio * 100)
+                _LOG.warning("disk %.0f %% full, the store takes messages again", ratio * 100)
             wanted = wanted or ratio > self._used_ratio
         return wanted
 
@@ -129,37 +139,71 @@ class CleanService:
         by_time = self.is_time_to_delete()
         manual = self._manual_runs > 0
         deleted = 0
-        self._retention.expire()
+        try:
+            self._retention.expire()
+        except (OSError, StoreFullError) as error:
+            if not is_full(error):
+                raise
+            _LOG.error("messages beyond their reserve.time stay readable for now: %s", error)
         if by_disk or by_time or manual:
             if manual:
                 self._manual_runs -= 1
-            config = self._config
-            if self._something_expired():
-                # A queue's last units must be on the disk before the records they count are gone:
-                # after a crash nothing else would say where the queue had got to.
-                self._checkpoint()
-            held = self._retention.held()
-            if held is not None and self._forces:
-                self._warn_of_reserved(held.topic, held.commit_log_offset)
-            deleted = self._commit_log.queue.delete_expired_by_time(
-                config.file_reserved_time_hours * HOUR_MS,
-                config.delete_commit_log_files_interval_ms,
-                config.destroy_mapped_file_interval_forcibly_ms,
-                clean_immediately=self._forces,
-                batch_max=config.delete_file_batch_max,
-                now_ms=self._clock_ms(),
-                keep_from=None if held is None else held.commit_log_offset,
-            )
-            if deleted:
-                _log.info(
-                    "deleted %d CommitLog segments (%s), the log begins at %d",
-                    deleted,
-                    "disk" if by_disk else "time" if by_time else "by hand",
-                    self._commit_log.min_offset,
-                )
+            deleted = self._delete("disk" if by_disk else "time" if by_time else "by hand")
         self._retry_first()
         self._follow_log()
+        if not self._clean_immediately:
+            self._reserve.take()
         return deleted
+
+    def force(self) -> int:
+        """Deletes segments if the disk is too full, nothing else; how many: during a start."""
+        self.check_disk()
+        deleted = self._delete("disk") if self._forces else 0
+        if deleted:
+            self._follow_log()
+        return deleted
+
+    def _delete(self, why: str) -> int:
+        config = self._config
+        leaving = self.leaving()
+        limit = leaving[-1].end_offset if leaving else 0
+        if limit > self._durable_offset():
+            limit = self._checkpoint_before(limit)
+        held = self._retention.held()
+        if held is not None and self._forces:
+            self._warn_of_reserved(held.topic, held.commit_log_offset)
+        deleted = self._commit_log.queue.delete_expired_by_time(
+            config.file_reserved_time_hours * HOUR_MS,
+            config.delete_commit_log_files_interval_ms,
+            config.destroy_mapped_file_interval_forcibly_ms,
+            clean_immediately=self._forces,
+            batch_max=config.delete_file_batch_max,
+            now_ms=self._clock_ms(),
+            keep_from=None if held is None else held.commit_log_offset,
+            limit=limit,
+        )
+        if deleted:
+            _LOG.info(
+                "deleted %d CommitLog segments (%s), the log begins at %d",
+                deleted,
+                why,
+                self._commit_log.min_offset,
+            )
+        return deleted
+
+    def _checkpoint_before(self, limit: int) -> int:
+        """Makes queues and index durable up to an offset; up to where they are.
+
+        A queue's last units must be on the disk before the records they count are gone: after a
+        crash nothing else would say where the queue had got to.
+        """
+        try:
+            self._checkpoint()
+        except (OSError, StoreFullError) as error:
+            if not is_full(error):
+                raise
+            _LOG.error("no checkpoint before segments are deleted: %s", error)
+        return min(limit, self._durable_offset())
 
     @property
     def _forces(self) -> bool:
@@ -169,18 +213,10 @@ class CleanService:
     def _warn_of_reserved(self, topic: str, offset: int) -> None:
         segments = self._commit_log.queue.segments
         if len(segments) > 1 and segments[0].end_offset > offset:
-            _log.error(
+            _LOG.error(
                 "the disk is too full: messages from %d on are deleted although reserve.time of "
                 "topic %s keeps them", offset, topic,
             )  # fmt: skip
-
-    def _something_expired(self) -> bool:
-        segments = self._commit_log.queue.segments
-        if len(segments) < 2:
-            return False
-        expired_ms = self._config.file_reserved_time_hours * HOUR_MS
-        age_ms = self._clock_ms() - segments[0].modified_time_ms()
-        return self._clean_immediately or age_ms >= expired_ms
 
     def _retry_first(self) -> None:
         interval_s = self._config.redelete_hanged_file_interval_ms / 1000
@@ -195,10 +231,11 @@ class CleanService:
         """Queues and index lose what the log has lost."""
         low = self._commit_log.min_offset
         if low > self._last_min_offset:
-            self._last_min_offset = low
-            self._retention.follow_log(low)
+            # Files go first: what is written of floors may find no room before.
             if self._index is not None:
                 self._index.delete_expired(low)
+            self._retention.follow_log(low)
+            self._last_min_offset = low
 
     def preview(self) -> list[tuple[str, int, float]]:
         """Segments that the next run would delete: path, bytes, age in hours."""

@@ -16,12 +16,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Final, TypeVar, cast
 from zlib import crc32
 
 from oberth.errors import FormatError, StoreFullError
 from oberth.formats import properties as p
-from oberth.formats.batch_body import decode_batch
 from oberth.formats.delay_level import parse_delay_levels
 from oberth.formats.message import (
     BLANK_SIZE_MIN,
@@ -31,10 +30,12 @@ from oberth.formats.message import (
     HOST_V6_SIZE,
     MAGIC_V1,
     MAGIC_V2,
+    STORE_TIMESTAMP_END_MAX,
     TOPIC_LENGTH_V1_MAX,
     DispatchRequest,
     encode_blank,
     read_dispatch_request,
+    stated_size,
     store_timestamp_at,
 )
 from oberth.formats.message_store_config import MessageStoreConfig
@@ -43,6 +44,7 @@ from oberth.formats.names import (
     LMQ_QUEUE_ID,
     RETRY_PREFIX,
     STORED_TOPIC_LENGTH_MAX,
+    TRANS_HALF_TOPIC,
     allows_lmq,
 )
 from oberth.formats.options import Line
@@ -56,6 +58,15 @@ from oberth.formats.sys_flag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from oberth.kernels.arguments import TALLY_OFFSET, BatchEnd
+from oberth.kernels.batch import (
+    BatchRecords,
+    CleanBatch,
+    RecordHead,
+    batch_records,
+    clean_batch,
+)
+from oberth.kernels.sends import PlainSends, Slot
 from oberth.store.durations import Durations
 from oberth.store.files import Clock, FileSystem
 from oberth.store.mapped_file import MappedFile
@@ -70,24 +81,25 @@ from oberth.store.put_hooks import convert_delay
 from oberth.store.running_flags import RunningFlags
 
 # A record may exceed maxMessageSize by this much (topic, properties, header).
-RECORD_OVERHEAD_MAX = 64 * 1024
+RECORD_OVERHEAD_MAX: Final = 64 * 1024
 # Lock times beyond this are taken for a clock that jumped, not for a busy page cache.
-_LOCK_TIME_ABSURD_MS = 10_000_000
+_LOCK_TIME_ABSURD_MS: Final = 10_000_000
 
 # The most messages an inner batch may count, and how long what is added to properties can get.
-_INNER_BATCH_MAX = 32767
-_NUMBER_MAX = 20
-_SEPARATOR = b"\x02"  # of properties; RocketMQ 4.9 has one behind the last too
-_ENTRY_MAX = 32
+_INNER_BATCH_MAX: Final = 32767
+_NUMBER_MAX: Final = 20
+_SEPARATOR: Final = b"\x02"  # of properties; RocketMQ 4.9 has one behind the last too
+_ENTRY_MAX: Final = 32
 
-_log = logging.getLogger(__name__)
-_WITHOUT_QUEUE_OFFSET = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
-_ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
-_PUT_OK = PutMessageStatus.PUT_OK
-_FIXED_V4_PACK = FIXED[0].pack
+_LOG: Final = logging.getLogger(__name__)
+_WITHOUT_QUEUE_OFFSET: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+_ILLEGAL: Final = PutMessageStatus.MESSAGE_ILLEGAL
+_PUT_OK: Final = PutMessageStatus.PUT_OK
+_FIXED_V4_PACK: Final = FIXED[0].pack
 # The two length bytes of a properties string: a look-up costs a third of int.to_bytes.
-_LENGTHS = [number.to_bytes(2, "big") for number in range(2048)]
+_LENGTHS: Final = [number.to_bytes(2, "big") for number in range(2048)]
 
+_T = TypeVar("_T")
 TopicAttributes = Callable[[str], Mapping[str, str]]
 PutHook = Callable[[MessageExtBrokerInner], MessageExtBrokerInner | PutMessageStatus]
 
@@ -194,7 +206,7 @@ class CommitLog:
         head = segment.select(position, 4)
         if head is None:
             return None
-        size = int.from_bytes(head, "big", signed=True)
+        size = stated_size(head)
         return segment.select(position, size) if size > 0 else None
 
     def store_timestamp(self, offset: int, size: int) -> int:
@@ -203,7 +215,7 @@ class CommitLog:
         if segment is None or not segment.is_available:
             return -1
         record = segment.select(offset - segment.start_offset, size)
-        if record is None or len(record) < 56 + HOST_V6_SIZE:
+        if record is None or len(record) < STORE_TIMESTAMP_END_MAX:
             return -1
         return store_timestamp_at(record, 0)
 
@@ -240,17 +252,39 @@ class CommitLog:
             for queue_id, offset in list(topic.offsets.items())
         ]
 
-    def raise_queue_offset(self, topic: str, queue_id: int, offset: int) -> None:
-        """Sets a queue's next offset if it is lower."""
-        with self._put_lock:
-            offsets = self._topic(topic).offsets
-            if offsets.get(queue_id, 0) < offset:
-                offsets[queue_id] = offset
+    def retire_queue(
+        self, topic: str, queue_id: int, end: int, delete: Callable[[], object]
+    ) -> bool:
+        """Has a queue deleted whose next put begins at 0, unless something was put to it meanwhile.
 
-    def forget_topic(self, topic: str) -> None:
-        """Drops a topic's offsets and attributes: it was deleted, or its attributes changed."""
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+            end: where the files of the queue end. A record that is put and not yet dispatched has
+                this number or a later one; to hand it out again would lose one of the two.
+            delete: deletes the files; nothing is put before it returns.
+        """
         with self._put_lock:
+            entry = self._topics.get(topic)
+            if entry is None or entry.offsets.get(queue_id) != end:
+                return False
+            del entry.offsets[queue_id]
+            if not entry.offsets:
+                del self._topics[topic]  # its attributes are read again
+                self._light_queue_count -= topic.startswith(LMQ_PREFIX)
+            delete()
+            return True
+
+    def retire_topic(
+        self, topic: str, keep: Callable[[str], bool], delete: Callable[[], object]
+    ) -> bool:
+        """Has a topic's queues deleted and forgets it, unless it is to be kept by now."""
+        with self._put_lock:
+            if keep(topic):
+                return False
             self._topics.pop(topic, None)
+            delete()
+            return True
 
     def refresh_topic(self, topic: str) -> None:
         """Reads a topic's attributes again, keeping its offsets."""
@@ -311,6 +345,54 @@ class CommitLog:
                 self._locked_since = 0.0
                 self.append_times.add(time.monotonic() - since)
         return results
+
+    def append_plain(self, sends: PlainSends[_T], slots: Sequence[Slot[_T]]) -> bool:
+        """Appends what was read of plain sends, in one call of a kernel.
+
+        Args:
+            sends: as `PlainSends.read` left it.
+            slots: its touched queues.
+
+        Returns:
+            False: nothing has changed, and `append` is to say what becomes of each message.
+        """
+        if self._refusal() is not None or self._special or self.put_hooks:
+            return False
+        with self._put_lock:
+            since = self._locked_since = time.monotonic()
+            try:
+                return self._append_plain(sends, slots)
+            finally:
+                self._locked_since = 0.0
+                self.append_times.add(time.monotonic() - since)
+
+    def _append_plain(self, sends: PlainSends[_T], slots: Sequence[Slot[_T]]) -> bool:
+        segment = self.queue.last()
+        if segment is None or segment.write_buffer is not None or self._erase_to:
+            return False
+        position = segment.wrote_position
+        end = position + sends.size
+        if end > min(segment.file_size - BLANK_SIZE_MIN, len(segment.buffer)):
+            return False
+        numbers = sends.slots
+        touched = []
+        for slot in slots:
+            topic = self._topics.get(slot.topic)
+            if topic is None or topic.refused or topic.is_batch or topic.magic != MAGIC_V1:
+                return False
+            touched.append(topic.offsets)
+            numbers[slot.place + TALLY_OFFSET] = topic.offsets.get(slot.queue_id, 0)
+        try:
+            segment.reserve(end)
+        except (OSError, StoreFullError):
+            return False
+        now = self._now()
+        sends.write(segment.buffer, position, segment.start_offset + position, now)
+        for slot, offsets in zip(slots, touched, strict=True):
+            offsets[slot.queue_id] = numbers[slot.place + TALLY_OFFSET]
+        segment.wrote_position = end
+        segment.store_timestamp = now
+        return True
 
     def append_each(
         self,
@@ -419,7 +501,7 @@ class CommitLog:
                 or len(store_host) != 8
                 or sys_flag & (HOST_BITS | TRANSACTION_MASK | INNER_BATCH)
                 or topic.is_batch
-                or b"INNER_NUM" in raw
+                or b"INNER_" in raw
                 or type(message) is not MessageExtBrokerInner
             ):
                 writer.append_special(message, topic)
@@ -533,7 +615,8 @@ class CommitLog:
             offsets = self._topic(name).offsets
             if light and not offsets:
                 self._light_queue_count += 1
-            offsets[LMQ_QUEUE_ID if light else queue_id] = number + 1
+            own = LMQ_QUEUE_ID if light else queue_id
+            offsets[own] = max(offsets.get(own, 0), number + 1)
 
     # HA
 
@@ -558,6 +641,9 @@ class CommitLog:
                 return False
             segment.append(data)
             return True
+
+
+_LIGHT: Final = (b"INNER_MULTI_DISPATCH",)
 
 
 class _Burst:
@@ -585,7 +671,7 @@ class _Burst:
         # Exceptions stand before what this burst adds.
         self.results = cast(list[PutMessageResult], results)
         self.now = now
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | memoryview] = []
         self.segment: MappedFile | None = None
         self.written = len(results)  # results that need no undoing
         self._open(log.queue.last())
@@ -616,7 +702,7 @@ class _Burst:
                 segment.fill()
             self._open(log.queue.last_or_create())
         except (OSError, StoreFullError) as error:
-            _log.error("no new CommitLog segment: %s", error)
+            _LOG.error("no new CommitLog segment: %s", error)
             self.room = -1
             return False
         return self.segment is not None
@@ -644,8 +730,8 @@ class _Burst:
                     self._erase(segment.wrote_position + len(data))
                 segment.append(data)
             except (OSError, StoreFullError) as error:
-                _log.error("append of %d bytes to %s failed: %s", len(data), segment.path, error)
-                self._undo(data)
+                _LOG.error("append of %d bytes to %s failed: %s", len(data), segment.path, error)
+                self._undo(bytes(data))
                 return False
             segment.store_timestamp = self.now
             self.start_offset = self.offset
@@ -701,15 +787,20 @@ class _Burst:
         if raw[-1:] == b"\0":
             raw += _SEPARATOR
         count = 1
-        if sys_flag & INNER_BATCH or b"INNER_NUM" in raw:
-            number = p.find_property(raw, b"INNER_NUM")
+        number = p.find_property(raw, b"INNER_NUM") if b"INNER_NUM" in raw else None
+        if sys_flag & INNER_BATCH or number is not None:
             if bool(sys_flag & INNER_BATCH) != (number is not None) or not topic.is_batch:
                 return PutMessageResult(_ILLEGAL)
             count = int(number) if number is not None and number.isdigit() else 0
             if not 0 < count <= _INNER_BATCH_MAX:
                 return PutMessageResult(_ILLEGAL)
         names: list[str] = []
-        if log.lmq and allows_lmq(message.topic):
+        # The log alone says which places a record has. A half message is in no light queue: it has
+        # not been sent yet.
+        raw = _without(raw, p.INNER_MULTI_QUEUE_OFFSET)
+        if not sys_flag & INNER_BATCH:
+            raw = _without(raw, p.INNER_BASE)
+        if log.lmq and allows_lmq(message.topic) and message.topic != TRANS_HALF_TOPIC:
             names = log.light_queues(raw)
             if names and not log.has_room_for_light_queues(names):
                 return PutMessageResult(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
@@ -734,7 +825,7 @@ class _Burst:
         numbers = log.light_queue_offsets(names, message.queue_id)
         if names:
             raw = p.append_property(
-                _without(raw, p.INNER_MULTI_QUEUE_OFFSET),
+                raw,
                 p.INNER_MULTI_QUEUE_OFFSET,
                 ",".join("" if number is None else str(number) for number in numbers),
             )
@@ -768,58 +859,75 @@ class _Burst:
         ):
             return PutMessageResult(_ILLEGAL)
         try:
-            items = decode_batch(message.body)
+            batch = clean_batch(message.body)
         except FormatError:
             return PutMessageResult(_ILLEGAL)
-        if not items:
+        if not batch.item_count:
             return PutMessageResult(_ILLEGAL)
         sys_flag = _with_host_bits(message.sys_flag, message)
-        overhead = _overhead(topic, sys_flag)
-        outer = raw if log.config.line is Line.V4_9 else b""
-        tail = TAIL_SIZE if log.append_crc else 0
-        encoded: list[tuple[bytes, bytes, int]] = []
-        total = 0
-        for item in items:
-            properties = item.properties
-            if outer:
-                joint = b"\x02" if properties and properties[-1] != 2 else b""
-                properties = properties + joint + outer
-            if properties[-1:] == b"\0":
-                properties += _SEPARATOR
-            if tail:
-                properties = _without(properties, CRC_PROPERTY)
-            size = overhead + len(item.body) + len(properties) + tail
-            if len(properties) + tail > PROPERTIES_SIZE_MAX:
-                return PutMessageResult(log.properties_status())
-            if size > log.record_max:
-                return PutMessageResult(_ILLEGAL)
-            total += size
-            encoded.append((item.body, properties, item.flag))
-        if total > log.queue.file_size - BLANK_SIZE_MIN:
+        head = RecordHead(
+            self._pack_head(message, topic, sys_flag),
+            topic.encoded,
+            p.without_properties(raw, _LIGHT) if log.config.line is Line.V4_9 else b"",
+            log.append_crc,
+        )
+        queue_offset = topic.offsets.get(message.queue_id, 0)
+        made = self._batch_records(batch, head, queue_offset)
+        if made.end is BatchEnd.PROPERTIES:
+            return PutMessageResult(log.properties_status())
+        size = len(made.data)
+        if made.end is not BatchEnd.DONE or size > log.queue.file_size - BLANK_SIZE_MIN:
             return PutMessageResult(_ILLEGAL)
-        if total > self.room and not self.make_room(total):
-            return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
+        if size > self.room:
+            if not self.make_room(size):
+                return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
+            made = self._batch_records(batch, head, queue_offset)  # in another place
         first_offset = self.offset
-        queue_offset = first_queue_offset = topic.offsets.get(message.queue_id, 0)
-        offsets: list[int] = []
-        for body, properties, flag in encoded:
-            record = self._encode(message, topic, body, properties, flag, sys_flag, queue_offset)
-            offsets.append(self.offset)
-            queue_offset += 1
-            self._add(record)
-        topic.offsets[message.queue_id] = queue_offset
+        topic.offsets[message.queue_id] = queue_offset + batch.item_count
+        self._add(made.data)
         return PutMessageResult(
             _PUT_OK,
             first_offset,
-            self.offset - first_offset,
-            first_queue_offset,
+            size,
+            queue_offset,
             self.now,
             message.store_host,
-            len(encoded),
-            tuple(offsets),
+            batch.item_count,
+            made.offsets,
         )
 
-    def _add(self, record: bytes) -> None:
+    def _batch_records(
+        self, batch: CleanBatch, head: RecordHead, queue_offset: int
+    ) -> BatchRecords:
+        return batch_records(
+            batch,
+            head,
+            log_offset=self.offset,
+            queue_offset=queue_offset,
+            record_max=self.log.record_max,
+        )
+
+    def _pack_head(self, message: MessageExtBatch, topic: _Topic, sys_flag: int) -> bytes:
+        """A record of a batch up to its body, but for what differs from item to item."""
+        return FIXED[sys_flag & HOST_BITS].pack(
+            0,
+            topic.magic,
+            0,
+            message.queue_id,
+            0,
+            0,
+            0,
+            sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            self.now,
+            message.store_host,
+            message.reconsume_times,
+            0,
+            0,
+        )
+
+    def _add(self, record: bytes | memoryview) -> None:
         self.parts.append(record)
         self.offset += len(record)
         self.room -= len(record)
@@ -836,7 +944,6 @@ class _Burst:
     ) -> bytes:
         tail = TAIL_SIZE if self.log.append_crc else 0
         size = _overhead(topic, sys_flag) + len(body) + len(raw) + tail
-        is_batch = isinstance(message, MessageExtBatch)
         record = b"".join(
             (
                 FIXED[sys_flag & HOST_BITS].pack(
@@ -853,7 +960,7 @@ class _Burst:
                     self.now,
                     message.store_host,
                     message.reconsume_times,
-                    0 if is_batch else message.prepared_transaction_offset,
+                    message.prepared_transaction_offset,
                     len(body),
                 ),
                 body,

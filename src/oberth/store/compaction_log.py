@@ -46,7 +46,7 @@ from oberth.store.files import FileSystem
 from oberth.store.mapped_file import MappedFile
 from oberth.store.messages import GetMessageResult, GetMessageStatus, MessageFilter
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
 COMPACTION: Final = "compaction"
 COMPACTION_LOG: Final = "compactionLog"
@@ -189,6 +189,9 @@ class Segment:
         self.units.set_positions(count * UNIT_SIZE)
         # What is behind them is of an earlier life, and units there would be taken for real ones.
         self.units.erase(count * UNIT_SIZE, min(self.units.file_size, (count + 2) * UNIT_SIZE))
+        # Both count as flushed now; a process that was killed may have left them to the system.
+        self.log.sync()
+        self.units.sync()
 
     def _is_whole(self, start: int, unit: Unit) -> bool:
         if start + unit.size > self.log.file_size:
@@ -313,7 +316,7 @@ class CompactionLog:
         self.next_offset = 0
         """The queue offset to be copied next."""
 
-    # ------------------------------------------------------------------------------------- life
+    # Life
 
     def load(self, position: int) -> None:
         """Open the files; ``position`` is the last queue offset that was compacted, or -1.
@@ -359,7 +362,7 @@ class CompactionLog:
                             self._files.remove(f"{path}/{name}")
                         self._files.remove_dir(path)
 
-    # ---------------------------------------------------------------------------------- copying
+    # Copying
 
     def follow(self, queue: ConsumeQueue, log: CommitLog) -> None:
         """Copy what the queue has and this does not. Blocks, for a sync, at a segment's end."""
@@ -399,7 +402,7 @@ class CompactionLog:
         if not _key_of(record):
             return True
         if not self._row.fits(len(record)):
-            _log.error(
+            _LOG.error(
                 "%s queue %d: message %d of %d bytes is larger than compactionMappedFileSize",
                 self.topic, self.queue_id, queue_offset, len(record),
             )  # fmt: skip
@@ -410,7 +413,7 @@ class CompactionLog:
         segment.append(record, queue_offset, tags_code, store_timestamp_at(record, 0))
         return True
 
-    # ---------------------------------------------------------------------------------- reading
+    # Reading
 
     @property
     def min_offset(self) -> int:
@@ -499,7 +502,7 @@ class CompactionLog:
             for number in range(segment.find(offset), segment.count):
                 yield segment, segment.unit(number)
 
-    # ------------------------------------------------------------------------------- compaction
+    # Compaction
 
     def compact(self, position: int) -> int | None:
         """Drop what sealed segments hold of superseded keys, and messages without a body.
@@ -562,19 +565,18 @@ class CompactionLog:
         row.close()
         if made and made[-1] > gone[-1]:
             # Segments of another size than configured now: what was made would be in the way.
-            _log.warning("%s: not compacted, segments have grown", self._log_directory)
+            _LOG.warning("%s: not compacted, segments have grown", self._log_directory)
             self._wipe_compacting()
             return
         for directory in (row.log_directory, row.unit_directory):
-            self._files.make_dirs(directory)
-            self._files.sync_directory(directory)
+            self._files.make_dirs(directory)  # not there where nothing was kept
         self._files.write_file(
             f"{row.log_directory}/{READY}", json.dumps({"made": made, "gone": gone}).encode()
         )
         with self._lock:
             last = self._row.segments[len(old) :]
             for segment in old:
-                segment.log.shutdown(0)  # whoever syncs it just now is waited for
+                segment.log.shutdown(0)  # waits for a sync that is under way
                 segment.units.shutdown(0)
             self._finish_replacement()
             fresh = []
@@ -583,7 +585,7 @@ class CompactionLog:
                 segment.recover(is_last=False)
                 fresh.append(segment)
             self._row.segments[:] = [*fresh, *last]
-        _log.info(
+        _LOG.info(
             "%s queue %d: compaction kept %d messages and dropped %d",
             self.topic, self.queue_id, kept, dropped,
         )  # fmt: skip
@@ -612,7 +614,7 @@ class CompactionLog:
                 name = segment_name(start)
                 source = f"{directory}/{COMPACTING}/{name}"
                 if files.exists(source):
-                    files.rename(source, f"{directory}/{name}")
+                    files.rename(source, f"{directory}/{name}", durable=False)
                 elif start not in made:
                     files.remove(f"{directory}/{name}")
             files.sync_directory(directory)

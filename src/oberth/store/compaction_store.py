@@ -26,7 +26,7 @@ from oberth.store.files import FileSystem
 from oberth.store.messages import GetMessageResult, MessageFilter
 from oberth.store.retention import CLEANUP_POLICY
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
 POSITIONS: Final = "position-checkpoint"
 POLICY: Final = "COMPACTION"
@@ -56,7 +56,7 @@ class CompactionStore:
         self._next_run_s = 0.0
         self._is_stuck = False
 
-    # ------------------------------------------------------------------------------------- life
+    # Life
 
     def load(self) -> None:
         """Open what is there.
@@ -71,7 +71,7 @@ class CompactionStore:
                 self._positions = CompactionPositions.decode(data, name=path)
             except ConfigFormatError as error:
                 # Only says what need not be looked at again.
-                _log.warning("%s", error)
+                _LOG.warning("%s", error)
         base = f"{self._root}/{COMPACTION}/{COMPACTION_LOG}"
         for topic in self._files.list(base) if self._files.is_dir(base) else ():
             directory = f"{base}/{topic}"
@@ -121,7 +121,7 @@ class CompactionStore:
         if logs:
             self._save_positions()
 
-    # ---------------------------------------------------------------------------------- reading
+    # Reading
 
     def covers(self, topic: str) -> bool:
         """Whether a topic is read from here."""
@@ -159,7 +159,7 @@ class CompactionStore:
             end = queue.max_offset
         return log.get_message(offset, max_msg_nums, message_filter, max_total_size, end)
 
-    # ------------------------------------------------------------------------------- background
+    # Background
 
     def _queues_of_topics(self) -> Iterator[tuple[CompactionLog, ConsumeQueue]]:
         for topic in list(self._queues.table):
@@ -200,13 +200,12 @@ class CompactionStore:
             try:
                 position = log.compact(self._position(topic, queue_id))
             except (OSError, StoreError) as error:
-                _log.error("compaction of %s queue %d: %s", topic, queue_id, error)
+                _LOG.error("compaction of %s queue %d: %s", topic, queue_id, error)
                 continue
             if position is not None and (topic, queue_id) in self._table:
                 self._positions.queue_offset_map[f"{topic}_{queue_id}"] = position
                 self._save_positions()
 
     def _save_positions(self) -> None:
-        directory = f"{self._root}/{COMPACTION}"
-        self._files.make_dirs(directory)
-        self._files.write_file(f"{directory}/{POSITIONS}", self._positions.encode())
+        path = f"{self._root}/{COMPACTION}/{POSITIONS}"
+        self._files.write_file(path, self._positions.encode())

@@ -19,7 +19,6 @@ Kinder than RocketMQ's ConsumeQueue, with the same files wherever its files are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from oberth.formats.consume_queue import (
@@ -32,13 +31,11 @@ from oberth.formats.consume_queue import (
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
 from oberth.formats.message import FIXED_SIZE_V1, DispatchRequest
 from oberth.store.consume_queue_ext import ConsumeQueueExt
-from oberth.store.offset_by_time import nearest_offset, offset_at_boundary
+from oberth.store.offset_by_time import StoreTime, nearest_offset, offset_at_boundary
 from oberth.store.tail_stream import TAIL_SIZE_MAX, FilePool, TailStream
 
-log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
-StoreTime = Callable[[int, int], int]
-"""(CommitLog offset, record size) -> the record's store time in ms, -1 if it is not in the log."""
 
 _SCAN_UNITS: Final = 4096
 _BLOCK_UNITS: Final = 200
@@ -269,7 +266,7 @@ class ConsumeQueue:
         stream = self.stream
         position = queue_offset * UNIT_SIZE
         if queue_offset < 0:
-            log.warning("%s: queue offset %d of a record, refused", self, queue_offset)
+            _LOG.warning("%s: queue offset %d of a record, refused", self, queue_offset)
             return False
         if stream.end == stream.first_start and position != stream.end:
             self.reset()  # a file without units says nothing about where the queue is
@@ -287,7 +284,9 @@ class ConsumeQueue:
             if gap > log_between // FIXED_SIZE_V1:
                 # No log of that length holds so many records: the number itself is damaged.
                 return self._put_conflicting(queue_offset, unit, end_offset)
-            log.warning("%s: %d messages are missing in the log before %d", self, gap, queue_offset)
+            _LOG.warning(
+                "%s: %d messages are missing in the log before %d", self, gap, queue_offset
+            )
             # Stand-ins, not pre-blanks: RocketMQ's readers take a pre-blank in the middle for a
             # message at offset 0, and leave out all of the log's first segment behind it.
             stream.fill(position, unit)
@@ -316,7 +315,7 @@ class ConsumeQueue:
             return True
         before = self._conflict
         if queue_offset != 0 and (before is None or before[0] + 1 != queue_offset):
-            log.warning(
+            _LOG.warning(
                 "%s: the record that ends at %d has queue offset %d; expected is %d",
                 self,
                 end_offset,
@@ -325,7 +324,7 @@ class ConsumeQueue:
             )
             self._conflict = (queue_offset, unit)
             return False
-        log.warning("%s: the numbers start again at %d", self, queue_offset)
+        _LOG.warning("%s: the numbers start again at %d", self, queue_offset)
         self.reset()
         if before is not None and before[0] + 1 == queue_offset:
             offset, size, tags_code = _unpack_from(before[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from oberth.errors import StoreCorruptError
@@ -28,7 +28,7 @@ from oberth.store.consume_queue_ext import ConsumeQueueExt
 from oberth.store.files import FileSystem
 from oberth.store.tail_stream import OPEN_FILES_MAX, FilePool
 
-log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
 Queue = ConsumeQueue | BatchConsumeQueue
 QueueKey = tuple[str, int]
@@ -36,6 +36,8 @@ QueueKey = tuple[str, int]
 QUEUE_TYPE_ATTRIBUTE: Final = "queue.type"
 BATCH_QUEUE_TYPE: Final = "BatchCQ"
 QUEUE_ID_MAX: Final = 0x7FFFFFFF
+# Of the CommitLog offset that units of both kinds begin with.
+_OFFSET_SIZE: Final = 8
 
 
 class QueueFinding(NamedTuple):
@@ -67,7 +69,7 @@ class ConsumeQueueStore:
         self._attributes = topic_attributes
         self._lock = threading.Lock()  # guards changes of table
         self._lmq_count = 0
-        # Counts what makes queues shorter: whoever keeps their ends must look again.
+        # Counts what makes queues shorter: a holder of their ends must look again.
         self.generation = 0
         # Queues with stale units behind their end, and the log's end when they were cut.
         self._stale: list[Queue] = []
@@ -212,6 +214,19 @@ class ConsumeQueueStore:
                 self._lmq_count += is_lmq(topic)
         return queue
 
+    def record_size_at(self, commit_log_offset: int) -> int | None:
+        """The size that some queue's unit names for the record at an offset; None if none does.
+
+        Looks into every queue: for damage only.
+        """
+        for queue in self.all_queues():
+            if isinstance(queue, ConsumeQueue) and queue.max_physic_offset > commit_log_offset:
+                low, stop = queue.min_offset, queue.max_offset
+                unit = queue.unit(queue.first_at_or_behind(commit_log_offset, low, stop))
+                if unit is not None and unit.commit_log_offset == commit_log_offset:
+                    return unit.record_size
+        return None
+
     def topics(self) -> list[str]:
         """Every topic that has queues."""
         return list(self.table)
@@ -265,6 +280,28 @@ class ConsumeQueueStore:
         """Makes every unit put so far durable; returns how many files were synced."""
         self.write_behind()
         return self.pool.sync()
+
+    def sync_written(self, log_offset: int) -> int:
+        """Makes durable what is in the files; needs no room on the disk.
+
+        Args:
+            log_offset: up to where in the CommitLog units were put.
+
+        Returns:
+            Up to where in the CommitLog every unit is on the disk: the start of the first record
+            whose unit is only in memory, or ``log_offset``.
+        """
+        dirty = set(self.pool.dirty())
+        for queue in self.all_queues() if dirty else ():
+            stream = queue.stream
+            if queue.ext is not None and queue.ext.stream in dirty:
+                log_offset = min(log_offset, 0)  # what record a unit is of is not known there
+            if stream in dirty:
+                start = stream.read(stream.written, _OFFSET_SIZE)
+                if len(start) == _OFFSET_SIZE:
+                    log_offset = min(log_offset, int.from_bytes(start, "big", signed=True))
+        self.pool.sync()
+        return log_offset
 
     def refresh(self, log_end_offset: int) -> None:
         """Takes in what the writing process has added, new queues too. For a read-only store."""
@@ -370,30 +407,23 @@ class ConsumeQueueStore:
         for topic in self.topics():
             self.destroy_topic(topic)
 
-    def clean_expired(self, log_min_offset: int) -> list[QueueKey]:
-        """Deletes queues, the system's apart, whose last record is gone from the CommitLog.
+    def expired(self, log_min_offset: int) -> list[Queue]:
+        """Queues, the system's apart, whose last record is gone from the CommitLog.
 
-        RocketMQ: cleanExpired. Returns the deleted ones; their numbers start again at 0.
+        RocketMQ: cleanExpired.
         """
-        gone = [
+        return [
             queue
             for queue in self.all_queues()
             if not is_system_topic(queue.topic)
             and queue.last_offset() < log_min_offset
             and queue.last_offset() != -1
         ]
-        for queue in gone:
-            self.destroy_queue(queue.topic, queue.queue_id)
-        return [(queue.topic, queue.queue_id) for queue in gone]
 
-    def clean_unused(self, keep: Iterable[str]) -> list[str]:
-        """Deletes the topics that are neither kept nor the system's nor light queues."""
-        kept = set(keep)
-        gone = [
+    def unused(self, keep: Callable[[str], bool]) -> list[str]:
+        """Topics that are neither to be kept nor the system's nor light queues."""
+        return [
             topic
             for topic in self.topics()
-            if topic not in kept and not is_system_topic(topic) and not is_lmq(topic)
+            if not keep(topic) and not is_system_topic(topic) and not is_lmq(topic)
         ]
-        for topic in gone:
-            self.destroy_topic(topic)
-        return gone

@@ -13,12 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from oberth import kernels
 from oberth.formats.delay_level import parse_delay_levels
 from oberth.formats.message import DispatchRequest
 from oberth.formats.message_store_config import MessageStoreConfig
-from oberth.formats.names import LMQ_QUEUE_ID, allows_lmq, is_lmq, is_stored_topic
+from oberth.formats.names import (
+    LMQ_QUEUE_ID,
+    TRANS_HALF_TOPIC,
+    allows_lmq,
+    is_lmq,
+    is_stored_topic,
+)
 from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
 from oberth.store.consume_queue_store import ConsumeQueueStore, Queue
 from oberth.store.index_service import IndexService
@@ -27,9 +34,9 @@ from oberth.store.store_checkpoint import StoreCheckpoint
 if TYPE_CHECKING:
     from oberth.store.bulk_dispatch import BulkDispatch
 
-log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
-_QUEUED = (TRANSACTION_NOT, TRANSACTION_COMMIT)
+_QUEUED: Final = (TRANSACTION_NOT, TRANSACTION_COMMIT)
 
 Dispatcher = Callable[[DispatchRequest], None]
 ArrivalListener = Callable[[str, int, int, int, int, bytes | None, bytes], None]
@@ -142,7 +149,7 @@ class CommitLogDispatcher:
             return queue
         if request.queue_id < 0 or not is_stored_topic(request.topic):
             # No checksum covers topic and queue id, and no broker stores such ones.
-            log.error("%r: there can be no such queue; the record is in none", request)
+            _LOG.error("%r: there can be no such queue; the record is in none", request)
             return None
         return self.queues.find_or_create(request.topic, request.queue_id)
 
@@ -170,13 +177,16 @@ class CommitLogDispatcher:
         if raw is None or raw.isspace() or not allows_lmq(request.topic):
             return
         names = str(raw, "utf-8", "replace").split(",")
-        numbers = (request.find(b"INNER_MULTI_QUEUE_OFFSET") or b"").split(b",")
+        offsets = request.find(b"INNER_MULTI_QUEUE_OFFSET")
+        if offsets is None and request.topic == TRANS_HALF_TOPIC:
+            return  # the message that its commit stores has them
+        numbers = (offsets or b"").split(b",")
         if len(names) != len(numbers) or not all(n.isdigit() for n in numbers):
-            log.error("%r: names %d further queues, numbers %r", request, len(names), numbers)
+            _LOG.error("%r: names %d further queues, numbers %r", request, len(names), numbers)
             return
         for name, number in zip(names, numbers, strict=True):
             if not is_stored_topic(name):
-                log.error("%r: %r can be no queue's name", request, name)
+                _LOG.error("%r: %r can be no queue's name", request, name)
                 continue
             light = self.config.enable_lmq and is_lmq(name)
             yield LightQueue(name, LMQ_QUEUE_ID if light else request.queue_id, int(number))
@@ -200,8 +210,8 @@ class CommitLogDispatcher:
         Raises:
             StoreFullError: the disk has no room. The records are to be dispatched again.
         """
-        bulk = self._bulk_dispatch(notify=notify)
-        if bulk is None or not bulk.is_ready(stop - start, may_compile=not notify):
+        bulk = self._bulk_dispatch(notify=notify) if kernels.available() else None
+        if bulk is None:
             return None
         reached: DispatchedRange | None = None
         while start < stop:
@@ -228,7 +238,7 @@ class CommitLogDispatcher:
         ):
             return None
         if self._bulk is None:
-            from oberth.store.bulk_dispatch import BulkDispatch
+            from oberth.store.bulk_dispatch import BulkDispatch  # noqa: PLC0415 - for large backlogs
 
             self._bulk = BulkDispatch(config, self.queues, self.index)
         return self._bulk

@@ -3,7 +3,7 @@
 With ``dispatch=spark`` a broker only appends; a query (`oberth spark dispatch --follow`) keeps queues
 and index. Only one of them writes those at a time:
 
-    oberth/dispatch.lock       held by whoever writes queues and index
+    oberth/dispatch.lock       held by the process that writes queues and index
     oberth/recovery.lock       held by a broker that starts or stops; the dispatcher then steps aside
     oberth/dispatch.json       up to where queues and index are on the disk, and what they hold:
                                see `oberth.store.dispatch_state`
@@ -35,7 +35,7 @@ WANTED: Final = "oberth/recovery.lock"
 PROGRESS: Final = "oberth/dispatch.progress"
 _LOOK_S: Final = 0.005
 
-_PROGRESS = struct.Struct(
+_PROGRESS: Final = struct.Struct(
     ">"
     "q"  # epoch
     "q"  # position

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from oberth.store.files import OsFileSystem
+
 STATE: Final = "oberth/dispatch.json"
 
 
@@ -43,7 +45,11 @@ class DispatchState:
     is_whole: bool = False
 
     def save(self, root: str) -> None:
-        """Writes the file durably, in one step."""
+        """Writes the file durably, in one step.
+
+        Raises:
+            OSError: it cannot be written; what was there stays, and the error names the file.
+        """
         path = os.path.join(root, STATE)
         unfinished = path + ".unfinished"
         values = {
@@ -56,11 +62,17 @@ class DispatchState:
             "settings": dict(self.settings),
             "whole": self.is_whole,
         }
-        with open(unfinished, "wb") as file:
-            file.write(json.dumps(values, sort_keys=True).encode())
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(unfinished, "wb") as file:
+                file.write(json.dumps(values, sort_keys=True).encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                os.remove(unfinished)
+            raise OSError(error.errno, error.strerror, path) from error
         os.replace(unfinished, path)
+        OsFileSystem().sync_directory(os.path.dirname(path))
 
     @classmethod
     def load(cls, root: str) -> DispatchState | None:

@@ -1,6 +1,6 @@
 """Durations: how long something took lately, and at most.
 
-Kept by whoever does it, one append of a float each time; worked out when somebody asks.
+The code that is timed appends a float each time; the figures are worked out when asked for.
 RocketMQ: StoreStatsService.
 """
 

@@ -12,24 +12,29 @@ import errno
 import mmap
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple, Protocol
 
 from oberth.errors import StoreFullError, StoreReadOnlyError
 
 # Blocks are reserved this far ahead of the data. A write through a mapping to a block that the disk
 # cannot give would end the process (SIGBUS); asked for beforehand it is an error like any other.
-ALLOCATE_CHUNK_SIZE = 8 << 20
+_READ_AHEAD_STEP: Final = 1 << 20  # the kernel takes no more of one call than a disk's read-ahead
+ALLOCATE_CHUNK_SIZE: Final = 8 << 20
 # Hints that some systems do not have.
-MADV_NORMAL: int | None = getattr(mmap, "MADV_NORMAL", None)
-MADV_RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
-_PAGE_SIZE = mmap.PAGESIZE
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+MADV_NORMAL: Final[int | None] = getattr(mmap, "MADV_NORMAL", None)
+MADV_RANDOM: Final[int | None] = getattr(mmap, "MADV_RANDOM", None)
+_PAGE_SIZE: Final = mmap.PAGESIZE
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskUsage(NamedTuple):
-    """Bytes of the file system that a directory lies on."""
+    """Bytes of the file system that a directory lies on, as ``df`` counts them.
+
+    Blocks that are kept for others (root's reserve, a quota of the machine) belong to neither: a
+    disk is no fuller for them. RocketMQ: ``UtilAll.getDiskPartitionSpaceUsedPercent``.
+    """
 
     total: int
     used: int
@@ -56,6 +61,16 @@ class Mapping(Protocol):
     def next_data(self, position: int) -> int | None:
         """The first position from here on that may hold data; None if all is a hole."""
 
+    def data_end(self, position: int) -> int:
+        """The first position from here on that may lie in a hole; ``size`` where there is none.
+
+        On a file system in memory (tmpfs) reading a hole through the mapping takes a page, and ends
+        the process (SIGBUS) where there is none left. `read` takes nothing.
+        """
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes read from the file and not through the mapping: holes are zeros, and stay holes."""
+
     def find(self, needle: bytes, start: int, end: int) -> int:
         """Where ``needle`` occurs within [start, end), or -1."""
 
@@ -63,6 +78,12 @@ class Mapping(Protocol):
         """Hints to the kernel (``mmap.MADV_…``) for all from the page of a position on.
 
         Does nothing where there are no hints.
+        """
+
+    def read_ahead(self, position: int, end: int) -> None:
+        """Brings bytes into the page cache, zeros where nothing was written yet.
+
+        Does not hold the GIL, and does nothing where the system has no such call.
         """
 
     def close(self) -> None:
@@ -99,8 +120,13 @@ class FileSystem(Protocol):
     def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Mapping:
         """Maps ``size`` bytes of a file, which is extended to that size when it is created."""
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RandomFile:
-        """Opens a file for reads and writes at positions."""
+    def open(
+        self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+    ) -> RandomFile:
+        """Opens a file for reads and writes at positions.
+
+        ``mode``: the permissions that it has from now on, whether it was there or not.
+        """
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or directory."""
@@ -123,8 +149,14 @@ class FileSystem(Protocol):
     def remove_dir(self, path: str) -> None:
         """Removes an empty directory; no error if it is gone or not empty."""
 
-    def rename(self, source: str, target: str) -> None:
-        """Renames a file over another one, atomically and durably."""
+    def rename(self, source: str, target: str, *, durable: bool = True) -> None:
+        """Renames a file over another one, atomically; not durable: the caller syncs the name."""
+
+    def link(self, source: str, target: str) -> None:
+        """Gives a file a second name, which another one may have had; the caller syncs the names.
+
+        Where files cannot have two names it loses the first.
+        """
 
     def read_file(self, path: str) -> bytes | None:
         """The whole file, or None if there is none."""
@@ -159,6 +191,9 @@ class _OsMapping:
                 os.ftruncate(fd, size)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._mmap = mmap.mmap(fd, size, access=access)
+        except OSError as error:
+            os.close(fd)
+            raise named(error, path) from error
         except BaseException:
             os.close(fd)
             raise
@@ -181,16 +216,19 @@ class _OsMapping:
                     f"{self.path}: no room for bytes {position} to {end}: {error.strerror}"
                 ) from error
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV):
-                raise
+                raise named(error, self.path) from error
 
     def sync(self) -> None:
         # Not mmap.flush(): CPython keeps the GIL through msync, so every other thread would stand
         # still for the whole flush. fdatasync writes the same pages and lets them run.
-        if hasattr(os, "fdatasync"):
-            os.fdatasync(self._fd)
-        else:
-            self._mmap.flush()
-            os.fsync(self._fd)
+        try:
+            if hasattr(os, "fdatasync"):
+                os.fdatasync(self._fd)
+            else:
+                self._mmap.flush()
+                os.fsync(self._fd)
+        except OSError as error:
+            raise named(error, self.path) from error
 
     def next_data(self, position: int) -> int | None:
         seek_data = getattr(os, "SEEK_DATA", None)
@@ -204,6 +242,23 @@ class _OsMapping:
             return position if position < self.size else None
         return found if found < self.size else None
 
+    def data_end(self, position: int) -> int:
+        seek_hole = getattr(os, "SEEK_HOLE", None)
+        if seek_hole is None:
+            return self.size
+        try:
+            return min(os.lseek(self._fd, position, seek_hole), self.size)
+        except OSError:
+            return self.size
+
+    def read(self, position: int, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0 and (part := os.pread(self._fd, size, position)):
+            parts.append(part)
+            position += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
     def find(self, needle: bytes, start: int, end: int) -> int:
         return self._mmap.find(needle, start, end)
 
@@ -211,6 +266,15 @@ class _OsMapping:
         if hasattr(self._mmap, "madvise"):
             with suppress(OSError, ValueError):
                 self._mmap.madvise(advice, start - start % _PAGE_SIZE)
+
+    def read_ahead(self, position: int, end: int) -> None:
+        advise = getattr(os, "posix_fadvise", None)
+        if advise is None:
+            return
+        with suppress(OSError):
+            for start in range(position, end, _READ_AHEAD_STEP):
+                size = min(_READ_AHEAD_STEP, end - start)
+                advise(self._fd, start, size, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         if self._fd < 0:
@@ -221,6 +285,29 @@ class _OsMapping:
         # A slice on its way to a socket still points here: the mapping then goes with the slice.
         with suppress(BufferError):
             self._mmap.close()
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, or a user's share of it, is full."""
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    return isinstance(error, StoreFullError)
+
+
+def named(error: OSError, path: str) -> OSError:
+    """The same error with the file that it is about: calls on a descriptor do not know it."""
+    return error if error.filename is not None else OSError(error.errno, error.strerror, path)
+
+
+@contextmanager
+def _making(path: str) -> Iterator[None]:
+    """Has a new name for which the disk has no room be a StoreFullError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StoreFullError(f"{path}: no room for a new name: {error.strerror}") from error
+        raise
 
 
 def _write_zeros(fd: int, position: int, end: int, path: str) -> None:
@@ -242,7 +329,7 @@ def _pwrite_all(fd: int, data: memoryview, position: int, path: str) -> None:
                 raise StoreFullError(
                     f"{path}: no room for {len(data)} bytes at {position}: {error.strerror}"
                 ) from error
-            raise
+            raise named(error, path) from error
         data = data[count:]
         position += count
 
@@ -250,11 +337,16 @@ def _pwrite_all(fd: int, data: memoryview, position: int, path: str) -> None:
 class _OsRandomFile:
     __slots__ = ("_fd", "_writable", "path")
 
-    def __init__(self, path: str, create: bool, writable: bool) -> None:
+    def __init__(self, path: str, create: bool, writable: bool, mode: int | None = None) -> None:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        self._fd = os.open(
-            path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o644
-        )
+        flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        self._fd = os.open(path, flags, 0o644 if mode is None else mode)
+        if mode is not None and hasattr(os, "fchmod"):
+            try:
+                os.fchmod(self._fd, mode)
+            except BaseException:
+                os.close(self._fd)
+                raise
         self._writable = writable
         self.path = path
 
@@ -273,20 +365,26 @@ class _OsRandomFile:
                 raise StoreFullError(
                     f"{self.path}: no room for {count} bytes at {position}: {error.strerror}"
                 ) from error
-            raise
+            raise named(error, self.path) from error
         _pwrite_all(self._fd, memoryview(data), position, self.path)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise named(error, self.path) from error
 
     def sync(self) -> None:
-        if hasattr(os, "fdatasync"):
-            os.fdatasync(self._fd)
-        else:
-            os.fsync(self._fd)
+        try:
+            if hasattr(os, "fdatasync"):
+                os.fdatasync(self._fd)
+            else:
+                os.fsync(self._fd)
+        except OSError as error:
+            raise named(error, self.path) from error
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -299,11 +397,15 @@ class OsFileSystem:
 
     def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Mapping:
         """See FileSystem."""
-        return _OsMapping(path, size, create, writable)
+        with _making(path):
+            return _OsMapping(path, size, create, writable)
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RandomFile:
+    def open(
+        self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+    ) -> RandomFile:
         """See FileSystem."""
-        return _OsRandomFile(path, create, writable)
+        with _making(path):
+            return _OsRandomFile(path, create, writable, mode)
 
     def exists(self, path: str) -> bool:
         """See FileSystem."""
@@ -327,7 +429,8 @@ class OsFileSystem:
     def make_dirs(self, path: str, *, durable: bool = True) -> None:
         """See FileSystem."""
         if not durable:
-            os.makedirs(path, exist_ok=True)
+            with _making(path):
+                os.makedirs(path, exist_ok=True)
             return
         missing: list[str] = []
         at = os.path.abspath(path)
@@ -335,7 +438,8 @@ class OsFileSystem:
             missing.append(at)
             at = os.path.dirname(at)
         if missing:
-            os.makedirs(path, exist_ok=True)
+            with _making(path):
+                os.makedirs(path, exist_ok=True)
             for made in missing:
                 self.sync_directory(os.path.dirname(made))
 
@@ -349,10 +453,23 @@ class OsFileSystem:
         with suppress(OSError):
             os.rmdir(path)
 
-    def rename(self, source: str, target: str) -> None:
+    def rename(self, source: str, target: str, *, durable: bool = True) -> None:
         """See FileSystem."""
         os.replace(source, target)
-        self.sync_directory(os.path.dirname(target))
+        if durable:
+            self.sync_directory(os.path.dirname(target))
+
+    def link(self, source: str, target: str) -> None:
+        """See FileSystem."""
+        fresh = target + ".link"
+        self.remove(fresh)
+        try:
+            os.link(source, fresh)
+        except OSError:
+            os.replace(source, target)
+            return
+        os.replace(fresh, target)
+        self.remove(fresh)  # it is still there if both were names of this file already
 
     def read_file(self, path: str) -> bytes | None:
         """See FileSystem."""
@@ -375,7 +492,7 @@ class OsFileSystem:
                 os.remove(temporary)
             if error.errno in _FULL:
                 raise StoreFullError(f"{path}: no room for {len(data)} bytes") from error
-            raise
+            raise named(error, path) from error
         self.rename(temporary, path)
 
     def sync_directory(self, path: str) -> None:
@@ -387,7 +504,7 @@ class OsFileSystem:
             os.fsync(fd)
         except OSError as error:
             if error.errno != errno.EINVAL:
-                raise
+                raise named(error, path) from error
         finally:
             os.close(fd)
 
@@ -396,7 +513,7 @@ class OsFileSystem:
         if not sys.platform.startswith("linux"):
             return False
         # ctypes takes 10 ms to import, and few stores have so many files.
-        import ctypes
+        import ctypes  # noqa: PLC0415 - 10 ms, and few stores have so many files
 
         syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
         if syncfs is None:
@@ -420,9 +537,8 @@ class OsFileSystem:
         while not os.path.exists(at):
             at = os.path.dirname(at)
         stat = os.statvfs(at)
-        total = stat.f_blocks * stat.f_frsize
-        free = stat.f_bavail * stat.f_frsize
-        return DiskUsage(total, total - free)
+        used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+        return DiskUsage(used + stat.f_bavail * stat.f_frsize, used)
 
 
 def allocate_ahead(mapping: Mapping, allocated: int, needed: int) -> int:

@@ -21,6 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 from oberth.errors import StoreFullError
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
@@ -29,11 +30,11 @@ from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from oberth.store.running_flags import RunningFlag, RunningFlags
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
 # How often an idle group commit thread looks whether something was left unflushed, seconds.
-_IDLE_S = 0.5
-_SHUTDOWN_ROUNDS = 10
+_IDLE_S: Final = 0.5
+_SHUTDOWN_ROUNDS: Final = 10
 
 
 class FlushService:
@@ -63,7 +64,6 @@ class FlushService:
         self._threads: list[threading.Thread] = []
         self._flush_lock = threading.Lock()  # one walk of flushed_where at a time
         self._is_broken = False
-        self.flush_count = 0
 
     def start(self) -> None:
         """Starts the threads that the options ask for."""
@@ -121,7 +121,6 @@ class FlushService:
         with self._flush_lock:
             if not self._sync(lambda: self._queue.flush_to(self._queue.max_offset)):
                 return False
-        self.flush_count += 1
         if self._queue.store_timestamp > 0:
             self._on_flushed(self._queue.store_timestamp)
         return True
@@ -137,7 +136,7 @@ class FlushService:
         except OSError as error:
             self._is_broken = True
             self._flags.set(RunningFlag.NOT_WRITEABLE)
-            _log.critical("sync of the CommitLog failed, the store takes no more: %s", error)
+            _LOG.critical("sync of the CommitLog failed, the store takes no more: %s", error)
             return False
         return True
 
@@ -217,6 +216,6 @@ class FlushService:
                     pass
             except (OSError, StoreFullError) as error:
                 self._flags.set(RunningFlag.DISK_FULL)
-                _log.error("commit of the write buffer failed: %s", error)
+                _LOG.error("commit of the write buffer failed: %s", error)
                 return True
         return done

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from oberth.store.dispatch import CommitLogDispatcher
     from oberth.store.running_flags import RunningFlags
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
-#: How long a start waits for the dispatcher to step aside, and a stop for it to catch up.
 PATIENCE_S: Final = 30.0
+"""How long a start waits for the dispatcher to step aside, and a stop for it to catch up."""
 _STOP_PATIENCE_S: Final = 5.0
 _LOOK_S: Final = 0.005
 
@@ -208,7 +208,7 @@ class FollowingStore(MessageStore):
                     with self._to_itself(_STOP_PATIENCE_S):
                         self._note(clean=True)
                 except StoreError as error:
-                    _log.warning("not closed in order: the dispatcher is busy (%s)", error)
+                    _LOG.warning("not closed in order: the dispatcher is busy (%s)", error)
                     self._note(clean=False)
                 return
             self._note(clean=False)
@@ -220,6 +220,7 @@ class FollowingStore(MessageStore):
         self.flush_service.flush_now()
         if self.flushed_offset < state.position:
             return
+        self.checksums.save(self.flushed_offset, all_of_it=clean)
         done = clean and state.is_whole and state.position == self.max_phy_offset
         queues: dict[str, dict[int, tuple[int, int, int]]] = {}
         if done:

@@ -1,6 +1,6 @@
 """Group commit: many callers that wait for the disk share one burst and one sync.
 
-Whoever needs a sync first becomes the leader: it appends what all that came meanwhile have to put,
+The first caller that needs a sync leads: it appends what all that came meanwhile have to put,
 in one burst, and syncs for them and for those that had appended by themselves. Those that come
 during the sync wait for the next one, which one of them leads. So one caller pays one sync and no
 hand-over between threads, and sixty-four callers share one burst, one taking of the log's lock and
@@ -28,6 +28,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Final
 
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.mapped_file_queue import MappedFileQueue
@@ -38,15 +39,15 @@ AppendEach = Callable[[Sequence[MessageExtBrokerInner], list[PutMessageResult | 
 """Appends messages and adds what became of each: see `CommitLog.append_each`."""
 
 # Callers are woken one by one for as long as their sync took, but at least so many seconds.
-_WAKE_S_MIN = 0.001
+_WAKE_S_MIN: Final = 0.001
 # What one of them says about how long the next will take.
-_WAKE_WEIGHT = 1 / 16
+_WAKE_WEIGHT: Final = 1 / 16
 # How often a caller whose time is up looks whether the leader has appended its message, seconds.
-_APPENDED_POLL_S = 0.01
+_APPENDED_POLL_S: Final = 0.01
 # End offset of what is not appended yet: behind every sync.
-_UNKNOWN = 1 << 63
-_PUT_OK = PutMessageStatus.PUT_OK
-_TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT
+_UNKNOWN: Final = 1 << 63
+_PUT_OK: Final = PutMessageStatus.PUT_OK
+_TIMEOUT: Final = PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 
 class _Duty(Enum):
@@ -63,7 +64,7 @@ _NONE, _WAKE, _LEAD = _Duty
 class _Waiter:
     """Who waits until the log is durable up to an offset: a caller, or a callback.
 
-    A caller that puts comes with its message; whoever leads takes that and leaves the outcome.
+    A caller that puts comes with its message; the leader takes that and leaves the outcome.
     """
 
     __slots__ = ("deadline", "done", "duty", "end_offset", "lock", "message", "outcome", "status")

@@ -30,7 +30,7 @@ from oberth.formats.index_file import (
     entry_position,
     file_size,
 )
-from oberth.store.files import FileSystem, Mapping, allocate_ahead
+from oberth.store.files import MADV_RANDOM, FileSystem, Mapping, allocate_ahead
 
 if TYPE_CHECKING:
     from oberth.kernels.index import IndexEntries
@@ -41,7 +41,7 @@ _pack_slot = SLOT.pack_into
 
 
 class IndexFile:
-    """One file. One thread puts; any may query; whoever deletes it sees that nobody puts."""
+    """One file. One thread puts; any may query; it is deleted only while nobody puts."""
 
     __slots__ = (
         "_allocated",
@@ -112,6 +112,9 @@ class IndexFile:
                 self._mapping.close()
                 files.remove(self.path)
                 raise
+            # Keys fall anywhere: the kernel would make a stretch of pages around each first one.
+            if MADV_RANDOM is not None:
+                self._mapping.advise(MADV_RANDOM)
             HEADER.pack_into(
                 self.view, 0, begin_timestamp, begin_timestamp, begin_offset, begin_offset, 0, 0
             )
@@ -220,7 +223,7 @@ class IndexFile:
         Raises:
             StoreFullError: the disk has no room; nothing has changed.
         """
-        from oberth.kernels.index import put_entries
+        from oberth.kernels.index import put_entries  # noqa: PLC0415 - for large backlogs
 
         count = min(self.index_count + entries.count - start, self.entries_max)
         self._reserve(self._entries_start + count * ENTRY_SIZE)
@@ -274,9 +277,15 @@ class IndexFile:
         """
         found: list[int] = []
         count = self.index_count
-        (number,) = _unpack_slot(self.view, HEADER_SIZE + key_hash % self.slots * SLOT_SIZE)
         if count <= 1:
             return found
+        slot_at = HEADER_SIZE + key_hash % self.slots * SLOT_SIZE
+        if self._allocated < self._entries_start:
+            # A file of RocketMQ's has holes between its slots; see Mapping.data_end.
+            data = self._mapping.next_data(slot_at)
+            if data is None or data >= slot_at + SLOT_SIZE:
+                return found
+        (number,) = _unpack_slot(self.view, slot_at)
         unpack, start = ENTRY.unpack_from, self._entries_start
         while count <= number < self.entries_max:
             # Just being put, or by another process that has not published it yet.
@@ -339,7 +348,7 @@ class IndexFile:
 
         The end timestamp is then that of the last entry's second, until `confirm_end` tells it.
         """
-        from oberth.kernels.index import relink
+        from oberth.kernels.index import relink  # noqa: PLC0415 - for large backlogs
 
         self._reserve(self._entries_start + index_count * ENTRY_SIZE)
         self.index_count = index_count
@@ -365,12 +374,15 @@ class IndexFile:
         """Unmaps the file."""
         if self.writable and len(self.view):
             self.publish()
+        self.unmap()
+
+    def unmap(self) -> None:
+        """Unmaps the file as it is: nothing is published."""
         self.view = memoryview(b"")
         self._mapping.close()
 
     def destroy(self) -> None:
         """Unmaps and deletes the file."""
-        self.view = memoryview(b"")
-        self._mapping.close()
+        self.unmap()
         self.files.remove(self.path)
         self.files.sync_directory(os.path.dirname(self.path))

@@ -5,12 +5,17 @@ Runs after recovery and its dispatch, before anybody puts: `IndexService.damaged
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from typing import Final
 
+from oberth.errors import StoreFullError
 from oberth.formats.message import Blank, DispatchRequest, read_dispatch_request
 from oberth.store.index_service import IndexService
-from oberth.store.log_scan import find_record
+from oberth.store.log_scan import find_behind
 from oberth.store.mapped_file_queue import MappedFileQueue
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 def rebuild_damaged_files(index: IndexService, queue: MappedFileQueue) -> list[str]:
@@ -20,12 +25,15 @@ def rebuild_damaged_files(index: IndexService, queue: MappedFileQueue) -> list[s
         index: loaded; it goes on being usable meanwhile.
         queue: the CommitLog's segments, recovered.
 
-    Raises:
-        StoreFullError: the disk has no room for a file beside the damaged one.
+    Where the disk has no room for a file beside the damaged one, it stays until the next start.
     """
     names = []
     for damage in list(index.damaged):
-        index.rebuild(damage, requests_between(queue, damage.start, damage.stop))
+        try:
+            index.rebuild(damage, requests_between(queue, damage.start, damage.stop))
+        except StoreFullError as error:
+            _LOG.error("%s: damaged (%s), not built again: %s", damage.name, damage.reason, error)
+            continue
         names.append(damage.name)
     return names
 
@@ -45,5 +53,5 @@ def requests_between(queue: MappedFileQueue, start: int, stop: int) -> Iterator[
             elif isinstance(request, Blank):
                 break
             else:
-                following = find_record(segment, position + 1, check_crc=True)
+                following = find_behind(segment, position, check_crc=True)
                 position = limit if following is None else following

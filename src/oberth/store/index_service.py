@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from oberth.errors import StoreCorruptError
+from oberth.errors import StoreCorruptError, StoreFullError
 from oberth.formats.index_file import TAG_INDEX_TYPE, key_hash, key_hash_from, key_hash_prefix
 from oberth.formats.java_string import hash_units
 from oberth.formats.message import DispatchRequest
@@ -31,11 +31,12 @@ from oberth.formats.properties import find_property
 from oberth.formats.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from oberth.store.files import FileSystem
 from oberth.store.index_file import IndexFile
+from oberth.wall_clock import now_ms
 
 if TYPE_CHECKING:
     from oberth.kernels.index import IndexEntries
 
-log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
 INT64_MAX: Final = (1 << 63) - 1
 # So many hashes of beginnings of keys, of tags, and of topics are kept.
@@ -164,7 +165,7 @@ class IndexService:
         files: FileSystem,
         config: MessageStoreConfig,
         *,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = now_ms,
         writable: bool = True,
         on_full: Callable[[int], None] = lambda _end_timestamp: None,
     ) -> None:
@@ -279,7 +280,7 @@ class IndexService:
             reason = file.trouble()
             if reason is None:
                 continue
-            log.warning("%s: %s; it is built again", file.path, reason)
+            _LOG.warning("%s: %s; it is built again", file.path, reason)
             if last and self._writable:
                 file.destroy()
                 del self.index_files[number]
@@ -304,12 +305,25 @@ class IndexService:
             if safe_count >= file.index_count and file.is_full:
                 continue
             later = self.index_files[number + 1 :]
-            # Even where the header tells of no more: slots are written before it.
-            file.cut(min(safe_count, file.index_count))
             for each in later:
                 each.destroy()
             del self.index_files[number + 1 :]
+            # Even where the header tells of no more: slots are written before it.
+            self._cut_last(min(safe_count, file.index_count))
             break
+
+    def _cut_last(self, index_count: int) -> None:
+        """Cuts the newest file; it is deleted and built again where the disk has no room for that.
+
+        Only a file of RocketMQ's needs room: its slots may lie in holes.
+        """
+        file = self.index_files[-1]
+        try:
+            file.cut(index_count)
+        except StoreFullError as error:
+            _LOG.warning("%s: %s; it is built again", file.path, error)
+            file.destroy()
+            del self.index_files[-1:]
 
     def _find_end(self) -> None:
         """Finds where indexing goes on: in the middle of the last record's keys, perhaps."""
@@ -479,7 +493,7 @@ class IndexService:
                 self._on_full(file.end_timestamp)
         except (OSError, ValueError):
             # The next flush() syncs it again; until then it does not count as safe.
-            log.exception("%s: flush of a full index file", file.path)
+            _LOG.exception("%s: flush of a full index file", file.path)
 
     def _join_flushers(self) -> None:
         for thread in self._flushers:
@@ -577,7 +591,7 @@ class IndexService:
             count = file.first_at_or_behind(log_end_offset)
             if count > 1 or len(self.index_files) == 1:
                 if count < file.index_count:
-                    file.cut(count)
+                    self._cut_last(count)
                     changed = True
                 break
             self.index_files = self.index_files[:-1]
@@ -623,7 +637,7 @@ class IndexService:
             file.put(hashes, offset, request.store_timestamp, first)
         file.flush()
         file.close()
-        old.destroy()
+        old.unmap()  # in one step: a crash leaves the old file or the new one
         self.files.rename(path, f"{self.directory}/{damage.name}")
         fresh = self._open(damage.name)
         self.index_files = [*self.index_files[:number], fresh, *self.index_files[number + 1 :]]

@@ -9,6 +9,9 @@ A record that follows counts only if it was stored no earlier than the last one 
 RocketMQ truncates without erasing, so behind its end there may be records of an earlier life which
 name their own places too; they are older than what was written since.
 
+Holes are not read through the mapping: see `Mapping.data_end`. A record may have one in the middle,
+where a store was copied by a tool that leaves zeros out.
+
 No checksum covers topic and properties. After a loss of power the record before the first byte that
 is missing may lack the end of them, and then it was never acknowledged: it counts as damage.
 """
@@ -16,16 +19,21 @@ is missing may lack the end of them, and then it was never acknowledged: it coun
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats.message import (
+    BLANK_SIZE_MIN,
     MAGIC_POSITION,
     MAGIC_V1,
     MAGIC_V2,
+    Blank,
     DispatchRequest,
+    Invalid,
     decode_record,
     read_dispatch_request,
+    stated_size,
 )
+from oberth.formats.torn_record import SizeAt, step_over
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import scan
@@ -33,14 +41,14 @@ from oberth.store.mapped_file import MappedFile
 from oberth.store.mapped_file_queue import MappedFileQueue
 
 # The first three bytes of both record magics; the fourth is looked at by the validation.
-_MAGIC_START = struct.pack(">i", MAGIC_V1)[:3]
+_MAGIC_START: Final = struct.pack(">i", MAGIC_V1)[:3]
 assert struct.pack(">i", MAGIC_V2)[:3] == _MAGIC_START
-_CHUNK_SIZE = 1 << 20
+_CHUNK_SIZE: Final = 1 << 20
 # What a disk writes whole.
-_SECTOR_SIZE = 512
-NOT_WHOLE = "a record whose properties end in zeros"
+_SECTOR_SIZE: Final = 512
+NOT_WHOLE: Final = "a record whose properties end in zeros"
 # Records a scan takes at a time.
-_ROWS = 16384
+_ROWS: Final = 16384
 
 
 class Damage(NamedTuple):
@@ -71,7 +79,6 @@ def find_record(
 ) -> int | None:
     """The first valid record at or behind a position of a segment, as a position; None if none."""
     size = segment.file_size
-    buffer = segment.buffer
     at = position + MAGIC_POSITION
     while True:
         data = segment.next_data(at)
@@ -80,20 +87,37 @@ def find_record(
         # Not to the segment's end in one go: most of it may be a hole, and a search through the
         # mapping would bring every page of that into memory.
         at = max(at, data)
-        stop = min(at + _CHUNK_SIZE, size)
+        end = max(segment.data_end(at), at + 1)
+        stop = min(at + _CHUNK_SIZE, end)
         found = segment.find(_MAGIC_START, at, stop)
         if found < 0:
             if stop == size:
                 return None
-            at = stop - len(_MAGIC_START) + 1
+            # No byte of it is zero, so it does not reach into a hole.
+            at = stop if stop == end else stop - len(_MAGIC_START) + 1
             continue
         start = found - MAGIC_POSITION
-        request = read_dispatch_request(
-            buffer, start, size, segment.start_offset, check_crc=check_crc
-        )
+        request = read_request(segment, start, check_crc=check_crc)
         if isinstance(request, DispatchRequest) and request.store_timestamp >= not_before_ms:
             return start
         at = found + 1
+
+
+def read_request(
+    segment: MappedFile, position: int, *, check_crc: bool = False
+) -> DispatchRequest | Blank | Invalid:
+    """What lies at a position of a segment that may have holes; see `read_dispatch_request`."""
+    size, base = segment.file_size, segment.start_offset
+    head = segment.read(position, min(BLANK_SIZE_MIN, size - position))
+    wanted = stated_size(head)
+    end = position + max(min(wanted, size - position), len(head))
+    if end <= segment.data_end(position):
+        return read_dispatch_request(segment.buffer, position, size, base, check_crc=check_crc)
+    # Less than the size says only where the file ends; then what is said of it stays the same.
+    copy = segment.read(position, end - position)
+    if wanted > len(copy):
+        copy = head
+    return read_dispatch_request(copy, 0, len(copy), base + position, check_crc=check_crc)
 
 
 def find_log_end(
@@ -103,6 +127,7 @@ def find_log_end(
     check_crc: bool,
     not_before_ms: int = 0,
     check_ends: bool = False,
+    size_at: SizeAt | None = None,
 ) -> LogEnd:
     """Walks the log from a record's start to where it ends.
 
@@ -113,6 +138,7 @@ def find_log_end(
         not_before_ms: store time of the record before ``start_offset``.
         check_ends: whether a record before bytes that are none must have its properties whole,
             which no checksum covers. Only for logs whose records never end in a zero.
+        size_at: what the queues say, for a record whose head is lost.
     """
     end_offset = start_offset
     last_record = -1
@@ -141,7 +167,9 @@ def find_log_end(
             number += 1
             position = 0
             continue
-        following = _find_following(segments, number, walked.end_position, check_crc, timestamp)
+        following = _find_following(
+            segments, number, walked.end_position, check_crc, timestamp, size_at
+        )
         if following is None:
             stale_end = _last_data(segment, walked.end_position)
             return LogEnd(bad, last_record, timestamp, count, tuple(damages), stale_end)
@@ -169,9 +197,24 @@ def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool)
     records = 0
     while True:
         columns.clear()
+        start, end = position, min(max(segment.data_end(position), position), segment.file_size)
         result = scan(
-            segment.buffer, columns, topics, base=segment.start_offset, start=position, crc=crc
+            segment.buffer[:end], columns, topics, base=segment.start_offset, start=start, crc=crc
         )
+        if not result.added and end < segment.file_size:
+            # What is cut off by a hole, or lies in one.
+            base = segment.start_offset + position
+            head = segment.read(position, BLANK_SIZE_MIN)
+            result = scan(head, columns, topics, base=base, crc=crc)
+            size = stated_size(head)
+            if result.end is ScanEnd.TRUNCATED and size <= segment.file_size - position:
+                copy = segment.read(position, size)
+                result = scan(copy, columns, topics, base=base, crc=crc)
+            result = result._replace(position=position + result.position)
+            if result.added:
+                result = result._replace(end=ScanEnd.FULL)  # the next round goes on behind it
+        elif result.added and end < segment.file_size and result.end is not ScanEnd.BLANK:
+            result = result._replace(end=ScanEnd.FULL)
         position = result.position
         if result.added:
             records += result.added
@@ -203,15 +246,69 @@ def _lacks_its_end(segment: MappedFile, start: int, end: int) -> bool:
 
 
 def _find_following(
-    segments: list[MappedFile], number: int, position: int, check_crc: bool, not_before_ms: int
+    segments: list[MappedFile],
+    number: int,
+    position: int,
+    check_crc: bool,
+    not_before_ms: int,
+    size_at: SizeAt | None,
 ) -> tuple[int, int] | None:
-    start = position + 1
     for at in range(number, len(segments)):
-        found = find_record(segments[at], start, check_crc=check_crc, not_before_ms=not_before_ms)
+        found = find_behind(
+            segments[at],
+            position if at == number else -1,
+            check_crc=check_crc,
+            not_before_ms=not_before_ms,
+            size_at=size_at,
+        )
         if found is not None:
             return at, found
-        start = 0
     return None
+
+
+def find_behind(
+    segment: MappedFile,
+    bad: int,
+    *,
+    check_crc: bool,
+    not_before_ms: int = 0,
+    limit: int | None = None,
+    size_at: SizeAt | None = None,
+) -> int | None:
+    """The first valid record behind a place where one has to begin and none is whole.
+
+    What a torn record's head claims is its body, see `step_over`.
+
+    Args:
+        segment: where.
+        bad: the place; -1: the one before this segment.
+        check_crc: whether bodies must pass their checksums.
+        not_before_ms: store time of the last record before the place.
+        limit: position that it has to begin before; None for the segment's end.
+        size_at: what the queues say.
+    """
+
+    def is_record(position: int) -> bool:
+        if segment.read(position + MAGIC_POSITION, len(_MAGIC_START)) != _MAGIC_START:
+            return False
+        request = read_request(segment, position, check_crc=check_crc)
+        return isinstance(request, DispatchRequest) and request.store_timestamp >= not_before_ms
+
+    size = segment.file_size
+    if bad < 0 and is_record(0):
+        return 0
+    stop = size if limit is None else limit
+    start, found = step_over(
+        segment.read, is_record, max(bad, 0), stop, size, segment.start_offset, size_at
+    )
+    if found:
+        return start
+    if start >= stop:
+        return None
+    following = find_record(
+        segment, max(start, bad + 1), check_crc=check_crc, not_before_ms=not_before_ms
+    )
+    return following if following is None or following < stop else None
 
 
 def _last_data(segment: MappedFile, position: int) -> int:
@@ -223,7 +320,8 @@ def _last_data(segment: MappedFile, position: int) -> int:
         at = segment.next_data(at)
         if at is None:
             break
-        chunk = segment.buffer[at : at + _CHUNK_SIZE]
+        end = max(segment.data_end(at), at + 1)
+        chunk = segment.buffer[at : min(at + _CHUNK_SIZE, end)]
         if chunk != zeros[: len(chunk)]:
             last = segment.start_offset + at + len(bytes(chunk).rstrip(b"\0"))
         at += len(chunk)

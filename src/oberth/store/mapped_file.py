@@ -11,20 +11,24 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from typing import Final
 
 from oberth.errors import StoreFullError
 from oberth.formats.paths import segment_name
 from oberth.store.files import MADV_RANDOM, FileSystem, Mapping, allocate_ahead
 
-OS_PAGE_SIZE = 4096
-_TOUCH_CHUNK_SIZE = 1 << 20
+OS_PAGE_SIZE: Final = 4096
+_TOUCH_CHUNK_SIZE: Final = 1 << 20
 """How much is written ahead with zeros: 0.3 ms of the processor, and 1 ms of one sync."""
+_HEAD_SIZE: Final = 128
+"""At least what lies before a record's body."""
 
 
 class MappedFile:
     """One segment. Appends come from one thread at a time; reads and flushes from any.
 
-    Lives until `destroy`; whoever reads a slice beyond one call holds it meanwhile (`hold`,
+    Lives until `destroy`; a reader that keeps a slice beyond one call holds it (`hold`,
     `release`), though a slice that outlives the file is safe too: it keeps the memory.
     """
 
@@ -47,6 +51,7 @@ class MappedFile:
         "path",
         "start_offset",
         "store_timestamp",
+        "warm_ahead",
         "write_buffer",
         "wrote_position",
     )
@@ -77,6 +82,8 @@ class MappedFile:
         self._allocated_position = 0  # appends may go so far
         self._blocks_position = 0  # the disk has room so far; the same unless pages are touched
         self._touches = False
+        # Called where room was made, with both ends of it: its pages are going to be written.
+        self.warm_ahead: Callable[[MappedFile, int, int], None] | None = None
         self._transient_pool = transient_pool
         self.write_buffer: bytearray | None = transient_pool.borrow() if transient_pool else None
         self._reference_count = 1
@@ -130,6 +137,8 @@ class MappedFile:
                 self._touch(start, end)
             else:
                 self._allocated_position = allocate_ahead(self._mapping, start, end)
+                if self.warm_ahead is not None:
+                    self.warm_ahead(self, end, self._allocated_position)
 
     def prepare_for_syncs(self) -> None:
         """Makes syncs of single appends fast, where one comes after the other.
@@ -170,19 +179,42 @@ class MappedFile:
         if target is None:
             if end > self._allocated_position:
                 self.reserve(end)
-            self.buffer[position:end] = data
+            self._copy(position, data)
         else:
             target[position:end] = data
         self.wrote_position = end
 
+    def _copy(self, start: int, data: bytes | bytearray | memoryview) -> None:
+        """Copies bytes into the file, a record's head first.
+
+        The C library may store the first bytes of a copy last. A kill in between, most likely where
+        a page has to be fetched, would leave a body without the head that says it is one.
+        """
+        end = start + len(data)
+        if start // OS_PAGE_SIZE != end // OS_PAGE_SIZE and len(data) > _HEAD_SIZE:
+            view = memoryview(data)
+            self.buffer[start : start + _HEAD_SIZE] = view[:_HEAD_SIZE]
+            self.buffer[start + _HEAD_SIZE : end] = view[_HEAD_SIZE:]
+        else:
+            self.buffer[start:end] = data
+
     def erase(self, start: int, end: int) -> None:
-        """Writes zeros over what an earlier life of the file left behind its end."""
+        """Writes zeros over what an earlier life of the file left behind its end.
+
+        Holes stay holes: they are zeros already, and the disk may have no block for them.
+        """
         step = 1 << 20
         zeros = bytes(step)
         while start < end:
-            count = min(step, end - start)
-            self.buffer[start : start + count] = zeros[:count]
-            start += count
+            data = self.next_data(start)
+            if data is None or data >= end:
+                return
+            start = max(start, data)
+            stop = min(end, max(self.data_end(start), start + 1))
+            while start < stop:
+                count = min(step, stop - start)
+                self.buffer[start : start + count] = zeros[:count]
+                start += count
 
     def fill(self) -> None:
         """Marks the rest of the file as used; its bytes stay as they are."""
@@ -202,6 +234,18 @@ class MappedFile:
     def next_data(self, position: int) -> int | None:
         """See Mapping.next_data."""
         return self._mapping.next_data(position)
+
+    def data_end(self, position: int) -> int:
+        """See Mapping.data_end."""
+        return self._mapping.data_end(position)
+
+    def read_ahead(self, position: int, end: int) -> None:
+        """See Mapping.read_ahead."""
+        self._mapping.read_ahead(position, end)
+
+    def read(self, position: int, size: int) -> bytes:
+        """See Mapping.read."""
+        return self._mapping.read(position, size)
 
     def find(self, needle: bytes, start: int, end: int) -> int:
         """See Mapping.find."""
@@ -245,7 +289,7 @@ class MappedFile:
                     self._allocated_position = allocate_ahead(
                         self._mapping, max(self._allocated_position, start), end
                     )
-                self.buffer[start:end] = memoryview(source)[start:end]
+                self._copy(start, memoryview(source)[start:end])
                 self.committed_position = end
                 if end == self.file_size and self._transient_pool is not None:
                     self.write_buffer = None
@@ -267,6 +311,10 @@ class MappedFile:
             else:
                 self.flushed_position = self.read_position
         return self.flushed_position
+
+    def sync(self) -> None:
+        """Syncs all of it, also what a process wrote that was killed before it synced."""
+        self._mapping.sync()
 
     def warm(self, sync_each_pages: int = 0) -> None:
         """Touches every page that holds no data yet, so that puts find them mapped.

@@ -11,6 +11,8 @@ import bisect
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Final
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.paths import segment_start
@@ -18,6 +20,9 @@ from oberth.store.files import MADV_NORMAL, FileSystem
 from oberth.store.mapped_file import MappedFile, TransientStorePool
 
 Allocate = Callable[[str, int, str, int], MappedFile | None]
+
+_FIRST_BYTES: Final = 4096
+"""A segment with data has some here: records and units begin at its start."""
 
 
 class MappedFileQueue:
@@ -73,12 +78,11 @@ class MappedFileQueue:
                     continue
                 found.append((start, directory))
         found.sort()
-        for number, (start, directory) in enumerate(found):
-            path = f"{directory}/{found[number][0]:020d}"
+        if self._writable:
+            self._drop_never_synced(found)
+        for start, directory in found:
+            path = f"{directory}/{start:020d}"
             size = self.files.size(path)
-            if size == 0 and number == len(found) - 1 and self._writable:
-                self.files.remove(path)
-                continue
             if size != self.file_size:
                 raise StoreCorruptError(
                     f"{path}: found {size} bytes, configured are {self.file_size} for every segment"
@@ -94,6 +98,26 @@ class MappedFileQueue:
             if self.advice is not None:
                 segment.advise(self.advice)
             self.segments.append(segment)
+
+    def _drop_never_synced(self, found: list[tuple[int, str]]) -> None:
+        """Removes the last segments if a loss of power came before their first sync.
+
+        Such a segment has a name and no bytes. The one prepared behind it may have its size, since
+        a disk writes files in any order; it holds nothing yet. Where it does hold something the
+        empty one is damage, and stays for the check of sizes to name.
+        """
+        paths = [f"{directory}/{start:020d}" for start, directory in found]
+        empty = next((n for n, path in enumerate(paths) if not self.files.size(path)), None)
+        if empty is None or any(self._begins_with_data(path) for path in paths[empty:]):
+            return
+        # From the last on: what a kill leaves is a queue without a gap.
+        for path in reversed(paths[empty:]):
+            self.files.remove(path)
+        del found[empty:]
+
+    def _begins_with_data(self, path: str) -> bool:
+        with closing(self.files.open(path, writable=False)) as file:
+            return any(file.read(_FIRST_BYTES, 0))
 
     def advise(self, advice: int) -> None:
         """Hints to the kernel, for every segment that is there and that comes."""
@@ -259,6 +283,12 @@ class MappedFileQueue:
         while self.flushed_where < offset and not self.flush(0):
             pass
 
+    def sync_from(self, offset: int) -> None:
+        """Syncs what was found at an offset and behind: a killed process may not have."""
+        for segment in self.segments:
+            if segment.end_offset > offset:
+                segment.sync()
+
     # Shrinking
 
     def set_where(self, offset: int) -> None:
@@ -297,15 +327,19 @@ class MappedFileQueue:
         batch_max: int,
         now_ms: int,
         keep_from: int | None = None,
+        limit: int | None = None,
     ) -> int:
         """Deletes segments from the oldest, never the last; returns how many.
 
         Stops at the first that is young enough to stay, that reaches beyond ``keep_from``, or that
-        somebody holds. With ``clean_immediately`` only the last of these counts.
+        somebody holds. With ``clean_immediately`` only the last of these counts, and that nothing
+        goes beyond ``limit``.
         """
         deleted = 0
         while len(self.segments) > 1 and deleted < batch_max:
             first = self.segments[0]
+            if limit is not None and first.end_offset > limit:
+                break
             if not clean_immediately and (
                 now_ms < first.modified_time_ms() + expired_ms
                 or (keep_from is not None and first.end_offset > keep_from)

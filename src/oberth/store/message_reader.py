@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Final
 
 from oberth.formats.batch_consume_queue import UNIT as BATCH_UNIT
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
@@ -19,6 +20,7 @@ from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.durations import Durations
 from oberth.store.messages import (
+    JUDGED_BYTES_MAX,
     GetMessageResult,
     GetMessageStatus,
     MessageFilter,
@@ -26,10 +28,10 @@ from oberth.store.messages import (
 )
 
 # RocketMQ: MAX_PULL_MSG_SIZE; and the least a caller can ask for.
-TOTAL_SIZE_MAX = 128 << 20
-TOTAL_SIZE_MIN = 100
+TOTAL_SIZE_MAX: Final = 128 << 20
+TOTAL_SIZE_MIN: Final = 100
 # Taken where the machine does not tell.
-_MEMORY_UNKNOWN = 24 << 30
+_MEMORY_UNKNOWN: Final = 24 << 30
 
 
 def physical_memory() -> int:
@@ -140,6 +142,10 @@ class MessageReader:
         last_examined = 0
         last_offset = -1
         judge = None if by_tags or message_filter is None else message_filter.matches_record
+        judged_bytes_max = 0
+        if judge is not None and message_filter is not None:
+            units_max = min(units_max, message_filter.judged_max)
+            judged_bytes_max = message_filter.judged_bytes + JUDGED_BYTES_MAX
         judges_tags = message_filter is not None and message_filter.judges_tags
         segment = piece_segment = None
         buffer = memoryview(b"")
@@ -231,6 +237,12 @@ class MessageReader:
                     if judge is not None and not judge(buffer, position, size):
                         if not count:
                             result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+                        if (
+                            message_filter is not None
+                            and message_filter.judged_bytes > judged_bytes_max
+                        ):
+                            full = True
+                            break
                         continue
                     records.append(buffer[position : position + size])
                     piece_segment = segment

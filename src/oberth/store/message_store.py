@@ -16,9 +16,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from types import TracebackType
-from typing import Self
+from typing import Final, Self, TypeVar
 
 from oberth.errors import (
     OberthError,
@@ -26,10 +27,17 @@ from oberth.errors import (
     StoreClosedError,
     StoreCorruptError,
     StoreError,
+    StoreFullError,
 )
 from oberth.formats.consume_queue import PRE_BLANK, UNIT, ConsumeQueueUnit
 from oberth.formats.marker_files import encode_abort
-from oberth.formats.message import DispatchRequest, MessageExt, decode_record
+from oberth.formats.message import (
+    BLANK,
+    BLANK_MAGIC,
+    DispatchRequest,
+    MessageExt,
+    decode_record,
+)
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType, MessageStoreConfig
 from oberth.formats.options import Line
 from oberth.formats.paths import (
@@ -39,6 +47,7 @@ from oberth.formats.paths import (
     CONSUME_QUEUE,
     DLEDGER_PREFIX,
 )
+from oberth.kernels.sends import PlainSends, Slot
 from oberth.store.allocate import AllocateService
 from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.cleaning import CleanService
@@ -46,13 +55,15 @@ from oberth.store.commit_log import CommitLog
 from oberth.store.compaction_store import CompactionStore
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
+from oberth.store.disk_reserve import DiskReserve
 from oberth.store.dispatch import CommitLogDispatcher
 from oberth.store.dispatch_state import DispatchState
-from oberth.store.files import MADV_NORMAL, MADV_RANDOM, FileSystem, OsFileSystem
+from oberth.store.files import MADV_NORMAL, MADV_RANDOM, FileSystem, OsFileSystem, is_full
 from oberth.store.flush import FlushService
 from oberth.store.group_commit import Done
 from oberth.store.index_repair import rebuild_damaged_files
 from oberth.store.index_service import IndexService
+from oberth.store.log_checksums import LogChecksums
 from oberth.store.mapped_file import MappedFile, TransientStorePool
 from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.message_reader import MessageReader
@@ -67,6 +78,7 @@ from oberth.store.messages import (
 from oberth.store.query import query_records
 from oberth.store.queue_statistics import QueueStatistics, queue_statistics
 from oberth.store.recovery import RecoveryReport, load_index_at, recover
+from oberth.store.recovery_state import FILE_NAME as STATE
 from oberth.store.recovery_state import RecoveryState, load_state, save_state
 from oberth.store.reput import ReputPosition, ReputService
 from oberth.store.retention import HOUR_MS, Retention
@@ -79,25 +91,24 @@ from oberth.store.retention_report import (
 from oberth.store.running_flags import RunningFlag, RunningFlags
 from oberth.store.store_checkpoint import StoreCheckpoint
 from oberth.store.store_lock import StoreLock
+from oberth.wall_clock import now_ms
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
-GET_TOTAL_SIZE_MAX = 128 << 20
+GET_TOTAL_SIZE_MAX: Final = 128 << 20
 # Queues are written behind this often, so that other processes see them grow; less often where
 # that would take more than a tenth of the time, as with ten thousand queues.
-WRITE_BEHIND_INTERVAL_S = 0.1
-WRITE_BEHIND_INTERVAL_MAX_S = 2.0
+WRITE_BEHIND_INTERVAL_S: Final = 0.1
+WRITE_BEHIND_INTERVAL_MAX_S: Final = 2.0
 # After so many seconds, or so many dispatched bytes, everything is synced and oberth.state written:
 # what a restart after a kill has to read again is at most this much.
-CHECKPOINT_INTERVAL_S = 10.0
-CHECKPOINT_BYTES = 256 << 20
-_PRE_BLANK = ConsumeQueueUnit(*UNIT.unpack(PRE_BLANK))
-_STATISTICS_WINDOW = 64
-
-
-def system_clock_ms() -> int:
-    """The wall clock, ms since the epoch."""
-    return time.time_ns() // 1_000_000
+CHECKPOINT_INTERVAL_S: Final = 10.0
+CHECKPOINT_BYTES: Final = 256 << 20
+_PRE_BLANK: Final = ConsumeQueueUnit(*UNIT.unpack(PRE_BLANK))
+_STATISTICS_WINDOW: Final = 64
+# Records without a unit that are stepped over to find one: some milliseconds.
+_WALK_MAX: Final = 8192
 
 
 def _no_attributes(_topic: str) -> Mapping[str, str]:
@@ -112,7 +123,7 @@ class MessageStore:
         config: MessageStoreConfig,
         *,
         files: FileSystem | None = None,
-        clock_ms: Callable[[], int] = system_clock_ms,
+        clock_ms: Callable[[], int] = now_ms,
         topic_attributes: Callable[[str], Mapping[str, str]] = _no_attributes,
     ) -> None:
         self.config = config
@@ -129,6 +140,13 @@ class MessageStore:
         self._checkpoint_lock = threading.Lock()  # one checkpoint at a time
         self.report: RecoveryReport | None = None
         self._state_offset = -1
+        # Up to where all units of queues are on the disk, whether or not oberth.state says so yet.
+        self._durable_offset = -1
+        # Where the log ended when it was opened, and whether all up to there is dispatched: only
+        # then the next number of every queue is known, and messages are taken.
+        self._found_end = 0
+        self._numbered = False
+        self._number_lock = threading.Lock()  # guards the change of _numbered
         self._left_by_dispatcher: DispatchState | None = None
         self.started_at_ms = 0
 
@@ -153,6 +171,8 @@ class MessageStore:
         self.commit_log = CommitLog(
             self.files, config, queue, self.flags, clock_ms, topic_attributes
         )
+        self.checksums = LogChecksums(self.files, self.root, self.commit_log)
+        self._sums_failed = False
         if not config.data_read_ahead_enable:
             self.set_read_ahead(False)
         self.checkpoint = StoreCheckpoint(self.files, f"{self.root}/{CHECKPOINT}")
@@ -185,6 +205,7 @@ class MessageStore:
             topic_attributes,
             self.flush_service.flush_now,
         )
+        self._reserve = DiskReserve(self.files, self.root)
         self.cleaning = CleanService(
             config,
             self.files,
@@ -195,6 +216,8 @@ class MessageStore:
             f"{self.root}/{CONSUME_QUEUE}",
             clock_ms,
             self.checkpoint_now,
+            lambda: self._durable_offset,
+            self._reserve,
             self.retention,
         )
         self._waits = self.flush_service.is_sync
@@ -202,8 +225,10 @@ class MessageStore:
         self._shows_only_flushed = (
             self._waits and config.line is not Line.V4_9 and not config.read_uncommitted
         )
-        # Set by who replicates the log: acknowledgements then wait for slaves too.
+        # Set by who replicates the log: acknowledgements then wait for slaves too, and what waits
+        # for them is refused while too few are there.
         self.waits_for_replicas = False
+        self.lacks_replicas: Callable[[], bool] | None = None
 
     @staticmethod
     def _directories(text: str | None) -> list[str]:
@@ -229,6 +254,8 @@ class MessageStore:
                 segment.prepare_for_syncs()  # before pages are touched, which decides their size
             pages = self.config.flush_least_pages_when_warm_mapped_file
             segment.warm(pages if sync else 0)
+        else:
+            segment.warm_ahead = self._allocate.warm
         return segment
 
     # Lifecycle
@@ -248,6 +275,10 @@ class MessageStore:
 
     def load(self) -> RecoveryReport:
         """Opens the files and recovers; returns what was found.
+
+        A full disk may have no blocks for units that the queues lack. Then cleaning deletes by its
+        rules; where that does not help the store opens for reading, and takes messages when the
+        rest is dispatched.
 
         Raises:
             StoreLockedError: another process has the store.
@@ -285,18 +316,31 @@ class MessageStore:
                 check_crc=self.config.check_crc_on_recover,
                 now_ms=self.clock_ms(),
             )
+            # It counts as synced from here on, also what a killed process only wrote.
+            self.commit_log.queue.sync_from(report.scanned_from)
+            self.checksums.load()
             self.reput.offset = report.dispatch_from
+            self.reput.damages = {damage.start: damage.end for damage in report.damages}
+            self.reput.found_end = report.log_end
             self.reput.last_record = report.last_record
             self.reput.last_store_timestamp = report.last_store_timestamp
+            self._durable_offset = report.dispatch_from
+            self._found_end = report.log_end
             self._catch_up(report.log_end)
             if self.index is not None:
                 rebuild_damaged_files(self.index, self.commit_log.queue)
-            self.queues.write_behind()
+            try:
+                self._with_reserve(self._write_queues)
+            except (OSError, StoreFullError) as error:
+                if not is_full(error):
+                    raise
+                _LOG.error("%s: units of queues stay in memory for now: %s", self.root, error)
             self.queues.correct_min_offsets(self.commit_log.min_offset)
             self.retention.apply()
             if self.compaction is not None:
                 self.compaction.recovered()
-            self.commit_log.set_queue_offsets(self._queue_offsets())
+            self._numbered = False
+            self._number()
         except BaseException:
             self._lock.release()
             raise
@@ -311,6 +355,17 @@ class MessageStore:
             for key, offset in self.compaction.queue_offsets().items():
                 offsets[key] = max(offsets.get(key, 0), offset)
         return offsets
+
+    def _write_queues(self) -> None:
+        self.queues.write_behind()
+
+    def _number(self) -> bool:
+        """Notes where every queue goes on, if all of the log that was found is dispatched."""
+        with self._number_lock:
+            if not self._numbered and self.reput.offset >= self._found_end:
+                self.commit_log.set_queue_offsets(self._queue_offsets())
+                self._numbered = True
+            return self._numbered
 
     def _refuse_dledger(self) -> None:
         # Without a CommitLog recovery takes the queues for left-overs and deletes them; here the
@@ -329,11 +384,20 @@ class MessageStore:
         while self.reput.offset < log_end:
             before = self.reput.offset
             self.reput.dispatch_nowait(notify=False)
-            if self.reput.offset == before:
+            if self.reput.offset > before:
+                continue
+            if not self.reput.is_failing:
                 raise StoreError(
                     f"recovery of {self.root} stopped at {before} of {log_end}: "
                     f"{self.flags.describe()}"
                 )
+            if not self.cleaning.force() and not self._reserve.give_back():
+                _LOG.error(
+                    "%s: the disk is full, the messages from %d to %d of the log wait until there "
+                    "is room; no messages are taken",
+                    self.root, before, log_end,
+                )  # fmt: skip
+                return
 
     def start(self, *, reput_thread: bool = True, background: bool = True) -> None:
         """Starts the services and creates the abort file.
@@ -345,10 +409,8 @@ class MessageStore:
         """
         if not self._loaded:
             raise StoreClosedError(f"{self.root}: start before load")
-        # From here on a kill must be seen as one: both marks come before the first put.
-        self._write_state(clean=False)
-        process_id = None if self.config.line is Line.V4_9 else os.getpid()
-        self.files.write_file(f"{self.root}/{ABORT}", encode_abort(process_id))
+        self._mark_in_use()
+        self._reserve.take()
         self._stopping.clear()
         if self.flush_service.is_sync:
             self.commit_log.queue.prepare_for_syncs()
@@ -357,8 +419,33 @@ class MessageStore:
         self.started_at_ms = self.clock_ms()
         self._started = True
 
+    def _mark_in_use(self) -> None:
+        """From here on a kill must be seen as one: both marks come before the first put."""
+        try:
+            self._with_reserve(lambda: self._write_state(clean=False))
+        except (OSError, StoreFullError) as error:
+            if not is_full(error):
+                raise
+            # One that tells of a clean stop must not be found after a kill. None at all costs the
+            # next start a look at everything.
+            _LOG.error("%s: no block for %s: %s", self.root, STATE, error)
+            self.files.remove(f"{self.root}/{STATE}")  # the sync of the other mark is also its own
+        path = f"{self.root}/{ABORT}"
+        process_id = None if self.config.line is Line.V4_9 else os.getpid()
+        try:
+            self.files.write_file(path, encode_abort(process_id))
+        except (OSError, StoreFullError) as error:
+            if not is_full(error):
+                raise
+            # That it is there says all; an empty file needs no block.
+            self.files.open(path, create=True).close()
+            self.files.sync_directory(self.root)
+
     def _start_threads(self, reput_thread: bool) -> None:
         self._allocate.start()
+        segment = self.commit_log.queue.last()
+        if segment is not None:
+            segment.warm_ahead = self._allocate.warm
         self.flush_service.start()
         if reput_thread:
             self.reput.start()
@@ -382,13 +469,14 @@ class MessageStore:
             self.reput.shutdown()
             self._allocate.shutdown()
             try:
+                self._sum_up()
                 self.checkpoint_now(
                     clean=self.flags.is_writeable and not self.dispatch_behind_bytes
                 )
                 if self.flags.is_writeable and not self.dispatch_behind_bytes:
                     self.files.remove(f"{self.root}/{ABORT}")
             except (OSError, StoreError) as error:
-                _log.error("the store was not closed in order, it will be recovered: %s", error)
+                _LOG.error("the store was not closed in order, it will be recovered: %s", error)
         self._started = False
         self._loaded = False
         self.queues.close()
@@ -419,13 +507,41 @@ class MessageStore:
         if not self._takes_messages:
             refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
             return [refused] * len(messages)
+        if self.lacks_replicas is not None and self.lacks_replicas():
+            return self._append_what_needs_none(messages)
         results = self.commit_log.append(messages)
         self._wake_after_append()
         return results
 
+    def append_plain(self, sends: PlainSends[_T], slots: Sequence[Slot[_T]]) -> bool:
+        """See CommitLog.append_plain; False also while nothing is taken."""
+        if not self._takes_messages or self.lacks_replicas is not None:
+            return False
+        if not self.commit_log.append_plain(sends, slots):
+            return False
+        self._wake_after_append()
+        return True
+
+    def _append_what_needs_none(
+        self, messages: Sequence[MessageExtBrokerInner]
+    ) -> list[PutMessageResult]:
+        """Refuses what would wait for replicas, before any of it is in the log."""
+        taken = iter(self.commit_log.append([each for each in messages if not each.wait_store_ok]))
+        self._wake_after_append()
+        return [
+            PutMessageResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH)
+            if each.wait_store_ok
+            else next(taken)
+            for each in messages
+        ]
+
     @property
     def _takes_messages(self) -> bool:
-        return self._started and self.config.broker_role is not BrokerRole.SLAVE
+        return (
+            self._started
+            and self.config.broker_role is not BrokerRole.SLAVE
+            and (self._numbered or self._number())
+        )
 
     def _wake_after_append(self) -> None:
         self.flush_service.wake()
@@ -461,7 +577,12 @@ class MessageStore:
 
     def put_message(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Stores one message (or one MessageExtBatch) and waits as flushDiskType says. Blocks."""
-        if self._waits and message.wait_store_ok and self._takes_messages:
+        if (
+            self._waits
+            and message.wait_store_ok
+            and self._takes_messages
+            and not (self.lacks_replicas is not None and self.lacks_replicas())
+        ):
             return self.flush_service.put(message)
         return self.put_messages((message,))[0]
 
@@ -536,6 +657,41 @@ class MessageStore:
         except RecordError:
             return None
 
+    def find_message(self, commit_log_offset: int) -> MessageExt | None:
+        """The message at an offset that a peer names; None if no record starts there.
+
+        A body can hold bytes that look like a record and name their own place. A place counts if
+        the record's queue names it; before it has a unit, if the records lead there from the last
+        one that has.
+        """
+        reached = self.reput.offset
+        message = self.look_message_by_offset(commit_log_offset)
+        if message is None:
+            return None
+        queue = self.queues.find(message.topic, message.queue_id)
+        unit = queue.unit(message.queue_offset) if queue is not None else None
+        if unit is not None and unit[:2] == (commit_log_offset, message.record_size):
+            return message
+        is_new = commit_log_offset >= reached and self._leads_to(reached, commit_log_offset)
+        return message if is_new else None
+
+    def _leads_to(self, start: int, offset: int) -> bool:
+        """Whether going from record to record from one that starts at ``start`` comes by."""
+        for _ in range(_WALK_MAX):
+            if start >= offset:
+                return start == offset
+            head = self.commit_log.select(start, BLANK.size)
+            if head is None:
+                return False
+            size, magic = BLANK.unpack(head)
+            if magic == BLANK_MAGIC:
+                start = self.commit_log.next_segment_offset(start)
+            elif size > 0:
+                start += size
+            else:
+                return False
+        return False
+
     def query_message(
         self,
         topic: str,
@@ -597,14 +753,18 @@ class MessageStore:
         return sorted(self.queues.table.get(topic, {}))
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The first offset that can be read; -1 if there is no such queue."""
+        """The first offset that can be read.
+
+        As in RocketMQ a queue that does not exist is one without messages: 0, or -1 if the topic's
+        queues hold batches.
+        """
         queue = self.queue(topic, queue_id)
         low = -1 if queue is None else queue.min_offset
         if self.compaction is not None and self.compaction.covers(topic):
             kept = self.compaction.find(topic, queue_id)
             if kept is not None:
                 return min(low, kept.min_offset) if low >= 0 else kept.min_offset
-        return low
+        return 0 if queue is None and not self.queues.is_batch_topic(topic) else low
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The offset behind the last message; 0 if there is no such queue."""
@@ -683,9 +843,11 @@ class MessageStore:
     def offset_in_queue_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "LOWER"
     ) -> int:
-        """The queue offset at a store time; 0 if there is no such queue.
+        """The queue offset at a store time, as RocketMQ answers it.
 
         ``boundary`` LOWER: the first message at or after the time. UPPER: the last at or before it.
+        Of batches: see `offset_by_time.batch_offset_at_boundary`. A queue that does not exist is
+        one without messages: 0, or -1 if the topic's queues hold batches.
         """
         if self.compaction is not None and boundary != "UPPER" and self.compaction.covers(topic):
             kept = self.compaction.find(topic, queue_id)
@@ -693,7 +855,7 @@ class MessageStore:
                 return kept.offset_by_time(timestamp_ms)
         queue = self.queue(topic, queue_id)
         if queue is None:
-            return 0
+            return -1 if self.queues.is_batch_topic(topic) else 0
         offset = queue.offset_by_time(
             timestamp_ms,
             self.commit_log.store_timestamp,
@@ -788,26 +950,61 @@ class MessageStore:
     # Deleting
 
     def delete_topics(self, topics: Collection[str]) -> int:
-        """Deletes the queues of topics; records stay in the log until they expire."""
+        """Deletes the queues of topics; records stay in the log until they expire.
+
+        What was put before is dispatched before: a record that came into a queue afterwards would
+        have the number of one that is put to the topic when it is made again.
+        """
         self._check_open()
         deleted = 0
         for topic in topics:
-            if topic in self.queues.table:
-                self.queues.destroy_topic(topic)
-                deleted += 1
+            deleted += bool(self._delete_queues(topic))
             if self.compaction is not None:
                 self.compaction.delete_topic(topic)
-            self.commit_log.forget_topic(topic)
         if deleted:
             self.checkpoint_now()
         return deleted
 
-    def clean_unused_topics(self, keep: Collection[str]) -> list[str]:
-        """Deletes the queues of all topics but these and the system's."""
+    def _delete_queues(self, topic: str) -> list[int]:
+        """The ids of the queues that a topic had."""
+        ids: list[int] = []
+        can_wait = True
+        while not self.commit_log.retire_topic(
+            topic,
+            lambda _: can_wait and self._is_behind(),  # noqa: B023 - asked at once
+            lambda: ids.extend(self.queues.destroy_topic(topic)),
+        ):
+            can_wait = self._dispatch_more()
+        return ids
+
+    def _is_behind(self) -> bool:
+        """Whether anything that was put is not dispatched, be it on the disk or not."""
+        return self.reput.offset < self.commit_log.max_offset
+
+    def _dispatch_more(self) -> bool:
+        """Dispatches some of what waits; False if nothing of it can be."""
+        if self._shows_only_flushed:
+            self.flush()
+        return self.dispatch_nowait() > 0
+
+    def clean_unused_topics(self, keep: Callable[[str], bool]) -> list[str]:
+        """Deletes the queues of all topics but the system's and those that are to be kept.
+
+        ``keep`` is asked while nothing is put: a topic is known before its first message.
+        """
         self._check_open()
-        removed = self.queues.clean_unused(set(keep))
-        for topic in removed:
-            self.commit_log.forget_topic(topic)
+        while self._is_behind() and self._dispatch_more():
+            pass
+        removed = [
+            topic
+            for topic in self.queues.unused(keep)
+            if self.commit_log.retire_topic(
+                topic,
+                # As with `delete_topics`; what came meanwhile keeps them until the next run.
+                lambda name: keep(name) or self._is_behind(),
+                partial(self.queues.destroy_topic, topic),
+            )
+        ]
         if removed:
             self.checkpoint_now()
         return removed
@@ -815,13 +1012,18 @@ class MessageStore:
     def clean_expired_consume_queues(self) -> int:
         """Deletes queues whose last message has left the log."""
         self._check_open()
-        removed = self.queues.clean_expired(self.commit_log.min_offset)
-        for topic in {topic for topic, _ in removed}:
-            self.commit_log.refresh_topic(topic)
+        removed = sum(
+            self.commit_log.retire_queue(
+                queue.topic,
+                queue.queue_id,
+                queue.max_offset,
+                partial(self.queues.destroy_queue, queue.topic, queue.queue_id),
+            )
+            for queue in self.queues.expired(self.commit_log.min_offset)
+        )
         if removed:
-            self.commit_log.set_queue_offsets(self._queue_offsets())
             self.checkpoint_now()
-        return len(removed)
+        return removed
 
     def retention_report(self, offsets: Iterable[GroupOffsets] = ()) -> RetentionReport:
         """What the next cleaning would take and which groups have not consumed it. Blocks.
@@ -877,19 +1079,47 @@ class MessageStore:
         return self.flush_service.flush_now()
 
     def checkpoint_now(self, *, clean: bool = False) -> None:
-        """Syncs log, queues and index, in that order, and then says so in two files. Blocks."""
+        """Syncs log, queues and index, in that order, and then says so in two files. Blocks.
+
+        Raises:
+            StoreFullError, OSError: the disk has no room, not even with its reserve given back.
+        """
+        self._with_reserve(lambda: self._checkpoint(clean=clean))
+
+    def _with_reserve(self, write: Callable[[], None]) -> None:
+        """Runs what writes; if the disk is full once more, with the blocks of the reserve."""
+        try:
+            write()
+        except (OSError, StoreFullError) as error:
+            if not is_full(error):
+                raise
+            with self.reput.paused():
+                if not self._reserve.give_back():
+                    raise
+                write()
+
+    def _checkpoint(self, *, clean: bool) -> None:
         with self._checkpoint_lock:
             position = self.reput.position()
             self.flush_service.flush_now()
             if self.flushed_offset < position.offset:
                 return
-            self.queues.flush()
-            if self.index is not None:
-                self.index.flush()
+            self.checksums.save(self.flushed_offset, all_of_it=clean)
             if self.compaction is not None:
                 self.compaction.follow()
                 self.compaction.flush()
-            self.checkpoint.values.logics_physical_offset = position.offset
+            try:
+                self.queues.flush()
+            except (OSError, StoreFullError) as error:
+                if is_full(error):
+                    written = self.queues.sync_written(position.offset)
+                    self._durable_offset = max(self._durable_offset, written)
+                raise
+            self._durable_offset = max(self._durable_offset, position.offset)
+            if self.index is not None:
+                self.index.flush()
+            if self.config.line is not Line.V4_9:  # it knows no such field, and tools go by that
+                self.checkpoint.values.logics_physical_offset = position.offset
             self.checkpoint.flush()
             self._save_state(position, clean=clean)
 
@@ -926,6 +1156,7 @@ class MessageStore:
             ),
         )
         self._state_offset = position.offset
+        self._durable_offset = max(self._durable_offset, position.offset)
 
     def _on_flushed(self, store_timestamp: int) -> None:
         self.checkpoint.values.physic_msg_timestamp = store_timestamp
@@ -947,6 +1178,7 @@ class MessageStore:
                 pause = min(pause, WRITE_BEHIND_INTERVAL_MAX_S)
                 if self.compaction is not None:
                     self.compaction.follow_stuck()
+                self._sum_up()
                 now = time.monotonic()
                 progress = self.reput.offset - self._state_offset
                 if progress >= CHECKPOINT_BYTES or (
@@ -958,10 +1190,18 @@ class MessageStore:
                     self.checkpoint_now()
             except (OSError, OberthError) as error:
                 if self.flags.set(RunningFlag.LOGIC_DISK_FULL):
-                    _log.error("queues could not be written: %s", error)
+                    _LOG.error("queues could not be written: %s", error)
             else:
                 if self.flags.bits & RunningFlag.LOGIC_DISK_FULL and not self.reput.is_failing:
                     self.flags.clear(RunningFlag.LOGIC_DISK_FULL)
+
+    def _sum_up(self) -> None:
+        try:
+            self.checksums.extend()
+        except OSError as error:  # the log cannot be read there: its readers will see that too
+            if not self._sums_failed:
+                _LOG.error("the log cannot be summed up: %s", error)
+            self._sums_failed = True
 
     def _run_clean(self) -> None:
         while not self._stopping.wait(self.config.clean_resource_interval_ms / 1000):
@@ -970,4 +1210,4 @@ class MessageStore:
                 if self.compaction is not None:
                     self.compaction.run_due()
             except (OSError, OberthError) as error:
-                _log.error("cleaning failed: %s", error)
+                _LOG.error("cleaning failed: %s", error)

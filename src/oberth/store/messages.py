@@ -8,13 +8,21 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from oberth.formats.message import encode_host
 from oberth.formats.message_id import offset_message_id
 from oberth.formats.properties import encode_properties
 
-LOCAL_HOST = encode_host("127.0.0.1", 10911)
+LOCAL_HOST: Final = encode_host("127.0.0.1", 10911)
+
+
+RECONSUME_TIMES_MAX: Final = (1 << 31) - 1
+
+
+def next_reconsume_times(times: int) -> int:
+    """One more, as far as a record can count; a producer may begin anywhere."""
+    return min(times + 1, RECONSUME_TIMES_MAX)
 
 
 class PutMessageStatus(enum.IntEnum):
@@ -54,7 +62,7 @@ class GetMessageStatus(enum.IntEnum):
 
 
 # The message lies in the log and has an offset, whatever else went wrong.
-STORED = frozenset(
+STORED: Final = frozenset(
     {
         PutMessageStatus.PUT_OK,
         PutMessageStatus.FLUSH_DISK_TIMEOUT,
@@ -191,12 +199,24 @@ class PutMessageResult:
         )
 
 
+JUDGED_BYTES_MAX: Final = 64 * 1024
+"""Bytes of long properties that one read judges, at some 60 ns each."""
+
+
 class MessageFilter(Protocol):
     """Decides which messages a get returns. RocketMQ: MessageFilter."""
 
     @property
     def judges_tags(self) -> bool:
         """Whether `matches_consume_queue` can be False where there is no ext unit."""
+
+    @property
+    def judged_max(self) -> int:
+        """How many records one read may have judged; the next read goes on behind them."""
+
+    @property
+    def judged_bytes(self) -> int:
+        """Bytes of long properties that were judged; a read ends behind JUDGED_BYTES_MAX more."""
 
     def matches_consume_queue(self, tags_code: int, ext_unit: object | None) -> bool:
         """Judges by the ConsumeQueue alone; True means look at the record too."""
@@ -210,6 +230,8 @@ class TagsFilter:
 
     __slots__ = ("codes",)
     judges_tags = True
+    judged_max = 2**31 - 1
+    judged_bytes = 0
 
     def __init__(self, codes: Collection[int]) -> None:
         self.codes = frozenset(codes)

@@ -1,26 +1,54 @@
-"""Which queue offset belongs to a time: RocketMQ's two rules.
+"""Which queue offset belongs to a time: RocketMQ's rules.
 
 `offset_at_boundary` is that of 5.1.1 and later (LOWER, UPPER), `nearest_offset` that of 4.x, which
 chooses the file by its modification time and then takes the nearest message. Both halve over one
 file's units; units of records that the CommitLog has lost are skipped. Neither clamps its result
 into the queue. RocketMQ: ConsumeQueue.getOffsetInQueueByTime, binarySearchInQueueByTime.
+
+`batch_offset_at_boundary` is the rule of batch queues, where the answer is a whole batch. RocketMQ:
+BatchConsumeQueue.getOffsetInQueueByTime, binarySearchRight, with searchBcqByCacheEnable.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from oberth.formats.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE
 
 if TYPE_CHECKING:
-    from oberth.store.consume_queue import ConsumeQueue, StoreTime
+    from oberth.formats.batch_consume_queue import BatchConsumeQueueUnit
+    from oberth.store.tail_stream import TailStream
+
+StoreTime: TypeAlias = Callable[[int, int], int]
+"""(CommitLog offset, record size) -> the record's store time in ms, -1 if it is not in the log."""
+
+
+class Units(Protocol):
+    """What is asked of a ConsumeQueue."""
+
+    @property
+    def stream(self) -> TailStream:
+        """The files."""
+
+    @property
+    def units_per_file(self) -> int:
+        """How many fit."""
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset."""
+
+    @property
+    def max_offset(self) -> int:
+        """The one behind the last."""
 
 
 class _File:
     """The units of one file, as queue offsets [first, last] of those that can be compared."""
 
     def __init__(
-        self, queue: ConsumeQueue, start: int, store_time: StoreTime, log_min_offset: int
+        self, queue: Units, start: int, store_time: StoreTime, log_min_offset: int
     ) -> None:
         self.queue = queue
         self.store_time = store_time
@@ -47,7 +75,7 @@ class _File:
         return unit is None or unit[0] < self.log_min_offset
 
 
-def _files(queue: ConsumeQueue, store_time: StoreTime, log_min_offset: int) -> list[_File]:
+def _files(queue: Units, store_time: StoreTime, log_min_offset: int) -> list[_File]:
     found = [
         _File(queue, start, store_time, log_min_offset) for start in queue.stream.segment_starts()
     ]
@@ -55,7 +83,7 @@ def _files(queue: ConsumeQueue, store_time: StoreTime, log_min_offset: int) -> l
 
 
 def offset_at_boundary(
-    queue: ConsumeQueue,
+    queue: Units,
     timestamp_ms: int,
     store_time: StoreTime,
     log_min_offset: int,
@@ -122,7 +150,7 @@ def _search_boundary(file: _File, timestamp_ms: int, *, upper: bool) -> int:
 
 
 def nearest_offset(
-    queue: ConsumeQueue, timestamp_ms: int, store_time: StoreTime, log_min_offset: int
+    queue: Units, timestamp_ms: int, store_time: StoreTime, log_min_offset: int
 ) -> int:
     """4.x: the message nearest to the time in the first file changed at or after it."""
     files = _files(queue, store_time, log_min_offset)
@@ -173,3 +201,52 @@ def _search_nearest(file: _File, timestamp_ms: int) -> int:
         # Nothing at all: RocketMQ computes (file start - 1) / 20, truncated towards zero.
         return max(file.start - 1, 0)
     return found
+
+
+def batch_offset_at_boundary(
+    files: Sequence[range],
+    unit_at: Callable[[int], BatchConsumeQueueUnit | None],
+    timestamp_ms: int,
+    *,
+    upper: bool,
+) -> int:
+    """The first queue offset of a batch, before it is clamped; -1 where nothing is found.
+
+    The file is the last whose first batch is not behind the time, else the first. Beyond its last
+    batch that one is the answer, though for LOWER the next file's first would be. Within the file
+    LOWER is the first batch at or behind the time; UPPER is a search that finds nothing, or the
+    later one, between the times of two batches.
+
+    Args:
+        files: the places of each file's units, in order.
+        unit_at: the unit at a place; None if there is none.
+        timestamp_ms: the time looked for.
+        upper: the boundary.
+    """
+
+    def time(place: int) -> int:
+        unit = unit_at(place)
+        return -1 if unit is None else unit.store_timestamp
+
+    files = [file for file in files if file]
+    if not files:
+        return -1
+    chosen = next((file for file in reversed(files) if time(file[0]) <= timestamp_ms), files[0])
+    low, high = chosen[0], chosen[-1]
+    found = high if timestamp_ms >= time(high) else -1
+    while found < 0 and low <= high:
+        middle = (low + high) // 2
+        stored = time(middle)
+        if middle in (low, high):
+            if stored >= timestamp_ms:
+                found = middle
+            elif middle == high:
+                break
+            else:
+                low = middle + 1
+        elif upper:
+            low, high = (middle, high) if stored <= timestamp_ms else (low, middle - 1)
+        else:
+            low, high = (middle + 1, high) if stored < timestamp_ms else (low, middle)
+    unit = unit_at(found) if found >= 0 else None
+    return -1 if unit is None else unit.message_base_offset

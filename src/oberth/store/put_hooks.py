@@ -20,12 +20,6 @@ from oberth.formats.sys_flag import (
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 
 
-def needs_conversion(message: MessageExtBrokerInner) -> bool:
-    """Whether ``convert_delay`` could do anything; cheap, for every message."""
-    raw = message.properties_raw
-    return message.convert and (b"DELAY" in raw or b"TIMER_D" in raw)
-
-
 def convert_delay(
     message: MessageExtBrokerInner,
     config: MessageStoreConfig,

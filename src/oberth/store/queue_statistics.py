@@ -7,18 +7,18 @@ copy of the unit that follows) counts as missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from oberth.formats.batch_consume_queue import UNIT as BATCH_UNIT
 from oberth.formats.batch_consume_queue import UNIT_SIZE as BATCH_UNIT_SIZE
 from oberth.formats.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.consume_queue import ConsumeQueue
+from oberth.store.offset_by_time import StoreTime
 
-_UNITS_AT_ONCE = 16384
-
-StoreTime = Callable[[int, int], int]
+_UNITS_AT_ONCE: Final = 16384
 
 
 @dataclass(frozen=True, slots=True)

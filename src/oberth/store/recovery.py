@@ -20,24 +20,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats.message import (
     BLANK_SIZE_MIN,
+    MAGIC_POSITION,
     Blank,
     DispatchRequest,
-    read_dispatch_request,
 )
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue import QueueExtent
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.index_service import IndexService
-from oberth.store.log_scan import NOT_WHOLE, Damage, LogEnd, find_log_end
+from oberth.store.log_scan import NOT_WHOLE, Damage, LogEnd, find_log_end, read_request
 from oberth.store.recovery_state import RecoveryState
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 # How far the clock may have been set back and store times still go on from the log's last one.
-CLOCK_AHEAD_MAX_MS = 24 * 3_600_000
+CLOCK_AHEAD_MAX_MS: Final = 24 * 3_600_000
 
 
 class RecoveryReport(NamedTuple):
@@ -103,7 +103,7 @@ def recover(
             for queue_id, extent in table.items()
         }
     redispatch_from = state.safe_offset if abnormal and trusted and state is not None else None
-    queue_end = queues.recover(extents, redispatch_from=redispatch_from)
+    queue_end = queues.recover(extents)
     scan_from, not_before = _scan_start(log, state if trusted else None, queue_end, abnormal)
     end = find_log_end(
         log.queue,
@@ -112,7 +112,12 @@ def recover(
         not_before_ms=not_before,
         # What we wrote since that state ends in no zero; of RocketMQ's records nobody knows.
         check_ends=abnormal and trusted,
+        size_at=queues.record_size_at,
     )
+    if redispatch_from is not None:
+        # No hole of a power cut may stay between units.
+        queues.truncate(redispatch_from)
+        queue_end = queues.max_physic_offset
     before = log.queue.max_offset
     if queue_end >= end.end_offset:
         queues.truncate(end.end_offset)
@@ -128,7 +133,7 @@ def recover(
         dispatch_from, reason = index_from, "the index reaches only up to there"
     dispatch_from = max(dispatch_from, log_min)
     for damage in end.damages:
-        _log.error(
+        _LOG.error(
             "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
         )
         if damage.reason == NOT_WHOLE:
@@ -151,11 +156,11 @@ def recover(
 
 
 def _strike_out(log: CommitLog, offset: int) -> None:
-    """Zeroes the head of what looks like a record, so that nobody takes it for one."""
+    """Zeroes the magic of what looks like a record: nobody takes it for one, its size stays."""
     segment = log.queue.find(offset)
     assert segment is not None
-    position = offset - segment.start_offset
-    segment.erase(position, position + BLANK_SIZE_MIN)
+    position = offset - segment.start_offset + MAGIC_POSITION
+    segment.erase(position, position + BLANK_SIZE_MIN - MAGIC_POSITION)
 
 
 def _fits(log: CommitLog, state: RecoveryState) -> bool:
@@ -174,19 +179,14 @@ def _fits(log: CommitLog, state: RecoveryState) -> bool:
     segment = log.queue.find(end)
     if segment is None or segment.end_offset != state.safe_offset:
         return False
-    found = read_dispatch_request(
-        segment.buffer, end - segment.start_offset, segment.file_size, segment.start_offset
-    )
-    return isinstance(found, Blank)
+    return isinstance(read_request(segment, end - segment.start_offset), Blank)
 
 
 def _record_at(log: CommitLog, offset: int) -> DispatchRequest | None:
     segment = log.queue.find(offset)
     if segment is None:
         return None
-    request = read_dispatch_request(
-        segment.buffer, offset - segment.start_offset, segment.file_size, segment.start_offset
-    )
+    request = read_request(segment, offset - segment.start_offset)
     return request if isinstance(request, DispatchRequest) else None
 
 

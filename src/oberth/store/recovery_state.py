@@ -9,12 +9,14 @@ found, recovery reads more and comes to the same result.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from oberth.store.files import FileSystem
 
-FILE_NAME = "oberth.state"
-VERSION = 1
+FILE_NAME: Final = "oberth.state"
+VERSION: Final = 1
 
 
 class RecoveryState(msgspec.Struct):

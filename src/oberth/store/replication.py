@@ -22,19 +22,19 @@ import heapq
 import itertools
 import struct
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.errors import RemoteProtocolError
 from oberth.store.commit_log import CommitLog
 from oberth.store.messages import PutMessageStatus
 
-FRAME_SIZE_MAX = 4 << 20
+FRAME_SIZE_MAX: Final = 4 << 20
 """Bytes of one piece that a slave takes: RocketMQ's read buffer."""
 
-REPORT = struct.Struct(
+REPORT: Final = struct.Struct(
     ">q"  # max_offset
 )
-FRAME = struct.Struct(
+FRAME: Final = struct.Struct(
     ">"
     "q"  # commit_log_offset
     "i"  # size
@@ -116,24 +116,42 @@ class LogSender:
 
     RocketMQ sends an empty slave the newest segment only; here it gets everything, unless
     ``syncFromLastFile`` asks for that.
+
+    What is always true: reports never go back and never beyond what was sent here. RocketMQ 5.5
+    believes any report, 4.9 refuses one beyond the log's end.
     """
 
-    __slots__ = ("_batch_size", "_from_last_file", "_log", "next_offset")
+    __slots__ = ("_batch_size", "_from_last_file", "_log", "_reported", "next_offset")
 
     def __init__(self, log: CommitLog, batch_size: int, *, from_last_file: bool) -> None:
         self._log = log
         self._batch_size = min(batch_size, FRAME_SIZE_MAX)
         self._from_last_file = from_last_file
+        self._reported = 0
         self.next_offset = -1
 
-    def begin(self, reported: int) -> None:
-        """Sets where to start; later reports change nothing.
+    def on_report(self, reported: int) -> None:
+        """Takes a report; the first says where to start.
 
         Raises:
-            RemoteProtocolError: the slave is ahead of this log, or behind its beginning.
+            RemoteProtocolError: the slave is ahead of this log, behind its beginning or its own
+                last report, or says that it has what was not sent.
         """
-        if self.next_offset >= 0:
-            return
+        if self.next_offset < 0:
+            self._begin(reported)
+        elif reported < self._reported:
+            raise RemoteProtocolError(
+                f"replica: it reports {reported}, before that {self._reported}; "
+                "a slave's log does not become shorter"
+            )
+        elif reported > self.next_offset:
+            raise RemoteProtocolError(
+                f"replica: it reports {reported}, sent to it were bytes up to {self.next_offset}; "
+                "it cannot have more"
+            )
+        self._reported = reported
+
+    def _begin(self, reported: int) -> None:
         log = self._log
         if reported == 0:
             size = log.queue.file_size

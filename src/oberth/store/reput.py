@@ -12,27 +12,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 from oberth.errors import StoreFullError
 from oberth.formats.message import Blank, DispatchRequest, read_dispatch_request
 from oberth.store.commit_log import CommitLog
 from oberth.store.dispatch import CommitLogDispatcher
-from oberth.store.log_scan import find_record
+from oberth.store.log_scan import find_behind
+from oberth.store.mapped_file import MappedFile
 from oberth.store.running_flags import RunningFlag, RunningFlags
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 # From this backlog on the bulk path is used: a step costs some 130 us for any number of records,
 # where one by one each takes about 10 us.
-BULK_BYTES = 8 * 1024
+BULK_BYTES: Final = 8 * 1024
 # What one round takes before it lets go of the lock.
-_ROUND_BYTES = 4 << 20
-_IDLE_S = 0.1
+_ROUND_BYTES: Final = 4 << 20
+_IDLE_S: Final = 0.1
 # How long a round waits for company after the first record (RocketMQ: 1 ms). A record by
 # itself takes the GIL from those who put: with SYNC_FLUSH and one caller 0.08 ms of 0.26 a message.
-_GATHER_S = 0.005
-_FAILURE_PAUSE_S = 0.5
+_GATHER_S: Final = 0.005
+_FAILURE_PAUSE_S: Final = 0.5
 
 
 class ReputPosition(NamedTuple):
@@ -71,8 +73,12 @@ class ReputService:
         # Where the record that was dispatched last starts, and when it was stored.
         self.last_record = -1
         self.last_store_timestamp = 0
+        # Where recovery found no record, and where the next one is.
+        self.damages: Mapping[int, int] = {}
+        # Where the log ended when it was opened: nothing is to come of what lies before.
+        self.found_end = 0
         self.bulk_bytes = BULK_BYTES
-        self._lock = threading.Lock()  # guards a round
+        self._lock = threading.RLock()  # guards a round
         self._wake = threading.Event()
         self._idle = False
         self._stopped = True
@@ -116,6 +122,12 @@ class ReputService:
                 sum(len(table) for table in queues.table.values()),
             )
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No round runs meanwhile: for one who wants the last blocks of a full disk for itself."""
+        with self._lock:
+            yield
+
     @property
     def is_failing(self) -> bool:
         """Whether the last round could not write what it had to."""
@@ -134,13 +146,14 @@ class ReputService:
     def _run(self) -> None:
         failed_at = -1
         while not self._stopped:
+            end = self._end_offset()
             try:
                 dispatched = self.dispatch_nowait()
             except Exception:  # noqa: BLE001 - logged whole, and tried again
                 # Whatever a further dispatcher throws must not end the service: the record is
                 # tried again, as nothing behind it may overtake it.
                 if failed_at != self.offset:
-                    _log.exception("dispatch at %d failed, trying again", self.offset)
+                    _LOG.exception("dispatch at %d failed, trying again", self.offset)
                 failed_at = self.offset
                 self._failed = True
                 dispatched = 0
@@ -149,7 +162,7 @@ class ReputService:
                 self._wake.clear()
             elif not dispatched:
                 self._idle = True
-                if self.behind_bytes == 0 and not self._stopped:
+                if self._end_offset() == end and not self._stopped:
                     self._wake.wait(_IDLE_S)
                 self._idle = False
                 self._wake.clear()
@@ -168,7 +181,7 @@ class ReputService:
                 self._round(notify)
             except StoreFullError as error:
                 if self._flags.set(RunningFlag.LOGIC_DISK_FULL):
-                    _log.error("dispatch at %d stopped, the disk is full: %s", self.offset, error)
+                    _LOG.error("dispatch at %d stopped, the disk is full: %s", self.offset, error)
                 self._failed = True
             else:
                 if self._failed:
@@ -211,10 +224,10 @@ class ReputService:
                     position = limit
                     self.offset = segment.end_offset
                 else:
-                    following = find_record(segment, position + 1, check_crc=True)
-                    if following is None or following >= limit:
-                        following = limit
-                    _log.error(
+                    following = self._behind(segment, position, limit)
+                    if following is None:
+                        return  # a master sends records in pieces: the rest is to come
+                    _LOG.error(
                         "%s: bytes %d to %d hold no record (%s), dispatch goes on behind them",
                         segment.path,
                         position,
@@ -223,6 +236,17 @@ class ReputService:
                     )
                     position = following
                     self.offset = base + position
+
+    def _behind(self, segment: MappedFile, bad: int, limit: int) -> int | None:
+        """Where dispatch goes on behind a position that holds no record; None: not yet known."""
+        known = self.damages.get(segment.start_offset + bad)
+        if known is not None:
+            return known - segment.start_offset
+        following = find_behind(segment, bad, check_crc=True, limit=limit)
+        at_end = limit == segment.file_size or segment.start_offset + limit <= self.found_end
+        if following is None and at_end:
+            return limit
+        return following
 
     def _bulk(
         self, buffer: memoryview, base: int, position: int, limit: int, stop: int, notify: bool

@@ -28,11 +28,12 @@ import msgspec
 from oberth.errors import IllegalNameError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import is_lmq, is_system_topic
+from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue_store import ConsumeQueueStore, Queue, QueueKey
 from oberth.store.files import FileSystem
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
 FILE_NAME: Final = "oberth.retention"
 VERSION: Final = 1
@@ -87,10 +88,10 @@ def load_floors(files: FileSystem, root: str) -> dict[QueueKey, int]:
     try:
         state = msgspec.json.decode(data, type=RetentionState)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        _log.error("%s/%s: %s; what was purged is readable again", root, FILE_NAME, error)
+        _LOG.error("%s/%s: %s; what was purged is readable again", root, FILE_NAME, error)
         return {}
     if state.version != VERSION:
-        _log.error("%s/%s: version %d is not known", root, FILE_NAME, state.version)
+        _LOG.error("%s/%s: version %d is not known", root, FILE_NAME, state.version)
         return {}
     return {
         (topic, queue_id): floor
@@ -217,7 +218,7 @@ class Retention:
                 result.append(Purged(queue_id, low, low if queue is None else queue.min_offset))
         for each in result:
             if each.min_offset_after > each.min_offset:
-                _log.warning(
+                _LOG.warning(
                     "%s queue %d: purged from %d to %d",
                     topic, each.queue_id, each.min_offset, each.min_offset_after,
                 )  # fmt: skip
@@ -257,9 +258,11 @@ class Retention:
         stored = self._commit_log.store_timestamp(last.commit_log_offset, last.record_size)
         if 0 <= stored < timestamp_ms:
             return high  # as it was before: what came meanwhile has not been looked at
-        found = queue.offset_by_time(
-            timestamp_ms, self._commit_log.store_timestamp, self._floor(queue.topic, queue.queue_id)
-        )
+        floor = self._floor(queue.topic, queue.queue_id)
+        if isinstance(queue, BatchConsumeQueue):
+            found = queue.first_stored_from(timestamp_ms, floor)
+        else:
+            found = queue.offset_by_time(timestamp_ms, self._commit_log.store_timestamp, floor)
         return min(max(found, low), high)
 
     def _expired_floors(self) -> Iterator[tuple[QueueKey, int]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import threading
+from typing import Final
 
 
 class RunningFlag(enum.IntFlag):
@@ -28,8 +29,7 @@ class RunningFlag(enum.IntFlag):
     LOGIC_DISK_FULL = 64
 
 
-_UNWRITEABLE = 2 | 4 | 8 | 16 | 32 | 64
-_QUEUE_UNWRITEABLE = 2 | 4 | 8 | 64
+_UNWRITEABLE: Final = 2 | 4 | 8 | 16 | 32 | 64
 
 
 class RunningFlags:
@@ -50,11 +50,6 @@ class RunningFlags:
     def is_writeable(self) -> bool:
         """Whether puts are taken."""
         return not self.bits & _UNWRITEABLE
-
-    @property
-    def is_queue_writeable(self) -> bool:
-        """Whether dispatch may write; a full disk does not stop it."""
-        return not self.bits & _QUEUE_UNWRITEABLE
 
     def set(self, flag: RunningFlag) -> bool:
         """Sets a bit; True if it was clear."""

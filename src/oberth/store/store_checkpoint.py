@@ -1,6 +1,6 @@
 """The file ``checkpoint``: up to which store times log, queues and index are on the disk.
 
-Whoever flushes one of the three sets its value here afterwards; `flush` then makes the file
+The flush of each of the three sets its value here afterwards; `flush` then makes the file
 durable. So what the file says was true before it was said: log, then queue, then checkpoint. Both
 Java lines read it; 4.9 knows the first three values. RocketMQ: StoreCheckpoint.
 """

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import suppress
+from typing import Final
 
 from oberth.errors import StoreLockedError
 from oberth.formats.paths import LOCK
 
-_CONTENT = b"lock"
+_CONTENT: Final = b"lock"
 _held: set[str] = set()
 _held_lock = threading.Lock()  # guards _held
 
@@ -44,9 +46,10 @@ class StoreLock:
                     f"{self.path}: another process has the store open ({error.strerror}); "
                     "stop it, or open the store for reading"
                 ) from error
-            os.lseek(fd, 0, os.SEEK_SET)
-            os.write(fd, _CONTENT)
-            os.fsync(fd)
+            # The word is for people; a full disk may have no block for it.
+            with suppress(OSError):
+                os.lseek(fd, 0, os.SEEK_SET)
+                os.write(fd, _CONTENT)
             self._fd = fd
             _held.add(self._key)
 

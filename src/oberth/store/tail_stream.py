@@ -21,36 +21,37 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.paths import segment_name, segment_start
 from oberth.store.files import FileSystem, RandomFile
 
 # Files that a pool keeps open; a process may usually have 1024.
-OPEN_FILES_MAX = 512
+OPEN_FILES_MAX: Final = 512
 # An append beyond so many bytes in memory writes them out first.
-TAIL_SIZE_MAX = 64 << 10
+TAIL_SIZE_MAX: Final = 64 << 10
 # What a stream keeps in memory of what is written, for consumers that are close behind.
-WINDOW_SIZE = 8 << 10
+WINDOW_SIZE: Final = 8 << 10
 # So many streams keep a window: 16 MiB in all.
-WINDOWS_MAX = 2048
-# Whoever appends writes out a few streams when more than so many have unwritten bytes, and all of
+WINDOWS_MAX: Final = 2048
+# An append writes out a few streams when more than so many have unwritten bytes, and all of
 # them when they have more than so many bytes together. With ten thousand queues a lower number of
 # streams would mean a write to a file for every message.
-DIRTY_STREAMS_MAX = 65_536
-DIRTY_BYTES_MAX = 64 << 20
+DIRTY_STREAMS_MAX: Final = 65_536
+DIRTY_BYTES_MAX: Final = 64 << 20
 # How many a few are: making their files takes some milliseconds, making all would take seconds.
-_STEP_STREAMS = 16
+_STEP_STREAMS: Final = 16
 # Who writes behind rests so long after each file that it made, while there is room for more
-# streams: making one takes the processor, and the GIL several times, from whoever sends meanwhile.
-NEW_FILE_REST_S = 0.0005
-_ROOM_STREAMS = DIRTY_STREAMS_MAX * 3 // 4
-_ROOM_BYTES = DIRTY_BYTES_MAX // 2
+# streams: making one takes the processor, and the GIL several times, from senders meanwhile.
+NEW_FILE_REST_S: Final = 0.0005
+_ROOM_STREAMS: Final = DIRTY_STREAMS_MAX * 3 // 4
+_ROOM_BYTES: Final = DIRTY_BYTES_MAX // 2
 # More files than this are synced with their whole file system: one commit of its journal instead of
 # one for each file (40 000 files: 94 s).
-SYNC_FILES_MAX = 64
-_FILL_SIZE = 1 << 20
-_ERASE_SIZE = 64 << 10
+SYNC_FILES_MAX: Final = 64
+_FILL_SIZE: Final = 1 << 20
+_ERASE_SIZE: Final = 64 << 10
 
 assert WINDOW_SIZE < TAIL_SIZE_MAX
 
@@ -58,7 +59,7 @@ assert WINDOW_SIZE < TAIL_SIZE_MAX
 class _OpenFile:
     """An open file that closes when the pool and the last reader have let go of it.
 
-    Whoever is in one of its methods holds it; the file itself must not be handed out, because its
+    A thread in one of its methods holds it; the file itself must not be handed out, because its
     number would be given to another file as soon as it is closed.
     """
 
@@ -187,7 +188,7 @@ class FilePool:
         """Writes out every dirty stream; returns the bytes written. Costs nothing for the others.
 
         When it returns, all bytes are in the files that had been appended when it was called,
-        whoever wrote them, and whatever others append meanwhile.
+        by any thread, even while others append.
 
         Args:
             rest: waits so many seconds; called after each file that had to be made, unless memory
@@ -249,9 +250,7 @@ class FilePool:
                 except BaseException:
                     paths.add(path)
                     raise
-            # A new queue's directory may be a new name itself, and its topic's.
-            parents = {os.path.dirname(directory) for directory in directories}
-            for directory in (*directories, *parents, *{os.path.dirname(p) for p in parents}):
+            for directory in directories:
                 if self.files.is_dir(directory):
                     self.files.sync_directory(directory)
             directories = set()
@@ -280,7 +279,7 @@ class FilePool:
 class TailStream:
     """One stream. Appends and changes come from one thread at a time; reads from any.
 
-    `lock` guards the positions and the tail; whoever calls a method named ``…_locked`` holds it.
+    `lock` guards the positions and the tail; callers of a method named ``…_locked`` hold it.
     """
 
     __slots__ = (
@@ -507,10 +506,15 @@ class TailStream:
             position += count
 
     def _create(self, path: str) -> _OpenFile:
-        self.pool.files.make_dirs(self.directory, durable=False)
+        files = self.pool.files
+        with_new_names = [self.directory]
+        while not files.is_dir(with_new_names[-1]):
+            with_new_names.append(os.path.dirname(with_new_names[-1]))
+        files.make_dirs(self.directory, durable=False)
         opened = self.pool.get(path, create=True)
         opened.truncate(self.file_size)
-        self.pool.mark_created(self.directory)
+        for directory in with_new_names:
+            self.pool.mark_created(directory)
         return opened
 
     def overwrite(self, position: int, data: bytes) -> None:

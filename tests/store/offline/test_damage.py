@@ -12,6 +12,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from oberth.formats.message import FIXED, HOST_BITS, MessageExt, decode_record
-from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
+from oberth.formats.sys_flag import (
+    INNER_BATCH,
+    NEED_UNWRAP,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NOT,
+)
 from oberth.store.offline.filler import is_filler
 from oberth.store.offline.findings import FindingKind
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.salvage import salvage
+from oberth.store.offline.salvage import numbered_batch, salvage
 from oberth.store.offline.verify import verify
 
 Pristine = Callable[[str], Any]
@@ -267,6 +274,170 @@ def messages_of(root: Path, options: dict[str, str]) -> dict[int, bytes]:
         return {each.commit_log_offset: each.encode() for each in reader.messages()}
 
 
+def inner_batch_without_properties(store: Any, offset: int) -> None:
+    """Zeros take the place of a record's properties."""
+    with StoreReader(store.root) as reader:
+        message = reader.record_at(offset)
+    [path] = files_below(store.root, "commitlog")
+    with path.open("r+b") as file:
+        file.seek(offset + message.record_size - len(message.properties_raw))
+        file.write(bytes(len(message.properties_raw)))
+
+
+BATCH = 6143  # a batch of six messages in a golden store
+
+
+def test_a_batch_whose_properties_are_lost_keeps_its_messages(
+    golden_store: Pristine, tmp_path: Path
+) -> None:
+    """Its body is whole, and says how many messages it has."""
+    store = golden_store("innerbatch-5.5.0")
+    inner_batch_without_properties(store, BATCH)
+    with StoreReader(store.root) as reader:
+        damaged = reader.record_at(BATCH)
+        report = salvage(reader, str(tmp_path / "saved"))
+    assert [each.commit_log_offset for each in report.mended] == [BATCH]
+    assert report.lost == []
+    with StoreReader(tmp_path / "saved") as reader:
+        assert verify(reader).findings == []
+        saved = reader.record_at(BATCH)
+        assert saved.properties == {"INNER_BASE": "4", "INNER_NUM": "6"}
+        assert (saved.body, saved.record_size) == (damaged.body, damaged.record_size)
+        for queue_offset in range(4, 10):
+            found = reader.batch_at("InnerBatch", 1, queue_offset)
+            assert found is not None
+            assert found.commit_log_offset == BATCH
+
+
+def test_whole_properties_of_a_batch_that_lost_its_number_stay(golden_store: Pristine) -> None:
+    store = golden_store("innerbatch-5.5.0")
+    with StoreReader(store.root) as reader:
+        message = reader.record_at(BATCH)
+    raw = message.properties_raw
+    damaged = replace(message, properties_raw=raw.replace(b"INNER_NUM", b"INNER_NUN"))
+    mended = numbered_batch(damaged)
+    assert mended is not None
+    assert mended.record_size == len(mended.encode()) == message.record_size
+    kept = {"INNER_BASE", "INNER_NUM", "MSG_REGION", "UNIQ_KEY", "CLUSTER", "WAIT", "TRACE_ON"}
+    assert {name: mended.properties[name] for name in kept} == message.properties
+
+
+def test_a_record_that_only_claims_to_be_a_batch_is_lost(
+    golden_store: Pristine, tmp_path: Path
+) -> None:
+    """Nobody could number its messages, and nobody sent what its body would be read as."""
+    store = golden_store("innerbatch-5.5.0")
+    plain = 33_653
+    with StoreReader(store.root) as reader:
+        message = reader.record_at(plain)
+        before = messages(store.root)
+    claiming = replace(message, sys_flag=message.sys_flag | INNER_BATCH | NEED_UNWRAP)
+    [path] = files_below(store.root, "commitlog")
+    with path.open("r+b") as file:
+        file.seek(plain)
+        file.write(claiming.encode())
+    with StoreReader(store.root) as reader:
+        report = salvage(reader, str(tmp_path / "saved"))
+    [lost] = report.lost
+    assert (lost.start, lost.end) == (plain, plain + message.record_size)
+    assert "how many messages" in lost.reason
+    assert [(each.topic, each.queue_offset) for each in lost.records] == [("InnerBatch", 36)]
+    del before[plain]
+    assert messages(tmp_path / "saved") == before
+    assert report.records == len(before)
+    with StoreReader(tmp_path / "saved") as reader:
+        assert verify(reader).clean
+
+
+def test_batch_queues_without_a_topic_in_the_configuration(
+    golden_store: Pristine, tmp_path: Path
+) -> None:
+    """Their files say what they are."""
+    store = golden_store("innerbatch-5.5.0")
+    for name in ("topics.json", "topics.json.bak"):
+        (store.root / "config" / name).unlink(missing_ok=True)
+    with StoreReader(store.root) as reader:
+        queues = set(reader.layout.batch_queues)
+        salvage(reader, str(tmp_path / "saved"))
+    with StoreReader(tmp_path / "saved") as reader:
+        assert set(reader.layout.batch_queues) == queues
+        assert verify(reader).clean
+
+
+def test_a_topic_that_cannot_be_and_no_queue_that_knows_better(
+    golden_store: Pristine, tmp_path: Path
+) -> None:
+    store = golden_store("transientpool-5.5.0")
+    with StoreReader(store.root) as reader:
+        [hit] = [
+            each for each in reader.messages() if (each.topic, each.queue_id) == ("pool-A", 2)
+        ][2:3]
+    path = files_below(store.root, "commitlog")[0]
+    with path.open("r+b") as file:
+        file.seek(hit.commit_log_offset)
+        file.write(replace(hit, topic="pool/A").encode())
+    shutil.rmtree(store.root / "consumequeue")
+    with StoreReader(store.root) as reader:
+        report = salvage(reader, str(tmp_path / "saved"))
+    [lost] = report.lost
+    assert lost.start == hit.commit_log_offset
+    assert lost.reason.startswith("no queue can be named")
+    with StoreReader(tmp_path / "saved") as reader:
+        assert verify(reader).clean
+
+
+def test_a_record_that_fails_its_own_crc_is_mended_or_lost(
+    golden_store: Pristine, tmp_path: Path
+) -> None:
+    """The body is right; a bit of the properties is not, and of another record's number."""
+    store = golden_store("propcrc-force-5.5.0")
+    before = messages(store.root)
+    with StoreReader(store.root) as reader:
+        in_queues = [each for each in reader.messages() if each.queue_offset > 3]
+        properties, number = in_queues[10], in_queues[20]
+    for message, position in (
+        (properties, properties.record_size - len(properties.properties_raw) + 4),
+        (number, 27),  # the lowest byte of the queue offset
+    ):
+        at = message.commit_log_offset + position
+        [path] = [
+            each for each in files_below(store.root, "commitlog")
+            if 0 <= at - int(each.name) < each.stat().st_size
+        ]  # fmt: skip
+        data = bytearray(path.read_bytes())
+        data[at - int(path.name)] ^= 1
+        path.write_bytes(data)
+    with StoreReader(store.root) as reader:
+        report = salvage(reader, str(tmp_path / "saved"))
+    [lost] = report.lost
+    assert (lost.start, lost.reason) == (
+        properties.commit_log_offset, "it fails its whole-record CRC",
+    )  # fmt: skip
+    assert [each.commit_log_offset for each in report.mended] == [number.commit_log_offset]
+    del before[properties.commit_log_offset]
+    assert messages(tmp_path / "saved") == before
+    with StoreReader(tmp_path / "saved") as reader:
+        assert verify(reader).clean
+
+
+def test_a_gap_that_a_salvage_has_met_is_a_note(golden_store: Pristine, tmp_path: Path) -> None:
+    """A record that no longer names its light queue leaves a number there, and nothing else."""
+    store = golden_store("lmq-broker-4.9.7")
+    [path] = files_below(store.root, "commitlog")
+    data = path.read_bytes()
+    hit = data.index(b"INNER_MULTI_DISPATCH\x01%LMQ%", 15_442)
+    with path.open("r+b") as file:
+        file.seek(hit)
+        file.write(b"J")
+    with StoreReader(store.root) as reader:
+        assert FindingKind.RECORD_QUEUE_OFFSET in {each.kind for each in verify(reader).damage}
+        salvage(reader, str(tmp_path / "saved"))
+    with StoreReader(tmp_path / "saved") as reader:
+        report = verify(reader)
+    assert report.clean
+    assert {each.kind for each in report.findings} == {FindingKind.RECORD_QUEUE_OFFSET}
+
+
 def test_a_missing_segment_is_damage_and_survives(golden_store: Pristine, tmp_path: Path) -> None:
     store = golden_store(STORE)
     logs = files_below(store.root, "commitlog")
@@ -293,8 +464,9 @@ def test_a_missing_segment_is_damage_and_survives(golden_store: Pristine, tmp_pa
 @pytest.mark.interop
 @pytest.mark.parametrize("name", ["basic-5.5.0", "crash-4.9.7"])
 def test_rocketmq_opens_a_salvaged_store(name: str, golden_store: Pristine, tmp_path: Path) -> None:
+    from tests.rigs.apache_store import read_store
+
     from oberth.errors import PeerUnavailableError
-    from oberth.testing.apache_store import read_store
 
     store = golden_store(name)
     chance = random.Random(5)

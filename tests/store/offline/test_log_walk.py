@@ -182,11 +182,11 @@ def test_what_ended_the_log_is_read_again_when_something_follows(
     search = log_walk.next_valid
     searches = []
 
-    def finish_second(*args: Any) -> tuple[int, int] | None:
+    def finish_second(*args: Any, **options: Any) -> tuple[int, int] | None:
         searches.append(args)
         if len(searches) == 2:
             put_right(segment, whole)
-        return search(*args)
+        return search(*args, **options)
 
     monkeypatch.setattr(log_columns, "next_valid", finish_second)
     assert scanned(root) == (COUNT, log[3])

@@ -34,8 +34,6 @@ def hashes(root: Path) -> dict[str, str]:
 def test_with_and_without_compiled_kernels(
     name: str, golden_pristine: Pristine, tmp_path: Path
 ) -> None:
-    if not runtime.prepare():
-        pytest.skip("numba is not installed")
     root = golden_pristine(name).root
     with StoreReader(root) as reader:
         compiled = rebuild(reader, str(tmp_path / "compiled"))

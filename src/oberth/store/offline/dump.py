@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from oberth.errors import NotFoundError
 from oberth.formats.message import MessageExt
 from oberth.store.offline.filler import is_filler
 from oberth.store.offline.layout import QueueKey
@@ -72,6 +71,10 @@ def _by_log(
 ) -> Iterator[tuple[MessageExt, bool]]:
     by_queue_offset = topic is not None and queue_id is not None
     log_start = None if by_queue_offset else start
+    if log_start is not None and log_start > reader.min_offset:
+        log_start = reader.first_record(log_start)
+        if log_start is None:
+            return
     for item in reader.walk(log_start):
         if isinstance(item, Damage):
             report(f"CommitLog {item.start} to {item.end}: no record ({item.reason})")
@@ -87,18 +90,6 @@ def _by_log(
         if not fillers and is_filler(message):
             continue
         yield message, crc_ok
-
-
-def message_by_offset(reader: StoreReader, offset: int) -> dict[str, Any]:
-    """One message by its CommitLog offset.
-
-    Raises:
-        NotFoundError: no record starts there.
-    """
-    message = reader.record_at(offset)
-    if message.commit_log_offset != offset:
-        raise NotFoundError(f"CommitLog offset {offset}: the record names another place")
-    return to_json(reader, message)
 
 
 def to_json(reader: StoreReader, message: MessageExt) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Its topic is OBERTH_SALVAGE, or the front of it where there is no room for all; 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from oberth.formats.message import (
     FIXED_SIZE_V1,
@@ -19,15 +20,15 @@ from oberth.formats.message import (
 )
 from oberth.formats.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
-FILLER_TOPIC = "OBERTH_SALVAGE"
-FILLER_SIZE_MIN = FIXED_SIZE_V1 + 1
-FILLER_SIZE_MAX = 1 << 20
+FILLER_TOPIC: Final = "OBERTH_SALVAGE"
+FILLER_SIZE_MIN: Final = FIXED_SIZE_V1 + 1
+FILLER_SIZE_MAX: Final = 1 << 20
 # One property, because RocketMQ's decoder gives a null map where there is none.
-_PROPERTIES = b"SALVAGE\x01lost\x02"
+_PROPERTIES: Final = b"SALVAGE\x01lost\x02"
 # With all of the topic, without a body.
-MARKER_SIZE = FIXED_SIZE_V1 + len(FILLER_TOPIC) + len(_PROPERTIES)
+MARKER_SIZE: Final = FIXED_SIZE_V1 + len(FILLER_TOPIC) + len(_PROPERTIES)
 # RocketMQ checks a host only when it shows it.
-_NO_HOST = bytes(HOST_V4_SIZE)
+_NO_HOST: Final = bytes(HOST_V4_SIZE)
 
 
 def is_filler(message: MessageExt) -> bool:

@@ -48,6 +48,7 @@ class FindingKind(enum.StrEnum):
 
     CHECKPOINT = "checkpoint"
     CONFIG_FILE = "config-file"
+    TOPIC_UNKNOWN = "topic-unknown"
     CONSUMER_OFFSET = "consumer-offset"
     LIMIT = "more-findings"
 

@@ -12,13 +12,14 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from oberth.formats.index_file import HEADER, IndexHeader
 from oberth.kernels.index import IndexEntries, put_entries, start_file
 from oberth.store.offline.index_view import IndexView, real_count, seed
 from oberth.store.offline.layout import IndexShape
 
-_YEAR_MAX = 9999
+_YEAR_MAX: Final = 9999
 
 
 class IndexTreeWriter:

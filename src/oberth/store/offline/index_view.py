@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Final
 
 from oberth.formats.index_file import (
     ENTRY,
@@ -26,8 +27,8 @@ from oberth.kernels.index import relink
 from oberth.store.offline.layout import IndexShape
 from oberth.store.offline.segments import Segment, SegmentMap
 
-MESSAGES_PER_QUERY_MAX = 64
-LATEST_MS = 2**63 - 1
+MESSAGES_PER_QUERY_MAX: Final = 64
+LATEST_MS: Final = 2**63 - 1
 
 
 class IndexView:

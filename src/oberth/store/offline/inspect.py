@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, Final
 
 from oberth.formats import paths
 from oberth.formats.batch_consume_queue import BatchConsumeQueueUnit
@@ -18,7 +18,7 @@ from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.segments import Segment
 from oberth.store.queue_statistics import UnitCount
 
-SIZE_KEYS = (
+SIZE_KEYS: Final = (
     ("mappedFileSizeCommitLog", "mapped_file_size_commit_log"),
     ("mappedFileSizeConsumeQueue", "mapped_file_size_consume_queue"),
     ("mappedFileSizeConsumeQueueExt", "mapped_file_size_consume_queue_ext"),

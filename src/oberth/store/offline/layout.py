@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from oberth.errors import FormatError, NotFoundError, StoreError
+from oberth.errors import FormatError, NotFoundError, OptionError, StoreError
 from oberth.formats import batch_consume_queue, checkpoint, index_file, paths
 from oberth.formats.broker_conf import (
     BROKER_KEYS,
@@ -35,8 +36,8 @@ from oberth.store.offline.findings import Finding, FindingKind, Severity
 from oberth.store.offline.lock_state import is_locked
 from oberth.store.offline.segments import Segment, SegmentMap
 
-LOG_MAGICS = frozenset((MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
-CONFIG_FILE_SIZE_MAX = 64 << 20
+LOG_MAGICS: Final = frozenset((MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
+CONFIG_FILE_SIZE_MAX: Final = 64 << 20
 
 
 class QueueKey(NamedTuple):
@@ -173,7 +174,7 @@ def parse_broker_conf(path: str | None, overrides: Mapping[str, str]) -> dict[st
             data = file.read(CONFIG_FILE_SIZE_MAX)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
-    entries = parse_properties(data, name=path)
+    entries = parse_properties(data, name=path, placed=True)
     # The command says which directory it means; the file's own root is that of its machine.
     entries.pop("storePathRootDir", None)
     return {**entries, **overrides}
@@ -523,11 +524,11 @@ class _Discovery:
         return Line.V4_9 if point is not None else self.config.line
 
 
-_INDEX_FILES_ASKED = 3
-_ONLY_IN_5 = frozenset(
+_INDEX_FILES_ASKED: Final = 3
+_ONLY_IN_5: Final = frozenset(
     ("abort.bak", "compaction", "rocksdbstore", "timerwheel", "timerlog", "batchconsumequeue")
 )
-_OTHER_DIRECTORIES = frozenset(
+_OTHER_DIRECTORIES: Final = frozenset(
     (
         paths.CONSUME_QUEUE,
         paths.CONSUME_QUEUE_EXT,
@@ -587,11 +588,11 @@ def infer_index_shape(opened: SegmentMap) -> IndexShape | None:
     return best[1] if best is not None and best[0] > _FIT else None
 
 
-_FIT = 0.7
-_SAMPLE = 48
+_FIT: Final = 0.7
+_SAMPLE: Final = 48
 # Without help of the header every possible division of a file up to this size is tried.
-_TRY_ALL_SIZE = 1 << 20
-_NEEDLES_MAX = 4096
+_TRY_ALL_SIZE: Final = 1 << 20
+_NEEDLES_MAX: Final = 4096
 
 
 def _candidates(
@@ -674,3 +675,26 @@ def walk_files(root: str) -> Iterator[tuple[str, int]]:
             path = os.path.join(directory, name)
             with suppress(OSError):
                 yield relative_path(root, path), os.lstat(path).st_size
+
+
+_URL: Final = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def local_directory(path: str, what: str) -> str:
+    """The absolute path of something that is written to a file system of this machine.
+
+    A URL would quietly make directories of its name below the working directory.
+
+    Args:
+        path: a path, or a ``file://`` URL.
+        what: the option that gave it, for errors.
+
+    Raises:
+        OptionError: a URL of another kind.
+    """
+    if _URL.match(path) is not None:
+        raise OptionError(
+            f"{what}: {path!r} is a URL; this writes to a file system of this machine. Write there "
+            "and copy, or mount the bucket"
+        )
+    return os.path.abspath(re.sub(r"^file:(//)?(?=/)", "", path))

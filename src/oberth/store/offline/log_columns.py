@@ -7,7 +7,7 @@ piece before ends exactly there, else it is read again from where that one ended
 is out of the ordinary (damage, the log's end) is settled by the caller's thread alone, by the rules
 of `log_walk`: the same log gives the same records whatever the number of threads.
 
-Without numba the same pieces go through plain Python, on one thread.
+Without compiled kernels the same pieces go through plain Python, on one thread.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats.message import BLANK, MessageExt, decode_record
+from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import find_record, scan
@@ -37,10 +38,10 @@ from oberth.store.offline.log_walk import (
 )
 from oberth.store.offline.segments import SegmentMap, SegmentStream
 
-PIECE_SIZE = 4 << 20
-COLUMN_ROWS = 16_384
+PIECE_SIZE: Final = 4 << 20
+COLUMN_ROWS: Final = 16_384
 # Pieces that are scanned ahead of the caller, for each thread.
-_AHEAD = 3
+_AHEAD: Final = 3
 Report = Callable[[int], None]
 
 
@@ -62,6 +63,32 @@ class BlankMet(NamedTuple):
     segment: SegmentMap
     position: int
     remaining: int
+
+
+CRC_COLUMNS: Final = ("properties_at", "properties_size")
+"""What `rows_failing_crc` looks at beside the columns that are always there."""
+
+
+def rows_failing_crc(part: Rows) -> list[int]:
+    """Rows whose records fail their whole-record CRC although their bodies are right.
+
+    Brokers write that CRC into all records or none, so a look at two tells whether there is any.
+    """
+    columns, view = part.columns, part.segment.view
+    for row in (0, columns.count - 1):
+        start = columns.properties_at[row]
+        if CRC_PROPERTY.encode() in bytes(view[start : start + columns.properties_size[row]]):
+            break
+    else:
+        return []
+    base = part.segment.segment.start
+    found = []
+    for row in range(columns.count):
+        at = columns.commit_log_offset[row] - base
+        record = view[at : at + columns.record_size[row]]
+        if columns.crc_ok[row] and record_crc_ok(record) is False:
+            found.append(row)
+    return found
 
 
 LogPart = Rows | BlankMet | Damage | LogEnd
@@ -144,10 +171,10 @@ class ColumnReader:
         self.progress = progress
         self.stop = stop
         self.start = start
-        #: CommitLog offset behind what was read.
+        # CommitLog offset behind what was read.
         self.position = log.start if start is None else start
-        #: The smallest newest store time that a decision about damage was made with, None where
-        #: there was none: a part of a log read with no more than that before it is read the same.
+        # The smallest newest store time that a decision about damage was made with, None where
+        # there was none: a part of a log read with no more than that before it is read the same.
         self.decided_with: int | None = None
         self._crc = CrcMode.MARK if check_crc else CrcMode.NONE
         self._free: list[Columns] = []
@@ -207,7 +234,7 @@ class ColumnReader:
             if reason == NOT_WHOLE:
                 yield self._end(index, bad, reason)
                 return
-            after = self._next_valid(index, min(bad + 1, len(opened)), self._newest)
+            after = self._next_valid(index, bad, self._newest, is_bad=True)
             if after is None:
                 yield self._end(index, bad, reason)
                 return
@@ -220,11 +247,13 @@ class ColumnReader:
             self.position = log.segments[index].start + position
         yield LogEnd(log.end, "the last segment is full", None)
 
-    def _next_valid(self, index: int, position: int, newest: int) -> tuple[int, int] | None:
+    def _next_valid(
+        self, index: int, position: int, newest: int, *, is_bad: bool = False
+    ) -> tuple[int, int] | None:
         """`log_walk.next_valid`, noting what it was asked with."""
         if self.decided_with is None or newest < self.decided_with:
             self.decided_with = newest
-        return next_valid(self.log, index, position, newest)
+        return next_valid(self.log, index, position, newest, is_bad=is_bad)
 
     def _end(self, index: int, position: int, reason: str) -> LogEnd:
         garbage = None

@@ -11,14 +11,14 @@ name their own positions. They are older than what was written since.
 A record with a wrong checksum, but right lengths and position, is handed out as a
 `DamagedRecord`: its neighbours are where its size says.
 
-Whoever writes the log copies a record from its front to its end, and no checksum covers the end. In
+The writer of the log copies a record from its front to its end, and no checksum covers the end. In
 a log that is being written, the newest record counts only when its last byte is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.errors import RecordError
 from oberth.formats.message import (
@@ -29,12 +29,13 @@ from oberth.formats.message import (
     decode_record,
     store_timestamp_at,
 )
+from oberth.formats.torn_record import step_over
 from oberth.kernels.scan import find_record
 from oberth.store.offline.segments import SegmentMap, SegmentStream
 
-BODY_FAILS = "its body fails the checksum"
-NOT_IN_A_FILE = "no file has these bytes"
-NOT_WHOLE = "a record that ends in zeros, in a log that is being written"
+BODY_FAILS: Final = "its body fails the checksum"
+NOT_IN_A_FILE: Final = "no file has these bytes"
+NOT_WHOLE: Final = "a record that ends in zeros, in a log that is being written"
 
 
 class DamagedRecord(NamedTuple):
@@ -130,7 +131,7 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
                     pending = None
                 yield missing
         else:
-            after = next_valid(log, index, position, newest)
+            after = next_valid(log, index, position, newest, is_bad=True)
             # A writer may have finished this record since it was looked at.
             if not isinstance(item_at(opened, position)[0], str):
                 continue
@@ -252,16 +253,48 @@ def find_valid(opened: SegmentMap, position: int, not_before_ms: int = 0) -> int
 
 
 def next_valid(
-    log: SegmentStream, index: int, position: int, newest_ms: int
+    log: SegmentStream, index: int, position: int, newest_ms: int, *, is_bad: bool = False
 ) -> tuple[int, int] | None:
-    """The first record behind (segment, position) that can follow: its segment and position."""
+    """The first record that can follow at or behind (segment, position), where one has to begin.
+
+    What a torn record's head claims is its body, see `step_over`.
+
+    Args:
+        log: the CommitLog.
+        index: the segment.
+        position: behind a record, or a segment's start.
+        newest_ms: what can follow was stored no earlier.
+        is_bad: there is none at the position itself.
+    """
     for behind in range(index, len(log.segments)):
         opened = log.map(behind)
-        start = position if behind == index else 0
-        found = find_valid(opened, min(start, len(opened)), newest_ms)
+        start = min(position, len(opened)) if behind == index else 0
+        found = _next_in(log, opened, start, newest_ms, is_bad and behind == index)
         if found is not None:
             return behind, found
     return None
+
+
+def _next_in(
+    log: SegmentStream, opened: SegmentMap, position: int, newest_ms: int, is_bad: bool
+) -> int | None:
+    base = opened.segment.start
+
+    def read(start: int, size: int) -> memoryview:
+        return opened.view[start : start + size]
+
+    def is_record(start: int) -> bool:
+        found = find_record(opened.view, base=base, start=start, stop=start + 1)
+        return found == start and store_timestamp_at(opened.view, start) >= newest_ms
+
+    limit = len(opened)
+    if not is_bad and position < limit and is_record(position):
+        return position
+    room = max(log.file_size, limit)
+    start, found = step_over(read, is_record, position, limit, room, base, log.size_at)
+    if found:
+        return start
+    return find_valid(opened, min(max(start, position + 1), limit), newest_ms)
 
 
 def item_at(
@@ -279,7 +312,7 @@ def item_at(
     try:
         message = decode_record(opened.view, position, at=opened.segment.start + position)
     except RecordError as error:
-        # The position that it names is the segment's, and whoever reports it names it anyway.
+        # The position that it names is the segment's, and the report names it anyway.
         return str(error).partition(": ")[2], position
     # The size may have been written since it was looked at: only the record's own counts.
     behind = position + message.record_size

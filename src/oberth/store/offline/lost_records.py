@@ -6,7 +6,7 @@ ConsumeQueue units that point into the range. Index entries that do hold only ha
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.errors import RecordError
 from oberth.formats.message import (
@@ -21,7 +21,7 @@ from oberth.formats.names import is_stored_topic
 from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.reader import StoreReader
 
-RECORD_SIZE_MAX = 64 << 20
+RECORD_SIZE_MAX: Final = 64 << 20
 
 
 class LostRecord(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oberth.errors import NotFoundError
+from oberth.formats.message import MessageExt
 from oberth.store.offline.dump import to_json
 from oberth.store.offline.index_view import LATEST_MS
 from oberth.store.offline.reader import StoreReader
@@ -61,7 +62,7 @@ def by_time(
     """
     ids = sorted(
         key.queue_id
-        for key in reader.layout.queues
+        for key in (*reader.layout.queues, *reader.layout.batch_queues)
         if key.topic == topic and queue_id in (None, key.queue_id)
     )
     if not ids:
@@ -72,7 +73,12 @@ def by_time(
     answers = []
     for each in ids:
         offset = reader.offset_by_time(topic, each, timestamp_ms, boundary)
-        message = next(iter(reader.queue_messages(topic, each, offset, offset + 1)), None)
+        message: MessageExt | None
+        if (topic, each) in reader.layout.batch_queues:
+            message = reader.batch_at(topic, each, offset)
+        else:
+            found = next(iter(reader.queue_messages(topic, each, offset, offset + 1)), None)
+            message = None if found is None else found[2]
         answers.append(
             {
                 "topic": topic,
@@ -80,9 +86,7 @@ def by_time(
                 "timestamp": timestamp_ms,
                 "boundary": boundary,
                 "offset": offset,
-                "message": None
-                if message is None or message[2] is None
-                else to_json(reader, message[2]),
+                "message": None if message is None else to_json(reader, message),
             }
         )
     return answers

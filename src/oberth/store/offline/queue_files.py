@@ -1,8 +1,8 @@
 """Writes ConsumeQueue, ConsumeQueueExt and BatchConsumeQueue files from runs of units.
 
 A unit's place is its queue offset. Where the log lacks messages in the middle of a queue, each
-missing place gets the unit of the message that follows (a *stand-in*): whoever reads there gets
-that message, twice if he reads on, and nothing else is hidden from him. RocketMQ's own filler
+missing place gets the unit of the message that follows (a *stand-in*): a consumer there gets
+that message, twice if it reads on, and nothing else is hidden from it. RocketMQ's own filler
 (0, 2**31-1, 0) is only for the front of a queue whose first messages have expired. Elsewhere its
 readers take it for a message at offset 0 that is not there, and leave out every message of the
 log's first segment that comes after it; its search by time ends there.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from oberth.formats import batch_consume_queue as batch
 from oberth.formats import consume_queue as cq
@@ -30,11 +31,11 @@ from oberth.formats.paths import segment_name
 from oberth.kernels.queues import UnitRun
 from oberth.store.offline.layout import QueueKey
 
-BUFFER_SIZE = 1 << 20
+BUFFER_SIZE: Final = 1 << 20
 # All queues together hold back at most this much.
-BUFFERED_MAX = 256 << 20
-_STAND_IN_PIECE = 4096
-ILLEGAL_RECORDS_MAX = 1000
+BUFFERED_MAX: Final = 256 << 20
+_STAND_IN_PIECE: Final = 4096
+ILLEGAL_RECORDS_MAX: Final = 1000
 
 
 class QueueFileWriter:

@@ -8,6 +8,7 @@ was cut off.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from oberth.errors import FormatError
 from oberth.formats import batch_consume_queue as batch
@@ -16,7 +17,7 @@ from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit, decode_ext_uni
 from oberth.store.offline.layout import QueueFiles, QueueKey
 from oberth.store.offline.segments import SegmentStream
 
-_LOOK_BACK = 16
+_LOOK_BACK: Final = 16
 
 
 class QueueView:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from oberth.errors import FormatError, NotFoundError, RecordError, StoreError
+from oberth.formats.batch_consume_queue import UNIT_SIZE as BATCH_UNIT_SIZE
 from oberth.formats.broker_conf import Line, MessageStoreConfig
 from oberth.formats.consume_queue import ConsumeQueueUnit
 from oberth.formats.delay_level import parse_delay_levels
@@ -41,9 +42,10 @@ from oberth.store.offline.log_walk import (
 )
 from oberth.store.offline.queue_view import BatchQueueView, QueueView
 from oberth.store.offline.segments import SegmentStream
+from oberth.store.offset_by_time import batch_offset_at_boundary
 from oberth.store.retention import load_floors
 
-_DELAY_SAMPLES = 8
+_DELAY_SAMPLES: Final = 8
 
 
 class StoreReader:
@@ -79,6 +81,7 @@ class StoreReader:
             self.layout.config.mapped_file_size_commit_log,
             in_use=self.layout.abort,
         )
+        self.log.size_at = self._size_at
         self._end: LogEnd | None = None
         self._queues: dict[QueueKey, QueueView] = {}
         self._index: list[IndexView] | None = None
@@ -194,6 +197,48 @@ class StoreReader:
         except RecordError as error:
             raise NotFoundError(f"CommitLog offset {offset}: {error}") from None
 
+    def record_named(self, offset: int) -> MessageExt:
+        """The record at an offset that somebody names: an id, or a position that was typed.
+
+        A body can hold bytes that look like a record and name their own place. It has to be the
+        one that its queue shows, or the records from the segment's start on have to lead there.
+
+        Raises:
+            NotFoundError: no record starts there.
+        """
+        message = self.record_at(offset)
+        if message.commit_log_offset != offset:
+            raise NotFoundError(f"CommitLog offset {offset}: the record names another place")
+        if not self._is_shown(message) and self.first_record(offset) != offset:
+            raise NotFoundError(f"CommitLog offset {offset} lies inside another record")
+        return message
+
+    def _is_shown(self, message: MessageExt) -> bool:
+        key = QueueKey(message.topic, message.queue_id)
+        if key not in self.layout.queues:
+            return False
+        offset = message.queue_offset
+        unit = self.queue(*key).unit(offset) if offset >= 0 else None
+        return unit is not None and unit[:2] == (message.commit_log_offset, message.record_size)
+
+    def first_record(self, offset: int) -> int | None:
+        """The offset of the first record or damage at or behind a place; None behind the log's end.
+
+        The walk begins at the segment's start: what looks like a record may be part of a body.
+        """
+        index = self.log.index_of(offset)
+        if index is None:
+            return None
+        for item in walk(self.log, self.log.segments[index].start):
+            if isinstance(item, Damage):
+                at = item.start
+            else:
+                message = item.message if isinstance(item, DamagedRecord) else item
+                at = message.commit_log_offset
+            if at >= offset:
+                return at
+        return None
+
     def store_timestamp(self, offset: int, size: int) -> int:
         """Store time of the record at an offset, -1 where the log does not have it."""
         if size < STORE_TIMESTAMP_END_MAX:
@@ -227,6 +272,16 @@ class StoreReader:
             size = self.layout.config.consume_queue_file_size
             view = self._queues[key] = QueueView(files, size, ext)
         return view
+
+    def _size_at(self, commit_log_offset: int) -> int | None:
+        for key in self.queue_keys():
+            view = self.queue(key.topic, key.queue_id)
+            stop = view.end_offset()
+            at = view.min_offset(commit_log_offset, stop)
+            unit = view.unit(at) if at < stop else None
+            if unit is not None and unit.commit_log_offset == commit_log_offset:
+                return unit.record_size
+        return None
 
     def batch_queue(self, topic: str, queue_id: int) -> BatchQueueView:
         """A BatchConsumeQueue; the caller closes it.
@@ -362,7 +417,7 @@ class StoreReader:
         if len(message_id) in OFFSET_ID_LENGTHS:
             decoded = decode_offset_message_id(message_id)
             with suppress(NotFoundError):
-                message = self.record_at(decoded.commit_log_offset)
+                message = self.record_named(decoded.commit_log_offset)
                 if message.store_host == decoded.store_host:
                     return message
         elif not message_id or len(message_id) > 1024:
@@ -390,6 +445,7 @@ class StoreReader:
 
         LOWER is the first message stored at or after the time (one behind the last if there is
         none), UPPER the last one stored at or before it. The answer lies within the queue's range.
+        Of batches: see `oberth.store.offset_by_time`.
 
         Raises:
             NotFoundError: the queue has no directory.
@@ -419,19 +475,34 @@ class StoreReader:
     def _batch_offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, lower: bool
     ) -> int:
-        """As for other queues, but a unit is a batch, and past the end is the last batch."""
+        """The beginning of a batch, see `oberth.store.offset_by_time`."""
+        low, end = self.queue_range(topic, queue_id)
         view = self.batch_queue(topic, queue_id)
-        answer = -1
-        for unit in view.units(self.max_offset):
-            if unit.commit_log_offset < self.min_offset:
-                continue
-            if not lower and unit.store_timestamp > timestamp_ms and answer >= 0:
-                break
-            answer = unit.message_base_offset
-            if lower and unit.store_timestamp >= timestamp_ms:
-                break
-        view.close()
-        return answer
+        try:
+            units = list(view.units(self.max_offset))
+            per_file = view.stream.file_size // BATCH_UNIT_SIZE
+            files = [
+                range(start, min(start + per_file, len(units)))
+                for start in range(0, len(units), per_file)
+            ]
+            found = batch_offset_at_boundary(
+                files, units.__getitem__, timestamp_ms, upper=not lower
+            )
+        finally:
+            view.close()
+        return min(max(found, low), end)
+
+    def batch_at(self, topic: str, queue_id: int, queue_offset: int) -> MessageExt | None:
+        """The batch that holds a queue offset of a batch queue; None if its record is not there."""
+        view = self.batch_queue(topic, queue_id)
+        try:
+            for unit in view.units(self.max_offset):
+                if unit.message_base_offset <= queue_offset < unit.next_offset:
+                    with suppress(NotFoundError):
+                        return self.record_at(unit.commit_log_offset)
+        finally:
+            view.close()
+        return None
 
     def first_record_at_or_after(self, offset: int) -> int | None:
         """CommitLog offset of the first valid record that starts at or behind an offset."""

@@ -10,6 +10,8 @@ the log does not tell:
   numbers must go on;
 * bitmaps in ConsumeQueueExt units come from the consumers' filters at the time; those of the units
   that are there are kept, others stay empty, which means that the filter is evaluated when reading;
+* whether tags are indexed: as the index that is there has it, record by record, see
+  `indexed_tags`;
 * lost messages in the middle of a queue, see `queue_files`.
 
 Into the store itself it is built beside what is there and then exchanged by renaming, directory by
@@ -27,20 +29,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from oberth.errors import FormatError, StoreError
 from oberth.formats import paths
-from oberth.formats.broker_conf import Line
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
 from oberth.formats.topic_config import TopicConfigs
-from oberth.kernels import runtime
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
-from oberth.kernels.index import IndexEntries, index_keys
+from oberth.kernels.index import IndexEntries
 from oberth.kernels.queues import Anomaly, QueueTable, build_units
 from oberth.store import recovery_state
 from oberth.store.offline.index_files import IndexTreeWriter
-from oberth.store.offline.layout import QueueKey, StoreLayout
+from oberth.store.offline.indexed_tags import IndexedTags, tags_known
+from oberth.store.offline.layout import QueueKey, StoreLayout, local_directory
 from oberth.store.offline.log_columns import ColumnReader, Rows
 from oberth.store.offline.log_walk import Damage, LogEnd
 from oberth.store.offline.queue_files import QueueTreeWriter
@@ -48,10 +49,10 @@ from oberth.store.offline.queue_view import QueueView
 from oberth.store.offline.reader import StoreReader
 from oberth.store.store_lock import StoreLock
 
-RECORD_SIZE_MIN = 91
-BESIDE_SUFFIX = ".oberth-rebuild"
-OLD_SUFFIX = ".oberth-old"
-DERIVED_DIRECTORIES = (
+RECORD_SIZE_MIN: Final = 91
+BESIDE_SUFFIX: Final = ".oberth-rebuild"
+OLD_SUFFIX: Final = ".oberth-old"
+DERIVED_DIRECTORIES: Final = (
     paths.CONSUME_QUEUE,
     paths.CONSUME_QUEUE_EXT,
     paths.BATCH_CONSUME_QUEUE,
@@ -150,6 +151,7 @@ def rebuild(
     if not reader.log.segments:
         raise StoreError(f"{reader.layout.root}: the CommitLog has no segment")
     if into is not None:
+        into = local_directory(into, "into")
         require_empty(into)
         os.makedirs(into, exist_ok=True)
         return _build(reader, former or reader, into, "", threads, progress)
@@ -199,10 +201,8 @@ def _build(
     started = time.perf_counter()
     layout = reader.layout
     config = layout.config
-    # Compiling costs some seconds once per machine; a small log is quicker without.
-    runtime.native("scan", sum(segment.size for segment in layout.commit_log) >> 1)
     topics = TopicTable()
-    table = QueueTable(topics, batch_topics(layout))
+    table = QueueTable(topics, batch_topics(layout) | batch_topics(former.layout))
     names = (
         paths.CONSUME_QUEUE + suffix,
         paths.CONSUME_QUEUE_EXT + suffix,
@@ -222,7 +222,7 @@ def _build(
     entries = IndexEntries()
     if config.message_index_enable:
         index.keep_expired(former.index_files(), reader.min_offset)
-    tags_too = indexes_tags(former)
+    tags = IndexedTags(former.index_files(), former.log.end, tags_known(former))
     report = RebuildReport(log_start=reader.min_offset)
     log = ColumnReader(
         reader.log,
@@ -235,7 +235,7 @@ def _build(
 
     def index_rows(part: Rows) -> None:
         entries.clear()
-        index_keys(part.columns, topics, part.segment.view, entries, index_tags=tags_too)
+        tags.put(part, topics, entries)
         index.add(entries)
 
     with ThreadPoolExecutor(1, "oberth-index") as beside:
@@ -299,34 +299,6 @@ def batch_topics(layout: StoreLayout) -> frozenset[bytes]:
     except (OSError, FormatError):
         pass
     return frozenset(name.encode() for name in found)
-
-
-def indexes_tags(reader: StoreReader) -> bool:
-    """Whether tags are indexed (RocketMQ from 5.5.0 on): as the files show, else by line.
-
-    Looks at the first records in the oldest index file that have tags.
-    """
-    from oberth.formats.index_file import key_hash
-    from oberth.store.offline.index_view import index_key
-
-    for view in reader.index_files():
-        hashes: dict[int, set[int]] = {}
-        for number, entry in enumerate(view.entries()):
-            hashes.setdefault(entry.commit_log_offset, set()).add(entry.key_hash)
-            if number > _ENTRIES_LOOKED_AT:
-                break
-        for offset in list(hashes)[:-1]:
-            try:
-                message = reader.record_at(offset)
-            except StoreError:
-                continue
-            tags = message.tags
-            if tags:
-                return key_hash(message.topic, index_key(tags, "T")) in hashes[offset]
-    return reader.line is not Line.V4_9
-
-
-_ENTRIES_LOOKED_AT = 1000
 
 
 class ExtUnits:
@@ -464,6 +436,7 @@ def exchange(root: str) -> None:
     # It speaks of the queues and the index that go now; without it they are checked at the start.
     with suppress(FileNotFoundError):
         os.remove(os.path.join(root, recovery_state.FILE_NAME))
+    sync_directory(root)
     for name in DERIVED_DIRECTORIES:
         fresh = os.path.join(root, name + BESIDE_SUFFIX)
         current = os.path.join(root, name)

@@ -7,10 +7,10 @@ attributes that were last written down.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from oberth import wall_clock
 from oberth.formats.batch_consume_queue import BatchConsumeQueueUnit
 from oberth.formats.config_files import ConsumerOffsets, split_offset_key
 from oberth.formats.topic_config import TopicConfigs
@@ -33,7 +33,7 @@ def retention_report(reader: StoreReader, now_ms: int | None = None) -> Retentio
         reader: of the store.
         now_ms: the time of the cleaning; the clock's if not given.
     """
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now = wall_clock.now_ms() if now_ms is None else now_ms
     config = reader.layout.config
     reserved = {
         topic: hours

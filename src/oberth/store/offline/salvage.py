@@ -15,20 +15,32 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from oberth.errors import StoreError
+from oberth.errors import FormatError, NotFoundError, StoreError
 from oberth.formats import checkpoint as checkpoint_format
 from oberth.formats import consume_queue as cq
 from oberth.formats import paths
+from oberth.formats.batch_body import decode_batch
 from oberth.formats.broker_conf import Line
 from oberth.formats.checkpoint import Checkpoint
+from oberth.formats.compression import decompress_body
 from oberth.formats.message import BLANK_SIZE_MIN, MessageExt, encode_blank
+from oberth.formats.names import is_stored_topic
+from oberth.formats.properties import INNER_BASE, INNER_NUM, encode_properties, without_places
+from oberth.formats.property_crc import record_crc_ok
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers
-from oberth.store.offline.layout import QueueKey
-from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows
+from oberth.store.offline.layout import QueueKey, local_directory
+from oberth.store.offline.log_columns import (
+    CRC_COLUMNS,
+    BlankMet,
+    ColumnReader,
+    Rows,
+    rows_failing_crc,
+)
 from oberth.store.offline.log_walk import BODY_FAILS, Damage, LogEnd
 from oberth.store.offline.lost_records import LostRecord, describe_range, ordinal_of, owner_of
 from oberth.store.offline.queue_files import QueueFileWriter
@@ -36,24 +48,27 @@ from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import RebuildReport, rebuild, sync_tree
 from oberth.store.offline.segments import SegmentStream
 
-_COPY_SIZE = 8 << 20
+_COPY_SIZE: Final = 8 << 20
 # What is copied beside log, queues and index, where it exists: it names CommitLog offsets, and
 # those stay.
-_ALSO_COPIED = (
+_ALSO_COPIED: Final = (
     paths.CONFIG,
     paths.TIMER_WHEEL,
     paths.TIMER_LOG,
     "compaction",
     "epochFileCheckpoint",
 )
-_MADE = (
+_MADE: Final = (
     paths.CONSUME_QUEUE,
     paths.CONSUME_QUEUE_EXT,
     paths.BATCH_CONSUME_QUEUE,
     paths.INDEX,
 )
-_SUSPECTS_PER_QUEUE = 8
-TOO_SMALL = "between two damaged ranges that no record fits into"
+_SUSPECTS_PER_QUEUE: Final = 8
+RECORD_FAILS: Final = "it fails its whole-record CRC"
+NO_BATCH: Final = "a batch: neither its properties nor its body say how many messages it has"
+NO_QUEUE: Final = "no queue can be named as this record's topic and queue id say"
+TOO_SMALL: Final = "between two damaged ranges that no record fits into"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +116,10 @@ class LostRange:
 
 
 class MendedRecord(NamedTuple):
-    """A record whose topic, queue or queue offset was wrong, and is right in the new store."""
+    """A record whose place in a queue was wrong, and is right in the new store.
+
+    Wrong were its topic, queue or queue offset, or, in a batch, how many messages it has.
+    """
 
     commit_log_offset: int
     found: str
@@ -117,7 +135,7 @@ class SalvageReport:
         lost: ranges of the CommitLog that were lost.
         tail_bytes: bytes behind the log's end that were no record and were left out.
         rebuilt: what the new queues and index hold.
-        mended: records whose topic, queue or queue offset was corrected.
+        mended: records whose place in a queue was corrected.
         kept_ends: queues that lost their newest messages, and how many places keep their number.
         seconds: how long it took.
     """
@@ -189,7 +207,7 @@ def check_target(reader: StoreReader, into: str) -> str:
         StoreError: it is not empty or lies inside the source, or the log has no segment.
     """
     root = reader.layout.root
-    target = os.path.abspath(into)
+    target = local_directory(into, "into")
     if not reader.log.segments:
         raise StoreError(f"{root}: the CommitLog has no segment, there is nothing to salvage")
     if os.path.commonpath((root, target)) == root:
@@ -258,6 +276,9 @@ class SalvageRun:
         self.blanks: dict[int, BlankMet] = {}
         self.end = LogEnd(0, "", None)
         self.newest = 0
+        # Records that fail their whole-record CRC: lost, if nothing mends them.
+        self.failing: list[int] = []
+        self._filled = False
 
     def run(self) -> SalvageReport:
         started = time.perf_counter()
@@ -280,7 +301,9 @@ class SalvageRun:
 
     def _look(self) -> None:
         """Reads the whole log: what is damaged, and when the record before was stored."""
-        log = ColumnReader(self.reader.log, (), threads=self.threads, progress=self.progress)
+        log = ColumnReader(
+            self.reader.log, CRC_COLUMNS, threads=self.threads, progress=self.progress
+        )
         newest = 0
         for part in log:
             if isinstance(part, Rows):
@@ -294,6 +317,7 @@ class SalvageRun:
                             columns.store_timestamp[row],
                         )
                         self.report.records -= 1
+                self.failing += [columns.commit_log_offset[row] for row in rows_failing_crc(part)]
                 newest = max(newest, columns.store_timestamp[columns.count - 1])
             elif isinstance(part, Damage):
                 self._damage(part, newest)
@@ -384,6 +408,7 @@ class SalvageRun:
 
     def _fill(self, damage: Damage) -> None:
         """Makes a damaged range readable."""
+        self._filled = True
         stored = self.times.get(damage.start, self.newest)
         start = damage.start
         while start < damage.end:
@@ -450,7 +475,10 @@ class SalvageRun:
             fresh.use_delays(self.reader.delays_ms)
             self.report.rebuilt = self._rebuild(fresh)
         with StoreReader(self.target, entries) as fresh:
-            if self._mend(fresh):
+            again = self._mend(fresh)
+            while self._give_up(fresh) or self._number_batches(fresh) or again:
+                # A report names a thousand records at most, so there may be more.
+                again = False
                 for name in _MADE:
                     shutil.rmtree(os.path.join(self.target, name), ignore_errors=True)
                 fresh.refresh()
@@ -487,18 +515,76 @@ class SalvageRun:
             mended = replace(message, topic=key.topic, queue_id=key.queue_id, queue_offset=ordinal)
             if mended == message:
                 continue
-            at = message.commit_log_offset % self.size
-            with open(self._path(message.commit_log_offset - at), "r+b", buffering=0) as file:
-                file.seek(at)
-                file.write(mended.encode())
-            self.report.mended.append(
-                MendedRecord(
-                    message.commit_log_offset,
-                    f"{message.topic}/{message.queue_id}/{message.queue_offset}",
-                    f"{key}/{ordinal}",
-                )
+            self._write_mended(
+                mended,
+                f"{message.topic}/{message.queue_id}/{message.queue_offset}",
+                f"{key}/{ordinal}",
             )
         return bool(self.report.mended)
+
+    def _write_mended(self, mended: MessageExt, found: str, corrected: str) -> None:
+        offset = mended.commit_log_offset
+        at = offset % self.size
+        with open(self._path(offset - at), "r+b", buffering=0) as file:
+            file.seek(at)
+            file.write(mended.encode())
+        self.report.mended.append(MendedRecord(offset, found, corrected))
+
+    def _give_up(self, fresh: StoreReader) -> bool:
+        """Loses records that are damaged and were not mended.
+
+        They fail their whole-record CRC, or no queue can have them and nothing says whose they are.
+        """
+        mended = {each.commit_log_offset for each in self.report.mended}
+        found = False
+        for offset in self.failing:
+            with suppress(NotFoundError):  # a damaged range has grown over it
+                message = fresh.record_at(offset)
+                if record_crc_ok(message.encode()) is False:
+                    self._lose(message, RECORD_FAILS)
+                    found = True
+        self.failing.clear()
+        for offset in self.report.rebuilt.illegal_records:
+            message = fresh.record_at(offset)
+            own = is_stored_topic(message.topic) and message.queue_id >= 0
+            if own or offset in mended:
+                continue  # it is a light queue that cannot be, or all is right by now
+            self._lose(message, NO_QUEUE)
+            found = True
+        return found
+
+    def _number_batches(self, fresh: StoreReader) -> bool:
+        """Deals with batches whose properties do not say how many messages they have.
+
+        Their bodies pass the checksum, and they say it as well; a record whose body is no batch
+        either is lost.
+        """
+        found = False
+        for anomaly in self.report.rebuilt.anomalies:
+            if anomaly.what is not QueueAnomaly.NO_BATCH:
+                continue
+            found = True
+            message = fresh.record_at(anomaly.commit_log_offset)
+            mended = numbered_batch(message)
+            if mended is not None:
+                self._write_mended(
+                    mended,
+                    f"{message.topic}/{message.queue_id}/{message.queue_offset} of no messages",
+                    f"{mended.properties[INNER_NUM]} messages",
+                )
+            else:
+                self._lose(message, NO_BATCH)
+        return found
+
+    def _lose(self, message: MessageExt, reason: str) -> None:
+        """Makes a damaged range of a record that was kept so far."""
+        start = message.commit_log_offset
+        damage = Damage(start, start + message.record_size, reason)
+        self.times[start] = message.store_timestamp
+        self.report.records -= 1
+        self.report.lost.append(self._lost(damage))
+        self.report.lost.sort(key=lambda lost: lost.start)
+        self._fill(damage)
 
     def _suspects(self, fresh: StoreReader) -> list[int]:
         """Records with an odd place: by their number, or in a queue that there was not before."""
@@ -522,12 +608,20 @@ class SalvageRun:
         return list(dict.fromkeys(offsets))
 
     def _keep_ends(self, fresh: StoreReader) -> None:
-        """Lets queues whose newest messages are lost end where they did."""
+        """Lets queues whose newest messages are lost end where they did.
+
+        Not where the log's end alone is lost: then queues end as after any crash.
+        """
         layout = self.reader.layout
+        if not self._filled:
+            return
         for key in fresh.queue_keys():
             if key not in layout.queues:
                 continue
-            before = self.reader.queue(key.topic, key.queue_id).end_offset(self.end.offset)
+            former = self.reader.queue(key.topic, key.queue_id)
+            before = former.end_offset(self.end.offset)
+            if before == former.first_offset:
+                continue  # files are missing, and those that are left lead behind the log's end
             view = fresh.queue(key.topic, key.queue_id)
             now = view.end_offset()
             last = view.unit(now - 1) if now > view.first_offset else None
@@ -545,7 +639,7 @@ class SalvageRun:
             self.report.kept_ends[key] = missing
 
 
-_CARRIED_OPTIONS = frozenset(
+_CARRIED_OPTIONS: Final = frozenset(
     (
         "mappedFileSizeCommitLog",
         "mappedFileSizeConsumeQueue",
@@ -559,6 +653,33 @@ _CARRIED_OPTIONS = frozenset(
         "messageIndexEnable",
     )
 )
+
+
+def numbered_batch(message: MessageExt) -> MessageExt | None:
+    """An inner batch with INNER_BASE and INNER_NUM as its number and its body have them.
+
+    They take the place of damaged properties; whole ones follow as far as there is room, and then
+    separators, which mean nothing.
+
+    Returns:
+        None if the body is no batch, or the properties have no room.
+    """
+    try:
+        count = len(decode_batch(decompress_body(message.body, message.sys_flag)))
+    except FormatError:
+        return None
+    if not count or message.queue_offset < 0:
+        return None
+    raw = message.properties_raw
+    room = len(raw)
+    text = encode_properties({INNER_BASE: str(message.queue_offset), INNER_NUM: str(count)})
+    for entry in without_places(raw).split(b"\2"):
+        name, _, value = entry.partition(b"\1")
+        if name and value and b"\0" not in entry and len(text) + len(entry) < room:
+            text += entry + b"\2"
+    if len(text) > room:
+        return None
+    return replace(message, properties_raw=text.ljust(room, b"\2"))
 
 
 def _topic_size(message: MessageExt) -> int:

@@ -10,11 +10,15 @@ import errno
 import mmap
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
-_NO_MORE_DATA = (errno.ENXIO, errno.EINVAL)
+_BLOCK_SIZE: Final = 512  # of st_blocks, whatever the file system's is
+# Other files are open as well, and their holes take room from the same file system.
+_ROOM_FACTOR: Final = 8
+_NO_MORE_DATA: Final = (errno.ENXIO, errno.EINVAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,37 @@ class Segment:
         return self.start + self.size
 
 
+def _holes_take_room(file: int, size: int) -> bool:
+    """Whether holes of a file could not be read through a mapping.
+
+    A file system in memory (tmpfs) gives a hole a page when it is read there; where none is left
+    the process ends (SIGBUS). Reading with `os.pread` takes nothing.
+    """
+    if not hasattr(os, "fstatvfs"):
+        return False
+    status = os.fstat(file)
+    holes = size - status.st_blocks * _BLOCK_SIZE
+    space = os.fstatvfs(file)
+    if holes <= 0 or space.f_bavail * space.f_frsize > _ROOM_FACTOR * holes:
+        return False
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                fields = line.split()
+                if fields[2] == device:
+                    return fields[fields.index("-") + 1] in ("tmpfs", "ramfs")
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
+
+
 class SegmentMap:
-    """A segment mapped for reading. Closing it is safe while slices of it are still held."""
+    """A segment mapped for reading. Closing it is safe while slices of it are still held.
+
+    On a file system in memory with hardly any room a file with holes is copied instead, see
+    `_holes_take_room`; what is written afterwards does not show up in a copy.
+    """
 
     __slots__ = ("_file", "_map", "segment", "view")
 
@@ -50,11 +83,25 @@ class SegmentMap:
         try:
             # The file may have become shorter since it was listed; beyond its end lies SIGBUS.
             size = min(os.fstat(self._file).st_size, segment.size)
-            self._map = mmap.mmap(self._file, size, access=mmap.ACCESS_READ) if size else None
+            if not size:
+                self._map = None
+            elif _holes_take_room(self._file, size):
+                self._map = mmap.mmap(-1, size)
+            else:
+                self._map = mmap.mmap(self._file, size, access=mmap.ACCESS_READ)
+            self.view = memoryview(self._map if self._map is not None else b"")
+            if not self.view.readonly:
+                self._copy()
+                self.view = self.view.toreadonly()
         except BaseException:
             os.close(self._file)
             raise
-        self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
+
+    def _copy(self) -> None:
+        for start, stop in self.data_extents(0, len(self.view)):
+            at = start
+            while at < stop and (count := os.preadv(self._file, [self.view[at:stop]], at)):
+                at += count
 
     def __len__(self) -> int:
         return len(self.view)
@@ -134,7 +181,7 @@ class SegmentMap:
             self._file = -1
 
 
-_ZERO_CHUNK = 1 << 20
+_ZERO_CHUNK: Final = 1 << 20
 
 
 def same_bytes(one: memoryview, other: memoryview) -> bool:
@@ -156,6 +203,7 @@ class SegmentStream:
         segments: the files, as last listed.
         file_size: bytes that a segment has, as configured.
         in_use: whether somebody may be writing, or has died while doing so.
+        size_at: of a CommitLog: what its queues say of the record at an offset.
     """
 
     def __init__(
@@ -164,6 +212,7 @@ class SegmentStream:
         self.segments = tuple(segments)
         self.file_size = file_size
         self.in_use = in_use
+        self.size_at: Callable[[int], int | None] | None = None
         self._starts = [segment.start for segment in self.segments]
         self._maps: dict[str, SegmentMap] = {}
 

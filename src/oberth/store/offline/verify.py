@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from oberth.errors import FormatError, OberthError, StoreError
 from oberth.formats import batch_consume_queue as batch
@@ -26,11 +26,10 @@ from oberth.formats import checkpoint as checkpoint_format
 from oberth.formats import consume_queue as cq
 from oberth.formats import paths
 from oberth.formats.config_files import CONFIG_FILES, ConsumerOffsets, DelayOffsets
-from oberth.formats.message import SCHEDULE_TOPIC
-from oberth.formats.names import is_stored_topic
-from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
+from oberth.formats.message import SCHEDULE_TOPIC, MessageExt
+from oberth.formats.names import LMQ_PREFIX, is_lmq, is_stored_topic, is_system_topic
+from oberth.formats.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from oberth.formats.topic_config import TopicConfigs
-from oberth.kernels import runtime
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.queues import QueueTable, UnitRun, build_units
@@ -40,7 +39,7 @@ from oberth.store.offline.filler import is_filler_topic
 from oberth.store.offline.findings import Finding, FindingKind, Severity
 from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.lock_state import is_locked
-from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows
+from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows, rows_failing_crc
 from oberth.store.offline.log_walk import Damage, LogEnd
 from oberth.store.offline.lost_records import describe_range
 from oberth.store.offline.queue_view import QueueView
@@ -49,7 +48,7 @@ from oberth.store.offline.rebuild import batch_topics, gap_max
 from oberth.store.offline.segments import same_bytes
 from oberth.store.offline.verify_index import IndexCheck
 
-_WRITTEN_BEHIND = frozenset(
+_WRITTEN_BEHIND: Final = frozenset(
     (
         FindingKind.LOG_TAIL,
         FindingKind.QUEUE_MISSING,
@@ -67,9 +66,9 @@ _WRITTEN_BEHIND = frozenset(
 )
 """What looks like damage while somebody is writing, because log, queues and index follow one
 another."""
-FINDINGS_MAX = 10_000
+FINDINGS_MAX: Final = 10_000
 """More findings than this are counted by kind, not listed."""
-_UNIT_FINDINGS_PER_QUEUE = 1000
+_UNIT_FINDINGS_PER_QUEUE: Final = 1000
 
 
 def _place(finding: Finding) -> tuple[bool, str, int]:
@@ -167,10 +166,10 @@ class VerifyRun:
         self.damages: list[Damage] = []
         self.queues: dict[QueueKey, QueueCheck] = {}
         self.end = LogEnd(0, "", None)
-        self.known_topics = _known_topics(self.layout.root)
+        self.topics = _topic_table(self.layout.root)
         self.newest_store_time: int | None = None
         self.has_fillers = False
-        # Whoever has it open now, had it perhaps no more when the files were looked at, or not yet.
+        # Another process may have opened or closed the store while we listed its files.
         self.in_use = self.layout.in_use or is_locked(self.layout.root)
 
     def found(self, finding: Finding) -> None:
@@ -209,13 +208,13 @@ class VerifyRun:
         self.report.index_entries = index.compared
         self._checkpoint()
         self._config()
+        self._unknown_topics()
         return self.report
 
     # The log
 
     def _log(self, index: IndexCheck, beside: Executor) -> None:
         reader, config = self.reader, self.layout.config
-        runtime.native("scan", sum(segment.size for segment in self.layout.commit_log) >> 1)
         topics = TopicTable()
         table = QueueTable(topics, batch_topics(self.layout))
         log = ColumnReader(
@@ -305,41 +304,21 @@ class VerifyRun:
             for row in range(columns.count):
                 if not columns.crc_ok[row]:
                     self._bad_crc(columns.commit_log_offset[row])
-        if self._has_record_crc(part):
-            self._record_crc(part, topics)
-
-    def _has_record_crc(self, part: Rows) -> bool:
-        """Whether the records end in a CRC of their own; brokers write it in all or in none."""
-        columns = part.columns
-        for row in (0, columns.count - 1):
-            start = columns.properties_at[row]
-            end = start + columns.properties_size[row]
-            if CRC_PROPERTY.encode() in bytes(part.segment.view[start:end]):
-                return True
-        return False
-
-    def _record_crc(self, part: Rows, topics: TopicTable) -> None:
-        columns = part.columns
-        base = part.segment.segment.start
-        for row in range(columns.count):
+        for row in rows_failing_crc(part):
             offset = columns.commit_log_offset[row]
-            at = offset - base
-            record = part.segment.view[at : at + columns.record_size[row]]
-            if record_crc_ok(record) is False and columns.crc_ok[row]:
-                self.found(
-                    Finding(
-                        FindingKind.RECORD_PROPERTY_CRC,
-                        self.layout.relative(part.segment.segment.path),
-                        at,
-                        "a record that fails its whole-record CRC",
-                        "bytes as they were stored",
-                        commit_log_offset=offset,
-                        topic=topics.names[columns.topic_id[row]].decode("utf-8", "replace"),
-                        queue_id=columns.queue_id[row],
-                        queue_offset=columns.queue_offset[row],
-                        length=columns.record_size[row],
-                    )
+            self.found(
+                Finding(
+                    FindingKind.RECORD_PROPERTY_CRC,
+                    *self._place(offset),
+                    "a record that fails its whole-record CRC",
+                    "bytes as they were stored",
+                    commit_log_offset=offset,
+                    topic=topics.names[columns.topic_id[row]].decode("utf-8", "replace"),
+                    queue_id=columns.queue_id[row],
+                    queue_offset=columns.queue_offset[row],
+                    length=columns.record_size[row],
                 )
+            )
 
     def _bad_crc(self, offset: int) -> None:
         message = self.reader.record_at(offset)
@@ -396,8 +375,9 @@ class VerifyRun:
     def _anomaly(self, offset: int, what: QueueAnomaly) -> None:
         if what is QueueAnomaly.GAP and (self.damages or self.has_fillers):
             return  # the damage is reported, or was once; the gap is its consequence
-        severity = Severity.NOTE if what is QueueAnomaly.RESTART else Severity.DAMAGE
         message = self.reader.record_at(offset)
+        settled = what is QueueAnomaly.GAP and self._is_settled(message)
+        severity = Severity.NOTE if settled or what is QueueAnomaly.RESTART else Severity.DAMAGE
         self.found(
             Finding(
                 FindingKind.RECORD_QUEUE_OFFSET,
@@ -412,6 +392,18 @@ class VerifyRun:
                 keys=message.keys,
             )
         )
+
+    def _is_settled(self, message: MessageExt) -> bool:
+        """Whether the place before a message leads to it: a salvage or rebuild met the gap."""
+        for key, ordinal in _places(message):
+            if ordinal < 1 or not self.layout.queues.get(key):
+                continue
+            view = self.reader.queue(key.topic, key.queue_id)
+            unit = view.unit(ordinal)
+            leads_here = unit is not None and unit.commit_log_offset == message.commit_log_offset
+            if leads_here and view.unit(ordinal - 1) == unit:
+                return True
+        return False
 
     # The queues
 
@@ -444,7 +436,7 @@ class VerifyRun:
                 )
             )
             return QueueCheck(self, key)
-        deleted = self.known_topics is not None and key.topic not in self.known_topics
+        deleted = self.topics is not None and key.topic not in self.topics.topic_config_table
         self.found(
             Finding(
                 FindingKind.QUEUE_MISSING,
@@ -563,6 +555,54 @@ class VerifyRun:
                         relative, f"level {level}", QueueKey(SCHEDULE_TOPIC, level - 1), offset
                     )
 
+    def _unknown_topics(self) -> None:
+        """Topics that have queues, and that the table does not have: nobody reads their messages.
+
+        A note: a topic that was deleted looks so, one whose timed messages came later, and one of
+        a slave that has not fetched its master's table yet.
+        """
+        if self.topics is None:
+            return
+        lost: dict[str, int] = {}
+        for key in sorted({*self.layout.queues, *self.layout.batch_queues}):
+            topic = key.topic
+            if topic in self.topics.topic_config_table or is_lmq(topic) or is_system_topic(topic):
+                continue
+            stored_ms = self._newest_in(key)
+            if stored_ms >= 0:
+                lost[topic] = max(stored_ms, lost.get(topic, 0))
+        for topic, stored_ms in lost.items():
+            deleted = stored_ms < self.topics.data_version.timestamp
+            self.found(
+                Finding(
+                    FindingKind.TOPIC_UNKNOWN,
+                    f"{paths.CONFIG}/topics.json",
+                    0,
+                    f"no topic {topic}"
+                    + (", deleted after its last message" if deleted else ", but younger messages"),
+                    "the topics that have messages; a broker's start makes them known again",
+                    Severity.NOTE,
+                    topic=topic,
+                )
+            )
+
+    def _newest_in(self, key: QueueKey) -> int:
+        """Store time of a queue's last message, ms; -1 if there is none."""
+        unit: cq.ConsumeQueueUnit | batch.BatchConsumeQueueUnit | None = None
+        if key in self.layout.batch_queues:
+            view = self.reader.batch_queue(*key)
+            try:
+                for unit in view.units(self.end.offset):  # noqa: B007 - the last one counts
+                    pass
+            finally:
+                view.close()
+        else:
+            queue = self.reader.queue(*key)
+            unit = queue.unit(queue.end_offset(self.end.offset) - 1)
+        if unit is None:
+            return -1
+        return self.reader.store_timestamp(unit.commit_log_offset, unit.record_size)
+
     def _consumer_offsets(self, file: str, offsets: ConsumerOffsets) -> None:
         for key, table in offsets.offset_table.items():
             topic = key.partition("@")[0]
@@ -589,10 +629,10 @@ class VerifyRun:
         )
 
 
-def _known_topics(root: str) -> frozenset[str] | None:
+def _topic_table(root: str) -> TopicConfigs | None:
     try:
         with open(os.path.join(root, paths.CONFIG, "topics.json"), "rb") as file:
-            return frozenset(TopicConfigs.decode(file.read()).topic_config_table)
+            return TopicConfigs.decode(file.read())
     except (OSError, OberthError):
         return None
 
@@ -952,3 +992,17 @@ class _BatchQueueCheck(QueueCheck):
 
 def _text(unit: tuple[Any, ...]) -> str:
     return "unit (" + ", ".join(str(value) for value in unit) + ")"
+
+
+def _places(message: MessageExt) -> Iterator[tuple[QueueKey, int]]:
+    """The queue of a message and the light queues that it names, with its number in each."""
+    yield QueueKey(message.topic, message.queue_id), message.queue_offset
+    properties = message.properties
+    names = properties.get(INNER_MULTI_DISPATCH, "").split(",")
+    numbers = properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
+    for name, number in zip(names, numbers, strict=False):
+        if name and number.isascii() and number.isdigit() and len(number) < 20:
+            yield (
+                QueueKey(name, 0 if name.startswith(LMQ_PREFIX) else message.queue_id),
+                int(number),
+            )

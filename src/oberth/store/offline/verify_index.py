@@ -14,24 +14,24 @@ import bisect
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.formats import index_file as fmt
 from oberth.formats import paths
 from oberth.formats.index_file import IndexEntry, IndexHeader
 from oberth.formats.message import STORE_TIMESTAMP_END_MAX
 from oberth.kernels.columns import TopicTable
-from oberth.kernels.index import IndexEntries, index_keys, put_entries, relink, start_file
+from oberth.kernels.index import IndexEntries, put_entries, relink, start_file
 from oberth.store.offline.findings import Finding, FindingKind, Severity
 from oberth.store.offline.index_view import IndexView, real_count, seed
+from oberth.store.offline.indexed_tags import IndexedTags, tags_known
 from oberth.store.offline.log_columns import Rows
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.rebuild import indexes_tags
 from oberth.store.offline.segments import same_bytes
 
-FINDINGS_PER_FILE = 200
-_LOOK_BACK = 64
-LATEST_OFFSET = 2**63 - 1
+FINDINGS_PER_FILE: Final = 200
+_LOOK_BACK: Final = 64
+LATEST_OFFSET: Final = 2**63 - 1
 
 
 class _Wanted(NamedTuple):
@@ -62,7 +62,7 @@ class IndexCheck:
         self.found = found
         self.enabled = reader.layout.config.message_index_enable
         self.files = list(reader.index_files())
-        self.tags_too = indexes_tags(reader)
+        self._tags = IndexedTags(self.files, reader.log.end, tags_known(reader))
         self.shape = reader.layout.index_shape
         self.compared = 0
         self.in_damage: Callable[[int], bool] = lambda offset: False
@@ -81,7 +81,7 @@ class IndexCheck:
             return
         entries = self._entries
         entries.clear()
-        index_keys(part.columns, topics, part.segment.view, entries, index_tags=self.tags_too)
+        self._tags.put(part, topics, entries)
         self.add(entries)
 
     def add(self, entries: IndexEntries) -> None:

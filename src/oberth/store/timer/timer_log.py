@@ -10,6 +10,7 @@ RocketMQ: TimerLog.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from oberth.formats.timer_log import (
     BLANK_SIZE,
@@ -27,8 +28,8 @@ from oberth.formats.timer_log import (
 from oberth.store.files import FileSystem
 from oberth.store.tail_stream import FilePool, TailStream
 
-OPEN_FILES_MAX = 8
-BLOCK_SIZE = 64 << 10
+OPEN_FILES_MAX: Final = 8
+BLOCK_SIZE: Final = 64 << 10
 """Bytes that are read at once where units are read one after the other."""
 
 

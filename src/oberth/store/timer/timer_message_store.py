@@ -32,6 +32,7 @@ from oberth.formats.config_files import Metric, TimerMetrics
 from oberth.formats.config_json import encode_config, parse_config
 from oberth.formats.java_string import tags_hash
 from oberth.formats.message import MessageExt, decode_record, properties_at
+from oberth.formats.message_store_config import BrokerRole
 from oberth.formats.paths import CONFIG, TIMER_LOG, TIMER_WHEEL
 from oberth.formats.timer_checkpoint import FILE_SIZE as CHECKPOINT_FILE_SIZE
 from oberth.formats.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
@@ -51,7 +52,7 @@ from oberth.store.timer.timer_wheel import SlotChange, TimerWheel
 if TYPE_CHECKING:
     from oberth.store.message_store import MessageStore
 
-_log: Final = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
 BATCH_SIZE: Final = 1000
 """Messages that one call of `on_time` takes in, and delivers, so that sends go on."""
@@ -162,6 +163,8 @@ class TimerMessageStore:
         """The next message of the timer topic's queue to be taken in."""
         self.write_time_ms = 0
         """Slots before this time are due."""
+        self._tick_end: int | None = None
+        """Where the timer topic's queue ended when a tick came; None: the tick is dealt with."""
         self._due: _Due | None = None
         # Messages that the timer log had when it was opened although the checkpoint says that they
         # are still to be taken in.
@@ -169,6 +172,9 @@ class TimerMessageStore:
         self._last_checkpoint = TimerCheckpoint()
         self._next_clean_ms = 0
         self._version = 0
+        # Of a slave: up to where its master has taken messages in; the time while it does so too.
+        self._master_queue_offset = 0
+        self._follows_at_ms = 0
         if config.timer_congest_num_each_slot < SLOT_COUNT_UNLIMITED:
             store.commit_log.put_hooks.append(self._refuse_congestion)
 
@@ -189,7 +195,7 @@ class TimerMessageStore:
         log, wheel = self.log, self.wheel
         trouble = log.load()
         if trouble is not None:
-            _log.error("timer log: %s", trouble)
+            _LOG.error("timer log: %s", trouble)
         has_wheel = wheel.load(from_time)
         flushed = checkpoint.last_timer_log_flush_pos
         walk_from = log.first_position
@@ -201,11 +207,17 @@ class TimerMessageStore:
             wheel.highest_position() >= log.end or lowest < log.first_position
         ):
             # The wheel names units that are not there. What the log holds is the truth.
-            _log.warning("timer wheel: it names units outside the log, it is built anew")
+            _LOG.warning("timer wheel: it names units outside the log, it is built anew")
             wheel.clear()
             last = self._walk(log.first_position, from_time, flushed)
         self.queue_offset = self._find_queue_offset(checkpoint, last)
-        self.write_time_ms = self._floor(now_ms)
+        # The first tick takes in what came before the end of the last run as of that time.
+        # A slave's time is its master's.
+        away_ms = now_ms - checkpoint.last_read_time
+        was_short = 0 <= away_ms < SLOTS_A_TURN * self._precision_ms // 2
+        is_slave = self._config.broker_role is BrokerRole.SLAVE
+        goes_on = was_short or is_slave
+        self.write_time_ms = self._floor(checkpoint.last_read_time if goes_on else now_ms)
 
     def _read_checkpoint(self) -> TimerCheckpoint:
         data = self._files.read_file(f"{self._config_dir}/{TIMER_CHECK}")
@@ -220,7 +232,7 @@ class TimerMessageStore:
                 try:
                     self._metrics = TimerMetrics.from_json(parse_config(data, name=path), path)
                 except ConfigFormatError as error:
-                    _log.error("%s: %s; counted from 0", path, error)
+                    _LOG.error("%s: %s; counted from 0", path, error)
                     continue
                 return
 
@@ -253,7 +265,7 @@ class TimerMessageStore:
                     last.commit_log_offset, last.record_size
                 )
             found = 0 if record is None else record.queue_offset + 1
-            _log.error(
+            _LOG.error(
                 "timer log: it ends at %d, but %d bytes were on the disk; queue offset %d → %d",
                 self.log.end, checkpoint.last_timer_log_flush_pos, offset, min(offset, found),
             )  # fmt: skip
@@ -277,15 +289,21 @@ class TimerMessageStore:
 
     def on_time(self, now_ms: int, batch_size: int = BATCH_SIZE) -> TimerStep:
         """Delivers what is due and takes in what is new, up to ``batch_size`` messages of each."""
-        self.write_time_ms = self._floor(now_ms)
         appended = 0
         more = False
-        earliest = self.wheel.earliest()
-        if not self._config.timer_stop_enqueue and not (
-            # A slot that was missed for a whole turn could be in the place of a new one.
-            earliest is not None
-            and earliest.time + SLOTS_A_TURN < self.write_time_ms // self._precision_ms
-        ):
+        time_ms = self._floor(now_ms)
+        if time_ms > self.write_time_ms and self._may_enqueue(time_ms):
+            # What came before this tick is taken in as of then: a message and its recall meet in
+            # one slot, however late they are looked at.
+            if self._tick_end is None:
+                self._tick_end = self._store.max_offset_in_queue(names.TIMER_TOPIC, 0)
+            count, ok = self._enqueue(now_ms, batch_size)
+            appended += count
+            if ok and self.queue_offset < self._tick_end:
+                return TimerStep(appended, True)
+        self._tick_end = None
+        self.write_time_ms = time_ms
+        if self._may_enqueue(time_ms):
             count, ok = self._enqueue(now_ms, batch_size)
             appended += count
             more |= ok and self.enqueue_behind > 0
@@ -294,6 +312,48 @@ class TimerMessageStore:
             appended += count
             more |= ok and self.is_due
         return TimerStep(appended, more)
+
+    def _may_enqueue(self, time_ms: int) -> bool:
+        earliest = self.wheel.earliest()
+        return not self._config.timer_stop_enqueue and not (
+            # A slot that was missed for a whole turn could be in the place of a new one.
+            earliest is not None and earliest.time + SLOTS_A_TURN < time_ms // self._precision_ms
+        )
+
+    def follow(self, master: TimerCheckpoint) -> None:
+        """A slave's master has come so far: what is taken in here, and what is not due any more."""
+        self._master_queue_offset = master.master_timer_queue_offset
+        self.write_time_ms = max(self.write_time_ms, self._floor(master.last_read_time))
+
+    def take_metrics(self, document: object) -> None:
+        """A slave's master counts its timed messages.
+
+        Raises:
+            ConfigFormatError: something else.
+        """
+        metrics = TimerMetrics.from_json(document, TIMER_METRICS)
+        if metrics.data_version != self._metrics.data_version:
+            self._metrics = metrics
+
+    def on_time_of_slave(self, now_ms: int, batch_size: int = BATCH_SIZE) -> TimerStep:
+        """Takes in what the master's timer has taken in, and drops what that has delivered.
+
+        Nothing is put into the store. What goes into a slot here the master has in one that is not
+        later, so that no message is dropped before the master has delivered it.
+        """
+        while self.is_due:
+            self.wheel.remove_earliest()
+        end = min(self._master_queue_offset, self._store.max_offset_in_queue(names.TIMER_TOPIC, 0))
+        if self.write_time_ms <= 0 or self.queue_offset >= end:
+            return TimerStep(0, more=False)
+        if not self._may_enqueue(now_ms):
+            return TimerStep(0, more=False)
+        self._follows_at_ms = self._floor(now_ms)
+        try:
+            _, ok = self._enqueue(now_ms, min(batch_size, end - self.queue_offset))
+        finally:
+            self._follows_at_ms = 0
+        return TimerStep(0, more=ok and self.queue_offset < end)
 
     @property
     def is_due(self) -> bool:
@@ -332,13 +392,15 @@ class TimerMessageStore:
             try:
                 raw = b"" if record is None else properties_at(record)
             except RecordError as error:
-                _log.error("timed message at %d: %s", unit.commit_log_offset, error)
+                _LOG.error("timed message at %d: %s", unit.commit_log_offset, error)
                 continue
             if record is None:
-                _log.error("timed message at %d cannot be read", unit.commit_log_offset)
+                _LOG.error("timed message at %d cannot be read", unit.commit_log_offset)
                 continue
             if self._slot_time(raw) >= self.write_time_ms:
                 timed.append((offset, unit.commit_log_offset, unit.record_size, raw))
+            elif self._follows_at_ms:
+                continue  # the master has delivered it
             elif p.find_property(raw, b"TIMER_DEL_UNIQKEY") is None:
                 delivery = self._restore(record, unit.commit_log_offset, offset, None, now_ms)
                 if delivery is not None:
@@ -351,7 +413,7 @@ class TimerMessageStore:
             try:
                 self._put_unit(commit_log_offset, size, raw)
             except StoreFullError as error:
-                _log.error("timer log: %s", error)
+                _LOG.error("timer log: %s", error)
                 # What went to its topic already and lies behind this one goes there once more.
                 self.queue_offset = end_offset - 1
                 return len(direct), False
@@ -363,7 +425,8 @@ class TimerMessageStore:
         return _number(p.find_property(raw, b"TIMER_OUT_MS"))
 
     def _put_unit(self, commit_log_offset: int, size: int, raw: bytes) -> None:
-        write_time = self.write_time_ms
+        # A slave's master may have rolled the message into a slot as late as its time then.
+        write_time = max(self.write_time_ms, self._follows_at_ms)
         slot_time = self._slot_time(raw)
         magic = MAGIC_DEFAULT
         window_ms = self._window_ms
@@ -371,7 +434,7 @@ class TimerMessageStore:
         if delay >= window_ms:
             magic |= MAGIC_ROLL
             # Not a short last stretch: where little would remain, two of half a window.
-            near = delay - window_ms < window_ms // 3
+            near = delay - window_ms < window_ms // 3 and not self._follows_at_ms
             slot_time = self._floor(write_time + (window_ms // 2 if near else window_ms))
         is_delete = p.find_property(raw, b"TIMER_DEL_UNIQKEY") is not None
         if is_delete:
@@ -392,7 +455,8 @@ class TimerMessageStore:
             )
         )
         self.wheel.put(time, position, is_delete=is_delete and not is_rolling)
-        self._count(str(real_topic, "utf-8", "replace"), -1 if is_delete else 1)
+        if not self._follows_at_ms:  # else its master counts
+            self._count(str(real_topic, "utf-8", "replace"), -1 if is_delete else 1)
 
     def _refuse_congestion(
         self, message: MessageExtBrokerInner
@@ -456,7 +520,7 @@ class TimerMessageStore:
                     offset, size = records[2 * number], records[2 * number + 1]
                     self._enter(magics[number], chain[number], offset, size, positions, deletes)
         else:
-            _log.error(
+            _LOG.error(
                 "timer slot %d: its chain is broken; everything from %d to %d is looked through",
                 time, slot.first_pos, slot.last_pos,
             )  # fmt: skip
@@ -498,16 +562,16 @@ class TimerMessageStore:
             return
         key = p.find_property(raw, b"TIMER_DEL_UNIQKEY")
         if key is not None:
-            deletes.add(key)
+            deletes.add(_delete_key(raw, key))
 
     def _due_message(self, due: _Due, number: int, now_ms: int) -> _Delivery | None:
         unit = self.log.read(due.positions[number])
         if unit is None:
-            _log.error("timer log: no unit at %d any more", due.positions[number])
+            _LOG.error("timer log: no unit at %d any more", due.positions[number])
             return None
         record = self._store.commit_log.select(unit.commit_log_offset, unit.record_size)
         if record is None:
-            _log.error("timed message at %d cannot be read", unit.commit_log_offset)
+            _LOG.error("timed message at %d cannot be read", unit.commit_log_offset)
             return None
         if due.deletes and self._is_deleted(record, due.deletes):
             return None
@@ -522,9 +586,7 @@ class TimerMessageStore:
         key = p.find_property(raw, b"UNIQ_KEY")
         if key is None:
             return False
-        # With appendTopicForTimerDeleteKey a key names the topic too; either form may be pending.
-        topic = p.find_property(raw, b"REAL_TOPIC") or b""
-        return key in deletes or topic + b"+" + key in deletes
+        return _delete_key(raw, key) in deletes
 
     def _restore(
         self,
@@ -541,7 +603,7 @@ class TimerMessageStore:
         try:
             timed = decode_record(record, at=commit_log_offset)
         except RecordError as error:
-            _log.error("timed message: %s", error)
+            _LOG.error("timed message: %s", error)
             return None
         raw = timed.properties_raw
         real_topic = str(p.find_property(raw, b"REAL_TOPIC") or b"", "utf-8", "replace")
@@ -551,7 +613,7 @@ class TimerMessageStore:
         if is_rolling:
             topic, queue_id = names.TIMER_TOPIC, 0
         elif not names.is_stored_topic(topic) or topic == names.TRANS_HALF_TOPIC:
-            _log.error("timed message at %d names topic %r", commit_log_offset, topic)
+            _LOG.error("timed message at %d names topic %r", commit_log_offset, topic)
             return None
         enqueue_time = DIRECT_ENQUEUE_TIME if unit is None else unit.enqueue_time
         more = f"TIMER_ENQUEUE_MS\x01{enqueue_time}\x02TIMER_DEQUEUE_MS\x01{now_ms}\x02"
@@ -596,9 +658,9 @@ class TimerMessageStore:
                 continue
             message = deliveries[number].message
             if result.status in _HOPELESS:
-                _log.error("timed message for %s lost: %s", message.topic, result.status.name)
+                _LOG.error("timed message for %s lost: %s", message.topic, result.status.name)
                 continue
-            _log.error("timed message for %s waits: %s", message.topic, result.status.name)
+            _LOG.error("timed message for %s waits: %s", message.topic, result.status.name)
             return number
         return None
 
@@ -639,6 +701,18 @@ class TimerMessageStore:
         """Moves the newest units into the files; cheap."""
         self.log.write_out()
 
+    def checkpoint(self, now_ms: int) -> TimerCheckpoint:
+        """How far the timer has come by now, whether or not that is on the disk."""
+        return TimerCheckpoint(
+            self.read_time_ms,
+            self.log.end,
+            self.queue_offset,
+            self.queue_offset,
+            self._last_checkpoint.state_version,
+            now_ms,
+            self._version,
+        )
+
     def begin_flush(self, now_ms: int) -> TimerFlush | None:
         """What `flush` is to bring to the disk; None if nothing has changed since the last one."""
         last = self._last_checkpoint
@@ -660,15 +734,7 @@ class TimerMessageStore:
             delete_before = self.log.end - self.log.file_size
             if lowest is not None:
                 delete_before = min(delete_before, lowest)
-        checkpoint = TimerCheckpoint(
-            self.read_time_ms,
-            self.log.end,
-            self.queue_offset,
-            self.queue_offset,
-            last.state_version,
-            now_ms,
-            self._version,
-        )
+        checkpoint = self.checkpoint(now_ms)
         metrics = None
         if self._count_changes:
             metrics = encode_config(self.metrics(now_ms).to_json(), pretty=False)
@@ -734,8 +800,17 @@ class TimerMessageStore:
         try:
             self.flush_now(now_ms)
         except (OSError, StoreFullError, StoreCorruptError) as error:
-            _log.error("the timer was not closed in order, it will be recovered: %s", error)
+            _LOG.error("the timer was not closed in order, it will be recovered: %s", error)
         self.log.close()
+
+
+def _delete_key(raw: bytes, key: bytes) -> bytes:
+    """Topic and unique key that a deletion names, or that a message has: none deletes another's.
+
+    With appendTopicForTimerDeleteKey the key of a deletion names its topic already.
+    """
+    start = (p.find_property(raw, b"REAL_TOPIC") or b"") + b"+"
+    return key if key.startswith(start) else start + key
 
 
 def _number(raw: bytes | None) -> int:

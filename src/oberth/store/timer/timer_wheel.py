@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import heapq
 import os
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.timer_log import NO_PREVIOUS
 from oberth.formats.timer_wheel import FILE_SIZE, SLOT, SLOT_SIZE, SLOTS
 from oberth.store.files import FileSystem
 
-_PAGE_SIZE = 64 << 10
+_PAGE_SIZE: Final = 64 << 10
 assert _PAGE_SIZE % SLOT_SIZE == 0
 
 

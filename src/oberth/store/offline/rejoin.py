@@ -1,0 +1,100 @@
+"""Makes a slave's store one that its master takes on: cuts the log where the two have parted.
+
+What is cut off is moved beside the store, to ``DIR.parted``, and never deleted: it may be the only
+copy of an acknowledged message. Queues, index and timer are derived from the log and are made anew
+by the next start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Final, NamedTuple
+
+from oberth.errors import StoreError
+from oberth.formats import paths
+from oberth.formats.log_checksums import FILE_NAME as CHECKSUMS
+from oberth.store.offline.log_walk import DamagedRecord, walk
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.rebuild import locked, sync_directory, sync_tree
+from oberth.store.recovery_state import FILE_NAME as STATE
+
+PARTED_SUFFIX: Final = ".parted"
+_DERIVED: Final = (
+    paths.CONSUME_QUEUE, paths.CONSUME_QUEUE_EXT, paths.BATCH_CONSUME_QUEUE, paths.INDEX,
+    paths.TIMER_LOG, paths.TIMER_WHEEL, paths.CHECKPOINT, STATE, CHECKSUMS,
+    f"{paths.CONFIG}/timercheck",
+)  # fmt: skip
+
+
+class Cut(NamedTuple):
+    """What was cut off.
+
+    Attributes:
+        at: CommitLog offset at which the log ends now; where it was emptied its former begin.
+        end: where it ended.
+        kept_in: the directory that has what was cut off.
+    """
+
+    at: int
+    end: int
+    kept_in: str
+
+
+def record_start(reader: StoreReader, offset: int) -> int:
+    """Where the record starts that holds an offset; the offset itself where none does."""
+    index = reader.log.index_of(offset)
+    if index is None:
+        return offset
+    for item in walk(reader.log, reader.log.segments[index].start):
+        message = item.message if isinstance(item, DamagedRecord) else item
+        start = getattr(message, "commit_log_offset", getattr(message, "start", offset))
+        if start >= offset:
+            break
+        size = getattr(message, "record_size", getattr(message, "size", 0))
+        if start + size > offset:
+            return int(start)
+    return offset
+
+
+def cut_log(root: str, at: int) -> Cut:
+    """Cuts a store's log at an offset, and keeps what is cut off. Blocks.
+
+    Raises:
+        StoreLockedError: a broker has the store open.
+        StoreError: the directory for what is cut off is there already.
+        OSError: a file cannot be changed.
+    """
+    kept_in = root.rstrip("/") + PARTED_SUFFIX
+    with locked(root):
+        with StoreReader(root) as reader:
+            segments = reader.layout.commit_log
+            end = reader.max_offset
+        if os.path.exists(kept_in):
+            raise StoreError(f"{kept_in}: holds what was cut off before; move it away first")
+        os.makedirs(kept_in)
+        sync_directory(os.path.dirname(kept_in))
+        for segment in reversed(segments):
+            if segment.end <= at:
+                break
+            target = os.path.join(kept_in, os.path.basename(segment.path))
+            if segment.start >= at:
+                shutil.move(segment.path, target)
+                continue
+            shutil.copyfile(segment.path, target)
+            sync_tree(kept_in)
+            with open(segment.path, "r+b") as file:
+                file.truncate(at - segment.start)
+                file.truncate(segment.size)
+                os.fsync(file.fileno())
+        sync_tree(kept_in)
+        for directory in {os.path.dirname(each.path) for each in segments}:
+            sync_directory(directory)
+        for name in _DERIVED:
+            path = os.path.join(root, name)
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.exists(path):
+                os.remove(path)
+        sync_directory(root)
+    return Cut(at, end, kept_in)

@@ -1,0 +1,167 @@
+"""A slave's store that has parted from its master's is cut to what both have, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oberth.broker.broker import Broker
+from oberth.broker.broker_config import read_configs
+from oberth.cli.main import oberth
+from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.offline.rejoin import cut_log
+
+SEGMENT = 64 * 1024
+
+
+def make(root: Path, name_server: str, **entries: str) -> Broker:
+    values = {
+        "storePathRootDir": str(root),
+        "namesrvAddr": name_server,
+        "brokerName": "broker-a",
+        "listenPort": "0",
+        "mappedFileSizeCommitLog": str(SEGMENT),
+        "mappedFileSizeConsumeQueue": "2000",
+        "timerWheelEnable": "false",
+        "haSendHeartbeatInterval": "100",
+        **entries,
+    }
+    config, store_config, _ = read_configs(values)
+    return Broker(config, store_config)
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[str]:
+    async with NameServer(NamesrvConfig(listen_port=0)) as server:
+        yield f"127.0.0.1:{server.address.port}"
+
+
+def put(broker: Broker, what: bytes, count: int) -> None:
+    store = broker.parts.store
+    store.append_messages([MessageExtBrokerInner.of("t", what * 100) for _ in range(count)])
+    store.dispatch_nowait()
+
+
+async def filled(root: Path, *parts: tuple[bytes, int]) -> int:
+    """A store with messages; where its log ends."""
+    async with make(root, "127.0.0.1:1") as broker:
+        for what, count in parts:
+            put(broker, what, count)
+        return broker.parts.store.max_phy_offset
+
+
+async def rejoin(name_server: str, *words: str) -> Result:
+    command = ["store", "rejoin", *words, "-n", name_server]
+    return await asyncio.to_thread(CliRunner().invoke, oberth, command)
+
+
+async def goes_on(master: Broker, root: Path, name_server: str) -> None:
+    """The slave follows, and ends with the master's bytes."""
+    async with make(root, name_server, brokerId="1", brokerRole="SLAVE") as slave:
+        put(master, b"afterwards", 5)
+        async with asyncio.timeout(100):
+            while (  # noqa: ASYNC110 - the store has no event for its growth
+                slave.parts.store.max_phy_offset != master.parts.store.max_phy_offset
+                or slave.parts.store.dispatch_behind_bytes
+            ):
+                await asyncio.sleep(0.01)
+        end = master.parts.store.max_phy_offset
+        assert slave.parts.store.max_offset_in_queue(
+            "t", 0
+        ) == master.parts.store.max_offset_in_queue("t", 0)
+    for path in sorted((Path(master.parts.store.root) / "commitlog").iterdir()):
+        limit = min(SEGMENT, end - int(path.name))
+        if limit <= 0:
+            continue  # made ahead
+        copy = root / "commitlog" / path.name
+        assert copy.read_bytes()[:limit] == path.read_bytes()[:limit]
+
+
+@pytest.mark.parametrize("more", [0, 300])
+async def test_a_master_that_lost_its_tail_and_went_on(
+    tmp_path: Path, name_server: str, more: int
+) -> None:
+    await filled(tmp_path / "a", (b"both", 300))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    end = await filled(tmp_path / "b", (b"only the slave", 200))
+    async with make(tmp_path / "a", name_server) as master:
+        common = master.parts.store.max_phy_offset
+        put(master, b"another history", more)
+        address = str(master.address)
+        dry = await rejoin(name_server, str(tmp_path / "b"), address, "--dry-run")
+        assert dry.exit_code == 0, dry.output
+        assert not (tmp_path / "b.parted").exists()
+        done = await rejoin(name_server, str(tmp_path / "b"), address)
+        assert done.exit_code == 0, done.output
+        assert f"cut at {common}, it ended at {end}" in done.stderr
+        kept = b"".join(each.read_bytes() for each in sorted((tmp_path / "b.parted").iterdir()))
+        assert kept.count(b"only the slave" * 100) == 200
+        again = await rejoin(name_server, str(tmp_path / "b"), address)
+        assert "goes on from" in again.stderr
+        await goes_on(master, tmp_path / "b", name_server)
+
+
+async def test_what_the_master_has_deleted(tmp_path: Path, name_server: str) -> None:
+    await filled(tmp_path / "b", (b"long ago", 20))
+    await filled(tmp_path / "a", (b"long ago", 20), (b"since", 800))
+    async with make(tmp_path / "a", name_server) as master:
+        assert master.parts.store.commit_log.queue.remove_first(0)
+        done = await rejoin(name_server, str(tmp_path / "b"), str(master.address))
+        assert done.exit_code == 0, done.output
+        assert not any((tmp_path / "b" / "commitlog").iterdir())
+        await goes_on(master, tmp_path / "b", name_server)
+
+
+async def test_an_earlier_cut_is_not_written_over(tmp_path: Path, name_server: str) -> None:
+    await filled(tmp_path / "a", (b"one", 20))
+    await filled(tmp_path / "b", (b"two", 20))
+    (tmp_path / "b.parted").mkdir()
+    async with make(tmp_path / "a", name_server) as master:
+        refused = await rejoin(name_server, str(tmp_path / "b"), str(master.address))
+        assert refused.exit_code != 0
+        assert "move it away first" in str(refused.exception)
+
+
+async def test_what_is_cut_off_is_on_the_disk_before_the_log_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "slave"
+    end = await filled(root, (b"message ", 200))
+    assert end > 2 * SEGMENT
+    events: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(fd: int) -> None:
+        place = Path(os.readlink(f"/proc/self/fd/{fd}")).relative_to(tmp_path)
+        events.append(
+            f"sync {place} {os.fstat(fd).st_size if place.name.isdigit() else ''}".strip()
+        )
+        fsync(fd)
+
+    def renamed(source: str, target: str) -> None:
+        events.append(f"move {Path(source).relative_to(tmp_path)}")
+        rename(source, target)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "fsync", synced)
+        watched.setattr(os, "rename", renamed)
+        cut = cut_log(str(root), SEGMENT + 1000)
+    assert cut.kept_in == f"{root}.parted"
+    names = [f"{number * SEGMENT:020d}" for number in range(5)]
+    # The directory has its name before anything is moved into it.
+    assert events[0] == "sync ."
+    last = max(n for n, name in enumerate(names) if f"move slave/commitlog/{name}" in events)
+    assert events[1] == f"move slave/commitlog/{names[last]}"
+    # The copy and all names beside it, then the segment that is cut.
+    truncated = events.index(f"sync slave/commitlog/{names[1]} {SEGMENT}")
+    assert f"sync slave.parted/{names[1]} {SEGMENT}" in events[:truncated]
+    assert "sync slave.parted" in events[:truncated]
+    assert events[-2:] == ["sync slave/commitlog", "sync slave"]

@@ -1,0 +1,185 @@
+"""OsFileSystem: what is waited for, in which order; the calls of the system are written down."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oberth.errors import StoreFullError
+from oberth.store.dispatch_state import STATE, DispatchState
+from oberth.store.files import OsFileSystem
+from oberth.store.offline.rebuild import BESIDE_SUFFIX, exchange
+
+FILES = OsFileSystem()
+
+
+class Calls:
+    """What reached the system: ("sync", path, size), ("replace", target), ("remove", path)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self.root = root
+        self.seen: list[tuple[str, str, int]] = []
+        self._paths: dict[int, str] = {}
+        real_open = os.open
+
+        def opened(path: Any, *arguments: Any, **named: Any) -> int:
+            fd = real_open(path, *arguments, **named)
+            self._paths[os.fstat(fd).st_ino] = os.path.abspath(path)
+            return fd
+
+        monkeypatch.setattr(os, "open", opened)
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, self._sync_by(getattr(os, name)))
+        for name in ("replace", "rename", "remove", "makedirs"):
+            monkeypatch.setattr(os, name, self._noted(name, getattr(os, name)))
+
+    def _sync_by(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def sync(fd: int) -> None:
+            real(fd)
+            stat = os.fstat(fd)
+            path = self._paths.get(stat.st_ino) or os.readlink(f"/proc/self/fd/{fd}")
+            size = 0 if os.path.isdir(path) else stat.st_size
+            self.seen.append(("sync", os.path.relpath(path, self.root), size))
+
+        return sync
+
+    def _noted(self, name: str, real: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any, **named: Any) -> None:
+            real(*arguments, **named)
+            target = arguments[1] if name in ("replace", "rename") else arguments[0]
+            self.seen.append((name, os.path.relpath(target, self.root), 0))
+
+        return call
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
+    return Calls(monkeypatch, tmp_path)
+
+
+def test_a_mapping_is_synced(calls: Calls, tmp_path: Path) -> None:
+    mapping = FILES.map(str(tmp_path / "f"), 8192, create=True)
+    assert calls.seen == []
+    mapping.sync()
+    assert calls.seen == [("sync", "f", 8192)]
+    mapping.close()
+
+
+def test_a_file_is_synced(calls: Calls, tmp_path: Path) -> None:
+    file = FILES.open(str(tmp_path / "f"), create=True)
+    file.write(b"abc", 0)
+    assert calls.seen == []
+    file.sync()
+    assert calls.seen == [("sync", "f", 3)]
+    file.close()
+
+
+def test_a_system_without_fdatasync(
+    calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Map:
+        flushed = 0
+
+        def flush(self) -> None:
+            assert calls.seen == [], "the pages go to the file first"
+            self.flushed += 1
+
+    monkeypatch.delattr(os, "fdatasync")
+    mapping: Any = FILES.map(str(tmp_path / "m"), 4096, create=True)
+    real, mapping._mmap = mapping._mmap, Map()
+    mapping.sync()
+    assert mapping._mmap.flushed == 1
+    mapping._mmap = real
+    mapping.close()
+    file = FILES.open(str(tmp_path / "f"), create=True)
+    file.sync()
+    file.close()
+    assert calls.seen == [("sync", "m", 4096), ("sync", "f", 0)]
+
+
+def test_a_file_is_replaced_by_one_that_is_whole_on_the_disk(calls: Calls, tmp_path: Path) -> None:
+    FILES.write_file(str(tmp_path / "f"), b"12345")
+    assert calls.seen == [("sync", "f.tmp", 5), ("replace", "f", 0), ("sync", ".", 0)]
+
+
+def test_a_new_name_is_synced_unless_the_caller_does_it(calls: Calls, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    FILES.rename(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert calls.seen == [("replace", "b", 0), ("sync", ".", 0)]
+    FILES.rename(str(tmp_path / "b"), str(tmp_path / "c"), durable=False)
+    assert calls.seen[2:] == [("replace", "c", 0)]
+
+
+def test_every_directory_that_was_missing_is_synced_into_its_parent(
+    calls: Calls, tmp_path: Path
+) -> None:
+    FILES.make_dirs(str(tmp_path / "a" / "b" / "c"))
+    made = [each for each in calls.seen if each[0] == "sync"]
+    assert sorted(made) == [("sync", ".", 0), ("sync", "a", 0), ("sync", "a/b", 0)]
+    calls.seen.clear()
+    FILES.make_dirs(str(tmp_path / "a" / "b" / "c"))
+    FILES.make_dirs(str(tmp_path / "d"), durable=False)
+    assert [each for each in calls.seen if each[0] == "sync"] == []
+
+
+def test_all_files_of_a_file_system(tmp_path: Path) -> None:
+    assert FILES.sync_all(str(tmp_path)) in (True, False)  # False where there is no such call
+    with pytest.raises(FileNotFoundError):
+        FILES.sync_all(str(tmp_path / "missing"))
+
+
+def test_what_does_not_fit_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"before")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreFullError, match=f"{path}: no room for 3 bytes"):
+        FILES.write_file(str(path), b"abc")
+    assert [each.name for each in tmp_path.iterdir()] == ["f"]
+    assert path.read_bytes() == b"before"
+
+
+def test_what_a_dispatcher_says_is_on_the_disk(calls: Calls, tmp_path: Path) -> None:
+    """It says that it is in the middle of something before it is."""
+    (tmp_path / "oberth").mkdir()
+    DispatchState(7).save(str(tmp_path))
+    size = (tmp_path / STATE).stat().st_size
+    assert calls.seen == [
+        ("sync", f"{STATE}.unfinished", size),
+        ("replace", STATE, 0),
+        ("sync", "oberth", 0),
+    ]
+
+
+def test_queues_built_beside_a_store_take_the_place_of_its_own_when_they_are_on_the_disk(
+    calls: Calls, tmp_path: Path
+) -> None:
+    beside = "consumequeue" + BESIDE_SUFFIX
+    fresh = tmp_path / beside / "T" / "0"
+    fresh.mkdir(parents=True)
+    (fresh / "0").write_bytes(b"12")
+    (tmp_path / "consumequeue").mkdir()
+    (tmp_path / "oberth.state").write_bytes(b"{}")
+    exchange(str(tmp_path))
+    assert (tmp_path / "consumequeue" / "T" / "0" / "0").read_bytes() == b"12"
+    seen = calls.seen
+    synced = seen[: seen.index(("remove", "oberth.state", 0))]
+    assert set(synced) == {
+        ("sync", beside, 0),
+        ("sync", f"{beside}/T", 0),
+        ("sync", f"{beside}/T/0", 0),
+        ("sync", f"{beside}/T/0/0", 2),
+    }
+    assert seen[len(synced) : len(synced) + 2] == [("remove", "oberth.state", 0), ("sync", ".", 0)]
+    renamed = seen.index(("rename", "consumequeue", 0))
+    assert ("sync", ".", 0) in seen[renamed:]
