@@ -8,7 +8,7 @@ import importlib
 import json
 import pkgutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from oberth.formats.json_reader import parse_config
 from oberth.formats.subscription_group import SubscriptionGroupConfig, SubscriptionGroups
 from oberth.formats.topic_config import TopicConfig, TopicConfigs
 from oberth.remoting.bodies import clients, offsets, pop, registration, route, running_info, stats
-from oberth.remoting.bodies.base import Body, BodyError, MessageQueue
+from oberth.remoting.bodies.base import Body, BodyError, MessageQueue, render_in_slices
 from oberth.remoting.code import MQVersion, RequestCode
 from oberth.remoting.connection import RemotingConnection
 
@@ -322,3 +322,25 @@ def test_any_json_parses_or_is_refused(tree: Any) -> None:
     ):
         with contextlib.suppress(BodyError):
             kind.decode(data)
+
+
+def test_a_body_in_slices_is_the_same() -> None:
+    queues = [MessageQueue(topic="t", broker_name="b", queue_id=n) for n in range(3000)]
+    progress = stats.ConsumeStats(offset_table=dict.fromkeys(queues, stats.OffsetWrapper()))
+    spans = [stats.QueueTimeSpan(message_queue=queue) for queue in queues]
+    producers = [clients.ProducerInfo(client_id=f"c{n}") for n in range(3000)]
+    found = []
+
+    def slices(body: Body) -> Generator[None, None, None]:
+        found.append((yield from render_in_slices(body)))
+
+    for body in (
+        stats.TopicStatsTable(offset_table=dict.fromkeys(queues, stats.TopicOffset(max_offset=3))),
+        progress,
+        stats.ConsumeStatsList(consume_stats_list=[{"g": [progress, stats.ConsumeStats()]}]),
+        stats.QueryConsumeTimeSpanBody(consume_time_span_set=spans),
+        offsets.ResetOffsetBody(offset_table=dict.fromkeys(queues, 5)),
+        clients.ProducerTableInfo(data={"g": producers, "h": []}),
+    ):
+        assert sum(1 for _ in slices(body)) > 2
+        assert found.pop() == body.encode()

@@ -230,3 +230,29 @@ def test_create_request_and_response() -> None:
 
 def test_response_codes_fit_into_16_bits() -> None:
     assert max(ResponseCode) < 2**15
+
+
+def test_fields_are_counted_before_they_are_read() -> None:
+    """Each of these held a server for some 18 ms."""
+    entry = struct.pack(">h", 0) + struct.pack(">i", 0)
+    for count, is_taken in ((EXT_FIELD_COUNT_MAX, True), (EXT_FIELD_COUNT_MAX + 1, False)):
+        entries = entry * count
+        header = struct.pack(">hbhiii", 310, 0, 479, 5, 0, 0)
+        header += struct.pack(">i", len(entries)) + entries
+        numbers = ",".join(f'"{n}":1.5' for n in range(count))
+        lenient = f'{{"code":310,"extFields":{{{numbers}}}}}'.encode()
+        if is_taken:
+            assert decode_binary_header(header).ext_fields == {"": ""}
+            assert len(decode_json_header(lenient).fields) == count
+            continue
+        with pytest.raises(RemoteProtocolError, match="ext fields"):
+            decode_binary_header(header)
+        with pytest.raises(RemoteProtocolError, match="4097 ext fields, allowed 4096"):
+            decode_json_header(lenient)
+
+
+def test_numbers_of_thousands_of_digits_are_not_read() -> None:
+    header = b'{"code":310,"extFields":{"a":%s}}'
+    assert decode_json_header(header % (b"9" * 100)).fields == {"a": "9" * 100}
+    with pytest.raises(RemoteProtocolError, match="4200 digits, allowed 100"):
+        decode_json_header(header % (b"9" * 4200))

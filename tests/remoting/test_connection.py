@@ -122,3 +122,31 @@ def test_buffers_of_every_kind_are_accepted() -> None:
         (command,) = connection.receive_data(data)
         assert command.body == b"abc"
         assert isinstance(command.body, bytes)
+
+
+@pytest.mark.parametrize("cut", [9, 70_000, 100_000])
+def test_a_long_frame_in_pieces(cut: int) -> None:
+    commands = [
+        RemotingCommand(code=n, body=bytes([n]) * size) for n, size in enumerate((1, 90_000, 2))
+    ]
+    stream = b"".join(map(encode_frame_bytes, commands))
+    connection = RemotingConnection()
+    got = connection.receive_data(stream[:cut]) + connection.receive_data(stream[cut:])
+    assert got == commands
+    assert all(isinstance(command.body, bytes) for command in got)
+    assert connection.pending_size == 0
+    # What follows a long frame may be hostile, or begin another one; so may its own header be.
+    long = encode_frame_bytes(commands[1])
+    connection.receive_data(long[:1000])
+    assert connection.receive_data(long[1000:] + b"\xff" * 8) == [commands[1]]
+    assert connection.failure is not None
+    connection = RemotingConnection()
+    connection.receive_data(long[:1000])
+    assert connection.receive_data(long[1000:] + long[:50]) == [commands[1]]
+    assert connection.receive_data(long[50:]) == [commands[1]]
+    connection = RemotingConnection()
+    broken = long[:8] + b"x" + long[9:]
+    connection.receive_data(broken[:1000])
+    with pytest.raises(RemoteProtocolError):
+        connection.receive_data(broken[1000:])
+    assert connection.failure is not None

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oberth.errors import RemoteProtocolError
+from oberth.errors import OptionError, RemoteProtocolError
 from oberth.remoting.command import RemotingCommand, encode_frame_bytes
 from oberth.remoting.first_bytes import (
     PROXY_V2_SIGNATURE,
     Protocol,
     ProxyHeader,
+    TrustedProxies,
     detect,
     parse_proxy_header,
 )
@@ -94,3 +95,16 @@ def test_random_proxy_headers(mark: bytes, rest: bytes) -> None:
     except RemoteProtocolError:
         return
     assert header is None or 0 < header.size <= len(mark) + len(rest)
+
+
+def test_trusted_proxies() -> None:
+    trusted = TrustedProxies("10.0.0.7; 192.168.0.0/16,2001:db8::/32;")
+    assert "10.0.0.7" in trusted
+    assert "192.168.3.4" in trusted
+    assert "2001:db8::7" in trusted
+    assert "10.0.0.8" not in trusted
+    assert "::1" not in trusted
+    assert "" not in trusted
+    assert "10.0.0.7" not in TrustedProxies()
+    with pytest.raises(OptionError, match=r"proxyProtocolTrusted: 'lb\.example' .* allowed are"):
+        TrustedProxies("lb.example")

@@ -9,6 +9,22 @@ from hypothesis import strategies as st
 from oberth.errors import RemotingTooMuchRequestError
 from oberth.remoting.open_requests import OPAQUE_MAX, OpenRequests
 
+
+def test_time_is_given_once_more_when_nothing_could_be_received() -> None:
+    table: OpenRequests[str] = OpenRequests(10)
+    table.open(1, 7, 0.0, 3.0, "early")
+    table.open(2, 7, 8.0, 11.0, "late")
+    table.extend(9.0)
+    assert [each.token for each in table.expire(11.0)] == ["late"]
+    assert not table.expire(11.5)
+    assert [each.token for each in table.expire(12.0)] == ["early"]
+    table.open(3, 7, 0.0, 3.0, "held twice")
+    table.extend(9.0)
+    table.extend(20.0)
+    (request,) = table.expire(20.0)
+    assert request.was_held
+
+
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("open"), st.integers(0, 20)),

@@ -10,7 +10,7 @@ from oberth.remoting.command import RemotingCommand, create_response, encode_fra
 from oberth.remoting.connection import RemotingConnection
 from oberth.remoting.headers.pull import PullMessageResponseHeader
 from oberth.remoting.headers.send import SendMessageResponseHeader
-from oberth.remoting.rendered import SendResponses, render_empty, render_pull_head
+from oberth.remoting.rendered import SendResponses, render_pull_head
 
 INT32 = st.integers(0, 2**31 - 1)
 INT64 = st.integers(0, 2**63 - 1)
@@ -90,12 +90,6 @@ def test_pull(
     assert read(head + body) == read(encode_frame_bytes(general))
 
 
-@given(INT32, INT32, st.none() | TEXT)
-def test_empty(opaque: int, code: int, remark: str | None) -> None:
-    general = create_response(RemotingCommand(opaque=opaque), code, remark)
-    assert render_empty(opaque, code, remark) == encode_frame_bytes(general)
-
-
 @pytest.mark.parametrize("trace_on", [True, False])
 def test_trace_and_region(trace_on: bool) -> None:
     frame = SendResponses("100%s", trace_on).render(1, 2, 3, b"ID")
@@ -106,3 +100,11 @@ def test_trace_and_region(trace_on: bool) -> None:
         "MSG_REGION": "100%s",
         "queueOffset": "3",
     }
+
+
+def test_pieces_of_an_answer_make_the_answer() -> None:
+    made = SendResponses('a "region" %d', trace_on=False)
+    values = (b"3", b"7F000001", b"12", b"KEY", b"77")
+    text = b"".join(a + b for a, b in zip(made.pieces, (*values, b""), strict=True))
+    frame = made.render(77, 3, 12, b"7F000001", "KEY")
+    assert frame[8:] == text

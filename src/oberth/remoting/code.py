@@ -8,6 +8,7 @@ has a name here is no promise that a broker serves it.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 
 class RequestCode(IntEnum):
@@ -172,6 +173,7 @@ class RequestCode(IntEnum):
     # Oberth's own; below 32768, which is what a binary header has room for.
     OBERTH_GET_RETENTION = 29001
     OBERTH_PURGE_TOPIC = 29002
+    OBERTH_GET_LOG_CHECKSUMS = 29003
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -305,8 +307,8 @@ class MQVersion(IntEnum):
     V5_5_0 = 513
 
 
-ANNOUNCED_VERSION = MQVersion.V5_3_3
+ANNOUNCED_VERSION: Final = MQVersion.V5_3_3
 """The version in every header that we write."""
 
-ANNOUNCED_LANGUAGE = LanguageCode.PYTHON.name
+ANNOUNCED_LANGUAGE: Final = LanguageCode.PYTHON.name
 """The language in every header that we write."""

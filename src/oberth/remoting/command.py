@@ -65,6 +65,9 @@ EXT_FIELD_COUNT_MAX: Final = 4096
 # The shortest header with too many fields: "":"", and all names but one are longer.
 _EXT_FIELD_COUNT_MAX_BYTES: Final = 6 * EXT_FIELD_COUNT_MAX
 
+_NUMBER_DIGITS_MAX: Final = 100
+"""Digits of an integer in a header that another peer than Java wrote."""
+
 EXT_KEY_SIZE_MAX: Final = 32767
 """Bytes of a key in a binary header, whose size field has 16 bits."""
 
@@ -181,7 +184,7 @@ def create_response(
     )
 
 
-# ---------------------------------------------------------------------------------------- decoding
+# Decoding
 
 _decode_json = msgspec.json.Decoder(RemotingCommand).decode
 
@@ -198,22 +201,30 @@ def decode_json_header(header: bytes) -> RemotingCommand:
         # C++ clients put numbers and booleans into extFields; others may leave nulls there.
         command = _decode_json_leniently(header)
     if len(header) > _EXT_FIELD_COUNT_MAX_BYTES:
-        count = len(command.fields)
-        if count > EXT_FIELD_COUNT_MAX:
-            raise RemoteProtocolError(
-                f"header with {count} ext fields, allowed {EXT_FIELD_COUNT_MAX}"
-            )
+        _check_count(len(command.fields))
     command.body = b""
     command.serialize_type = 0
     return command
 
 
+def _check_count(count: int) -> None:
+    if count > EXT_FIELD_COUNT_MAX:
+        raise RemoteProtocolError(f"header with {count} ext fields, allowed {EXT_FIELD_COUNT_MAX}")
+
+
+def _short_int(text: str) -> int:
+    # Some 50 numbers of 4 000 digits each would take 15 ms.
+    if len(text) > _NUMBER_DIGITS_MAX:
+        raise ValueError(f"a number of {len(text)} digits, allowed {_NUMBER_DIGITS_MAX}")
+    return int(text)
+
+
 def _decode_json_leniently(header: bytes) -> RemotingCommand:
     """As fastjson would: text in place of other scalars, names and numbers of either type."""
-    import json  # seldom needed, and not free
+    import json  # noqa: PLC0415 - seldom needed, and not free
 
     try:
-        raw = json.loads(header.decode("utf-8", "replace"))
+        raw = json.loads(header.decode("utf-8", "replace"), parse_int=_short_int)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"header of {len(header)} bytes is not JSON: {error}") from None
     if not isinstance(raw, dict):
@@ -221,6 +232,7 @@ def _decode_json_leniently(header: bytes) -> RemotingCommand:
     ext_fields: dict[str, str] | None = None
     raw_fields = raw.get("extFields")
     if isinstance(raw_fields, dict):
+        _check_count(len(raw_fields))
         ext_fields = {
             _mend(key): _json_text(value) for key, value in raw_fields.items() if value is not None
         }
@@ -255,7 +267,7 @@ def _json_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    import json
+    import json  # noqa: PLC0415 - seldom needed
 
     return _mend(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
@@ -344,8 +356,14 @@ def decode_binary_header(header: bytes) -> RemotingCommand:
 
 def _decode_entries(header: bytes, position: int, end: int) -> dict[str, str]:
     ext_fields: dict[str, str] = {}
+    count = 0
     try:
         while position < end:
+            count += 1  # not len(ext_fields): they may all have one name
+            if count > EXT_FIELD_COUNT_MAX:
+                raise RemoteProtocolError(
+                    f"binary header with more than {EXT_FIELD_COUNT_MAX} ext fields"
+                )
             (key_size,) = _INT16.unpack_from(header, position)
             key_end = position + 2 + key_size
             (value_size,) = _INT32.unpack_from(header, key_end)
@@ -357,10 +375,6 @@ def _decode_entries(header: bytes, position: int, end: int) -> dict[str, str]:
                 )
             key = header[position + 2 : key_end].decode("utf-8", "replace")
             ext_fields[key] = header[key_end + 4 : value_end].decode("utf-8", "replace")
-            if len(ext_fields) > EXT_FIELD_COUNT_MAX:
-                raise RemoteProtocolError(
-                    f"binary header with more than {EXT_FIELD_COUNT_MAX} ext fields"
-                )
             position = value_end
     except struct.error:
         raise RemoteProtocolError(
@@ -369,7 +383,7 @@ def _decode_entries(header: bytes, position: int, end: int) -> dict[str, str]:
     return ext_fields
 
 
-# ---------------------------------------------------------------------------------------- encoding
+# Encoding
 
 _encode_value = msgspec.json.Encoder().encode
 _FRAME_HEAD: Final = struct.Struct(">ii")

@@ -29,6 +29,9 @@ from oberth.remoting.command import (
 FRAME_HEAD_SIZE: Final = 8
 """The length field and the header word."""
 
+COPIED_SIZE_MAX: Final = 64 * 1024
+"""Bytes of a frame that comes in pieces up to which it is copied as a whole before it is read."""
+
 _HEAD: Final = struct.Struct(
     ">"
     "i"  # length
@@ -63,6 +66,23 @@ class RemotingConnection:
         """Bytes of a frame that has not fully arrived."""
         return len(self._pending)
 
+    def whole(self, data: bytes) -> bytes | bytearray | None:
+        """What is kept and ``data``, which is then kept no more; None if it ends no frame.
+
+        Raises:
+            RemoteProtocolError: see `receive_data`.
+        """
+        if self.failure is not None:
+            raise self.failure
+        pending = self._pending
+        if not pending:
+            return data
+        pending += data
+        if len(pending) < self._frame_size:
+            return None
+        self._pending = bytearray()
+        return pending
+
     def receive_data(self, data: Buffer) -> list[RemotingCommand]:
         """The commands that ``data`` completes, in order; look at ``failure`` after them.
 
@@ -77,11 +97,30 @@ class RemotingConnection:
             pending += data
             if len(pending) < self._frame_size:
                 return []
+            if self._frame_size > COPIED_SIZE_MAX:
+                return self._decode_long(pending)
             data = bytes(pending)
             pending.clear()
         elif not isinstance(data, bytes):
             data = bytes(data)
-        commands: list[RemotingCommand] = []
+        return self._decode_all(data, [])
+
+    def _decode_long(self, pending: bytearray) -> list[RemotingCommand]:
+        """The commands in ``pending``, which begins with a long frame: its body is copied once."""
+        size = self._frame_size
+        self._pending = bytearray()
+        with memoryview(pending) as view:
+            _, word = _HEAD.unpack_from(view)
+            body_start = FRAME_HEAD_SIZE + (word & 0xFFFFFF)
+            try:
+                command = _decode_header(word >> 24, bytes(view[FRAME_HEAD_SIZE:body_start]))
+            except RemoteProtocolError as error:
+                self.failure = error
+                raise
+            command.body = bytes(view[body_start:size])
+            return self._decode_all(bytes(view[size:]), [command])
+
+    def _decode_all(self, data: bytes, commands: list[RemotingCommand]) -> list[RemotingCommand]:
         try:
             self._decode(data, commands.append)
         except RemoteProtocolError as error:
@@ -107,16 +146,7 @@ class RemotingConnection:
                 needed = 4 + length
                 break
             body_start = position + 8 + header_size
-            header = data[position + 8 : body_start]
-            serialize_type = word >> 24
-            if serialize_type == 0:
-                command = decode_json_header(header)
-            elif serialize_type == 1:
-                command = decode_binary_header(header)
-            else:
-                raise RemoteProtocolError(
-                    f"serialize type {serialize_type}, allowed 0 (JSON) and 1 (ROCKETMQ)"
-                )
+            command = _decode_header(word >> 24, data[position + 8 : body_start])
             if body_start != end:
                 command.body = data[body_start:end]
             append(command)
@@ -146,3 +176,11 @@ class RemotingConnection:
             LocalProtocolError: see ``encode_frame``.
         """
         return encode_frame(command, self.frame_size_max)
+
+
+def _decode_header(serialize_type: int, header: bytes) -> RemotingCommand:
+    if serialize_type == 0:
+        return decode_json_header(header)
+    if serialize_type == 1:
+        return decode_binary_header(header)
+    raise RemoteProtocolError(f"serialize type {serialize_type}, allowed 0 (JSON) and 1 (ROCKETMQ)")

@@ -8,6 +8,7 @@ r"""What a new connection speaks, told from its first bytes.
 
 A frame begins with its length, which is below 2**24, so its first byte is 0 (or 1 at the limit):
 the four cases cannot be mistaken. A PROXY header comes first and once; TLS or frames follow it.
+It is an unsigned claim about an address, so only peers that `TrustedProxies` names may send one.
 
 Version 2 after its signature (big-endian):
 
@@ -27,7 +28,7 @@ import struct
 from enum import Enum
 from typing import Final, NamedTuple
 
-from oberth.errors import RemoteProtocolError
+from oberth.errors import OptionError, RemoteProtocolError
 
 TLS_HANDSHAKE: Final = 0x16
 PROXY_V1_PREFIX: Final = b"PROXY "
@@ -39,7 +40,57 @@ PROXY_V2_HEAD_SIZE: Final = 16
 PROXY_V2_SIZE_MAX: Final = 4096
 """Bytes of addresses and extensions that we read."""
 
+PROXY_OPTION: Final = "proxyProtocolTrusted"
+"""The key under which broker and name server have `TrustedProxies`."""
+
 _V2_HEAD: Final = struct.Struct(">BBH")
+
+
+class AddressSet:
+    """Addresses and networks that an option names.
+
+    Args:
+        text: addresses and networks in CIDR notation, separated by ``;`` or ``,``.
+        option: the option's key, for the error.
+
+    Raises:
+        OptionError: a piece is neither.
+    """
+
+    __slots__ = ("_networks",)
+
+    def __init__(self, text: str, option: str) -> None:
+        pieces = [piece.strip() for piece in text.replace(",", ";").split(";")]
+        try:
+            self._networks = [
+                ipaddress.ip_network(piece, strict=False) for piece in pieces if piece
+            ]
+        except ValueError as error:
+            raise OptionError(
+                f"{option}: {error}; allowed are addresses and networks as in "
+                "10.0.0.7;192.168.0.0/16"
+            ) from None
+
+    def __contains__(self, host: str) -> bool:
+        if not self._networks:
+            return False
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+
+class TrustedProxies(AddressSet):
+    """The peers whose PROXY headers are believed."""
+
+    __slots__ = ()
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text, PROXY_OPTION)
 
 
 class Protocol(Enum):
@@ -103,7 +154,7 @@ def _parse_v1(data: bytes) -> ProxyHeader | None:
         return ProxyHeader(size, None)
     try:
         _, family, source, _, source_port, _ = words
-        address = ipaddress.ip_address(source)
+        address = _plain(ipaddress.ip_address(source))
         port = int(source_port)
         if family not in ("TCP4", "TCP6") or not 0 <= port <= 65535:
             raise ValueError(family)
@@ -136,4 +187,11 @@ def _parse_v2(data: bytes) -> ProxyHeader | None:
             f"PROXY header with {size} bytes of addresses, allowed at least {2 * width + 4}"
         )
     port = int.from_bytes(addresses[2 * width : 2 * width + 2], "big")
-    return ProxyHeader(total, (str(ipaddress.ip_address(addresses[:width])), port))
+    return ProxyHeader(total, (str(_plain(ipaddress.ip_address(addresses[:width]))), port))
+
+
+def _plain(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """IPv4 inside IPv6 becomes IPv4, as policies and white lists write it."""
+    return getattr(address, "ipv4_mapped", None) or address

@@ -25,15 +25,17 @@ class OpenRequest(Generic[_T]):
         started: when it was sent.
         deadline: when it expires.
         token: whatever the owner wants back.
+        was_held: whether it was given its time again, see ``OpenRequests.extend``.
     """
 
-    __slots__ = ("code", "deadline", "started", "token")
+    __slots__ = ("code", "deadline", "started", "token", "was_held")
 
     def __init__(self, code: int, started: float, deadline: float, token: _T) -> None:
         self.code = code
         self.started = started
         self.deadline = deadline
         self.token = token
+        self.was_held = False
 
 
 class OpenRequests(Generic[_T]):
@@ -71,6 +73,20 @@ class OpenRequests(Generic[_T]):
     def answered(self, opaque: int) -> OpenRequest[_T] | None:
         """The request that a response belongs to; None if nobody waits (any more)."""
         return self._requests.pop(opaque, None)
+
+    def extend(self, now: float) -> None:
+        """Nothing could be sent or received until now: what is due gets its time once more."""
+        for request in self._requests.values():
+            if request.deadline <= now and not request.was_held:
+                request.deadline = now + (request.deadline - request.started)
+                request.was_held = True
+
+    def start_anew(self, since: float, now: float) -> None:
+        """What was opened since a time could not be sent until now: its time begins now."""
+        for request in self._requests.values():
+            if request.started >= since:
+                request.deadline += now - request.started
+                request.started = now
 
     def expire(self, now: float) -> list[OpenRequest[_T]]:
         """Requests whose deadline has come, the oldest first."""

@@ -29,7 +29,7 @@ class SendResponses:
         trace_on: TRACE_ON of every response.
     """
 
-    __slots__ = ("_template", "_template_without_transaction")
+    __slots__ = ("_template", "_template_without_transaction", "pieces")
 
     def __init__(self, region: str = "DefaultRegion", trace_on: bool = True) -> None:
         fixed = b'"TRACE_ON":"%b","MSG_REGION":%b' % (
@@ -44,6 +44,16 @@ class SendResponses:
         end = b'},"flag":1,"language":"' + _LANGUAGE + b'","opaque":%d' + _TAIL
         self._template_without_transaction = start + end
         self._template = start + b',"transactionId":%b' + end
+        self.pieces = (
+            b'{"code":0,"extFields":{"queueId":"',
+            b'","msgId":"',
+            b'",' + fixed + b',"queueOffset":"',
+            b'","transactionId":"',
+            b'"},"flag":1,"language":"' + _LANGUAGE + b'","opaque":',
+            _TAIL % b"",
+        )
+        """The fixed texts of an answer with code 0, as ``kernels.sends`` takes them: between them
+        stand queue id, message id, queue offset, an unescaped transaction id, opaque number."""
 
     def render(
         self,
@@ -109,13 +119,3 @@ def render_pull_head(
     )  # fmt: skip
     size = len(header)
     return _HEAD.pack(4 + size + body_size, size) + header
-
-
-_EMPTY: Final = b'{"code":%d,"flag":1,"language":"' + _LANGUAGE + b'","opaque":%d' + _TAIL
-
-
-def render_empty(opaque: int, code: int = 0, remark: str | None = None) -> bytes:
-    """A response with neither header fields nor body, as to 15, 34, 36."""
-    header = _EMPTY % (code, opaque, b"" if remark is None else b'"remark":%b,' % _quote(remark))
-    size = len(header)
-    return _HEAD.pack(4 + size, size) + header

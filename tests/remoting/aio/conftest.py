@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,10 +48,10 @@ def start_server(stack: AsyncExitStack) -> StartServer:
     """Starts servers that end with the test."""
 
     async def start(
-        processors: ProcessorTable, options: ServerOptions | None = None
+        processors: ProcessorTable, options: ServerOptions | None = None, **hooks: Any
     ) -> RemotingServer:
         options = options or ServerOptions(grace_s=1.0)
-        return await stack.enter_async_context(RemotingServer(processors, options))
+        return await stack.enter_async_context(RemotingServer(processors, options, **hooks))
 
     return start
 

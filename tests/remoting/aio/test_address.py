@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oberth.errors import OptionError
-from oberth.remoting.aio.address import Address, parse_address, parse_addresses, peer_address
+from oberth.remoting.aio.address import Address, parse_address, peer_address
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,6 @@ def test_addresses(text: str, address: Address, shown: str) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(OptionError, match="allowed host:port"):
         parse_address(text)
-
-
-def test_lists() -> None:
-    assert parse_addresses("a:1; b:2;;") == [Address("a", 1), Address("b", 2)]
-    assert parse_addresses("") == []
 
 
 def test_ends_of_sockets() -> None:

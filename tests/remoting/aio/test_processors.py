@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Generator
 from typing import Any, cast
 
 import pytest
 
 from oberth.errors import StoreFullError
+from oberth.remoting.aio import processors
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.processors import ProcessorTable, Stage, error_response
 from oberth.remoting.code import ResponseCode
@@ -18,18 +20,35 @@ BOUND_S = 100.0
 """For what must happen: only a test that hangs takes so long."""
 
 
+Slicing = Generator[None, None, RemotingCommand | None]
+
+
 class FakeChannel:
     """Keeps what is replied, and counts what is at work."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, RemotingCommand]] = []
         self.in_work = 0
+        self.is_closed = False
+        self.is_held = False
         self.changed = asyncio.Event()
 
-    def work_started(self, count: int) -> None:
-        self.in_work += count
+    def work_started(self, size: int) -> None:
+        self.in_work += 1
 
-    def work_finished(self) -> None:
+    def hold_reading(self) -> None:
+        self.is_held = True
+
+    def resume_reading(self) -> None:
+        self.is_held = False
+
+    def cork(self) -> None:
+        pass
+
+    def uncork(self) -> None:
+        pass
+
+    def work_finished(self, size: int) -> None:
         self.in_work -= 1
         self.changed.set()
 
@@ -178,7 +197,7 @@ def test_two_stages_of_one_name_are_refused() -> None:
         table.sync([2], lambda channel, request: None, stage=Stage("same", threads=1))
 
 
-def test_a_burst_with_too_few_answers_is_our_bug() -> None:
+async def test_a_burst_with_too_few_answers_is_our_bug() -> None:
     table = ProcessorTable()
     table.burst([7], lambda channel, requests: [])
     fake = FakeChannel.__new__(FakeChannel)
@@ -187,3 +206,222 @@ def test_a_burst_with_too_few_answers_is_our_bug() -> None:
     table.dispatch(cast(Channel, fake), requests(2))
     assert [reply.code for _, reply in fake.replies] == [1, 1]
     assert "0 responses to 2 requests" in (fake.replies[0][1].remark or "")
+
+
+def fake_channel() -> Any:
+    fake = FakeChannel.__new__(FakeChannel)
+    fake.replies = []
+    fake.changed = cast(asyncio.Event, threading.Event())
+    return fake
+
+
+async def test_a_turn_joins_bursts_and_keeps_the_order_of_each_channel() -> None:
+    served: list[list[int]] = []
+
+    def burst(channels: Any, run: list[RemotingCommand]) -> list[RemotingCommand | None]:
+        assert len(channels) == len(run)
+        served.append([request.opaque for request in run])
+        return [create_response(request, 0) for request in run]
+
+    def one(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        served.append([request.opaque])
+        return create_response(request, 0)
+
+    table = ProcessorTable()
+    table.burst([7], burst)
+    table.sync([8], one)
+    first, second, third, fourth = (fake_channel() for _ in range(4))
+    mixed = [*requests(1, 30), RemotingCommand(code=8, opaque=31), *requests(1, 32)]
+    unknown = [RemotingCommand(code=9, opaque=40)]
+    table.dispatch_turn(
+        [(first, requests(2, 10)), (second, mixed), (third, requests(1, 20)), (fourth, unknown)]
+    )
+    assert served == [[30], [31], [32], [10, 11, 20]]
+    assert [opaque for opaque, _ in first.replies] == [10, 11]
+    assert [opaque for opaque, _ in second.replies] == [30, 31, 32]
+    assert [opaque for opaque, _ in third.replies] == [20]
+    assert fourth.replies[0][1].code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_a_turn_that_fails_or_is_refused_answers_everybody() -> None:
+    def fails(channels: Any, run: list[RemotingCommand]) -> list[RemotingCommand | None]:
+        raise StoreFullError("no room")
+
+    why: list[str | None] = [None]
+    table = ProcessorTable()
+    table.burst([7], fails, reject=lambda: why[0])
+    first, second = fake_channel(), fake_channel()
+    table.dispatch_turn([(first, requests(2)), (second, requests(1))])
+    why[0] = "full"
+    table.dispatch_turn([(first, requests(2)), (second, requests(1))])
+    table.going_away = True
+    table.dispatch_turn([(second, requests(1))])
+    for fake, count in ((first, 2), (second, 1)):
+        codes = [reply.code for _, reply in fake.replies]
+        assert codes[: 2 * count] == [1] * count + [2] * count
+
+
+async def test_slices_take_turns_and_the_loop_turns_between(channel: Any) -> None:
+    table = ProcessorTable()
+    done: list[int] = []
+
+    def sliced(channel: Channel, request: RemotingCommand) -> Slicing:
+        for _ in range(request.opaque):
+            done.append(request.opaque)
+            yield
+        return create_response(request, 0)
+
+    table.sliced([7], sliced)
+    other = FakeChannel()
+    table.dispatch(channel, requests(1) + requests(2, 2))
+    table.dispatch(cast(Channel, other), requests(1, 4))
+    assert [opaque for opaque, _ in channel.replies] == [0]  # nothing to yield for: done at once
+    assert channel.in_work == 2
+    turns = 0
+    while len(channel.replies) < 3 or not other.replies:
+        before = len(done)
+        await asyncio.sleep(0)
+        assert len(done) - before <= 1
+        turns += 1
+    assert turns >= 7
+    # Channels take turns; what a channel sent is worked on one after the other.
+    assert [each for each in done if each != 4] == [2, 2, 3, 3, 3]
+    assert done[:5] == [2, 4, 2, 4, 4]
+    assert channel.in_work == other.in_work == 0
+
+
+async def test_what_waits_for_slices_is_bounded(
+    channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processors, "SLICED_BYTES_MAX", 10)
+    table = ProcessorTable()
+
+    def sliced(channel: Channel, request: RemotingCommand) -> Slicing:
+        yield
+        return create_response(request, 0)
+
+    table.sliced([7], sliced)
+    table.dispatch(channel, [RemotingCommand(code=7, opaque=n, body=bytes(11)) for n in range(2)])
+    assert table._slices.waiting_bytes == 11 + processors.WAITING_SIZE
+    answers = await channel.wait_replies(2)
+    assert answers[1].code == ResponseCode.SYSTEM_BUSY
+    assert "allowed 10" in str(answers[1].remark)
+    assert answers[0].code == 0
+    table.dispatch(channel, [RemotingCommand(code=7, opaque=3)])
+    assert (await channel.wait_replies(3))[3].code == 0
+
+
+async def test_a_failing_slice_is_answered(channel: Any) -> None:
+    table = ProcessorTable()
+
+    def sliced(channel: Channel, request: RemotingCommand) -> Slicing:
+        yield
+        raise StoreFullError("full")
+
+    table.sliced([7], sliced)
+    table.dispatch(channel, requests(1))
+    assert "full" in str((await channel.wait_replies(1))[0].remark)
+    assert channel.in_work == 0
+
+
+async def test_bodies_are_no_longer_than_their_codes_allow(channel: Any) -> None:
+    served = []
+    table = ProcessorTable(body_size_max=10)
+    table.sync([7], lambda channel, request: served.append(request.opaque))
+    table.sync([8], lambda channel, request: served.append(request.opaque), body_size_max=20)
+    table.dispatch(
+        channel,
+        [
+            RemotingCommand(code=code, opaque=n, body=bytes(size))
+            for n, (code, size) in enumerate([(7, 10), (7, 11), (8, 20), (8, 21), (9, 11)])
+        ],
+    )
+    assert served == [0, 2]
+    answers = dict(channel.replies)
+    assert answers[1].remark == "body of 11 bytes, code 7 allows 10"
+    assert answers[3].remark == "body of 21 bytes, code 8 allows 20"
+    assert sorted(answers) == [1, 3, 4]
+
+
+class Work:
+    """Handlers that take a millisecond of the loop's time each, and say what they served."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        real, self.passed = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: real() * 1e-9 + self.passed)
+        self.served: list[int] = []
+        self.table = ProcessorTable()
+        self.table.sync([7], self.one)
+        self.table.burst([8], lambda _, run: [self.one(None, each) for each in run])
+
+    def one(self, channel: object, request: RemotingCommand) -> RemotingCommand:
+        self.passed += 0.001
+        self.served.append(request.opaque)
+        return create_response(request, 0)
+
+    async def turn(self) -> int:
+        """How many the next turn serves."""
+        before = len(self.served)
+        await asyncio.sleep(0)
+        return len(self.served) - before
+
+
+async def test_what_does_not_fit_into_a_turn_is_put_off(
+    channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(monkeypatch)
+    most = round(processors.TURN_S / 0.001) + 1
+    work.table.dispatch(channel, requests(20))
+    assert 0 < len(work.served) <= most
+    assert channel.is_held
+    # What is read meanwhile comes behind it; another channel is served at once, and takes turns.
+    work.table.dispatch(channel, requests(2, 20))
+    other = cast(Any, FakeChannel())
+    before = len(work.served)
+    work.table.dispatch(other, requests(1, 100))
+    assert len(work.served) == before + 1
+    while len(work.served) < 23:
+        assert 0 < await work.turn() <= most
+    assert [each for each in work.served if each < 100] == list(range(22))
+    assert [opaque for opaque, _ in channel.replies] == list(range(22))
+    assert not channel.is_held
+    assert work.table._put_off.waiting_bytes == 0
+
+
+async def test_turns_of_many_channels_are_put_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch)
+    channels = [cast(Any, FakeChannel()) for _ in range(20)]
+    work.table.dispatch_turn([(each, requests(2, 2 * n)) for n, each in enumerate(channels)])
+    most = round(processors.TURN_S / 0.001) + 1
+    assert 0 < len(work.served) <= most
+    while len(work.served) < 40:
+        assert 0 < await work.turn() <= most
+    for number, each in enumerate(channels):
+        assert [opaque for opaque, _ in each.replies] == [2 * number, 2 * number + 1]
+
+
+async def test_sends_of_one_read_stay_one_burst(
+    channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(monkeypatch)
+    work.table.dispatch(channel, [RemotingCommand(code=8, opaque=n) for n in range(50)])
+    assert len(work.served) == 50
+
+
+async def test_what_is_put_off_is_bounded_and_goes_with_its_channel(
+    channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(monkeypatch)
+    monkeypatch.setattr(processors, "PUT_OFF_BYTES_MAX", 4 * processors.WAITING_SIZE)
+    work.table.dispatch(channel, requests(30))
+    refused = {number: each for number, each in channel.replies if each.code}
+    assert refused
+    assert all(each.code == ResponseCode.SYSTEM_BUSY for each in refused.values())
+    assert "are put off, allowed" in str(refused[29].remark)
+    put_off = 30 - len(channel.replies)
+    assert 0 < put_off <= 5
+    channel.is_closed = True
+    await work.turn()
+    assert work.table._put_off.waiting_bytes == 0
+    assert not work.table._put_off._waiting

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
@@ -23,19 +24,22 @@ from oberth.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
+from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.channel import Channel, ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable, Stage
-from oberth.remoting.aio.server import RemotingServer, ServerOptions
+from oberth.remoting.aio.server import ALONE_MAX, RemotingServer, ServerOptions
 from oberth.remoting.aio.tls import TlsMode, server_context
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
 from oberth.remoting.command import (
+    ONEWAY_FLAG,
     RemotingCommand,
     create_request,
     create_response,
     encode_frame_bytes,
 )
 from oberth.remoting.connection import RemotingConnection
+from oberth.remoting.first_bytes import PROXY_V2_SIGNATURE, TrustedProxies
 from oberth.remoting.headers.pull import GetMaxOffsetRequestHeader
 
 StartServer = Callable[..., Awaitable[RemotingServer]]
@@ -101,7 +105,9 @@ async def test_many_at_once_are_matched_by_number(
 async def test_burst_reaches_the_handler_together(start_server: StartServer) -> None:
     sizes = []
 
-    def handler(channel: Channel, requests: list[RemotingCommand]) -> list[RemotingCommand | None]:
+    def handler(
+        channels: Sequence[Channel], requests: list[RemotingCommand]
+    ) -> list[RemotingCommand | None]:
         sizes.append(len(requests))
         return [create_response(request, 0, body=b"%d" % request.opaque) for request in requests]
 
@@ -120,6 +126,77 @@ async def test_burst_reaches_the_handler_together(start_server: StartServer) -> 
     assert sizes == [3, 2]
     writer.close()
     await writer.wait_closed()
+
+
+async def test_reads_of_many_connections_in_one_turn_are_one_burst(
+    start_server: StartServer,
+) -> None:
+    """Twenty peers ask at once, ten times over; each hears its own answers, in its order."""
+    bursts: list[list[Channel]] = []
+
+    def handler(
+        channels: Sequence[Channel], requests: list[RemotingCommand]
+    ) -> list[RemotingCommand | None]:
+        bursts.append(list(channels))
+        return [create_response(request, 0, body=request.body) for request in requests]
+
+    table = echo_table()
+    table.burst([BURST], handler)
+    server = await start_server(table)
+    peers = [await asyncio.open_connection(*server.address) for _ in range(20)]
+    for turn in range(10):
+        for number, (_, writer) in enumerate(peers):
+            for code in (BURST, ECHO, BURST) if number % 5 == 4 else (BURST, BURST):
+                body = b"%d of %d" % (turn, number)
+                writer.write(encode_frame_bytes(RemotingCommand(code=code, opaque=turn, body=body)))
+        for number, (reader, _) in enumerate(peers):
+            answers = await read_commands(reader, 3 if number % 5 == 4 else 2)
+            assert {(a.opaque, a.body) for a in answers} == {(turn, b"%d of %d" % (turn, number))}
+    assert max(len(set(burst)) for burst in bursts) > 1
+    assert all(len(set(burst)) <= 20 for burst in bursts)
+    # A peer that is alone again is served at once: its burst holds nobody else.
+    bursts.clear()
+    reader, writer = peers[0]
+    for n in range(ALONE_MAX + 5):
+        writer.write(encode_frame_bytes(RemotingCommand(code=BURST, opaque=n)))
+        assert (await read_commands(reader, 1))[0].opaque == n
+    assert [len(burst) for burst in bursts] == [1] * (ALONE_MAX + 5)
+    assert not server._gathers
+    for _, writer in peers:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_connection_that_ends_in_the_turn_that_it_asked_in(
+    start_server: StartServer,
+) -> None:
+    """One-way requests of a peer that closes at once are served, with those of the others."""
+    seen: list[int] = []
+
+    def handler(
+        channels: Sequence[Channel], requests: list[RemotingCommand]
+    ) -> list[RemotingCommand | None]:
+        seen.extend(request.opaque for request in requests)
+        return [create_response(request, 0) for request in requests]
+
+    gone = asyncio.Event()
+    table = ProcessorTable()
+    table.burst([BURST], handler)
+    server = await start_server(table, on_close=lambda _: gone.set())
+    for turn in range(5):
+        peers = [await asyncio.open_connection(*server.address) for _ in range(10)]
+        for number, (_, writer) in enumerate(peers):
+            request = RemotingCommand(code=BURST, opaque=100 * turn + number)
+            request.flag |= ONEWAY_FLAG
+            writer.write(encode_frame_bytes(request))
+            writer.close()
+        for _, writer in peers:
+            await writer.wait_closed()
+        async with asyncio.timeout(BOUND_S):
+            while server.channels:
+                gone.clear()
+                await gone.wait()
+    assert sorted(seen) == sorted(100 * turn + number for turn in range(5) for number in range(10))
 
 
 async def test_oneway_hears_nothing(start_server: StartServer, start_client: StartClient) -> None:
@@ -183,7 +260,9 @@ async def test_errors_become_codes(
     def fail(channel: Channel, request: RemotingCommand) -> RemotingCommand:
         raise KeyError("lost")
 
-    def burst(channel: Channel, requests: list[RemotingCommand]) -> list[RemotingCommand | None]:
+    def burst(
+        channels: Sequence[Channel], requests: list[RemotingCommand]
+    ) -> list[RemotingCommand | None]:
         raise KeyError("burst")
 
     table = ProcessorTable()
@@ -388,17 +467,56 @@ async def test_tls_modes(
         await bad.invoke(addr, RemotingCommand(code=ECHO))
 
 
-async def test_proxy_header_gives_the_address(start_server: StartServer) -> None:
-    server = await start_server(echo_table())
+def proxied_options(trusted: str) -> ServerOptions:
+    return ServerOptions(channel=ChannelOptions(proxies=TrustedProxies(trusted)), grace_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("header", "remote"),
+    [
+        (b"PROXY TCP4 10.1.2.3 127.0.0.1 50123 10911\r\n", "10.1.2.3:50123"),
+        (b"PROXY TCP6 ::ffff:10.1.2.3 ::1 50123 10911\r\n", "10.1.2.3:50123"),
+    ],
+)
+async def test_a_trusted_proxy_gives_the_address(
+    start_server: StartServer, header: bytes, remote: str
+) -> None:
+    server = await start_server(echo_table(), proxied_options("192.0.2.1; 127.0.0.0/8"))
     reader, writer = await asyncio.open_connection(*server.address)
     frame = encode_frame_bytes(RemotingCommand(code=ECHO))
-    for byte in b"PROXY TCP4 10.1.2.3 127.0.0.1 50123 10911\r\n" + frame:
+    for byte in header + frame:
         writer.write(bytes([byte]))
     await read_commands(reader, 1)
     (channel,) = server.channels
-    assert str(channel.remote) == "10.1.2.3:50123"
+    assert str(channel.remote) == remote
     writer.close()
     await writer.wait_closed()
+
+
+@pytest.mark.parametrize("trusted", ["", "192.0.2.1,2001:db8::/32"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"PROXY TCP4 10.1.2.3 127.0.0.1 50123 10911\r\n",
+        PROXY_V2_SIGNATURE + b"\x21\x11\x00\x0c" + bytes(12),
+    ],
+)
+async def test_other_peers_cannot_send_a_proxy_header(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture, header: bytes, trusted: str
+) -> None:
+    served = []
+    table = ProcessorTable()
+    table.sync([ECHO], lambda channel, request: served.append(1))
+    server = await start_server(table, proxied_options(trusted) if trusted else None)
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(header + encode_frame_bytes(RemotingCommand(code=ECHO)))
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+    assert not served
+    assert "a PROXY header from 127.0.0.1, allowed from the addresses in proxyProt" in caplog.text
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 async def test_back_pressure_stops_reading(start_server: StartServer) -> None:
@@ -544,6 +662,89 @@ async def test_unfinished_frames_are_limited_together(start_server: StartServer)
             await asyncio.sleep(0)
 
 
+async def test_who_holds_most_is_closed_not_who_came_last(start_server: StartServer) -> None:
+    server = await start_server(echo_table(), ServerOptions(unfinished_bytes_max=200_000))
+    greedy = [await asyncio.open_connection(*server.address) for _ in range(3)]
+    for _, writer in greedy:
+        writer.write(b"\x00\x10\x00\x00" + bytes(60_000))
+    async with asyncio.timeout(BOUND_S):
+        while server._budget.used < 180_000:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0)
+    reader, writer = await asyncio.open_connection(*server.address)
+    frame = encode_frame_bytes(RemotingCommand(code=ECHO, opaque=1, body=bytes(55_000)))
+    writer.write(frame[:50_000])
+    async with asyncio.timeout(BOUND_S):
+        await asyncio.wait(
+            [asyncio.ensure_future(each.read()) for each, _ in greedy],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+    writer.write(frame[50_000:])
+    assert [each.opaque for each in await read_commands(reader, 1)] == [1]
+    for _, each in [*greedy, (reader, writer)]:
+        each.close()
+
+
+async def test_who_does_not_read_is_closed_before_others_suffer(start_server: StartServer) -> None:
+    server = await start_server(echo_table(), ServerOptions(unsent_bytes_max=3 << 20))
+    deaf, writer = await asyncio.open_connection(*server.address, limit=1)
+    frame = encode_frame_bytes(RemotingCommand(code=ECHO, body=bytes(1 << 20)))
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(BOUND_S):
+            while True:
+                writer.write(frame)
+                await writer.drain()
+    assert not [each for each in server.channels if each.unsent_bytes]
+    reader, good = await asyncio.open_connection(*server.address)
+    good.write(encode_frame_bytes(RemotingCommand(code=ECHO, opaque=1)))
+    assert len(await read_commands(reader, 1)) == 1
+    writer.close()
+    good.close()
+    del deaf
+
+
+async def test_bodies_that_wait_are_limited(start_server: StartServer) -> None:
+    release = threading.Event()
+
+    def slow(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        assert release.wait(BOUND_S)
+        return create_response(request, 0)
+
+    table = ProcessorTable()
+    table.sync([SLOW], slow, stage=Stage("slow", threads=1))
+    server = await start_server(
+        table, ServerOptions(channel=ChannelOptions(in_work_bytes_max=1_500_000))
+    )
+    reader, writer = await asyncio.open_connection(*server.address)
+    for number in range(9):
+        body = bytes(1_000_000)
+        writer.write(encode_frame_bytes(RemotingCommand(code=SLOW, opaque=number, body=body)))
+    async with asyncio.timeout(BOUND_S):
+        while not [each for each in server.channels if each._read_paused]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    (channel,) = server.channels
+    assert channel.in_work < 9
+    release.set()
+    assert [each.opaque for each in await read_commands(reader, 9)] == list(range(9))
+    assert (channel.in_work, channel.in_work_bytes) == (0, 0)
+    writer.close()
+
+
+async def test_half_a_tls_handshake_is_ended(
+    start_server: StartServer, tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    options = ServerOptions(
+        tls_context=tls_contexts[0],
+        channel=ChannelOptions(handshake_timeout_s=0.01, idle_timeout_s=0),
+    )
+    server = await start_server(echo_table(), options)
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(b"\x16\x03\x01\x02\x00\x01\x00")
+    async with asyncio.timeout(BOUND_S):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+
+
 async def test_junk_on_many_connections(start_server: StartServer) -> None:
     server = await start_server(echo_table())
     generator = random.Random(17)
@@ -610,3 +811,40 @@ async def test_five_hundred_idle_connections(start_server: StartServer) -> None:
     for each in [*writers, writer]:
         each.close()
     await asyncio.gather(*(each.wait_closed() for each in [*writers, writer]))
+
+
+async def test_connections_leave_descriptors_to_the_store(
+    start_server: StartServer, start_client: StartClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await start_server(echo_table())
+    client = start_client()
+    address = str(server.address)
+    assert (await client.invoke(address, RemotingCommand(code=ECHO))).code == 0
+    used = os.dup(0)  # the lowest number that is free
+    os.close(used)
+    monkeypatch.setattr(descriptors, "connection_limit", lambda: used + 10)
+    open_ones: list[asyncio.StreamWriter] = []
+    refused = 0
+    while not refused:
+        reader, writer = await asyncio.open_connection(*server.address)
+        open_ones.append(writer)
+        writer.write(encode_frame_bytes(RemotingCommand(code=ECHO)))
+        with contextlib.suppress(ConnectionError):
+            refused = not await reader.read(1)
+            continue
+        refused = 1
+    assert len(open_ones) <= 10
+    assert (await client.invoke(address, RemotingCommand(code=ECHO))).code == 0
+    for writer in open_ones:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def test_a_fourth_of_the_descriptors_is_kept() -> None:
+    resource = pytest.importorskip("resource")
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    kept = min(limit // 4, descriptors.RESERVE_MAX)
+    assert descriptors.connection_limit() == (
+        None if limit == resource.RLIM_INFINITY else limit - kept
+    )

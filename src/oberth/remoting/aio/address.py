@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.errors import OptionError
 
-_MAPPED_PREFIX = "::ffff:"
+_MAPPED_PREFIX: Final = "::ffff:"
 
 
 class Address(NamedTuple):
@@ -30,11 +30,6 @@ def parse_address(text: str) -> Address:
     if not host or not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
         raise OptionError(f"address {text[:80]!r}, allowed host:port with a port of 0 to 65535")
     return Address(host, int(port_text))
-
-
-def parse_addresses(text: str) -> list[Address]:
-    """Addresses separated by ``;``, as in ``namesrvAddr``; empty pieces are skipped."""
-    return [parse_address(piece) for piece in text.split(";") if piece.strip()]
 
 
 def peer_address(name: object) -> Address:

@@ -6,7 +6,7 @@ loop busy. A lone sender that waits for each answer pays for it every time. So w
 one by one on one connection, each soon after the answer before, the loop looks at its sockets again
 and again instead of sleeping, for a short time behind each answer.
 
-Each look offers the processor to whoever else wants it (sched_yield): the peer itself may run on
+Each look offers the processor to other threads (sched_yield): the peer itself may run on
 this machine, and polling without that takes from it what it needs to ask again. Where the processor
 does not come back soon, others have work for it, and the loop sleeps for its requests as ever.
 """

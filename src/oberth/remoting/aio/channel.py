@@ -18,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
 from oberth.errors import (
@@ -41,11 +42,17 @@ from oberth.remoting.command import (
     create_response,
 )
 from oberth.remoting.connection import RemotingConnection
+from oberth.remoting.first_bytes import PROXY_OPTION, TrustedProxies, detect, parse_proxy_header
 from oberth.remoting.first_bytes import Protocol as FirstProtocol
-from oberth.remoting.first_bytes import detect, parse_proxy_header
 from oberth.remoting.open_requests import OpenRequest, OpenRequests
 
-_LOG: Final = logging.getLogger("oberth.remoting")
+try:
+    from fcntl import ioctl
+    from termios import FIONREAD
+except ImportError:  # not on Windows
+    ioctl = None  # type: ignore[assignment]
+
+_LOG: Final = logging.getLogger(__name__)
 
 JOIN_SIZE_MAX: Final = 128 * 1024
 """Bytes up to which the pieces of a write are joined; above, they are handed over as they are."""
@@ -55,6 +62,12 @@ REST_OPEN_MIN: Final = 256
 
 REST_BURST_MAX: Final = 16
 """Commands of one read from which on it does not: the peer's answers come in bursts anyway."""
+
+HELD_UP_S: Final = 0.25
+"""A time-out that is looked at so much too late: the loop was held up, and with it the answers."""
+
+UNREAD_S_MAX: Final = 10.0
+"""How long a request may outlast its time while what had come by then is being read."""
 
 TIMER_GRAIN_S: Final = 0.01
 """Time-outs of requests are looked at no more often than this."""
@@ -70,10 +83,13 @@ class ChannelOptions:
         write_high_bytes: unsent bytes above which the channel stops reading.
         write_low_bytes: unsent bytes below which it reads again.
         in_work_max: requests handed to stages and not finished, above which it stops reading.
+        in_work_bytes_max: bytes of their bodies, above which it stops reading.
         open_request_max: our requests that wait for a response; more are refused.
+        handshake_timeout_s: seconds that a peer has for its TLS handshake.
         idle_timeout_s: seconds without a byte in either direction before the channel is closed;
             0 never closes.
-        proxy_protocol: whether a PROXY header may give the peer's address (servers only).
+        proxies: the peers whose PROXY headers give the address of who is behind them (servers
+            only); any other peer that sends one is closed.
         read_rest_s: seconds without reading after a read that brought few answers while many are
             expected; 0: reads at once. For clients: a broker that answers one by one would wake us
             for each answer, which costs several times what the answer itself does.
@@ -84,9 +100,11 @@ class ChannelOptions:
     write_high_bytes: int = 4 * 1024 * 1024
     write_low_bytes: int = 1024 * 1024
     in_work_max: int = 32768
+    in_work_bytes_max: int = 32 * 1024 * 1024
     open_request_max: int = 65535
+    handshake_timeout_s: float = 15.0
     idle_timeout_s: float = 120.0
-    proxy_protocol: bool = True
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
     read_rest_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -94,18 +112,74 @@ class ChannelOptions:
         assert self.header_size_max <= self.frame_size_max
 
 
-class ReadBudget:
-    """Bytes of unfinished frames that all connections of a server may hold together.
+class PeerBudget:
+    """Bytes that all connections of a server may make it hold together.
 
-    Without it, peers that begin long frames and never end them would be limited only by the number
-    of connections.
+    Without it, peers that begin long frames and never end them, or ask and do not read, would be
+    limited only by the number of connections. When it is used up, the peer that holds most is
+    closed, not the one that came last: of the address with the most bytes, the connection with the
+    most.
+
+    Args:
+        limit: bytes.
+        measure: what a connection holds now. What it last told may be out of date: nobody says
+            when the system has taken bytes that were to be sent.
+        what: what the bytes are, for the log.
     """
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("_held", "_measure", "_what", "limit", "used")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, measure: Callable[[Channel], int], what: str) -> None:
         self.limit = limit
         self.used = 0
+        self._held: dict[Channel, int] = {}
+        self._measure = measure
+        self._what = what
+
+    def note(self, channel: Channel, size: int) -> None:
+        """A connection holds so much now; closes others, or itself, if that is too much."""
+        before = self._held.get(channel, 0)
+        if size == before:
+            return
+        if size:
+            self._held[channel] = size
+        else:
+            del self._held[channel]
+        self.used += size - before
+        if self.used > self.limit:
+            self._reduce()
+
+    def _reduce(self) -> None:
+        held = self._held
+        by_host: dict[str, dict[Channel, int]] = {}
+        for channel in list(held):
+            size = held[channel] = self._measure(channel)
+            if size:
+                by_host.setdefault(channel.remote.host, {})[channel] = size
+            else:
+                del held[channel]
+        self.used = sum(held.values())
+        while self.used > self.limit:
+            # Of many connections that hold the same, one pass closes as many as it must.
+            host = max(by_host, key=lambda each: sum(by_host[each].values()))
+            channels = by_host[host]
+            channel = max(channels, key=channels.__getitem__)
+            _LOG.warning(
+                "%s: closed: %s of all connections are %d bytes, allowed %d; it has most of its "
+                "address: %d, which has most of all: %d on %d connections",
+                channel,
+                self._what,
+                self.used,
+                self.limit,
+                channels[channel],
+                sum(channels.values()),
+                len(channels),
+            )
+            self.used -= held.pop(channel)
+            del channels[channel]
+            if not channels:
+                del by_host[host]
+            channel.abort()
 
 
 class ChannelOwner(Protocol):
@@ -134,6 +208,7 @@ class Channel(asyncio.Protocol):
         last_active: loop time of the last byte read or written.
         last_received: loop time of the last byte read.
         in_work: requests handed to stages and not finished (kept by the dispatcher).
+        in_work_bytes: bytes of their bodies.
         is_tls: whether the connection is encrypted.
     """
 
@@ -145,11 +220,14 @@ class Channel(asyncio.Protocol):
         server_side: bool,
         tls_context: ContextSource | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
-        budget: ReadBudget | None = None,
+        budget: PeerBudget | None = None,
+        unsent_budget: PeerBudget | None = None,
+        take_data: Callable[[Channel, bytes], None] | None = None,
     ) -> None:
         self._owner = owner
+        self._take_data = take_data
         self._budget = budget
-        self._budgeted = 0  # this channel's share of budget.used
+        self._unsent_budget = unsent_budget
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._connection = RemotingConnection(
@@ -157,16 +235,20 @@ class Channel(asyncio.Protocol):
         )
         self._transport: asyncio.Transport | None = None
         self._first_bytes: bytes | None = b"" if server_side else None
-        self._proxied = not options.proxy_protocol
+        self._proxied = False
         self._tls_context = tls_context
         self._tls_mode = tls_mode
         self._tls: ServerTls | None = None
         self._out: list[Buffer] = []
         self._corked = False
         self._flush_scheduled = False
+        self._unflushed_since = 0.0
+        self._unread: int | None = None
+        self._unread_until = 0.0
         self._write_paused = False
         self._read_paused = False
         self._resting = False
+        self._held = False
         self._rest_s = options.read_rest_s
         self._drained: asyncio.Future[None] | None = None
         self._closed = self._loop.create_future()
@@ -179,12 +261,13 @@ class Channel(asyncio.Protocol):
         self.last_active = 0.0
         self.last_received = 0.0
         self.in_work = 0
+        self.in_work_bytes = 0
         self.is_tls = False
 
     def __repr__(self) -> str:
         return f"<Channel {self.local} - {self.remote}{' closed' if self.is_closed else ''}>"
 
-    # ----------------------------------------------------------------------------- asyncio's calls
+    # Asyncio's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
@@ -200,11 +283,19 @@ class Channel(asyncio.Protocol):
         self.last_active = self.last_received = self._loop.time()
         self._owner.on_open(self)
 
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The connection; there is none before `connection_made`."""
+        assert self._transport is not None
+        return self._transport
+
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
         if self._closing:
             return
         self.last_active = self.last_received = self._loop.time()
+        if self._unread is not None:
+            self._unread -= len(data)
         try:
             if self._first_bytes is not None:
                 data = self._read_first_bytes(data)
@@ -213,7 +304,10 @@ class Channel(asyncio.Protocol):
                 data, ended = self._tls.receive(data)
                 self._write_tls()
             if data:
-                self._read_frames(data)
+                if self._take_data is not None:
+                    self._take_data(self, data)
+                else:
+                    self._read_frames(data)
             if ended:
                 self.close()
         except (RemoteProtocolError, ssl.SSLError) as error:
@@ -221,7 +315,25 @@ class Channel(asyncio.Protocol):
             _LOG.warning("%s: closed: %s", self, error)
             self.abort()
 
-    def _read_frames(self, data: bytes) -> None:
+    def whole(self, data: bytes) -> bytes | bytearray | None:
+        """What came and was kept until now, and ``data``; None if it makes no whole frame yet.
+
+        For an owner that takes the data itself: it gives back to `read_left` what it leaves.
+        """
+        whole = self._connection.whole(data)
+        if whole is None and self._budget is not None and not self._closing:
+            self._budget.note(self, self.received_bytes)
+        return whole
+
+    def read_left(self, data: Buffer) -> None:
+        """Hand on the commands in bytes that an owner took and did not serve."""
+        try:
+            self._read_frames(data)
+        except RemoteProtocolError as error:
+            _LOG.warning("%s: closed: %s", self, error)
+            self.abort()
+
+    def _read_frames(self, data: Buffer) -> None:
         commands = self._connection.receive_data(data)
         if commands:
             self._corked = True
@@ -240,25 +352,23 @@ class Channel(asyncio.Protocol):
                 self._rest_s
                 and len(commands) < REST_BURST_MAX
                 and len(self._open_requests) >= REST_OPEN_MIN
-                and not self._resting
             ):
-                self._resting = True
-                self._update_reading()
-                self._loop.call_later(self._rest_s, self._end_rest)
+                self.rest(self._rest_s)
         if self._connection.failure is not None:
             raise self._connection.failure
-        if self._budget is not None and self._connection.pending_size != self._budgeted:
-            self._count_pending(self._budget)
+        if self._budget is not None and not self._closing:
+            self._budget.note(self, self.received_bytes)
 
-    def _count_pending(self, budget: ReadBudget) -> None:
-        pending = self._connection.pending_size
-        budget.used += pending - self._budgeted
-        self._budgeted = pending
-        if budget.used > budget.limit:
-            raise RemoteProtocolError(
-                f"unfinished frames of all connections hold {budget.used} bytes, "
-                f"allowed {budget.limit}; this one holds {pending}"
-            )
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that the peer has sent and that are kept for it: a frame's beginning, bodies."""
+        return self._connection.pending_size + self.in_work_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        transport = self._transport
+        return 0 if transport is None or self._closing else transport.get_write_buffer_size()
 
     def eof_received(self) -> bool:
         """Called by the loop: the peer sends no more, so nobody waits for our answers."""
@@ -269,8 +379,9 @@ class Channel(asyncio.Protocol):
         self._closing = True
         self._out.clear()
         if self._budget is not None:
-            self._budget.used -= self._budgeted
-            self._budgeted = 0
+            self._budget.note(self, 0)
+        if self._unsent_budget is not None:
+            self._unsent_budget.note(self, 0)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -301,7 +412,7 @@ class Channel(asyncio.Protocol):
             self._drained.set_result(None)
         self._drained = None
 
-    # ------------------------------------------------------------------------------------- reading
+    # Reading
 
     def _read_first_bytes(self, data: bytes) -> bytes:
         """What follows a PROXY header; empty while it is not decided what the peer speaks."""
@@ -309,6 +420,11 @@ class Channel(asyncio.Protocol):
         data = self._first_bytes + data
         protocol = detect(data)
         if protocol is FirstProtocol.PROXY and not self._proxied:
+            if self.remote.host not in self._options.proxies:
+                raise RemoteProtocolError(
+                    f"a PROXY header from {self.remote.host}, allowed from the addresses in "
+                    f"{PROXY_OPTION} only"
+                )
             header = parse_proxy_header(data)
             if header is None:
                 self._first_bytes = data
@@ -330,15 +446,29 @@ class Channel(asyncio.Protocol):
                 raise RemoteProtocolError("a TLS handshake, allowed plain text (no certificate)")
             self._tls = ServerTls(context)
             self.is_tls = True
+            self._loop.call_later(self._options.handshake_timeout_s, self._end_handshake)
         elif self._tls_mode is TlsMode.ENFORCING:
             raise RemoteProtocolError("plain text, allowed TLS only")
         return data
+
+    def _end_handshake(self) -> None:
+        if self._tls is not None and not self._tls.is_shaken and not self._closing:
+            seconds = self._options.handshake_timeout_s
+            _LOG.warning("%s: closed: no TLS handshake within %.0f s", self, seconds)
+            self.abort()
 
     def _update_reading(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        stop = self._write_paused or self._resting or self.in_work > self._options.in_work_max
+        options = self._options
+        stop = (
+            self._write_paused
+            or self._resting
+            or self._held
+            or self.in_work > options.in_work_max
+            or self.in_work_bytes > options.in_work_bytes_max
+        )
         if stop and not self._read_paused:
             self._read_paused = True
             transport.pause_reading()
@@ -346,23 +476,50 @@ class Channel(asyncio.Protocol):
             self._read_paused = False
             transport.resume_reading()
 
+    def rest(self, seconds: float) -> None:
+        """Read no more for a while; a rest that has begun is not made longer."""
+        if not self._resting and not self._closing:
+            self._resting = True
+            self._update_reading()
+            self._loop.call_later(seconds, self._end_rest)
+
     def _end_rest(self) -> None:
         self._resting = False
         self._update_reading()
 
-    def work_started(self, count: int) -> None:
-        """Requests were queued; stops reading when there are too many."""
-        self.in_work += count
-        if self.in_work > self._options.in_work_max:
+    def hold_reading(self) -> None:
+        """Read no more until `resume_reading`: what was read is not served yet."""
+        self._held = True
+        self._update_reading()
+
+    def resume_reading(self) -> None:
+        """All that was read is served."""
+        self._held = False
+        self._update_reading()
+
+    def work_started(self, size: int) -> None:
+        """A request with so long a body was queued; stops reading when there is too much."""
+        self.in_work += 1
+        self.in_work_bytes += size
+        options = self._options
+        if self.in_work > options.in_work_max or self.in_work_bytes > options.in_work_bytes_max:
             self._update_reading()
 
-    def work_finished(self) -> None:
+    def work_finished(self, size: int) -> None:
         """A queued request is done, whether or not it was answered."""
         self.in_work -= 1
-        if self._read_paused and self.in_work * 2 <= self._options.in_work_max:
+        self.in_work_bytes -= size
+        if self._budget is not None and size and not self._closing:
+            self._budget.note(self, self.received_bytes)
+        options = self._options
+        if (
+            self._read_paused
+            and self.in_work * 2 <= options.in_work_max
+            and self.in_work_bytes * 2 <= options.in_work_bytes_max
+        ):
             self._update_reading()
 
-    # ------------------------------------------------------------------------------------- writing
+    # Writing
 
     def send(self, command: RemotingCommand) -> None:
         """Write ``command`` with what else is sent in this turn of the loop.
@@ -374,8 +531,7 @@ class Channel(asyncio.Protocol):
             return
         self._out += self._connection.send(command)
         if not self._corked and not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._flush_soon()
 
     def send_frame(self, frame: Buffer) -> None:
         """Write a frame that is already encoded (see ``remoting.rendered``)."""
@@ -383,8 +539,7 @@ class Channel(asyncio.Protocol):
             return
         self._out.append(frame)
         if not self._corked and not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._flush_soon()
 
     def send_frames(self, frames: Sequence[Buffer]) -> None:
         """Write several encoded frames, or the pieces of some, in order."""
@@ -392,8 +547,22 @@ class Channel(asyncio.Protocol):
             return
         self._out += frames
         if not self._corked and not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._flush_soon()
+
+    def write_frames(self, frames: bytes) -> None:
+        """Write encoded frames now, behind what waits to be sent."""
+        if self._closing:
+            return
+        if self._out or self._tls is not None:
+            self._out.append(frames)
+            self._flush()
+            return
+        transport = self._transport
+        assert transport is not None
+        self.last_active = self._loop.time()
+        transport.write(frames)
+        if self._unsent_budget is not None:
+            self._unsent_budget.note(self, transport.get_write_buffer_size())
 
     def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Send ``response`` with the number of ``request``; a one-way request gets none."""
@@ -407,19 +576,32 @@ class Channel(asyncio.Protocol):
             _LOG.warning("%s: answer to code %d replaced: %s", self, request.code, error)
             self.send(create_response(request, ResponseCode.SYSTEM_ERROR, str(error)))
 
-    def reply_threadsafe(self, request: RemotingCommand, response: RemotingCommand) -> None:
-        """``reply`` from any thread."""
-        self._loop.call_soon_threadsafe(self.reply, request, response)
+    def cork(self) -> None:
+        """Keep what is sent from here on for one write at `uncork`."""
+        self._corked = True
+
+    def uncork(self) -> None:
+        """Write what was sent since `cork`."""
+        self._corked = False
+        self._flush()
+
+    def _flush_soon(self) -> None:
+        self._flush_scheduled = True
+        self._unflushed_since = self._loop.time()
+        self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
+        was_scheduled, self._flush_scheduled = self._flush_scheduled, False
         out = self._out
         if not out or self._closing:
             return
         self._out = []
         transport = self._transport
         assert transport is not None
-        self.last_active = self._loop.time()
+        now = self.last_active = self._loop.time()
+        if was_scheduled and now - self._unflushed_since > HELD_UP_S:
+            # The loop was held up: what was asked meanwhile leaves only now.
+            self._open_requests.start_anew(self._unflushed_since, now)
         if self._tls is not None:
             for piece in out:
                 self._tls.send(bytes(piece))
@@ -430,6 +612,8 @@ class Channel(asyncio.Protocol):
             transport.write(b"".join(out))
         else:
             transport.writelines(out)
+        if self._unsent_budget is not None:
+            self._unsent_budget.note(self, transport.get_write_buffer_size())
 
     def _write_tls(self) -> None:
         assert self._tls is not None
@@ -446,7 +630,7 @@ class Channel(asyncio.Protocol):
             self._drained = self._loop.create_future()
         await asyncio.shield(self._drained)
 
-    # -------------------------------------------------------------------------------- our requests
+    # Our requests
 
     async def invoke(self, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Send ``request`` and wait for its response, whatever its code.
@@ -564,12 +748,19 @@ class Channel(asyncio.Protocol):
             _LOG.exception("%s: callback of code %d failed", self, request.code)
 
     def _expire_requests(self) -> None:
-        self._timer = None
         now = self._loop.time()
+        timer, self._timer = self._timer, None
+        if timer is not None and now - timer.when() > HELD_UP_S:
+            self._open_requests.extend(now)
+        if self._has_unread(now):
+            self._timer = self._loop.call_at(now + TIMER_GRAIN_S, self._expire_requests)
+            return
         for request in self._open_requests.expire(now):
             waited_ms = round((now - request.started) * 1000)
+            held = "; meanwhile something in this process held the event loop up"
             error = RemotingTimeoutError(
                 f"no response from {self.remote} to code {request.code} within {waited_ms} ms"
+                f"{held if request.was_held else ''}"
             )
             self._call_back(request, None, error)
         soonest = self._open_requests.next_deadline()
@@ -578,7 +769,28 @@ class Channel(asyncio.Protocol):
                 max(soonest, now + TIMER_GRAIN_S), self._expire_requests
             )
 
-    # ------------------------------------------------------------------------------------- closing
+    # Closing
+
+    def _has_unread(self, now: float) -> bool:
+        """Whether answers may lie in the socket that came before the time was over."""
+        if self._unread is None:
+            self._unread = self._bytes_in_socket()
+            self._unread_until = now + UNREAD_S_MAX
+        if self._unread > 0 and now < self._unread_until:
+            return True
+        self._unread = None
+        return False
+
+    def _bytes_in_socket(self) -> int:
+        socket = None if self._transport is None else self._transport.get_extra_info("socket")
+        if socket is None or ioctl is None:
+            return 0
+        count = array("i", [0])
+        try:
+            ioctl(socket.fileno(), FIONREAD, count)
+        except OSError:
+            return 0
+        return count[0]
 
     @property
     def is_closed(self) -> bool:

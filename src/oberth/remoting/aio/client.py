@@ -12,17 +12,17 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from oberth.errors import RemotingConnectError, RemotingTimeoutError
 from oberth.remoting.aio.address import parse_address
 from oberth.remoting.aio.channel import Channel, ChannelOptions, ResponseCallback
 from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.aio.service import Service
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand
 
-_LOG: Final = logging.getLogger("oberth.remoting")
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ClientOptions:
     tls_context: ssl.SSLContext | None = None
 
 
-class RemotingClient:
+class RemotingClient(Service):
     """Connections by address (``host:port``).
 
     ``async with RemotingClient() as client: await client.invoke("127.0.0.1:10911", request)``
@@ -69,18 +69,7 @@ class RemotingClient:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    # -------------------------------------------------------------------------------- connections
+    # Connections
 
     def channel_nowait(self, addr: str) -> Channel | None:
         """The open connection to ``addr``, if there is one."""
@@ -174,7 +163,7 @@ class RemotingClient:
                 channel.close()
         self._idle_timer = loop.call_later(idle_s / 4, self._close_idle)
 
-    # ----------------------------------------------------------------------------------- requests
+    # Requests
 
     async def invoke(
         self, addr: str, request: RemotingCommand, timeout_s: float | None = None

@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """``uvloop.new_event_loop``, or None for asyncio's default."""
     try:
-        import uvloop
+        import uvloop  # noqa: PLC0415 - Windows has none
     except ImportError:
         return None
     return uvloop.new_event_loop

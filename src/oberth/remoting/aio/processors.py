@@ -1,14 +1,18 @@
 """ProcessorTable: which handler serves a code, on what it runs, and what it may leave waiting.
 
-A handler is one of three kinds:
+A handler is one of four kinds:
 
     kind    called with                 gives                         runs
     sync    channel, request            a response or None            on the loop, or in a thread
     async   channel, request            awaitable of the same         in a task on the loop
-    burst   channel, [request, ...]     [response or None, ...]       on the loop
+    burst   channels, [request, ...]    [response or None, ...]       on the loop
+    sliced  channel, request            a generator of Nones whose    on the loop, which turns at
+                                        value is a response or None   each yield
 
-None means: no answer now. Who has kept the request answers it later with ``channel.reply``, or
-never. Without a stage a handler runs at once, on the loop; with one it may wait in the queue.
+A burst handler gets the requests of one read, or of all reads of one turn of the loop, with the
+channel of each beside it. None means: no answer now. Who has kept the request answers it later
+with ``channel.reply``, or never. Without a stage a handler runs at once, on the loop; with one it
+may wait in the queue.
 
 What a requester hears when it is not served (RocketMQ: ``NettyRemotingAbstract``,
 ``BrokerFastFailure``):
@@ -18,6 +22,9 @@ What a requester hears when it is not served (RocketMQ: ``NettyRemotingAbstract`
     the stage's queue is full            2     [OVERLOAD]... stage, how long its head has waited
     it waited too long in the queue      2     [TIMEOUT_CLEAN_QUEUE]... stage, how long, allowed
     the handler raised                   1     the exception
+    its body is longer than its code's   1     how long, allowed
+    too much waits for slices            2     [OVERLOAD]... how much, allowed
+    too much is put off                  2     [OVERLOAD]... how much, allowed
     we are going away                    1500  to requesters above V5_3_1; others are still served
 
 One-way requests hear nothing.
@@ -30,22 +37,31 @@ import logging
 import threading
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
+from itertools import repeat
 from typing import Final, TypeAlias, cast
 
 from oberth.errors import OberthError, ProtocolError
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.code import MQVersion, ResponseCode
-from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
+from oberth.remoting.command import (
+    FRAME_SIZE_MAX,
+    ONEWAY_FLAG,
+    RemotingCommand,
+    create_response,
+)
 
-_LOG: Final = logging.getLogger("oberth.remoting")
+_LOG: Final = logging.getLogger(__name__)
 
 SyncHandler: TypeAlias = Callable[[Channel, RemotingCommand], RemotingCommand | None]
 AsyncHandler: TypeAlias = Callable[[Channel, RemotingCommand], Awaitable[RemotingCommand | None]]
 BurstHandler: TypeAlias = Callable[
-    [Channel, list[RemotingCommand]], Sequence[RemotingCommand | None]
+    [Sequence[Channel], list[RemotingCommand]], Sequence[RemotingCommand | None]
+]
+SlicedHandler: TypeAlias = Callable[
+    [Channel, RemotingCommand], Generator[None, None, RemotingCommand | None]
 ]
 Reject: TypeAlias = Callable[[], str | None]
 """Gives the reason why a processor takes no requests now, or None."""
@@ -55,6 +71,21 @@ STAGE_QUEUE_MAX: Final = 10_000
 
 _OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while: "
 
+SERVER_BODY_SIZE_MAX: Final = 16 * 1024
+"""Bytes of a request's body where a server registers a code with no other limit. Most have none."""
+
+SERVER_HEADER_SIZE_MAX: Final = 256 * 1024
+"""Bytes of a request's header that a server takes: properties are 32 KiB at most."""
+
+SLICED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of bodies that wait for their next slice; more requests are answered with code 2."""
+
+TURN_S: Final = 0.005
+"""How long a turn of the loop serves requests of reads before it puts off what is left of them."""
+
+PUT_OFF_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of requests that are put off, of all channels; more are answered with code 2."""
+
 SWEEP_INTERVAL_S: Final = 0.01
 """How often a stage whose queue is not empty looks at how long its head has waited."""
 
@@ -63,6 +94,7 @@ class _Kind(Enum):
     SYNC = "sync"
     ASYNC = "async"
     BURST = "burst"
+    SLICED = "sliced"
 
 
 class Processor:
@@ -73,7 +105,7 @@ class Processor:
     def __init__(
         self,
         kind: _Kind,
-        handler: SyncHandler | AsyncHandler | BurstHandler,
+        handler: SyncHandler | AsyncHandler | BurstHandler | SlicedHandler,
         stage: Stage | None,
         reject: Reject | None,
     ) -> None:
@@ -83,10 +115,170 @@ class Processor:
         self.reject = reject
 
 
+_Work: TypeAlias = Generator[None, None, RemotingCommand | None]
+
+WAITING_SIZE: Final = 1024
+"""What a request that waits for its slices counts beside its body."""
+
+
+class Slices:
+    """Sliced requests that are not done: each channel in turn gets one slice, and the loop turns.
+
+    One slice a turn, however many requests wait: so the loop is held by one slice, not by their
+    number. A channel's requests are worked on one after the other: so what is gathered for answers
+    is bounded by the channels. All methods belong to the loop's thread.
+
+    Attributes:
+        waiting_bytes: bodies of what waits, and WAITING_SIZE for each.
+    """
+
+    __slots__ = ("_work", "waiting_bytes")
+
+    def __init__(self) -> None:
+        self._work: dict[Channel, deque[tuple[RemotingCommand, _Work]]] = {}
+        self.waiting_bytes = 0
+
+    def start(self, channel: Channel, request: RemotingCommand, handler: SlicedHandler) -> None:
+        """Do the first slice at once, and all of it if that is all."""
+        if self.waiting_bytes > SLICED_BYTES_MAX:
+            remark = (
+                f"{_OVERLOAD}{self.waiting_bytes} bytes of requests are worked on in slices, "
+                f"allowed {SLICED_BYTES_MAX}"
+            )
+            channel.reply(request, create_response(request, ResponseCode.SYSTEM_BUSY, remark))
+            return
+        work = handler(channel, request)
+        own = self._work.get(channel)
+        if own is None and not self._step(channel, request, work):
+            return
+        size = len(request.body) + WAITING_SIZE
+        channel.work_started(size)
+        self.waiting_bytes += size
+        if own is not None:
+            own.append((request, work))
+            return
+        self._work[channel] = deque([(request, work)])
+        if len(self._work) == 1:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._work:
+            return  # closed meanwhile
+        channel = next(iter(self._work))
+        own = self._work.pop(channel)
+        request, work = own[0]
+        if channel.is_closed or not self._step(channel, request, work):
+            own.popleft()
+            size = len(request.body) + WAITING_SIZE
+            channel.work_finished(size)
+            self.waiting_bytes -= size
+        if own:
+            self._work[channel] = own  # behind the others
+        if self._work:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _step(self, channel: Channel, request: RemotingCommand, work: _Work) -> bool:
+        """Whether there is more to do."""
+        try:
+            next(work)
+        except StopIteration as end:
+            response = end.value
+        except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
+            response = error_response(request, error)
+        else:
+            return True
+        if response is not None:
+            channel.reply(request, response)
+        return False
+
+    def close(self) -> None:
+        """Give up what is not done."""
+        self._work.clear()
+        self.waiting_bytes = 0
+
+
+class PutOff:
+    """What was read and did not fit into its turn of the loop: channels take turns with it.
+
+    A read of 256 KiB may hold two thousand requests, each of which asks for all that a broker
+    knows. A channel that has put off requests is not read from; what else it has sent is served
+    behind them. All methods belong to the loop's thread.
+
+    Attributes:
+        waiting_bytes: of all requests that wait.
+    """
+
+    __slots__ = ("_serve", "_waiting", "waiting_bytes")
+
+    def __init__(self, serve: Callable[[Channel, list[RemotingCommand], float], int]) -> None:
+        self._serve = serve
+        self._waiting: dict[Channel, deque[tuple[RemotingCommand, int]]] = {}
+        self.waiting_bytes = 0
+
+    def __contains__(self, channel: Channel) -> bool:
+        return channel in self._waiting
+
+    def add(self, channel: Channel, requests: list[RemotingCommand]) -> None:
+        """Serve these later, behind what waits of their channel."""
+        waiting = self._waiting.get(channel)
+        for request in requests:
+            if self.waiting_bytes > PUT_OFF_BYTES_MAX:
+                remark = (
+                    f"{_OVERLOAD}{self.waiting_bytes} bytes of requests are put off, "
+                    f"allowed {PUT_OFF_BYTES_MAX}"
+                )
+                channel.reply(request, create_response(request, ResponseCode.SYSTEM_BUSY, remark))
+                continue
+            if waiting is None:
+                waiting = self._waiting[channel] = deque()
+                channel.hold_reading()
+                if len(self._waiting) == 1:
+                    asyncio.get_running_loop().call_soon(self._go_on)
+            size = _size_of(request)
+            self.waiting_bytes += size
+            waiting.append((request, size))
+
+    def _go_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + TURN_S
+        while self._waiting:
+            channel = next(iter(self._waiting))
+            waiting = self._waiting.pop(channel)
+            if channel.is_closed:
+                served = len(waiting)
+            else:
+                channel.cork()
+                try:
+                    served = self._serve(channel, [request for request, _ in waiting], until)
+                finally:
+                    channel.uncork()
+            for _ in range(served):
+                self.waiting_bytes -= waiting.popleft()[1]
+            if waiting:
+                self._waiting[channel] = waiting  # behind the others
+            else:
+                channel.resume_reading()
+            if self._waiting and loop.time() >= until:
+                loop.call_soon(self._go_on)
+                return
+
+    def close(self) -> None:
+        """Give up what waits."""
+        self._waiting.clear()
+        self.waiting_bytes = 0
+
+
+def _size_of(request: RemotingCommand) -> int:
+    size = WAITING_SIZE + len(request.body)
+    if request.ext_fields:
+        size += sum(map(len, request.ext_fields)) + sum(map(len, request.ext_fields.values()))
+    return size
+
+
 class _Job:
     """A request that waits in a stage or is worked on."""
 
-    __slots__ = ("channel", "handler", "request", "since")
+    __slots__ = ("channel", "handler", "request", "since", "size")
 
     def __init__(
         self,
@@ -99,6 +291,7 @@ class _Job:
         self.request = request
         self.handler = handler
         self.since = since
+        self.size = len(request.body)
 
 
 class Stage:
@@ -176,8 +369,8 @@ class Stage:
                     request, create_response(request, ResponseCode.SYSTEM_BUSY, self._full())
                 )
                 continue
-            channel.work_started(1)
             job = _Job(channel, request, handler, now)
+            channel.work_started(job.size)
             if self._working < self._worker_max:
                 self._start(job)
             else:
@@ -231,7 +424,7 @@ class Stage:
 
     def _finish(self, job: _Job, response: RemotingCommand | None) -> None:
         self._working -= 1
-        job.channel.work_finished()
+        job.channel.work_finished(job.size)
         if response is not None:
             job.channel.reply(job.request, response)
         while self._queue and self._working < self._worker_max:
@@ -257,7 +450,7 @@ class Stage:
             f"period in queue: {waited_ms:.0f}ms, size of queue: {len(self._queue)}, "
             f"slow stage: {self.name}, allowed {self.wait_ms_max:.0f}ms"
         )
-        job.channel.work_finished()
+        job.channel.work_finished(job.size)
         job.channel.reply(
             job.request, create_response(job.request, ResponseCode.SYSTEM_BUSY, remark)
         )
@@ -318,11 +511,19 @@ def error_response(request: RemotingCommand, error: Exception) -> RemotingComman
 
 
 class ProcessorTable:
-    """Code → Processor. Codes are registered before the first request comes."""
+    """Code → Processor. Codes are registered before the first request comes.
 
-    def __init__(self) -> None:
+    Args:
+        body_size_max: bytes of a request's body where its code is registered with no other limit.
+    """
+
+    def __init__(self, body_size_max: int = FRAME_SIZE_MAX) -> None:
         self._processors: dict[int, Processor] = {}
         self._stages: dict[str, Stage] = {}
+        self._body_size_max = body_size_max
+        self._body_sizes_max: dict[int, int] = {}
+        self._slices = Slices()
+        self._put_off = PutOff(self._serve_some)
         self.going_away = False
 
     def sync(
@@ -332,9 +533,23 @@ class ProcessorTable:
         *,
         stage: Stage | None = None,
         reject: Reject | None = None,
+        body_size_max: int | None = None,
     ) -> None:
         """Serve ``codes`` with a function; without a stage it is on the loop and must not block."""
-        self._register(codes, Processor(_Kind.SYNC, handler, stage, reject))
+        self._register(codes, Processor(_Kind.SYNC, handler, stage, reject), body_size_max)
+
+    def sliced(
+        self,
+        codes: Iterable[int],
+        handler: SlicedHandler,
+        *,
+        body_size_max: int | None = None,
+    ) -> None:
+        """Serve ``codes`` with a generator function, on the loop, some milliseconds a slice.
+
+        What comes behind it on its connection may be served before it is done.
+        """
+        self._register(codes, Processor(_Kind.SLICED, handler, None, None), body_size_max)
 
     def async_(
         self,
@@ -343,41 +558,63 @@ class ProcessorTable:
         *,
         stage: Stage,
         reject: Reject | None = None,
+        body_size_max: int | None = None,
     ) -> None:
         """Serve ``codes`` with a coroutine function, in tasks of ``stage``."""
-        self._register(codes, Processor(_Kind.ASYNC, handler, stage, reject))
+        self._register(codes, Processor(_Kind.ASYNC, handler, stage, reject), body_size_max)
 
     def burst(
-        self, codes: Iterable[int], handler: BurstHandler, *, reject: Reject | None = None
+        self,
+        codes: Iterable[int],
+        handler: BurstHandler,
+        *,
+        reject: Reject | None = None,
+        body_size_max: int | None = None,
     ) -> None:
-        """Serve ``codes`` on the loop, neighbours of one read together.
+        """Serve ``codes`` on the loop, neighbours of one read or of one turn together.
 
         The handler gives as many entries as it got requests. If it raises, all of them are answered
         with code 1: so it must not have answered any itself by then.
         """
-        self._register(codes, Processor(_Kind.BURST, handler, None, reject))
+        self._register(codes, Processor(_Kind.BURST, handler, None, reject), body_size_max)
 
-    def _register(self, codes: Iterable[int], processor: Processor) -> None:
+    def _register(
+        self, codes: Iterable[int], processor: Processor, body_size_max: int | None
+    ) -> None:
         stage = processor.stage
         if stage is not None:
             assert self._stages.setdefault(stage.name, stage) is stage, f"two stages {stage.name}"
         for code in codes:
             self._processors[int(code)] = processor
+            if body_size_max is not None:
+                self._body_sizes_max[int(code)] = body_size_max
 
     @property
     def codes(self) -> frozenset[int]:
         """All codes that are served."""
         return frozenset(self._processors)
 
+    def body_size_max(self, code: int) -> int:
+        """Bytes of a body that a request of this code may have."""
+        return self._body_sizes_max.get(code, self._body_size_max)
+
     @property
     def stages(self) -> Sequence[Stage]:
         """All stages that processors run on."""
         return tuple(self._stages.values())
 
+    def has_put_off(self, channel: Channel) -> bool:
+        """Whether requests of a channel wait for a further turn; what follows waits behind them."""
+        return channel in self._put_off
+
     def without(self, codes: Iterable[int]) -> ProcessorTable:
         """A table with the same processors and stages but for ``codes`` (RocketMQ's fast port)."""
         other = ProcessorTable()
         other._stages = self._stages
+        other._slices = self._slices
+        other._put_off = self._put_off
+        other._body_size_max = self._body_size_max
+        other._body_sizes_max = self._body_sizes_max
         left_out = set(codes)
         other._processors = {
             code: processor for code, processor in self._processors.items() if code not in left_out
@@ -385,36 +622,125 @@ class ProcessorTable:
         return other
 
     def dispatch(self, channel: Channel, requests: list[RemotingCommand]) -> None:
-        """Serve the requests of one read in order; neighbours with one processor go together."""
-        processors = self._processors
+        """Serve the requests of one read in order; neighbours in one burst go together.
+
+        What takes longer than TURN_S is put off to further turns of the loop.
+        """
+        self._dispatch(channel, requests, None)
+
+    def _dispatch(
+        self, channel: Channel, requests: list[RemotingCommand], until: float | None
+    ) -> None:
         if self.going_away:
             requests = self._turn_away(channel, requests)
+        requests = self.within_limits(channel, requests)
+        if channel in self._put_off:
+            self._put_off.add(channel, requests)
+            return
+        if until is None and len(requests) > 1:
+            until = asyncio.get_running_loop().time() + TURN_S
+        served = self._serve_some(channel, requests, until or 0.0)
+        if served < len(requests):
+            self._put_off.add(channel, requests[served:])
+
+    def dispatch_turn(self, turn: Iterable[tuple[Channel, list[RemotingCommand]]]) -> None:
+        """Serve what one turn of the loop read, each channel once.
+
+        The requests of one channel are served in order. Channels whose requests all belong to one
+        burst processor are served together, behind the others.
+        """
+        processors = self._processors
+        put_off = self._put_off
+        bursts: dict[Processor, tuple[list[Channel], list[RemotingCommand]]] = {}
+        loop = asyncio.get_running_loop()
+        until = loop.time() + TURN_S
+        for channel, requests in turn:
+            processor = processors.get(requests[0].code)
+            if (
+                processor is None
+                or processor.kind is not _Kind.BURST
+                or self.going_away
+                or (
+                    len(requests) > 1
+                    and any(processors.get(request.code) is not processor for request in requests)
+                )
+                or channel in put_off
+            ):
+                if loop.time() < until:
+                    self._dispatch(channel, requests, until)
+                else:
+                    put_off.add(channel, self.within_limits(channel, requests))
+                continue
+            channels, run = bursts.setdefault(processor, ([], []))
+            channels += [channel] * len(requests)
+            run += requests
+        for processor, (channels, run) in bursts.items():
+            if not self._rejected(channels, processor, run):
+                self._serve_burst(channels, cast(BurstHandler, processor.handler), run)
+
+    def _serve_some(self, channel: Channel, requests: list[RemotingCommand], until: float) -> int:
+        """Serve at least one request, and more of them up to a time; how many were."""
+        processors = self._processors
         count = len(requests)
+        now = asyncio.get_running_loop().time if count > 1 else None
         start = 0
         while start < count:
             processor = processors.get(requests[start].code)
             end = start + 1
-            while end < count and processors.get(requests[end].code) is processor:
-                end += 1
+            if processor is None or processor.kind is _Kind.BURST or processor.stage is not None:
+                while end < count and processors.get(requests[end].code) is processor:
+                    end += 1
             run = requests if end - start == count else requests[start:end]
             if processor is None:
                 self._answer_unknown(channel, run)
             else:
                 self._serve(channel, processor, run)
             start = end
+            if now is not None and start < count and now() >= until:
+                break
+        return start
+
+    def _rejected(
+        self, channels: Iterable[Channel], processor: Processor, run: list[RemotingCommand]
+    ) -> bool:
+        """Whether the processor takes nothing now; the requesters have heard why."""
+        why = None if processor.reject is None else processor.reject()
+        if why is None:
+            return False
+        remark = f"[REJECTREQUEST]system busy, start flow control for a while: {why}"
+        for channel, request in zip(channels, run, strict=False):
+            channel.reply(request, create_response(request, ResponseCode.SYSTEM_BUSY, remark))
+        return True
+
+    def within_limits(
+        self, channel: Channel, requests: list[RemotingCommand]
+    ) -> list[RemotingCommand]:
+        """The requests whose bodies are no longer than their codes allow; others are answered."""
+        for request in requests:
+            if len(request.body) > self._body_size_max:
+                break
+        else:
+            return requests
+        kept = []
+        for request in requests:
+            allowed = self.body_size_max(request.code)
+            size = len(request.body)
+            if size <= allowed:
+                kept.append(request)
+                continue
+            remark = f"body of {size} bytes, code {request.code} allows {allowed}"
+            _LOG.warning("%s: %s", channel, remark)
+            channel.reply(request, create_response(request, ResponseCode.SYSTEM_ERROR, remark))
+        return kept
 
     def _serve(self, channel: Channel, processor: Processor, run: list[RemotingCommand]) -> None:
-        if processor.reject is not None:
-            why = processor.reject()
-            if why is not None:
-                remark = f"[REJECTREQUEST]system busy, start flow control for a while: {why}"
-                for request in run:
-                    channel.reply(
-                        request, create_response(request, ResponseCode.SYSTEM_BUSY, remark)
-                    )
-                return
+        if processor.reject is not None and self._rejected(repeat(channel), processor, run):
+            return
         if processor.kind is _Kind.BURST:
-            self._serve_burst(channel, cast(BurstHandler, processor.handler), run)
+            self._serve_burst([channel] * len(run), cast(BurstHandler, processor.handler), run)
+        elif processor.kind is _Kind.SLICED:
+            for request in run:
+                self._slices.start(channel, request, cast(SlicedHandler, processor.handler))
         elif processor.stage is not None:
             processor.stage.submit(
                 channel, run, cast("SyncHandler | AsyncHandler", processor.handler)
@@ -427,17 +753,16 @@ class ProcessorTable:
                     channel.reply(request, response)
 
     def _serve_burst(
-        self, channel: Channel, handler: BurstHandler, run: list[RemotingCommand]
+        self, channels: list[Channel], handler: BurstHandler, run: list[RemotingCommand]
     ) -> None:
         try:
-            responses = handler(channel, run)
+            responses = handler(channels, run)
             assert len(responses) == len(run), f"{len(responses)} responses to {len(run)} requests"
         except Exception as error:  # noqa: BLE001 - whatever it is, the requesters hear of it
             responses = [error_response(request, error) for request in run]
-        reply = channel.reply
-        for request, response in zip(run, responses, strict=True):
+        for channel, request, response in zip(channels, run, responses, strict=True):
             if response is not None:
-                reply(request, response)
+                channel.reply(request, response)
 
     def _answer_unknown(self, channel: Channel, run: list[RemotingCommand]) -> None:
         for request in run:
@@ -468,4 +793,6 @@ class ProcessorTable:
 
     async def aclose(self, grace_s: float = 5.0) -> None:
         """End all stages; see ``Stage.aclose``."""
+        self._slices.close()
+        self._put_off.close()
         await asyncio.gather(*(stage.aclose(grace_s) for stage in self._stages.values()))

@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol
 
-from oberth.remoting.aio.address import Address, peer_address
+from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
-from oberth.remoting.aio.channel import Channel, ChannelOptions, ReadBudget
+from oberth.remoting.aio.channel import Channel, ChannelOptions, PeerBudget
 from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.aio.service import Listener
 from oberth.remoting.aio.tls import ContextSource, TlsMode
-from oberth.remoting.command import RemotingCommand
+from oberth.remoting.command import Buffer, RemotingCommand
 
-_LOG: Final = logging.getLogger("oberth.remoting")
+_LOG: Final = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 """Connections that wait to be accepted. RocketMQ: ``serverSocketBacklog``."""
+
+SWITCHES_MIN: Final = 8
+"""Reads in a row, each of another connection than the one before, from which on a turn is served
+as a whole. Fewer come of one peer with a second connection."""
+
+ALONE_MAX: Final = 64
+"""Turns in a row with one connection each after which reads are served at once again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +44,9 @@ class ServerOptions:
         port: 0 takes a free one.
         channel: limits of each connection.
         channel_max: connections at a time; more are closed at once.
-        unfinished_bytes_max: bytes of frames that have begun and not ended, over all connections;
-            the connection that goes beyond is closed.
+        unfinished_bytes_max: bytes of frames that have begun and not ended, and of bodies that wait
+            to be worked on, over all connections; beyond it, the one that holds most is closed.
+        unsent_bytes_max: bytes of answers that peers have not taken; likewise.
         tls_context: certificate and key (see ``tls.server_context``); None: TLS is not offered.
         tls_mode: with a context: whether plain text is still accepted.
         grace_s: seconds that requests at work get when the server closes.
@@ -51,13 +59,23 @@ class ServerOptions:
     channel: ChannelOptions = field(default_factory=ChannelOptions)
     channel_max: int = 65535
     unfinished_bytes_max: int = 512 * 1024 * 1024
+    unsent_bytes_max: int = 512 * 1024 * 1024
     tls_context: ContextSource | None = None
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     grace_s: float = 5.0
     busy_poll_s: float = 0.0
 
 
-class RemotingServer:
+class DataTaker(Protocol):
+    """Serves some requests from the bytes of their frames on, before anything else sees them."""
+
+    def serve(
+        self, came: Mapping[Channel, bytes | bytearray]
+    ) -> tuple[int, list[tuple[Channel, Buffer]]]:
+        """How many requests were served and answered, and what is left of each channel's bytes."""
+
+
+class RemotingServer(Listener):
     """A listening port and its connections.
 
     ``async with RemotingServer(processors) as server: server.address``
@@ -68,6 +86,8 @@ class RemotingServer:
         on_open: called with each new channel.
         on_close: called with each channel that is gone.
         owns_processors: whether closing the server ends the stages too.
+        data_taker: who sees the bytes of all connections first; only where nothing stands before
+            the processors that it must not pass by.
     """
 
     def __init__(
@@ -78,35 +98,32 @@ class RemotingServer:
         on_open: Callable[[Channel], None] | None = None,
         on_close: Callable[[Channel], None] | None = None,
         owns_processors: bool = True,
+        data_taker: DataTaker | None = None,
     ) -> None:
+        self._data_taker = data_taker
         self.processors = processors
         self.options = options or ServerOptions()
         self.channels: set[Channel] = set()
-        self._budget = ReadBudget(self.options.unfinished_bytes_max)
+        self._budget = PeerBudget(
+            self.options.unfinished_bytes_max, lambda each: each.received_bytes, "unfinished frames"
+        )
+        self._unsent_budget = PeerBudget(
+            self.options.unsent_bytes_max, lambda each: each.unsent_bytes, "answers nobody takes"
+        )
         self._opened = on_open
         self._closed = on_close
         self._owns_processors = owns_processors
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._busy_poll: BusyPoll | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    @property
-    def address(self) -> Address:
-        """Where the server listens."""
-        assert self._server is not None, "the server is not started"
-        return peer_address(self._server.sockets[0].getsockname())
+        # Reads of this turn of the loop that wait to be served together.
+        self._turn: dict[Channel, list[RemotingCommand]] = {}
+        self._turn_data: dict[Channel, bytes | bytearray] = {}
+        self._is_serving_turn = False
+        self._gathers = False
+        self._last: Channel | None = None
+        self._switches = 0
+        self._alone = 0
 
     async def start(self) -> None:
         """Listen; OSError if the port is taken."""
@@ -129,6 +146,8 @@ class RemotingServer:
             tls_context=options.tls_context,
             tls_mode=options.tls_mode if options.tls_context is not None else TlsMode.DISABLED,
             budget=self._budget,
+            unsent_budget=self._unsent_budget,
+            take_data=None if self._data_taker is None else self._on_data,
         )
 
     def on_open(self, channel: Channel) -> None:
@@ -142,12 +161,32 @@ class RemotingServer:
             )
             channel.abort()
             return
+        why = descriptors.refusal(channel.transport)
+        if why is not None:
+            _LOG.warning("%s: closed, %s", channel, why)
+            channel.abort()
+            return
         self.channels.add(channel)
         if self._opened is not None:
             self._opened(channel)
 
     def on_requests(self, channel: Channel, requests: list[RemotingCommand]) -> None:
-        """Called by a channel."""
+        """Called by a channel.
+
+        A peer that is alone is served at once, so that it waits for nobody. While several take
+        turns, what one turn of the loop reads from all of them is one burst.
+        """
+        if self._gathers:
+            turn = self._turn
+            if not turn and not self._is_serving_turn:
+                asyncio.get_running_loop().call_soon(self._serve_turn)
+            if channel in turn:
+                turn[channel] += requests
+            else:
+                turn[channel] = requests
+            return
+        if self._data_taker is None:
+            self._note_read(channel)
         busy_poll = self._busy_poll
         if busy_poll is None:
             self.processors.dispatch(channel, requests)
@@ -155,6 +194,82 @@ class RemotingServer:
         came = perf_counter()
         self.processors.dispatch(channel, requests)
         busy_poll.served(channel, len(requests), came)
+
+    def _note_read(self, channel: Channel) -> None:
+        """A read is served alone; when reads come from several peers, turns are gathered."""
+        if channel is self._last:
+            self._switches = 0
+        else:
+            self._last = channel
+            self._switches += 1
+            if self._switches >= SWITCHES_MIN:
+                self._gathers = True
+                self._alone = 0
+
+    def _on_data(self, channel: Channel, data: bytes) -> None:
+        """Called by a channel where there is a data taker."""
+        turn = self._turn_data
+        if channel in turn:
+            turn[channel] += data
+            return
+        whole = channel.whole(data)
+        if whole is None:
+            return
+        if self._gathers:
+            if not turn:
+                asyncio.get_running_loop().call_soon(self._serve_turn)
+            turn[channel] = whole
+            return
+        self._note_read(channel)
+        came = perf_counter()
+        count, left = self._take({channel: whole})
+        for _, rest in left:
+            channel.read_left(rest)
+        if count and self._busy_poll is not None:
+            self._busy_poll.served(channel, count, came)
+
+    def _take(
+        self, came: dict[Channel, bytes | bytearray]
+    ) -> tuple[int, Iterable[tuple[Channel, Buffer]]]:
+        taker = self._data_taker
+        assert taker is not None
+        processors = self.processors
+        if processors.going_away:
+            return 0, came.items()
+        waits = [channel for channel in came if processors.has_put_off(channel)]
+        if not waits:
+            return taker.serve(came)
+        behind = [(channel, came.pop(channel)) for channel in waits]
+        count, left = taker.serve(came)
+        return count, [*left, *behind]
+
+    def _serve_turn(self) -> None:
+        data, self._turn_data = self._turn_data, {}
+        if data:
+            self._is_serving_turn = True
+            try:
+                _, left = self._take(data)
+                for channel, rest in left:
+                    channel.read_left(rest)
+            finally:
+                self._is_serving_turn = False
+        turn, self._turn = self._turn, {}
+        if len(turn) > 1 or len(data) > 1:
+            self._alone = 0
+        else:
+            self._alone += 1
+            if self._alone >= ALONE_MAX:
+                self._gathers = False
+                self._switches = 0
+        if not turn:
+            return
+        for channel in turn:
+            channel.cork()
+        try:
+            self.processors.dispatch_turn(turn.items())
+        finally:
+            for channel in turn:
+                channel.uncork()
 
     def on_close(self, channel: Channel, error: Exception | None) -> None:
         """Called by a channel."""

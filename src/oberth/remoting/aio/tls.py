@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import ssl
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from oberth.errors import OptionError
+from oberth.wall_clock import now_ms
 
 TEST_CERTIFICATE_DAYS: Final = 365
 """How long a certificate is valid that was made because none was given."""
+
+KEPT_CERTIFICATE_DAYS: Final = 3650
+"""The same for one that is kept in a file."""
 
 ContextSource: TypeAlias = ssl.SSLContext | Callable[[], ssl.SSLContext | None]
 """A context, or what makes one when the first TLS handshake comes."""
@@ -58,16 +64,32 @@ def self_signed_context() -> ssl.SSLContext | None:
     RocketMQ's test mode, its default: encrypted, but nobody is authenticated. None without the
     ``cryptography`` package. Takes some 50 ms, so it is for the first handshake, not for the start.
     """
+    # For the first handshake, not for everybody's import.
+    import tempfile  # noqa: PLC0415 - for the first certificate
+
+    pem = make_certificate(TEST_CERTIFICATE_DAYS)
+    if pem is None:
+        return None
+    # load_cert_chain reads files only. The folder is for this user alone and gone right after.
+    with tempfile.TemporaryDirectory(prefix="oberth-tls-") as folder:
+        path = Path(folder) / "server.pem"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(pem)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path)
+    return context
+
+
+def make_certificate(days: int) -> bytes | None:
+    """Key and self-signed certificate in PEM, for localhost; None without ``cryptography``."""
     try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography import x509  # noqa: PLC0415 - for the first certificate
+        from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415 - for the first certificate
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - for the first certificate
     except ImportError:
         return None
-    # These too are for the first handshake, not for everybody's import.
-    import tempfile
-    from datetime import UTC, datetime, timedelta
-    from pathlib import Path
+    from datetime import UTC, datetime, timedelta  # noqa: PLC0415 - for the first certificate
+    from ipaddress import ip_address  # noqa: PLC0415 - for the first certificate
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "oberth")])
@@ -79,21 +101,52 @@ def self_signed_context() -> ssl.SSLContext | None:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=TEST_CERTIFICATE_DAYS))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [
+                    x509.DNSName("localhost"),
+                    *(x509.IPAddress(ip_address(host)) for host in ("127.0.0.1", "::1")),
+                ]
+            ),
+            critical=False,
+        )
         .sign(key, hashes.SHA256())
     )
-    pem = key.private_bytes(
+    return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     ) + certificate.public_bytes(serialization.Encoding.PEM)
-    # load_cert_chain reads files only. The folder is for this user alone and gone right after.
-    with tempfile.TemporaryDirectory(prefix="oberth-tls-") as folder:
-        path = Path(folder) / "server.pem"
-        path.write_bytes(pem)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(path)
-    return context
+
+
+def kept_context(path: Path) -> ssl.SSLContext | None:
+    """A context with a self-signed certificate that is kept in a file, so that clients may pin it.
+
+    The file is made when it is missing, or so old that its certificate has expired; only this user
+    may read it.
+    None without the ``cryptography`` package.
+
+    Raises:
+        OptionError: the file holds no certificate with its key.
+        OSError: it cannot be written.
+    """
+    if (
+        not path.exists()
+        or now_ms() / 1000 - path.stat().st_mtime > (KEPT_CERTIFICATE_DAYS - 1) * 86400
+    ):
+        pem = make_certificate(KEPT_CERTIFICATE_DAYS)
+        if pem is None:
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = path.with_name(path.name + ".new")
+        made.unlink(missing_ok=True)
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(path)
+    return load_server_context(str(path))
 
 
 def server_context(
@@ -125,6 +178,11 @@ class ServerTls:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._shaken = False
         self._unsent: list[bytes] = []
+
+    @property
+    def is_shaken(self) -> bool:
+        """Whether the handshake is done."""
+        return self._shaken
 
     def receive(self, data: bytes) -> tuple[bytes, bool]:
         """Plain text that ``data`` completes, and whether the peer ended the connection.

@@ -1,36 +1,61 @@
 """Bodies of administration: 18, 225, 353, 907, and users and policies (3001 to 3010).
 
-``TopicConfigList`` and ``SubscriptionGroupList`` carry the same objects as the files of a broker.
+The lists of 18 (``topicConfigList``) and 225 (``groupConfigList``) carry the same objects as the
+files of a broker. RocketMQ: CreateTopicListRequestBody, SubscriptionGroupList.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Generator
+from typing import Final, TypeVar
 
 import msgspec
 
-from oberth.formats.bean import Bean, bean_of, json_field, list_of
-from oberth.formats.subscription_group import SubscriptionGroupConfig
-from oberth.formats.topic_config import TopicConfig
+from oberth.errors import ConfigFormatError
+from oberth.formats.bean import Bean
+from oberth.formats.json_reader import parse_request
 from oberth.remoting.bodies.base import Body
 
+_B = TypeVar("_B", bound=Bean)
 
-@dataclass(slots=True, kw_only=True)
-class TopicConfigList(Bean):
-    """Body of 18. RocketMQ: CreateTopicListRequestBody."""
+LIST_SIZE_MAX: Final = 1024 * 1024
+"""Bytes of a request that is a list of topics or of groups."""
+TOPICS_PER_LIST_MAX: Final = 5000
+GROUPS_PER_LIST_MAX: Final = 2500
+ENTRIES_A_TURN: Final = 50
+"""Topics or groups that one turn of the loop reads, or changes."""
+ACKS_SIZE_MAX: Final = 256 * 1024
+"""Bytes of a list of acknowledgements; a thousand have 120 KiB."""
+LITE_SIZE_MAX: Final = 128 * 1024
+"""Bytes of a list of lite topics."""
+MAPPING_SIZE_MAX: Final = 32 * 1024
+"""Bytes of a broker's part of a static topic; one of 200 queues has 25 KiB."""
 
-    topic_config_list: list[TopicConfig] = json_field(
-        "topicConfigList", list_of(bean_of(TopicConfig)), list
-    )
 
+def beans_in_slices(
+    bean: type[_B], data: bytes, where: str, name: str, count_max: int
+) -> Generator[None, None, list[_B]]:
+    """The entries of a list in the body of 18 or 225, read ENTRIES_A_TURN a turn.
 
-@dataclass(slots=True, kw_only=True)
-class SubscriptionGroupList(Bean):
-    """Body of 225."""
-
-    group_config_list: list[SubscriptionGroupConfig] = json_field(
-        "groupConfigList", list_of(bean_of(SubscriptionGroupConfig)), list
-    )
+    Raises:
+        ConfigFormatError: the body cannot be read, or the list under ``name`` is too long.
+    """
+    tree = parse_request(data, name=where)
+    if not isinstance(tree, dict):
+        raise ConfigFormatError(f"{where}: a JSON {type(tree).__name__}, allowed an object")
+    entries = tree.get(name) or []
+    if not isinstance(entries, list):
+        raise ConfigFormatError(f"{where}.{name}: no list")
+    if len(entries) > count_max:
+        raise ConfigFormatError(
+            f"{where}: {len(entries)} entries, at most {count_max} are allowed; send several lists"
+        )
+    beans = []
+    for number, entry in enumerate(entries):
+        if number % ENTRIES_A_TURN == 0:
+            yield
+        beans.append(bean.from_json(entry, f"{where}.{name}[{number}]"))
+    return beans
 
 
 class GroupForbidden(Body):
@@ -39,39 +64,6 @@ class GroupForbidden(Body):
     group: str = ""
     readable: bool | None = None
     topic: str = ""
-
-
-class HAConnectionRuntimeInfo(Body):
-    """One slave as its master sees it; sizes in bytes."""
-
-    addr: str = ""
-    diff: int = 0
-    in_sync: bool = False
-    slave_ack_offset: int = 0
-    transfer_from_where: int = 0
-    transferred_byte_in_second: int = 0
-
-
-class HAClientRuntimeInfo(Body):
-    """A slave's own view; times in ms."""
-
-    is_activated: bool = False
-    last_read_timestamp: int = 0
-    last_write_timestamp: int = 0
-    master_addr: str | None = None
-    master_flush_offset: int = 0
-    max_offset: int = 0
-    transferred_byte_in_second: int = 0
-
-
-class HARuntimeInfo(Body):
-    """Answer of 907."""
-
-    ha_client_runtime_info: HAClientRuntimeInfo = msgspec.field(default_factory=HAClientRuntimeInfo)
-    ha_connection_info: list[HAConnectionRuntimeInfo] = msgspec.field(default_factory=list)
-    in_sync_slave_nums: int = 0
-    master: bool = False
-    master_commit_log_max_offset: int = 0
 
 
 class UserInfo(Body):

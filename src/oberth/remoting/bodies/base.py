@@ -12,18 +12,19 @@ missing and text as the number it spells. Unknown fields are ignored. RocketMQ:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from oberth.errors import ConfigFormatError, RemoteProtocolError
-from oberth.formats.json_reader import ObjectKey, parse_config
+from oberth.formats.json_reader import LENIENT_SIZE_MAX, check_counts, parse_config
+from oberth.formats.json_values import ObjectKey
 
 _T = TypeVar("_T")
 
 _encode: Final = msgspec.json.Encoder().encode
-_DECODERS: dict[type, Callable[[bytes], Any]] = {}
+_DECODERS: Final[dict[type, Callable[[bytes], Any]]] = {}
 
 
 class BodyError(RemoteProtocolError):
@@ -141,6 +142,55 @@ def _render(value: Any) -> bytes:
     return _encode(value)
 
 
+ENTRIES_A_SLICE: Final = 500
+
+
+def render_in_slices(body: Body) -> Generator[None, None, bytes]:
+    """`Body.encode` of a body with any number of entries: yields about each millisecond."""
+    done: list[bytes] = []
+    out: list[bytes] = []
+    for _ in _pieces(out, body, 0):
+        if len(out) >= ENTRIES_A_SLICE * 4:
+            done.append(b"".join(out))
+            out.clear()
+            yield
+    return b"".join([*done, *out])
+
+
+def _pieces(out: list[bytes], value: Any, depth: int) -> Generator[None, None, None]:
+    """Append what `_render` would give, and yield behind every entry."""
+    if isinstance(value, list):
+        separator = b"["
+        for item in value:
+            out.append(separator)
+            separator = b","
+            yield from _pieces(out, item, depth + 1)
+            yield
+        out.append(b"]" if value else b"[]")
+        return
+    entries: list[tuple[Any, Any]]
+    if isinstance(value, Body):
+        if depth and not value.QUEUE_MAPS:
+            out.append(value.encode())
+            return
+        names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+        entries = [(wire_name, getattr(value, name)) for name, wire_name in names]
+    elif isinstance(value, dict):
+        entries = list(value.items())
+    else:
+        out.append(_encode(value))
+        return
+    separator = b"{"
+    for key, each in entries:
+        if each is None:
+            continue
+        out += (separator, _encode(key), b":")
+        separator = b","
+        yield from _pieces(out, each, depth + 1)
+        yield
+    out.append(b"}" if separator == b"," else b"{}")
+
+
 def convert(tree: Any, kind: type[_T], where: str) -> _T:
     """``tree`` as a ``kind``, numbers in text taken for numbers; BodyError names ``where``."""
     try:
@@ -159,6 +209,29 @@ def parse(data: bytes, where: str) -> Any:
         return parse_config(data, name=where)
     except ConfigFormatError as error:
         raise BodyError(f"{where}: {error}") from None
+
+
+def checked_list(data: bytes, where: str) -> bytes:
+    """``data``, if it may be decoded on an event loop.
+
+    Raises:
+        BodyError: it holds too much, or is longer than LENIENT_SIZE_MAX and no JSON proper.
+    """
+    try:
+        check_counts(data, where)
+    except ConfigFormatError as error:
+        raise BodyError(str(error)) from None
+    if len(data) > LENIENT_SIZE_MAX:
+        try:
+            if b"$ref" in data:
+                raise ValueError("references")
+            msgspec.json.decode(data, type=msgspec.Raw)
+        except (ValueError, RecursionError) as error:
+            raise BodyError(
+                f"{where}: {len(data)} bytes in a dialect of JSON ({error}), at most "
+                f"{LENIENT_SIZE_MAX} are allowed"
+            ) from None
+    return data
 
 
 def _plain(value: Any) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
 from oberth.remoting.bodies.base import Body, BodyError, MessageQueue, parse
 
-BIT_SET_SIZE_MAX = 4096
+BIT_SET_SIZE_MAX: Final = 4096
 """Bytes of one acknowledgement's bit set; a POP gives out 32 messages."""
 
 
@@ -100,7 +100,7 @@ class BatchAck(Body, rename=None):
         self.b = base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
 
 
-_LONG_NAMES = {
+_LONG_NAMES: Final = {
     "bitSet": "b",
     "consumerGroup": "c",
     "invisibleTime": "it",

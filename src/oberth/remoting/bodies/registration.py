@@ -24,9 +24,10 @@ topic.
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -37,8 +38,17 @@ from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.bodies.base import Body, BodyError, convert, parse
 from oberth.remoting.code import MQVersion
 
-REGISTER_BODY_SIZE_MAX: Final = 256 * 1024 * 1024
+REGISTER_BODY_SIZE_MAX: Final = 32 * 1024 * 1024
 """Bytes of a body after decompression."""
+REGISTERED_TOPICS_MAX: Final = 100_000
+"""Topics of one broker."""
+TOPICS_PER_SLICE: Final = 500
+"""Topics that are read, or taken over, between two turns of the loop: some 2 ms."""
+_DECOMPRESSED_PER_SLICE: Final = 1024 * 1024
+_WHOLE_SIZE_MAX: Final = 128 * 1024
+"""Bytes of JSON that are read at once; above, the table of topics is cut into its entries."""
+_ENTRY_SIZE_MAX: Final = 32 * 1024
+"""Bytes of one topic, filter list or mapping."""
 
 _INT32: Final = struct.Struct(">i")
 
@@ -140,10 +150,28 @@ class RegisterBrokerBody:
         Raises:
             BodyError: it is not such a body, or too large.
         """
+        slices = cls.decode_in_slices(data, compressed=compressed, version=version)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                body: RegisterBrokerBody = end.value
+                return body
+
+    @classmethod
+    def decode_in_slices(
+        cls, data: bytes, *, compressed: bool = False, version: int = MQVersion.V5_3_3
+    ) -> Generator[None, None, RegisterBrokerBody]:
+        """`decode`, some milliseconds at a time: yields where an event loop may turn."""
         if compressed:
-            return _decode_compressed(data, version)
+            return (yield from _decode_compressed(data, version))
         if not data:
             return cls(DataVersion(), {})
+        if len(data) > _WHOLE_SIZE_MAX:
+            rest, topics = yield from _cut_topics(data)
+            small = cls.decode(rest, version=version)
+            small.topics = topics
+            return small
         if version >= MQVersion.V3_0_11:
             body = _Body.decode(data)
             wrapper, filters = body.topic_config_serialize_wrapper, body.filter_server_list
@@ -229,8 +257,17 @@ class _Reader:
         self._at += 4
         return int(number)
 
-    def text(self, what: str) -> bytes:
+    def count(self, what: str) -> int:
+        """How many texts follow."""
+        count = self.number(what)
+        if count > REGISTERED_TOPICS_MAX:
+            raise BodyError(f"RegisterBrokerBody: {what} {count}, allowed {REGISTERED_TOPICS_MAX}")
+        return count
+
+    def text(self, what: str, size_max: int) -> bytes:
         size = self.number(what)
+        if size > size_max:
+            raise BodyError(f"RegisterBrokerBody: {what} of {size} bytes, allowed {size_max}")
         if not 0 <= size <= len(self._data) - self._at:
             raise BodyError(
                 f"RegisterBrokerBody: {what} of {size} bytes at {self._at}, "
@@ -240,41 +277,104 @@ class _Reader:
         return self._data[self._at - size : self._at]
 
 
-def _decompress(data: bytes) -> bytes:
+def _decompress(data: bytes) -> Generator[None, None, bytes]:
     decompressor = zlib.decompressobj()
+    pieces: list[bytes] = []
+    size = 0
     try:
-        plain = decompressor.decompress(data, REGISTER_BODY_SIZE_MAX)
+        while not decompressor.eof:
+            piece = decompressor.decompress(data, _DECOMPRESSED_PER_SLICE)
+            data = decompressor.unconsumed_tail
+            if not piece and not data:
+                break
+            pieces.append(piece)
+            size += len(piece)
+            if size > REGISTER_BODY_SIZE_MAX:
+                raise BodyError(f"RegisterBrokerBody: more than {REGISTER_BODY_SIZE_MAX} bytes")
+            if data:
+                yield
     except zlib.error as error:
         raise BodyError(f"RegisterBrokerBody: {error}") from None
-    if decompressor.unconsumed_tail:
-        raise BodyError(f"RegisterBrokerBody: more than {REGISTER_BODY_SIZE_MAX} bytes")
     if not decompressor.eof:
         raise BodyError("RegisterBrokerBody: the zlib stream does not end")
-    return plain
+    return b"".join(pieces)
 
 
-def _decode_compressed(data: bytes, version: int) -> RegisterBrokerBody:
-    reader = _Reader(_decompress(data))
+def _decode_compressed(data: bytes, version: int) -> Generator[None, None, RegisterBrokerBody]:
+    reader = _Reader((yield from _decompress(data)))
     try:
-        data_version = DataVersion.decode(reader.text("data version"), name="dataVersion")
+        data_version = DataVersion.decode(
+            reader.text("data version", _ENTRY_SIZE_MAX), name="dataVersion"
+        )
     except ConfigFormatError as error:
         raise BodyError(f"RegisterBrokerBody: {error}") from None
     topics = {}
-    for _ in range(reader.number("topic count")):
-        topic = _decode_topic(reader.text("topic"))
+    count = reader.count("topic count")
+    for number in range(count):
+        if number and number % TOPICS_PER_SLICE == 0:
+            yield
+        topic = _decode_topic(reader.text("topic", _ENTRY_SIZE_MAX))
         topics[str(topic.topic_name)] = topic
     filters = convert(
-        parse(reader.text("filter servers") or b"[]", "filterServerList") or [],
+        parse(reader.text("filter servers", _ENTRY_SIZE_MAX) or b"[]", "filterServerList") or [],
         list[str],
         "filterServerList",
     )
     mappings: dict[str, Any] = {}
     if version >= MQVersion.V5_0_0 and not reader.ended:
-        for _ in range(reader.number("mapping count")):
-            mapping = parse(reader.text("mapping"), "topicQueueMappingInfo")
+        taken = 0
+        for _ in range(reader.count("mapping count")):
+            text = reader.text("mapping", _ENTRY_SIZE_MAX)
+            taken += len(text)
+            if taken > _ENTRY_SIZE_MAX:
+                taken = 0
+                yield
+            mapping = parse(text, "topicQueueMappingInfo")
             if isinstance(mapping, dict) and isinstance(mapping.get("topic"), str):
                 mappings[mapping["topic"]] = mapping
     return RegisterBrokerBody(data_version, topics, filters, mappings)
+
+
+_TABLE_BEGINS: Final = re.compile(rb'"topicConfigTable"\s*:\s*\{(?!\s*\})')
+_INSIDE: Final = rb'(?:[^{}"]|"[^"\\]*+")*+'
+_ENTRY: Final = re.compile(
+    rb'\s*"([^"\\]*+)"\s*:\s*(\{' + _INSIDE + rb"(?:\{" + _INSIDE + rb"\}" + _INSIDE + rb")*+\})"
+    rb"\s*([,}])"
+)
+"""One topic of the table: its name, an object with objects one deep, and what follows it."""
+_decode_entry: Final = msgspec.json.Decoder(RegisteredTopic, strict=False).decode
+
+
+def _cut_topics(data: bytes) -> Generator[None, None, tuple[bytes, dict[str, RegisteredTopic]]]:
+    """A long JSON body without its topics, and they."""
+    begins = _TABLE_BEGINS.search(data)
+    topics: dict[str, RegisteredTopic] = {}
+    if begins is not None:
+        at = begins.end()
+        for number in range(REGISTERED_TOPICS_MAX + 1):
+            if number and number % TOPICS_PER_SLICE == 0:
+                yield
+            entry = _ENTRY.match(data, at, at + _ENTRY_SIZE_MAX)
+            if entry is None:
+                raise BodyError(
+                    f"RegisterBrokerBody: {data[at : at + 80]!r} at {at} of {len(data)} bytes, "
+                    "allowed is a topic's configuration as brokers write it"
+                )
+            if number == REGISTERED_TOPICS_MAX:
+                raise BodyError(f"RegisterBrokerBody: more than {REGISTERED_TOPICS_MAX} topics")
+            try:
+                topics[entry[1].decode("utf-8", "replace")] = _decode_entry(entry[2])
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise BodyError(f"RegisterBrokerBody: topic {entry[1][:80]!r}: {error}") from None
+            at = entry.end()
+            if entry[3] == b"}":
+                break
+        data = data[: begins.end()] + data[at - 1 :]
+    if len(data) > _WHOLE_SIZE_MAX:
+        raise BodyError(
+            f"RegisterBrokerBody: {len(data)} bytes beside its topics, allowed {_WHOLE_SIZE_MAX}"
+        )
+    return data, topics
 
 
 def _decode_topic(text: bytes) -> RegisteredTopic:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, Final
 
 import msgspec
 
-from oberth.formats.json_writer import format_config
+from oberth.formats.json_writer import Shown, config_in_slices, format_config
 from oberth.remoting.bodies.base import Body
 
 MASTER_ID: Final = 0
@@ -71,6 +72,22 @@ class ClusterInfo(Body):
     def encode_old(self) -> bytes:
         """As fastjson writes it: broker ids bare."""
         return format_config(_with_bare_ids(self.encode()), pretty=False).encode()
+
+    def encode_old_in_slices(self) -> Generator[None, None, bytes]:
+        """`encode_old` for any number of brokers: yields about each millisecond."""
+
+        def shown(broker: BrokerData) -> Any:
+            document = msgspec.json.decode(broker.encode())
+            return {**document, "brokerAddrs": broker.broker_addrs}
+
+        return (
+            yield from config_in_slices(
+                {
+                    "brokerAddrTable": Shown(self.broker_addr_table, shown),
+                    "clusterAddrTable": self.cluster_addr_table,
+                }
+            )
+        )
 
 
 class TopicList(Body):

@@ -143,17 +143,3 @@ class QueryConsumeQueueResponseBody(Body):
     min_queue_index: int = 0
     queue_data: list[ConsumeQueueData] = msgspec.field(default_factory=list)
     subscription_data: SubscriptionData | None = None
-
-
-class QueryCorrectionOffsetBody(Body):
-    """Answer of 308: offsets by queue id."""
-
-    correction_offsets: dict[int, int] = msgspec.field(default_factory=dict)
-
-
-class QuerySubscriptionResponseBody(Body):
-    """Answer of 345."""
-
-    group: str = ""
-    subscription_data: SubscriptionData | None = None
-    topic: str = ""

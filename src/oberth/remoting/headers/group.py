@@ -148,11 +148,6 @@ class DeleteSubscriptionGroupRequestHeader(CommandHeader, kw_only=True):
     clean_offset: bool = False
     remove_offset: bool | None = None
 
-    @property
-    def removes_offsets(self) -> bool:
-        """Whether the group's offsets go too, by either name."""
-        return self.clean_offset or bool(self.remove_offset)
-
 
 class UpdateGroupForbiddenRequestHeader(CommandHeader, kw_only=True):
     """353; ``readable`` absent: only ask."""

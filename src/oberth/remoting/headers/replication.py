@@ -1,4 +1,4 @@
-"""Headers between brokers: 902, 903, 906, 908."""
+"""Headers between brokers: 902, 903, 906, 908, 29003."""
 
 from __future__ import annotations
 
@@ -39,3 +39,11 @@ class RemoveBrokerRequestHeader(CommandHeader, kw_only=True):
     broker_name: str
     broker_cluster_name: str
     broker_id: Int64
+
+
+class LogChecksumsRequestHeader(CommandHeader, kw_only=True):
+    """29003, Oberth's own: all three for CRCs of ranges, or none for those of the segments."""
+
+    start: Int64 | None = None
+    end: Int64 | None = None
+    step: Int64 | None = None

@@ -10,6 +10,7 @@ from typing import Final
 from oberth.remoting.code import RequestCode as Code
 from oberth.remoting.headers import (
     admin,
+    controller,
     group,
     namesrv,
     pop,
@@ -155,12 +156,41 @@ HEADERS: Final[dict[Code, HeaderTypes]] = {
     Code.GET_TOPICS_BY_CLUSTER: (namesrv.GetTopicsByClusterRequestHeader, None),
     Code.GET_BROKER_MEMBER_GROUP: (namesrv.GetBrokerMemberGroupRequestHeader, None),
     Code.NOTIFY_MIN_BROKER_ID_CHANGE: (namesrv.NotifyMinBrokerIdChangeRequestHeader, None),
+    # The controller
+    Code.CONTROLLER_ALTER_SYNC_STATE_SET: (
+        controller.AlterSyncStateSetRequestHeader,
+        controller.AlterSyncStateSetResponseHeader,
+    ),
+    Code.CONTROLLER_ELECT_MASTER: (
+        controller.ElectMasterRequestHeader,
+        controller.ElectMasterResponseHeader,
+    ),
+    Code.CONTROLLER_REGISTER_BROKER: (
+        controller.RegisterBrokerToControllerRequestHeader,
+        controller.RegisterBrokerToControllerResponseHeader,
+    ),
+    Code.CONTROLLER_GET_REPLICA_INFO: (
+        controller.GetReplicaInfoRequestHeader,
+        controller.GetReplicaInfoResponseHeader,
+    ),
+    Code.CONTROLLER_GET_METADATA_INFO: (None, controller.GetMetaDataResponseHeader),
+    Code.NOTIFY_BROKER_ROLE_CHANGED: (controller.NotifyBrokerRoleChangedRequestHeader, None),
+    Code.CLEAN_BROKER_DATA: (controller.CleanControllerBrokerDataRequestHeader, None),
+    Code.CONTROLLER_GET_NEXT_BROKER_ID: (
+        controller.GetNextBrokerIdRequestHeader,
+        controller.GetNextBrokerIdResponseHeader,
+    ),
+    Code.CONTROLLER_APPLY_BROKER_ID: (
+        controller.ApplyBrokerIdRequestHeader,
+        controller.ApplyBrokerIdResponseHeader,
+    ),
     # Broker to broker
     Code.EXCHANGE_BROKER_HA_INFO: (
         replication.ExchangeHAInfoRequestHeader,
         replication.ExchangeHAInfoResponseHeader,
     ),
     Code.RESET_MASTER_FLUSH_OFFSET: (replication.ResetMasterFlushOffsetHeader, None),
+    Code.OBERTH_GET_LOG_CHECKSUMS: (replication.LogChecksumsRequestHeader, None),
     Code.ADD_BROKER: (replication.AddBrokerRequestHeader, None),
     Code.REMOVE_BROKER: (replication.RemoveBrokerRequestHeader, None),
 }

@@ -1,0 +1,155 @@
+"""Who is served in which turn of the loop: no kind of request keeps another waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oberth.remoting.aio import processors as processors_module
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.command import (
+    Buffer,
+    RemotingCommand,
+    create_response,
+    encode_frame_bytes,
+)
+from oberth.remoting.connection import RemotingConnection
+
+SEND, PULL = 310, 11
+
+
+class Taker:
+    """Serves all that begins with a send, as compiled kernels do."""
+
+    def serve(
+        self, came: Mapping[Channel, bytes | bytearray]
+    ) -> tuple[int, list[tuple[Channel, Buffer]]]:
+        left: list[tuple[Channel, Buffer]] = []
+        served = 0
+        for channel, data in came.items():
+            commands = RemotingConnection().receive_data(bytes(data))
+            if any(command.code != SEND for command in commands):
+                left.append((channel, data))
+                continue
+            served += len(commands)
+            for command in commands:
+                channel.write_frames(encode_frame_bytes(create_response(command, 0)))
+        return served, left
+
+
+class Loop:
+    """Counts turns of the loop while asked to."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._handle: asyncio.Handle | None = None
+
+    def begin(self) -> None:
+        self._handle = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self.turns += 1
+        self.begin()
+
+    def end(self) -> None:
+        assert self._handle is not None
+        self._handle.cancel()
+
+
+class Peer:
+    """A connection's server side, which is handed bytes in the turn that a test chooses."""
+
+    def __init__(self, channel: Channel, loop: Loop) -> None:
+        self.channel = channel
+        self.answered: list[int] = []
+        transport = channel.transport
+
+        class Noted:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(transport, name)
+
+            def write(_, data: Buffer) -> None:
+                commands = RemotingConnection().receive_data(bytes(data))
+                self.answered += [loop.turns] * len(commands)
+
+        channel._transport = Noted()  # type: ignore[assignment]
+
+    def ask(self, code: int, count: int) -> None:
+        frames = (encode_frame_bytes(RemotingCommand(code=code, opaque=n)) for n in range(count))
+        self.channel.data_received(b"".join(frames))
+
+
+def table() -> ProcessorTable:
+    def many(
+        channels: Sequence[Channel], requests: list[RemotingCommand]
+    ) -> list[RemotingCommand | None]:
+        del channels
+        return [create_response(request, 0) for request in requests]
+
+    def one(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        del channel
+        return create_response(request, 0)
+
+    made = ProcessorTable()
+    made.burst([SEND], many)
+    made.sync([PULL], one)
+    return made
+
+
+async def peers_of(server: Any, loop: Loop, count: int, stack: Any) -> list[Peer]:
+    for _ in range(count):
+        _, writer = await asyncio.open_connection(*server.address)
+        stack.callback(writer.close)
+    async with asyncio.timeout(100):
+        while len(server.channels) < count:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0)
+    return [Peer(channel, loop) for channel in server.channels]
+
+
+async def turns_to_answer(
+    server: Any, stack: Any, monkeypatch: Any, crowd_asks: int, one_asks: int
+) -> int:
+    """The most turns that one peer's requests wait while thirty others ask in each turn."""
+    # No clock: a turn has time for one request of those that are served one by one.
+    monkeypatch.setattr(processors_module, "TURN_S", 0.0)
+    loop = Loop()
+    peers = await peers_of(server, loop, 31, stack)
+    loop.begin()
+    waits = []
+    for _ in range(40):
+        for peer in peers[1:]:
+            if not server.processors.has_put_off(peer.channel):
+                peer.ask(crowd_asks, 3)
+        asked = loop.turns
+        before = len(peers[0].answered)
+        peers[0].ask(one_asks, 1)
+        async with asyncio.timeout(100):
+            while len(peers[0].answered) == before:  # noqa: ASYNC110 - turns are what is counted
+                await asyncio.sleep(0)
+        waits.append(peers[0].answered[-1] - asked)
+    loop.end()
+    return max(waits)
+
+
+async def test_a_pull_waits_for_no_crowd_of_senders(
+    start_server: Any, stack: Any, monkeypatch: Any
+) -> None:
+    server = await start_server(table(), data_taker=Taker())
+    assert await turns_to_answer(server, stack, monkeypatch, SEND, PULL) <= 3
+
+
+async def test_a_sender_waits_for_no_crowd_of_pulls(
+    start_server: Any, stack: Any, monkeypatch: Any
+) -> None:
+    server = await start_server(table(), data_taker=Taker())
+    assert await turns_to_answer(server, stack, monkeypatch, PULL, SEND) <= 3
+
+
+async def test_a_pull_has_its_turn_among_pulls(
+    start_server: Any, stack: Any, monkeypatch: Any
+) -> None:
+    server = await start_server(table(), data_taker=Taker())
+    # Each of the others has three requests at a time, and each turn serves one: all come round.
+    assert await turns_to_answer(server, stack, monkeypatch, PULL, PULL) <= 3 * 31 + 3
