@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from oberth.formats.data_version import DataVersion
 from oberth.formats.java_properties import parse_properties
 from oberth.formats.json_reader import parse_config
 from oberth.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigTable
-from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.name_server import NameServer, _replace_file
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
@@ -518,3 +519,29 @@ async def test_our_own_broker_is_where_the_client_dialled(peer: Peer) -> None:
     peer.server.own_broker = None
     route = await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, request)
     assert b'"192.0.2.9:10911"' in route.body_bytes()
+
+
+def test_what_is_kept_has_its_name_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is synced, renamed, and then its directory is synced, before anybody is answered."""
+    events: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(fd: int) -> None:
+        events.append(f"sync {os.path.basename(os.readlink(f'/proc/self/fd/{fd}'))}")
+        fsync(fd)
+
+    def renamed(source: Path, target: Path) -> None:
+        events.append(f"rename {Path(source).name}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    made = f"sync {tmp_path.name}"  # it has the name of a new directory
+    KvConfigTable(tmp_path / "kv" / "kvConfig.json").put("n", "k", "v")
+    events.remove("rename kvConfig.json")  # to its back-up
+    assert events == [made, "sync kvConfig.json.tmp", "rename kvConfig.json.tmp", "sync kv"]
+    events.clear()
+    _replace_file(tmp_path / "conf" / "namesrv.conf", "a=b")
+    assert events == [made, "sync namesrv.conf.tmp", "rename namesrv.conf.tmp", "sync conf"]

@@ -5,7 +5,8 @@ Time is an argument, connections are plain words, so nothing is waited for.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -23,7 +24,9 @@ from oberth.namesrv.route_table import (
     RouteTable,
 )
 from oberth.remoting.bodies.registration import RegisterBrokerBody, RegisteredTopic
-from oberth.remoting.bodies.route import QueueData
+from oberth.remoting.bodies.route import ClusterInfo, QueueData, TopicList
+
+T = TypeVar("T")
 
 
 def broker(
@@ -40,6 +43,19 @@ def topics(
         DataVersion(counter=counter, state_version=state_version, timestamp=7),
         {name: RegisteredTopic(topic_name=name, **more) for name in names},
     )
+
+
+def ended(slices: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+def shown(slices: Generator[None, None, TopicList]) -> list[str]:
+    return ended(slices).topic_list
 
 
 def names(table: RouteTable) -> set[str]:
@@ -94,8 +110,8 @@ def test_wiped_permission_stays_until_the_broker_says_something_new() -> None:
     table = RouteTable()
     table.register(broker(), topics("T", "U", counter=1), 0)
     table.register(broker(name="broker-b", addr="b:1"), topics("T", "U", counter=1), 0)
-    assert table.change_write_perm("broker-a", writable=False) == 2
-    assert table.change_write_perm("nobody", writable=False) == 0
+    assert ended(table.change_write_perm("broker-a", writable=False)) == 2
+    assert ended(table.change_write_perm("nobody", writable=False)) == 0
 
     def perms() -> dict[str, int]:
         route = table.route("T")
@@ -107,8 +123,8 @@ def test_wiped_permission_stays_until_the_broker_says_something_new() -> None:
     assert perms() == {"broker-a": 4, "broker-b": 6}
     table.register(broker(), topics("T", "U", counter=2), 2)
     assert perms() == {"broker-a": 6, "broker-b": 6}
-    table.change_write_perm("broker-a", writable=False)
-    assert table.change_write_perm("broker-a", writable=True) == 2
+    ended(table.change_write_perm("broker-a", writable=False))
+    assert ended(table.change_write_perm("broker-a", writable=True)) == 2
     assert perms() == {"broker-a": 6, "broker-b": 6}
 
 
@@ -245,14 +261,14 @@ def test_topic_lists() -> None:
     table.register(
         broker(name="broker-c", addr="c:1", cluster="D"), topics("X", "Y", topic_sys_flag=2), 0
     )
-    assert table.topics_of_cluster("C").topic_list == ["T", "U"]
-    assert table.topics_of_cluster("nowhere").topic_list == []
+    assert shown(table.topics_of_cluster("C")) == ["T", "U"]
+    assert shown(table.topics_of_cluster("nowhere")) == []
     system = table.system_topics()
     assert system.topic_list == ["C", "broker-a", "D", "broker-b", "broker-c"]
     assert system.broker_addr == "a:1"
-    assert table.unit_topics(with_flags=1).topic_list == ["T", "U", "V", "W"]
-    assert table.unit_topics(with_flags=2).topic_list == ["V", "W", "X", "Y"]
-    assert table.unit_topics(with_flags=2, without_flags=1).topic_list == ["X", "Y"]
+    assert shown(table.unit_topics(with_flags=1)) == ["T", "U", "V", "W"]
+    assert shown(table.unit_topics(with_flags=2)) == ["V", "W", "X", "Y"]
+    assert shown(table.unit_topics(with_flags=2, without_flags=1)) == ["X", "Y"]
     group = table.member_group("C", "broker-a")
     assert group.broker_addrs == {0: "a:1"}
     assert table.member_group("C", "nobody").broker_addrs == {}
@@ -379,7 +395,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("ab"), writable=st.booleans())
     def change_perm(self, name: str, writable: bool) -> None:
-        self.table.change_write_perm(name, writable=writable)
+        ended(self.table.change_write_perm(name, writable=writable))
 
     @invariant()
     def holds(self) -> None:
@@ -393,3 +409,81 @@ class AnyOrder(RuleBasedStateMachine):
 
 AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 test_any_order = AnyOrder.TestCase
+
+
+def test_what_a_broker_leaves_behind_is_swept_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "SWEPT_AT_ONCE", 3)
+    table = RouteTable()
+    many = [f"T{number}" for number in range(10)]
+    table.register(broker(), topics(*many), 0)
+    table.register(broker(addr="b:1", name="broker-b"), topics("T0", "U"), 0)
+    table.unregister("broker-a", "a:1")
+    table.check()
+    assert table.route("T1") is None  # at once
+    assert addresses(table, "T0") == {0: "b:1"}
+    # It comes back before all is forgotten, with fewer topics.
+    assert table.sweep()
+    table.register(broker(), topics("T1", "T9"), 1)
+    turns = 1
+    while table.sweep():
+        table.check()
+        turns += 1
+    assert turns >= 3
+    assert names(table) == {"T0", "T1", "T9", "U"}
+    assert addresses(table, "T1") == addresses(table, "T9") == {0: "a:1"}
+    table.check()
+    table.unregister("broker-b", "b:1")  # few topics go at once
+    assert names(table) == {"T1", "T9"}
+    assert not table.sweep()
+    table.check()
+
+
+def test_what_brokers_name_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "QUEUES_COUNT_MAX", 5)
+    monkeypatch.setattr(route_table, "MAPPINGS_COUNT_MAX", 2)
+    monkeypatch.setattr(route_table, "TOPIC_COUNT_MAX", 4)
+    table = RouteTable()
+    table.register(broker(), topics("T", "U", "V"), 0)
+    table.register(broker(), topics("T", "U", "V", counter=2), 0)  # again
+    with pytest.raises(RemoteProtocolError, match="6 topics of all brokers"):
+        table.register(broker(name="broker-b", addr="b:1"), topics("T", "U", "V"), 0)
+    mapped = topics("T", "U", counter=3)
+    mapped.mappings.update({topic: {"bname": "broker-a"} for topic in ("T", "U", "V")})
+    with pytest.raises(RemoteProtocolError, match="3 mappings, allowed 2"):
+        table.register(broker(), mapped, 0)
+    texts: tuple[Any, ...] = ("name", "addr", "cluster", "zone_name", "ha_server_addr")
+    for text in texts:
+        fields: dict[str, Any] = {text: "x" * 256}
+        with pytest.raises(RemoteProtocolError, match="256 characters, allowed 255"):
+            table.register(broker(**fields), topics("T", "U", counter=4), 0)
+    queues = [QueueData(broker_name="broker-a", perm=6, read_queue_nums=1, write_queue_nums=1)]
+    table.register_topic("W", queues)
+    assert addresses(table, "W") == {0: "a:1"}
+    with pytest.raises(RemoteProtocolError, match="4 topics, allowed 4"):
+        table.register_topic("X", queues)
+    table.register_topic("W", queues)
+    table.delete_topic("W")
+    with pytest.raises(RemoteProtocolError, match="no name of a topic"):
+        table.register_topic("x" * 5000, queues)
+    table.check()
+
+
+def test_cluster_info_in_slices_is_the_same() -> None:
+    table = RouteTable()
+    for number in range(300):
+        table.register(
+            broker(name=f"broker-{number}", addr=f"a:{number}", zone_name="z"), topics("T", "U"), 0
+        )
+        table.register(broker(1, f"b:{number}", f"broker-{number}"), topics("T", "U"), 0)
+    for info in (table.cluster_info(), ClusterInfo()):
+        slices = info.encode_old_in_slices()
+        yields = 0
+        encoded = None
+        while encoded is None:
+            try:
+                next(slices)
+                yields += 1
+            except StopIteration as end:
+                encoded = end.value
+        assert encoded == info.encode_old()
+        assert yields or not info.broker_addr_table

@@ -16,6 +16,7 @@ from typing import Final
 
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats.config_files import KvConfigs
+from oberth.store.files import OsFileSystem
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """The namespace whose keys are topics and whose values are ``broker-a:4;broker-b:4``."""
@@ -23,6 +24,8 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 NAMESPACE_COUNT_MAX: Final = 1000
 KEY_COUNT_MAX: Final = 100_000
 """Keys of one namespace."""
+TABLE_SIZE_MAX: Final = 32 * 1024 * 1024
+"""Characters of the whole table. Each change writes all of it."""
 TEXT_SIZE_MAX: Final = 65536
 """Bytes of a namespace, a key or a value."""
 
@@ -65,15 +68,22 @@ class KvConfigTable:
         if self._path is None:
             return
         data = KvConfigs(config_table=self._table).encode()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        OsFileSystem().make_dirs(str(self._path.parent))
         new = self._path.with_name(self._path.name + ".tmp")
-        with open(new, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(new, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            # What is half written would hold the last blocks of a full disk.
+            with contextlib.suppress(OSError):
+                os.remove(new)
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
         with contextlib.suppress(FileNotFoundError):
             os.replace(self._path, self._back_up)
         os.replace(new, self._path)
+        OsFileSystem().sync_directory(str(self._path.parent))
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value (100).
@@ -95,7 +105,13 @@ class KvConfigTable:
             raise OptionError(
                 f"KV namespace {namespace}: {len(keys)} keys, allowed {KEY_COUNT_MAX}"
             )
-        self._replace({**self._table, namespace: {**(keys or {}), key: value}})
+        table = {**self._table, namespace: {**(keys or {}), key: value}}
+        size = sum(
+            len(name) + len(text) for entries in table.values() for name, text in entries.items()
+        )
+        if size > TABLE_SIZE_MAX:
+            raise OptionError(f"KV configuration of {size} characters, allowed {TABLE_SIZE_MAX}")
+        self._replace(table)
 
     def delete(self, namespace: str, key: str) -> None:
         """Remove a value (102), if it is there.

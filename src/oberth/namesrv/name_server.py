@@ -14,15 +14,14 @@ import asyncio
 import logging
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final, TypeAlias
 
 from oberth.errors import ConfigFormatError, OptionError, RemotingError
 from oberth.formats.data_version import DataVersion
 from oberth.formats.java_properties import format_properties, parse_properties
-from oberth.formats.options import options_of, update_option
+from oberth.formats.options import change_options
 from oberth.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigTable
 from oberth.namesrv.namesrv_config import CHANGEABLE, KEYS_WITHOUT_EFFECT, NamesrvConfig
 from oberth.namesrv.route_table import (
@@ -37,10 +36,18 @@ from oberth.namesrv.route_table import (
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel, ChannelOptions
 from oberth.remoting.aio.client import RemotingClient
-from oberth.remoting.aio.processors import ProcessorTable, Stage, SyncHandler
+from oberth.remoting.aio.processors import (
+    SERVER_BODY_SIZE_MAX,
+    SERVER_HEADER_SIZE_MAX,
+    ProcessorTable,
+    SlicedHandler,
+    Stage,
+    SyncHandler,
+)
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
+from oberth.remoting.aio.service import Service
 from oberth.remoting.aio.tls import TlsMode, server_context
-from oberth.remoting.bodies.base import BodyError
+from oberth.remoting.bodies.base import BodyError, render_in_slices
 from oberth.remoting.bodies.registration import RegisterBrokerBody
 from oberth.remoting.bodies.route import (
     GetBrokerMemberGroupResponseBody,
@@ -49,19 +56,23 @@ from oberth.remoting.bodies.route import (
     TopicRouteData,
 )
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
-from oberth.remoting.command import RemotingCommand, create_request, create_response
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_request, create_response
+from oberth.remoting.first_bytes import TrustedProxies
 from oberth.remoting.headers import namesrv as headers
+from oberth.store.files import OsFileSystem
 
-_LOG: Final = logging.getLogger("oberth.namesrv")
+_LOG: Final = logging.getLogger(__name__)
 
 ZONE_NAME: Final = "__ZONE_NAME"
 ZONE_MODE: Final = "__ZONE_MODE"
+
+Answering: TypeAlias = Generator[None, None, RemotingCommand]
 
 HEARTBEAT_TIMEOUT_MS_MAX: Final = 24 * 3600 * 1000
 """The longest silence that a broker may ask for."""
 
 
-class NameServer:
+class NameServer(Service):
     """A name server. Started by ``start`` or ``async with``, ended by ``aclose``.
 
     Attributes:
@@ -85,18 +96,6 @@ class NameServer:
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._started_at = 0.0
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
     @property
     def address(self) -> Address:
         """Where the name server listens."""
@@ -117,7 +116,11 @@ class NameServer:
         options = ServerOptions(
             host=config.listen_host,
             port=config.listen_port,
-            channel=ChannelOptions(idle_timeout_s=config.server_channel_max_idle_time_s),
+            channel=ChannelOptions(
+                header_size_max=SERVER_HEADER_SIZE_MAX,
+                idle_timeout_s=config.server_channel_max_idle_time_s,
+                proxies=TrustedProxies(config.proxy_protocol_trusted),
+            ),
             tls_context=server_context(tls_mode, config.tls_cert_path, config.tls_key_path),
             tls_mode=tls_mode,
         )
@@ -143,14 +146,20 @@ class NameServer:
         await self._client.aclose()
 
     def _processors(self) -> ProcessorTable:
-        table = ProcessorTable()
+        table = ProcessorTable(SERVER_BODY_SIZE_MAX)
         on_loop: dict[RequestCode, SyncHandler] = {
-            RequestCode.REGISTER_BROKER: self._register_broker,
             RequestCode.UNREGISTER_BROKER: self._unregister_broker,
             RequestCode.QUERY_DATA_VERSION: self._query_data_version,
             RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
             RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route_of_topic,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.GET_KV_CONFIG: self._get_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+        }
+        sliced: dict[RequestCode, SlicedHandler] = {
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
@@ -162,27 +171,29 @@ class NameServer:
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_topics(
                 UNIT_SUB_FLAG, UNIT_FLAG
             ),
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
-            RequestCode.GET_KV_CONFIG: self._get_kv_config,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
-            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
         }
         writing: dict[RequestCode, SyncHandler] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv_config,
             RequestCode.DELETE_KV_CONFIG: self._delete_kv_config,
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
         }
+        table.sliced(
+            [RequestCode.REGISTER_BROKER], self._register_broker, body_size_max=FRAME_SIZE_MAX
+        )
         for code, handler in on_loop.items():
             table.sync([code], handler)
+        for code, in_slices in sliced.items():
+            table.sliced([code], in_slices)
         for code, handler in writing.items():
             # They wait for the disk.
             table.sync([code], handler, stage=self._files)
         return table
 
-    # ------------------------------------------------------------------------------------- brokers
+    # Brokers
 
-    def _register_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def _register_broker(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         header = request.header(headers.RegisterBrokerRequestHeader)
         data = request.body_bytes()
         crc = zlib.crc32(data) & 0x7FFFFFFF
@@ -192,11 +203,13 @@ class NameServer:
                 ResponseCode.SYSTEM_ERROR,
                 f"crc32 not match: the body has {crc}, the header says {header.body_crc32}",
             )
-        body = RegisterBrokerBody.decode(
+        body = yield from RegisterBrokerBody.decode_in_slices(
             data, compressed=header.compressed, version=request.version
         )
+        if channel.is_closed:
+            return create_response(request, ResponseCode.SYSTEM_ERROR, "the connection is closed")
         timeout_ms = header.heartbeat_timeout_millis or BROKER_TIMEOUT_MS
-        result = self.routes.register(
+        result = yield from self.routes.register_in_slices(
             Registration(
                 cluster=header.cluster_name,
                 broker_name=header.broker_name,
@@ -236,6 +249,7 @@ class NameServer:
     def _unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = request.header(headers.UnRegisterBrokerRequestHeader)
         self._announce(self.routes.unregister(header.broker_name, header.broker_addr))
+        self._sweep()
         return create_response(request, ResponseCode.SUCCESS)
 
     def _query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -267,25 +281,25 @@ class NameServer:
         body = GetBrokerMemberGroupResponseBody(broker_member_group=group)
         return create_response(request, ResponseCode.SUCCESS, body=body.encode())
 
-    def _wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def _wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> Answering:
         header = request.header(headers.WipeWritePermOfBrokerRequestHeader)
-        count = self.routes.change_write_perm(header.broker_name, writable=False)
+        count = yield from self.routes.change_write_perm(header.broker_name, writable=False)
         return create_response(
             request,
             ResponseCode.SUCCESS,
             header=headers.WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count),
         )
 
-    def _add_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def _add_write_perm(self, channel: Channel, request: RemotingCommand) -> Answering:
         header = request.header(headers.AddWritePermOfBrokerRequestHeader)
-        count = self.routes.change_write_perm(header.broker_name, writable=True)
+        count = yield from self.routes.change_write_perm(header.broker_name, writable=True)
         return create_response(
             request,
             ResponseCode.SUCCESS,
             header=headers.AddWritePermOfBrokerResponseHeader(add_topic_count=count),
         )
 
-    # -------------------------------------------------------------------------------------- routes
+    # Routes
 
     def _route_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         config = self.config
@@ -324,32 +338,35 @@ class NameServer:
         dialled = Address(channel.local.host, own.port)
         return body.replace(b'"%b"' % str(own).encode(), b'"%b"' % str(dialled).encode())
 
-    def _cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = self.routes.cluster_info().encode_old()
-        return create_response(request, ResponseCode.SUCCESS, body=self._as_dialled(channel, body))
+    def _cluster_info(self, channel: Channel, request: RemotingCommand) -> Answering:
+        raw = yield from self.routes.cluster_info().encode_old_in_slices()
+        return create_response(request, ResponseCode.SUCCESS, body=self._as_dialled(channel, raw))
 
-    def _all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def _all_topics(self, channel: Channel, request: RemotingCommand) -> Answering:
         if not self.config.enable_all_topic_list:
             return create_response(
                 request, ResponseCode.SYSTEM_ERROR, "disable: enableAllTopicList is false"
             )
-        return _topic_list(request, self.routes.all_topics())
+        return (yield from _topic_list(request, self.routes.all_topics()))
 
-    def _topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def _topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> Answering:
         if not self.config.enable_topic_list:
             return _topic_lists_disabled(request)
         header = request.header(headers.GetTopicsByClusterRequestHeader)
-        return _topic_list(request, self.routes.topics_of_cluster(header.cluster))
+        topics = yield from self.routes.topics_of_cluster(header.cluster)
+        return (yield from _topic_list(request, topics))
 
-    def _system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return _topic_list(request, self.routes.system_topics())
+    def _system_topics(self, channel: Channel, request: RemotingCommand) -> Answering:
+        return (yield from _topic_list(request, self.routes.system_topics()))
 
-    def _unit_topics(self, with_flags: int, without_flags: int = 0) -> SyncHandler:
-        def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def _unit_topics(self, with_flags: int, without_flags: int = 0) -> SlicedHandler:
+        def handler(channel: Channel, request: RemotingCommand) -> Answering:
             if not self.config.enable_topic_list:
                 return _topic_lists_disabled(request)
-            topics = self.routes.unit_topics(with_flags=with_flags, without_flags=without_flags)
-            return _topic_list(request, topics)
+            topics = yield from self.routes.unit_topics(
+                with_flags=with_flags, without_flags=without_flags
+            )
+            return (yield from _topic_list(request, topics))
 
         return handler
 
@@ -364,7 +381,7 @@ class NameServer:
         self.routes.register_topic(header.topic, route.queue_datas)
         return create_response(request, ResponseCode.SUCCESS)
 
-    # ------------------------------------------------------------------------------- configuration
+    # Configuration
 
     def _get_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = request.header(headers.GetKVConfigRequestHeader)
@@ -392,7 +409,10 @@ class NameServer:
 
     def _put_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = request.header(headers.PutKVConfigRequestHeader)
-        self.kv.put(header.namespace, header.key, header.value)
+        try:
+            self.kv.put(header.namespace, header.key, header.value)
+        except OptionError as error:
+            return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
         return create_response(request, ResponseCode.SUCCESS)
 
     def _delete_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -412,28 +432,20 @@ class NameServer:
                 return create_response(
                     request, ResponseCode.NO_PERMISSION, "Can not update config in black list."
                 )
-            known = {option.java_name for option in options_of(NamesrvConfig)}
-            fixed = known.intersection(entries) - CHANGEABLE
-            changed = [
-                key for key in fixed if entries[key].strip() != self.config.properties().get(key)
-            ]
-            if changed:
-                return create_response(
-                    request,
-                    ResponseCode.NO_PERMISSION,
-                    f"only a restart changes {', '.join(sorted(changed))}",
-                )
-            # On a copy first: all of the request's keys, or none.
-            trial = NamesrvConfig.of_properties(self.config.properties())
-            for key in CHANGEABLE.intersection(entries):
-                update_option(trial, key, entries[key])
+            fixed = change_options(self.config, entries, CHANGEABLE)
         except (ConfigFormatError, OptionError) as error:
             return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
-        for key in CHANGEABLE.intersection(entries):
-            update_option(self.config, key, entries[key])
-        unknown = entries.keys() - known - KEYS_WITHOUT_EFFECT
+        if fixed:
+            return create_response(
+                request,
+                ResponseCode.NO_PERMISSION,
+                f"only a restart changes {', '.join(fixed)}",
+            )
+        unknown = entries.keys() - self.config.properties().keys() - KEYS_WITHOUT_EFFECT
         if unknown:
-            _LOG.warning("%s: unknown options ignored: %s", channel, ", ".join(sorted(unknown)))
+            _LOG.warning(
+                "%s: unknown options ignored: %s", channel, ", ".join(sorted(unknown))[:1000]
+            )
         self._apply_config()
         if self.config.config_store_path:
             _replace_file(
@@ -447,13 +459,19 @@ class NameServer:
         options.support_acting_master = config.support_acting_master
         options.notify_min_broker_id_changed = config.notify_min_broker_id_changed
 
-    # ---------------------------------------------------------------------------- coming and going
+    # Coming and going
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
     def _on_close(self, channel: Channel) -> None:
         self._announce(self.routes.connection_closed(channel))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget what is left of brokers that are gone, some of it a turn of the loop."""
+        if self.routes.sweep():
+            asyncio.get_running_loop().call_soon(self._sweep)
 
     def _schedule_expiry(self) -> None:
         interval_s = self.config.scan_not_active_broker_interval_ms / 1000
@@ -472,6 +490,7 @@ class NameServer:
             if isinstance(gone.connection, Channel):
                 gone.connection.close()
         self._announce(changes)
+        self._sweep()
         self._schedule_expiry()
 
     def _announce(self, changes: Iterable[MinBrokerIdChange]) -> None:
@@ -498,8 +517,9 @@ class NameServer:
                 _LOG.warning("%s not told of %s: %s", target, change, error)
 
 
-def _topic_list(request: RemotingCommand, topics: TopicList) -> RemotingCommand:
-    return create_response(request, ResponseCode.SUCCESS, body=topics.encode())
+def _topic_list(request: RemotingCommand, topics: TopicList) -> Answering:
+    raw = yield from render_in_slices(topics)
+    return create_response(request, ResponseCode.SUCCESS, body=raw)
 
 
 def _topic_lists_disabled(request: RemotingCommand) -> RemotingCommand:
@@ -507,10 +527,11 @@ def _topic_lists_disabled(request: RemotingCommand) -> RemotingCommand:
 
 
 def _replace_file(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    OsFileSystem().make_dirs(str(path.parent))
     new = path.with_name(path.name + ".tmp")
     with open(new, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)
+    OsFileSystem().sync_directory(str(path.parent))

@@ -13,6 +13,7 @@ from typing import Final
 from oberth.errors import OptionError
 from oberth.formats.options import check_options, format_options, option, read_options
 from oberth.remoting.aio.tls import TlsMode
+from oberth.remoting.first_bytes import TrustedProxies
 
 DEFAULT_PORT: Final = 9876
 PORT_MAX: Final = 65535
@@ -93,6 +94,12 @@ class NamesrvConfig:
     )
     tls_cert_path: str = option("tlsServerCertPath", "", "PEM certificate chain of the server")
     tls_key_path: str = option("tlsServerKeyPath", "", "PEM key of the certificate")
+    proxy_protocol_trusted: str = option(
+        "proxyProtocolTrusted",
+        "",
+        "addresses and networks (10.0.0.7;192.168.0.0/16) whose PROXY headers are believed; every "
+        "other peer that sends one is closed; Apache 5.5 believes all",
+    )
     server_channel_max_idle_time_s: int = option(
         "serverChannelMaxIdleTimeSeconds", 120, "seconds of silence after which a peer is dropped"
     )
@@ -130,6 +137,7 @@ class NamesrvConfig:
         if self.tls_mode not in {mode.value for mode in TlsMode}:
             allowed = ", ".join(mode.value for mode in TlsMode)
             raise OptionError(f"tlsServerMode: {self.tls_mode!r} is not one of {allowed}")
+        TrustedProxies(self.proxy_protocol_trusted)
 
     @classmethod
     def of_properties(cls, entries: dict[str, str]) -> NamesrvConfig:

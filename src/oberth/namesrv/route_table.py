@@ -12,13 +12,19 @@ RocketMQ: ``RouteInfoManager``. The table is memory only: brokers register again
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections import deque
+from collections.abc import Generator, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from oberth.errors import RemoteProtocolError
 from oberth.formats.data_version import DataVersion
-from oberth.remoting.bodies.registration import RegisterBrokerBody, RegisteredTopic
+from oberth.formats.names import is_stored_topic
+from oberth.remoting.bodies.registration import (
+    TOPICS_PER_SLICE,
+    RegisterBrokerBody,
+    RegisteredTopic,
+)
 from oberth.remoting.bodies.route import (
     MASTER_ID,
     BrokerData,
@@ -32,10 +38,22 @@ from oberth.remoting.bodies.route import (
 BROKER_TIMEOUT_MS: Final = 120_000
 """After so much silence a broker is gone, unless it asked for another time."""
 
-BROKER_COUNT_MAX: Final = 10_000
+BROKER_COUNT_MAX: Final = 5_000
 """Brokers, slaves too."""
 
-TOPIC_COUNT_MAX: Final = 2_000_000
+QUEUES_COUNT_MAX: Final = 2_000_000
+"""Topics of each broker, all brokers together; one takes some 200 bytes."""
+
+MAPPINGS_COUNT_MAX: Final = 20_000
+"""Mappings of static topics, of each broker; one has 32 KiB at most."""
+
+NAME_LENGTH_MAX: Final = 255
+"""Characters of what a broker calls itself, its cluster, its zone and its addresses."""
+
+SWEPT_AT_ONCE: Final = 2_000
+TOPICS_SHOWN_AT_ONCE: Final = 5_000
+
+TOPIC_COUNT_MAX: Final = 200_000
 """Topics of all brokers together."""
 
 PERM_WRITE: Final = 2
@@ -142,6 +160,8 @@ class _BrokerGroup:
     zone_name: str | None
     enable_acting_master: bool
     addresses: dict[int, str] = field(default_factory=dict)
+    topics: dict[str, None] = field(default_factory=dict)
+    """Those that it has queues of."""
 
     def broker_data(self) -> BrokerData:
         return BrokerData(
@@ -179,8 +199,10 @@ class RouteTable:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._mappings: dict[str, dict[str, Any]] = {}
         self._live: dict[BrokerKey, LiveBroker] = {}
+        # Broker names that are gone, and their topics, for `sweep`: no route shows them.
+        self._leftovers: deque[tuple[str, list[str]]] = deque()
 
-    # ------------------------------------------------------------------------- coming and going
+    # Coming and going
 
     def register(
         self, registration: Registration, body: RegisterBrokerBody, now_ms: int
@@ -192,6 +214,22 @@ class RouteTable:
 
         Raises:
             RemoteProtocolError: there are too many brokers or topics.
+        """
+        slices = self.register_in_slices(registration, body, now_ms)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                result: RegisterResult = end.value
+                return result
+
+    def register_in_slices(
+        self, registration: Registration, body: RegisterBrokerBody, now_ms: int
+    ) -> Generator[None, None, RegisterResult]:
+        """`register`, some milliseconds at a time: yields where an event loop may turn.
+
+        Until it is done the broker counts with the data version it had before. If it is gone
+        meanwhile, or registers anew, the rest of the topics is not taken.
         """
         name, broker_id, addr = (
             registration.broker_name,
@@ -232,9 +270,15 @@ class RouteTable:
         group.addresses[broker_id] = addr
         if old_addr is not None and old_addr != addr:
             del self._live[BrokerKey(name, old_addr)]
-        self._take_topics(registration, group, body, is_new=is_new)
-        self._live[BrokerKey(name, addr)] = LiveBroker(registration, now_ms, body.data_version)
-
+        changed = is_new or self.is_changed(name, addr, body.data_version)
+        before = self._live.get(BrokerKey(name, addr))
+        live = self._live[BrokerKey(name, addr)] = LiveBroker(
+            registration, now_ms, DataVersion() if before is None else before.data_version
+        )
+        yield from self._take_topics(registration, group, body, live, changed=changed)
+        if self._live.get(BrokerKey(name, addr)) is not live:
+            return RegisterResult(accepted=True)
+        live.data_version = body.data_version
         master_addr = ha_server_addr = None
         if broker_id != MASTER_ID:
             master_addr = group.addresses.get(MASTER_ID)
@@ -249,9 +293,10 @@ class RouteTable:
         registration: Registration,
         group: _BrokerGroup,
         body: RegisterBrokerBody,
+        live: LiveBroker,
         *,
-        is_new: bool,
-    ) -> None:
+        changed: bool,
+    ) -> Generator[None, None, None]:
         name, broker_id = registration.broker_name, registration.broker_id
         is_prime_slave = (
             registration.enable_acting_master is not None
@@ -260,20 +305,20 @@ class RouteTable:
         )
         if not body.topics or not (broker_id == MASTER_ID or is_prime_slave):
             return
-        changed = is_new or self.is_changed(name, registration.broker_addr, body.data_version)
         # Static topics change one by one, and no table of theirs is the whole one.
         if changed and self.options.delete_topic_with_broker_registration and not body.mappings:
-            gone = [
-                topic
-                for topic, queues in self._topics.items()
-                if name in queues and topic not in body.topics
-            ]
-            for topic in gone:
+            for topic in [topic for topic in group.topics if topic not in body.topics]:
                 self._drop_queues(topic, name)
         read_only = is_prime_slave and group.enable_acting_master
         topics = self._topics
-        for topic, config in body.topics.items():
+        key = BrokerKey(name, registration.broker_addr)
+        for number, (topic, config) in enumerate(body.topics.items()):
+            if number and number % TOPICS_PER_SLICE == 0:
+                yield
+                if self._live.get(key) is not live:
+                    return
             queues = topics.get(topic)
+            group.topics[topic] = None
             if queues is None:
                 topics[topic] = {name: _queue_data(name, config, read_only)}
             elif changed or name not in queues:
@@ -295,16 +340,36 @@ class RouteTable:
             self._remove_broker_name(broker_name)
             return ()
         if group.enable_acting_master and had_master and MASTER_ID not in group.addresses:
-            for queues in self._topics.values():
-                queue_data = queues.get(broker_name)
-                if queue_data is not None:
-                    queue_data.perm &= ~PERM_WRITE
+            for topic in group.topics:
+                self._topics[topic][broker_name].perm &= ~PERM_WRITE
         return self._min_id_changes(group, old_min_id, broker_addr)
 
     def _remove_broker_name(self, broker_name: str) -> None:
-        self._leave_cluster(self._brokers.pop(broker_name))
-        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues]:
-            self._drop_queues(topic, broker_name)
+        group = self._brokers.pop(broker_name)
+        self._leave_cluster(group)
+        self._leftovers.append((broker_name, list(group.topics)))
+        if len(self._leftovers) == 1 and len(group.topics) <= SWEPT_AT_ONCE:
+            self.sweep()
+
+    def sweep(self) -> bool:
+        """Forget up to SWEPT_AT_ONCE queues of brokers that are gone; False when none is left.
+
+        A broker of that name that has come meanwhile keeps what it registered itself.
+        """
+        leftovers = self._leftovers
+        count = SWEPT_AT_ONCE
+        while leftovers and count > 0:
+            broker_name, topics = leftovers[0]
+            group = self._brokers.get(broker_name)
+            while topics and count > 0:
+                count -= 1
+                topic = topics.pop()
+                if group is None or topic not in group.topics:
+                    self._drop_queues(topic, broker_name)
+            if not topics:
+                count -= 1
+                leftovers.popleft()
+        return bool(leftovers)
 
     def _leave_cluster(self, group: _BrokerGroup) -> None:
         names = self._clusters.get(group.cluster)
@@ -319,12 +384,37 @@ class RouteTable:
             raise RemoteProtocolError(
                 f"{len(self._live)} brokers are registered, allowed {BROKER_COUNT_MAX}"
             )
+        for text in (
+            registration.broker_name, registration.cluster, registration.broker_addr,
+            registration.ha_server_addr, registration.zone_name or "",
+        ):  # fmt: skip
+            if len(text) > NAME_LENGTH_MAX:
+                raise RemoteProtocolError(
+                    f"{text[:80]!r}… has {len(text)} characters, allowed {NAME_LENGTH_MAX}"
+                )
+        queues = len(body.topics) + sum(
+            len(group.topics)
+            for name, group in self._brokers.items()
+            if name != registration.broker_name
+        )
+        if queues > QUEUES_COUNT_MAX:
+            raise RemoteProtocolError(
+                f"{queues} topics of all brokers together, allowed {QUEUES_COUNT_MAX}"
+            )
+        mappings = sum(map(len, self._mappings.values())) if body.mappings else 0
+        if mappings + len(body.mappings) > MAPPINGS_COUNT_MAX:
+            raise RemoteProtocolError(
+                f"{mappings + len(body.mappings)} mappings, allowed {MAPPINGS_COUNT_MAX}"
+            )
         if len(self._topics) + len(body.topics) > TOPIC_COUNT_MAX:
             count = len(self._topics.keys() | body.topics.keys())
             if count > TOPIC_COUNT_MAX:
                 raise RemoteProtocolError(f"{count} topics, allowed {TOPIC_COUNT_MAX}")
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
+        group = self._brokers.get(broker_name)
+        if group is not None:
+            group.topics.pop(topic, None)
         queues = self._topics.get(topic)
         if queues is not None:
             queues.pop(broker_name, None)
@@ -403,37 +493,54 @@ class RouteTable:
         """Whether a broker's topics are not those that it registered last."""
         return self.data_version(broker_name, broker_addr) != data_version
 
-    # ------------------------------------------------------------------------------------- topics
+    # Topics
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, everywhere or on one cluster's brokers (216)."""
         if not cluster:
-            self._topics.pop(topic, None)
+            for broker_name in list(self._topics.get(topic, ())):
+                self._drop_queues(topic, broker_name)
             self._mappings.pop(topic, None)
             return
         for broker_name in list(self._clusters.get(cluster, ())):
             self._drop_queues(topic, broker_name)
 
     def register_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
-        """Queue entries from elsewhere (217); those that name unknown brokers are dropped."""
-        for queue_data in queue_datas:
-            if queue_data.broker_name in self._brokers:
-                self._topics.setdefault(topic, {})[queue_data.broker_name] = queue_data
+        """Queue entries from elsewhere (217); those that name unknown brokers are dropped.
 
-    def change_write_perm(self, broker_name: str, *, writable: bool) -> int:
+        Raises:
+            RemoteProtocolError: there are too many topics, or it is the name of none.
+        """
+        if topic not in self._topics:
+            if len(self._topics) >= TOPIC_COUNT_MAX:
+                raise RemoteProtocolError(f"{len(self._topics)} topics, allowed {TOPIC_COUNT_MAX}")
+            if not is_stored_topic(topic):
+                raise RemoteProtocolError(f"{topic[:127]!r} is no name of a topic")
+        for queue_data in queue_datas:
+            group = self._brokers.get(queue_data.broker_name or "")
+            if group is not None:
+                group.topics[topic] = None
+                self._topics.setdefault(topic, {})[group.broker_name] = queue_data
+
+    def change_write_perm(self, broker_name: str, *, writable: bool) -> Generator[None, None, int]:
         """Take a broker's topics out of writing, or back (205, 327); how many there are.
+
+        Yields about each millisecond.
 
         The next registration with a new data version puts back what the broker says.
         """
-        count = 0
-        for queues in self._topics.values():
-            queue_data = queues.get(broker_name)
+        group = self._brokers.get(broker_name)
+        if group is None:
+            return 0
+        for number, topic in enumerate(list(group.topics)):
+            if number % TOPICS_SHOWN_AT_ONCE == TOPICS_SHOWN_AT_ONCE - 1:
+                yield
+            queue_data = self._topics.get(topic, {}).get(broker_name)
             if queue_data is not None:
                 queue_data.perm = PERM_READ_WRITE if writable else queue_data.perm & ~PERM_WRITE
-                count += 1
-        return count
+        return len(group.topics)
 
-    # ------------------------------------------------------------------------------------ answers
+    # Answers
 
     def route(self, topic: str, zone_name: str | None = None) -> TopicRouteData | None:
         """Where a topic is (105), or None.
@@ -484,16 +591,16 @@ class RouteTable:
         """All topics (206)."""
         return TopicList(topic_list=list(self._topics))
 
-    def topics_of_cluster(self, cluster: str) -> TopicList:
-        """Topics with queues on a cluster's brokers (224)."""
-        names = self._clusters.get(cluster, {})
-        return TopicList(
-            topic_list=[
-                topic
-                for topic, queues in self._topics.items()
-                if not names.keys().isdisjoint(queues)
-            ]
-        )
+    def topics_of_cluster(self, cluster: str) -> Generator[None, None, TopicList]:
+        """Topics with queues on a cluster's brokers (224); yields about each millisecond."""
+        brokers = self._clusters.get(cluster, {})
+        found: list[str] = []
+        for number, topic in enumerate(list(self._topics)):
+            if number % TOPICS_SHOWN_AT_ONCE == TOPICS_SHOWN_AT_ONCE - 1:
+                yield
+            if not brokers.keys().isdisjoint(self._topics.get(topic, ())):
+                found.append(topic)
+        return TopicList(topic_list=found)
 
     def system_topics(self) -> TopicList:
         """The topics named after clusters and brokers, and some broker's address (304)."""
@@ -503,11 +610,16 @@ class RouteTable:
         address = next((group.broker_data().address() for group in self._brokers.values()), None)
         return TopicList(broker_addr=address, topic_list=list(names))
 
-    def unit_topics(self, *, with_flags: int, without_flags: int = 0) -> TopicList:
-        """Topics with all of some flags and none of others (311, 312, 313)."""
-        found = []
-        for topic, queues in self._topics.items():
-            flags = next(iter(queues.values())).topic_sys_flag
+    def unit_topics(
+        self, *, with_flags: int, without_flags: int = 0
+    ) -> Generator[None, None, TopicList]:
+        """Topics with all of some flags and none of others (311, 312, 313); yields as above."""
+        found: list[str] = []
+        for number, topic in enumerate(list(self._topics)):
+            if number % TOPICS_SHOWN_AT_ONCE == TOPICS_SHOWN_AT_ONCE - 1:
+                yield
+            queues = self._topics.get(topic)
+            flags = next(iter(queues.values())).topic_sys_flag if queues else 0
             if flags & with_flags == with_flags and not flags & without_flags:
                 found.append(topic)
         return TopicList(topic_list=found)
@@ -531,9 +643,15 @@ class RouteTable:
             assert group.addresses, name
             assert name in self._clusters[group.cluster], name
             assert len(set(group.addresses.values())) == len(group.addresses), name
+        gone = {(topic, name) for name, topics in self._leftovers for topic in topics}
         for topic, queues in self._topics.items():
             assert queues, topic
-            assert queues.keys() <= self._brokers.keys(), topic
+            for name in queues:
+                owner = self._brokers.get(name)
+                has_it = owner is not None and topic in owner.topics
+                assert has_it or (topic, name) in gone, topic
+        for name, group in self._brokers.items():
+            assert all(name in self._topics[topic] for topic in group.topics), name
         for key, live in self._live.items():
             registration = live.registration
             assert key == (registration.broker_name, registration.broker_addr)
