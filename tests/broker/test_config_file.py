@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,28 @@ def test_the_predecessor_is_kept(tmp_path: Path) -> None:
     assert load(file) == {"a": 2}
     assert parse_config(file.back_up.read_bytes()) == {"a": 1}
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_full_disk_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = ConfigFile(tmp_path / "x.json")
+    file.write_document({"a": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fdatasync", full)
+        with pytest.raises(OSError, match=r"No space left.*x\.json"):
+            file.write(b'{"a":2}', sync=True)
+        assert not file.try_write(b'{"a":2}', sync=True)
+    assert "x.json could not be written: No space left" in caplog.text
+    assert load(file) == {"a": 1}
+    assert not list(tmp_path.rglob("*.tmp")), "it would hold the disk's last blocks"
+    assert file.try_write(b'{"a":3}')
+    assert load(file) == {"a": 3}
 
 
 def test_bytes_made_earlier_do_not_replace_later_ones(tmp_path: Path) -> None:
@@ -82,3 +106,22 @@ def test_a_table_in_rocksdb_must_be_exported_first(tmp_path: Path, name: str) ->
         refuse_rocksdb(tmp_path)
     (tmp_path / ROCKSDB_TABLES[name]).write_text("{}")
     refuse_rocksdb(tmp_path)
+
+
+def test_a_write_that_failed_leaves_its_place_to_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a thread that comes late believes the disk has what it was to write."""
+    file = ConfigFile(tmp_path / "x.json")
+    earlier, later = file.turn(), file.turn()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", _full)
+        patch.setattr(os, "fsync", _full)
+        with pytest.raises(OSError, match="No space left"):
+            file.write(b'{"a":2}', sync=True, turn=later)
+    file.write(b'{"a":1}', sync=True, turn=earlier)
+    assert file.path.read_bytes() == b'{"a":1}'
+
+
+def _full(fd: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

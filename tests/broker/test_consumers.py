@@ -103,10 +103,11 @@ def test_group_data_is_overwritten_by_every_heartbeat() -> None:
     assert group.is_broadcasting
     body = table.connection_body(group, str)
     assert body["messageModel"] == BROADCASTING
-    assert body["connectionSet"] == [
+    connections, subscriptions = body["connectionSet"], body["subscriptionTable"]
+    assert [connections.show(each) for each in connections.items] == [
         {"clientAddr": "a", "clientId": "a", "language": "JAVA", "version": 479}
     ]
-    assert list(body["subscriptionTable"]) == ["T"]
+    assert [topic for topic, _ in subscriptions.items] == ["T"]
 
 
 def test_enums_come_as_names_or_as_ordinals() -> None:

@@ -189,12 +189,12 @@ async def test_a_killed_broker_delivers_nothing_again(make_live: Any, tmp_path: 
     live = await make_live(messageDelayLevel="1s 2s")
     for n in range(3):
         await live.peer.send("T", b"%d" % n, 0, {"DELAY": "1"})
-    live.broker.dispatch_now()
+    live.broker.services.dispatching.now()
     await live.later(1_500)
     assert [message.body for message in await live.peer.read("T")] == [b"0", b"1", b"2"]
     await live.peer.send("T", b"pending", 0, {"DELAY": "2"})
-    live.broker.dispatch_now()
-    await live.until(lambda: not live.broker._persisting)
+    live.broker.services.dispatching.now()
+    await live.until(lambda: not live.broker.services.table_files.is_writing)
     # What a kill at this moment leaves.
     shutil.copytree(tmp_path / "store-0", tmp_path / "store-1")
     again = await make_live(messageDelayLevel="1s 2s")
@@ -206,3 +206,20 @@ async def test_a_killed_broker_delivers_nothing_again(make_live: Any, tmp_path: 
     await again.start()
     await again.later(5_000)
     assert len(await again.peer.read("T")) == 4
+
+
+async def test_delay_offset_json_is_written_at_its_own_interval(
+    make_live: Any, tmp_path: Path
+) -> None:
+    live = await make_live(messageDelayLevel="1s", flushDelayOffsetInterval="60000")
+    tables = live.broker.services.table_files
+    path = tmp_path / "store-0" / "config" / "delayOffset.json"
+    await live.peer.send("T", b"one", 0, {"DELAY": "1"})
+    live.broker.services.dispatching.now()
+    await live.later(6_000)  # in this time offsets of groups were written
+    await live.until(lambda: not tables.is_writing)
+    assert live.broker.parts.schedule.is_dirty
+    assert not path.exists()
+    await live.later(60_000)
+    await live.until(lambda: not tables.is_writing)
+    assert "1:1" in path.read_text()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.broker.conftest import MakeLive
 
-from oberth.broker.broker_controller import DISPATCH_S
+from oberth.broker.dispatching import DISPATCH_S, FOLLOW_MAX_S, FOLLOW_S, DispatchTimes
 from oberth.store.messages import MessageExtBrokerInner
 
 
@@ -38,16 +38,35 @@ async def test_messages_wait_for_each_other_while_nobody_waits_for_them(
 
     def append(after_s: float) -> float:
         loop.now += after_s
-        broker.store.append_messages([MessageExtBrokerInner.of("T", bytes(200))])
-        broker.dispatch_soon()
+        broker.parts.store.append_messages([MessageExtBrokerInner.of("T", bytes(200))])
+        broker.services.dispatching.soon()
         asked = loop.asked[-1]
-        broker.dispatch_now()
+        broker.services.dispatching.now()
         return asked
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker, "_loop", loop)
+        patch.setattr(broker.services.dispatching, "_loop", loop)
         assert [append(1), append(DISPATCH_S / 9), append(1)] == [0.0, DISPATCH_S, 0.0]
-        waiting: Any = broker.hold if who_waits == "hold" else getattr(broker.pop, who_waits)
+        waiting: Any = (
+            broker.parts.hold if who_waits == "hold" else getattr(broker.services.pop, who_waits)
+        )
         patch.setattr(type(waiting), "__len__", lambda each: int(each is waiting))
         assert append(DISPATCH_S / 9) == 0.0
-    assert broker.store.max_offset_in_queue("T", 0) == 4
+    assert broker.parts.store.max_offset_in_queue("T", 0) == 4
+
+
+def test_when_to_dispatch_is_decided_without_a_loop() -> None:
+    times = DispatchTimes()
+    assert times.due_in_s(100.0, is_waited_for=False) == 0.0
+    times.dispatched(100.0)
+    assert times.due_in_s(100.0, is_waited_for=False) == DISPATCH_S
+    assert times.due_in_s(100.0, is_waited_for=True) == 0.0
+    assert times.due_in_s(100.0 + 2 * DISPATCH_S, is_waited_for=False) == 0.0
+
+
+def test_a_dispatcher_that_does_nothing_is_looked_at_less_often() -> None:
+    times = DispatchTimes()
+    delays = [times.look_again_in_s(0) for _ in range(100)]
+    assert delays == sorted(delays)
+    assert (delays[0] > FOLLOW_S, delays[-1]) == (True, FOLLOW_MAX_S)
+    assert times.look_again_in_s(1) == FOLLOW_S

@@ -6,24 +6,32 @@ Two real brokers and a name server on loopback, asked through the raw remoting c
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
-from oberth.broker.broker_controller import Broker
-from oberth.errors import RemoteProtocolError
+from oberth.broker.ha_service import CONNECTIONS_MAX
+from oberth.errors import OptionError, RemoteProtocolError
+from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.code import RequestCode
+from oberth.remoting.command import RemotingCommand
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.store.replication import (
     FRAME,
     FRAME_SIZE_MAX,
     REPORT,
     LogReceiver,
+    LogSender,
     ReplicaTable,
     ReportReceiver,
 )
@@ -63,42 +71,49 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 def put(broker: Broker, count: int, size: int = 300) -> None:
-    broker.store.append_messages(
+    broker.parts.store.append_messages(
         [
             MessageExtBrokerInner.of("t", bytes([n % 250]) * size, keys=f"k{n}", queue_id=n % 2)
             for n in range(count)
         ]
     )
-    broker.dispatch_soon()
+    broker.services.dispatching.soon()
 
 
 async def test_a_slave_follows_and_its_log_is_equal(tmp_path: Path, name_server: str) -> None:
     async with make(tmp_path / "a", name_server) as master:
         put(master, 700)
-        master.topics.create_internal("fresh", 3)
+        master.parts.topics.create_internal("fresh", 3)
         slave = make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE")
         async with slave:
-            await until(lambda: slave.store.max_phy_offset == master.store.max_phy_offset)
+            await until(
+                lambda: slave.parts.store.max_phy_offset == master.parts.store.max_phy_offset
+            )
             put(master, 300)
-            await until(lambda: slave.store.max_phy_offset == master.store.max_phy_offset)
-            await until(lambda: slave.store.dispatch_behind_bytes == 0)
-            assert slave.store.max_offset_in_queue("t", 1) == 500
-            status = master.ha.to_body()
+            await until(
+                lambda: slave.parts.store.max_phy_offset == master.parts.store.max_phy_offset
+            )
+            await until(lambda: slave.parts.store.dispatch_behind_bytes == 0)
+            assert slave.parts.store.max_offset_in_queue("t", 1) == 500
+            status = master.services.ha.to_body()
             assert (status["master"], status["inSyncSlaveNums"]) == (True, 1)
             (shown,) = status["haConnectionInfo"]
             assert shown["inSync"]
-            assert shown["transferFromWhere"] == master.store.max_phy_offset
-            link = slave.ha.to_body()["haClientRuntimeInfo"]
-            assert (link["activated"], link["maxOffset"]) == (True, slave.store.max_phy_offset)
-            assert link["masterAddr"] == master.ha_address
-            found = slave.store.query_message("t", "k7", 9, 0, 2**62)
-            assert found.commit_log_offsets == (
-                master.store.query_message("t", "k7", 9, 0, 2**62).commit_log_offsets
+            assert shown["transferFromWhere"] == master.parts.store.max_phy_offset
+            link = slave.services.ha.to_body()["haClientRuntimeInfo"]
+            assert (link["activated"], link["maxOffset"]) == (
+                True,
+                slave.parts.store.max_phy_offset,
             )
-            await until(lambda: slave.topics.get("fresh") is not None)
-            refused = slave.store.append_messages([MessageExtBrokerInner("t", b"x")])[0]
+            assert link["masterAddr"] == master.parts.own.ha_address
+            found = slave.parts.store.query_message("t", "k7", 9, 0, 2**62)
+            assert found.commit_log_offsets == (
+                master.parts.store.query_message("t", "k7", 9, 0, 2**62).commit_log_offsets
+            )
+            await until(lambda: slave.parts.topics.get("fresh") is not None)
+            refused = slave.parts.store.append_messages([MessageExtBrokerInner("t", b"x")])[0]
             assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-            end = slave.store.max_phy_offset
+            end = slave.parts.store.max_phy_offset
     for name in sorted(path.name for path in (tmp_path / "a" / "commitlog").iterdir()):
         limit = min(SEGMENT, end - int(name))
         original = (tmp_path / "a" / "commitlog" / name).read_bytes()[:limit]
@@ -106,7 +121,7 @@ async def test_a_slave_follows_and_its_log_is_equal(tmp_path: Path, name_server:
 
 
 def equal(master: Broker, slave: Broker) -> bool:
-    return slave.store.max_phy_offset == master.store.max_phy_offset
+    return slave.parts.store.max_phy_offset == master.parts.store.max_phy_offset
 
 
 async def test_a_slave_goes_on_after_a_restart(tmp_path: Path, name_server: str) -> None:
@@ -121,21 +136,183 @@ async def test_a_slave_goes_on_after_a_restart(tmp_path: Path, name_server: str)
 async def test_a_sync_master_waits_for_its_slave(tmp_path: Path, name_server: str) -> None:
     options = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "200"}
     async with make(tmp_path / "a", name_server, **options) as master:
-
-        async def acknowledged() -> PutMessageStatus:
-            result = master.store.append_messages([MessageExtBrokerInner("t", b"x")])[0]
-            told: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
-            master.when_durable(result.end_offset, told.set_result)
-            return await told
-
-        assert await acknowledged() is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        assert await acknowledged(master) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
         slave = make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE")
         async with slave:
-            await until(lambda: slave.store.max_phy_offset == master.store.max_phy_offset)
-            await until(lambda: len(master.ha.replicas) == 1)
-            master.store_config.slave_timeout_ms = 10_000
-            assert await acknowledged() is PutMessageStatus.PUT_OK
-            assert slave.store.max_phy_offset == master.store.max_phy_offset
+            await until(
+                lambda: slave.parts.store.max_phy_offset == master.parts.store.max_phy_offset
+            )
+            await until(lambda: len(master.services.ha.replicas) == 1)
+            master.parts.store_config.slave_timeout_ms = 10_000
+            assert await acknowledged(master) is PutMessageStatus.PUT_OK
+            assert slave.parts.store.max_phy_offset == master.parts.store.max_phy_offset
+
+
+async def test_too_few_replicas_refuse_a_put_before_the_log(
+    tmp_path: Path, name_server: str
+) -> None:
+    options = {
+        "brokerRole": "SYNC_MASTER",
+        "inSyncReplicas": "2",
+        "minInSyncReplicas": "2",
+        "flushDiskType": "SYNC_FLUSH",
+    }
+    waits = MessageExtBrokerInner("t", b"x")
+    waits_not = MessageExtBrokerInner("t", b"y", wait_store_ok=False)
+    refused = PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    async with make(tmp_path / "a", name_server, **options) as master:
+        store = master.parts.store
+        before = store.max_phy_offset
+        assert store.put_message(waits).status is refused
+        assert [each.status for each in store.append_messages([waits, waits])] == [refused] * 2
+        assert store.max_phy_offset == before
+        results = store.append_messages([waits, waits_not, waits])
+        assert [each.status for each in results] == [refused, PutMessageStatus.PUT_OK, refused]
+        assert store.max_phy_offset == results[1].end_offset
+        answer = await send(master)
+        assert (answer.code, answer.remark) == (1, "in-sync replicas not enough")
+        assert store.max_phy_offset == results[1].end_offset
+        async with make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE"):
+            await until(lambda: not master.services.ha.refuses_puts())
+            master.parts.store_config.slave_timeout_ms = 10_000
+            assert (await send(master)).code == 0
+
+
+async def send(master: Broker) -> RemotingCommand:
+    fields = {"a": "PG", "b": "TBW102-made", "c": "TBW102", "d": "4", "e": "0", "f": "0"}
+    fields |= {"g": "1700000000000", "h": "0", "j": "0", "k": "false", "m": "false"}
+    client = RemotingClient()
+    try:
+        request = RemotingCommand(code=310, ext_fields=fields, body=b"x")
+        return await client.invoke(str(master.address), request, 100.0)
+    finally:
+        await client.aclose()
+
+
+async def test_auto_in_sync_replicas_waits_for_those_that_came_later(
+    tmp_path: Path, name_server: str
+) -> None:
+    options = {
+        "brokerRole": "SYNC_MASTER",
+        "inSyncReplicas": "2",
+        "enableAutoInSyncReplicas": "true",
+        "slaveTimeout": "50",
+    }
+    async with make(tmp_path / "a", name_server, **options) as master:
+        assert await acknowledged(master) is PutMessageStatus.PUT_OK
+        assert master.services.ha.needed_acks() == 0
+        _, writer = await dial(master)
+        writer.write(REPORT.pack(0))  # a slave that takes nothing of what it is sent
+        await until(lambda: len(master.services.ha.replicas) == 1)
+        assert master.services.ha.needed_acks() == 1
+        assert await acknowledged(master) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        assert master.parts.store.waits_for_replicas
+        writer.close()
+
+
+async def acknowledged(master: Broker) -> PutMessageStatus:
+    result = master.parts.store.append_messages([MessageExtBrokerInner("t", b"x")])[0]
+    told: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
+    master.services.dispatching.when_durable(result.end_offset, told.set_result)
+    return await told
+
+
+async def dial(master: Broker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", master.services.ha.port)
+
+
+@pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        (1 << 62, "it cannot have more"),
+        (-1, "allowed is 0 or more"),
+        (None, "does not become shorter"),  # half of what it reported before
+    ],
+)
+async def test_a_later_report_that_cannot_be_true_closes_the_connection(
+    tmp_path: Path,
+    name_server: str,
+    caplog: pytest.LogCaptureFixture,
+    later: int | None,
+    why: str,
+) -> None:
+    options = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "50"}
+    async with make(tmp_path / "a", name_server, **options) as master:
+        put(master, 100)
+        end = master.parts.store.max_phy_offset
+        reader, writer = await dial(master)
+        writer.write(REPORT.pack(0))
+        received = LogReceiver()
+        had = 0
+        while had < end:
+            had += sum(len(each.data) for each in received.receive_data(await reader.read(65536)))
+        writer.write(REPORT.pack(end))
+        await until(lambda: end in master.services.ha.replicas.acked.values())
+        writer.write(REPORT.pack(end // 2 if later is None else later))
+        await until(lambda: not len(master.services.ha.replicas))
+        assert why in caplog.text
+        assert await acknowledged(master) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        writer.close()
+
+
+async def test_what_was_not_sent_is_not_acknowledged(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report up to the log's end, by a peer to which nothing of it was sent."""
+    monkeypatch.setattr(LogSender, "next_frame", lambda _: None)
+    options = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "3", "slaveTimeout": "50"}
+    async with make(tmp_path / "a", name_server, **options) as master:
+        put(master, 1)
+        first, second = await dial(master), await dial(master)
+        for _, writer in (first, second):
+            writer.write(REPORT.pack(master.parts.store.max_phy_offset))
+        await until(lambda: len(master.services.ha.replicas) == 2)
+        result = master.parts.store.append_messages([MessageExtBrokerInner("t", b"x")])[0]
+        first[1].write(REPORT.pack(result.end_offset))
+        await until(lambda: len(master.services.ha.replicas) == 1)
+        assert not master.services.ha.replicas.has(result.end_offset, 1)
+        for _, writer in (first, second):
+            writer.close()
+
+
+async def test_silent_connections_do_not_keep_a_slave_out(tmp_path: Path, name_server: str) -> None:
+    async with make(tmp_path / "a", name_server) as master:
+        put(master, 10)
+        silent = [await dial(master) for _ in range(CONNECTIONS_MAX + 3)]
+        slave = make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE")
+        async with slave:
+            await until(partial(equal, master, slave))
+            assert len(master.services.ha.to_body()["haConnectionInfo"]) <= CONNECTIONS_MAX
+        for _, writer in silent:
+            writer.close()
+
+
+@pytest.mark.parametrize("size", [0, 4])
+async def test_a_slave_takes_only_what_joins_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    """Data and heartbeats alike."""
+
+    async def master(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        (end,) = REPORT.unpack(await reader.readexactly(REPORT.size))
+        writer.write(FRAME.pack(end + 8, size) + b"x" * size)
+        await reader.read()
+        writer.close()
+
+    async with make(tmp_path / "b", "127.0.0.1:1") as before:
+        put(before, 10)
+        end = before.parts.store.max_phy_offset
+    async with await asyncio.start_server(master, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with make(
+            tmp_path / "b",
+            "127.0.0.1:1",
+            brokerId="1",
+            brokerRole="SLAVE",
+            haMasterAddress=f"127.0.0.1:{port}",
+        ) as slave:
+            await until(lambda: f"from {end + 8}, this log ends at {end}" in caplog.text)
+            assert slave.parts.store.max_phy_offset == end
 
 
 def test_reports_and_pieces_come_in_any_chunks() -> None:
@@ -182,3 +359,76 @@ def test_waiters_are_answered_by_number_of_replicas_and_time() -> None:
     assert table.in_sync_count(111) == 2
     table.on_close("a")
     assert table.in_sync_count(20) == 2
+
+
+async def test_only_named_addresses_may_read_the_log(tmp_path: Path, name_server: str) -> None:
+    async with make(tmp_path / "a", name_server, haAllowedAddresses="10.0.0.0/8") as master:
+        put(master, 10)
+        reader, writer = await asyncio.open_connection("127.0.0.1", master.services.ha.port)
+        writer.write(REPORT.pack(0))
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+    async with make(tmp_path / "a", name_server, haAllowedAddresses="127.0.0.0/8") as master:
+        reader, writer = await asyncio.open_connection("127.0.0.1", master.services.ha.port)
+        writer.write(REPORT.pack(0))
+        assert len(await reader.readexactly(FRAME.size)) == FRAME.size
+        writer.close()
+    with pytest.raises(OptionError, match=r"haAllowedAddresses: 'slave\.example'"):
+        make(tmp_path / "b", name_server, haAllowedAddresses="slave.example")
+
+
+async def test_with_access_control_nobody_reads_the_log_unnamed(
+    tmp_path: Path, name_server: str
+) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(
+        "accounts:\n- accessKey: operator\n  secretKey: '12345678'\n  admin: true\n"
+    )
+    acl = {"aclEnable": "true", "aclFile": str(accounts)}
+    async with make(tmp_path / "a", name_server, **acl) as master:
+        assert master.services.ha.port == 0
+    for key, value in (
+        ("haAllowedAddresses", "127.0.0.1"),
+        ("listenWithoutAccessControl", "true"),
+    ):
+        async with make(tmp_path / "a", name_server, **acl, **{key: value}) as master:
+            assert master.services.ha.port > 0
+    wanting = make(tmp_path / "b", name_server, **acl, brokerRole="SYNC_MASTER")
+    with pytest.raises(OptionError, match="name the slaves in haAllowedAddresses"):
+        async with wanting:
+            raise AssertionError("it serves")
+
+
+async def ask(broker: Broker, code: int) -> RemotingCommand:
+    async with RemotingClient() as client:
+        return await client.invoke(str(broker.address), RemotingCommand(code=code), 10.0)
+
+
+async def test_a_slave_is_told_of_timers_and_request_modes(
+    tmp_path: Path, name_server: str
+) -> None:
+    """60 and 61, which Apache's slaves ask for, and 402, which ours takes over too."""
+    async with make(tmp_path / "a", name_server, timerWheelEnable="true") as master:
+        answer = await ask(master, RequestCode.GET_TIMER_CHECK_POINT)
+        assert answer.code == 0
+        assert decode_timer_checkpoint(answer.body_bytes()).last_read_time > 0
+        answer = await ask(master, RequestCode.GET_TIMER_METRICS)
+        assert json.loads(answer.body_bytes())["timingCount"] == {}
+        master.parts.topics.create_internal("t", 2)
+        assert master.parts.groups.find("g") is not None
+        modes = master.processors.assignment
+        await modes.set_mode(
+            cast(Any, None),
+            RemotingCommand(
+                code=RequestCode.SET_MESSAGE_REQUEST_MODE,
+                body=b'{"topic":"t","consumerGroup":"g","mode":"POP","popShareQueueNum":3}',
+            ),
+        )
+        slave = make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE")
+        async with slave:
+            await until(lambda: slave.processors.assignment.mode_of("t", "g") == ("POP", 3))
+        assert "POP" in (tmp_path / "b" / "config" / "messageRequestMode.json").read_text()
+    async with make(tmp_path / "a", name_server) as master:
+        for code in (RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS):
+            assert (await ask(master, code)).code == 1

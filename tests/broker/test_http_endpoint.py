@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from oberth.broker.broker import Broker
+from oberth.broker.http_endpoint import CONNECTIONS_MAX
 from oberth.broker.metrics import EXPORTER as EXPORTER_STYLE
 from oberth.broker.metrics import Metrics, escape
 from oberth.store.messages import MessageExtBrokerInner
@@ -40,6 +42,13 @@ async def observed(make_live: MakeLive) -> Any:
     return await make_live(httpPort="0")
 
 
+def metrics(broker: Broker, **options: int) -> Metrics:
+    services = broker.services
+    return Metrics(
+        broker.parts, services.runtime_info, lambda: services.processors.stages, (), **options
+    )
+
+
 def value(text: str, name: str, **labels: str) -> float:
     for line in text.splitlines():
         if line.startswith(f"{name}{{") and all(f'{k}="{v}"' in line for k, v in labels.items()):
@@ -60,7 +69,7 @@ async def test_figures_are_those_of_what_happened(observed: Any) -> None:
     assert value(text, "rocketmq_throughput_in_total", topic="T") > 0
     assert value(text, "rocketmq_messages_out_total", topic="T", consumer_group="G") == 3
     assert value(text, "rocketmq_consumer_lag_messages", topic="T", consumer_group="G") == 2
-    assert value(text, "rocketmq_storage_size") == observed.broker.store.max_phy_offset
+    assert value(text, "rocketmq_storage_size") == observed.broker.parts.store.max_phy_offset
     assert value(text, "oberth_storage_writable") == 1
 
 
@@ -95,13 +104,15 @@ EXPORTER = {
 async def test_the_exporters_names_labels_and_figures(observed: Any) -> None:
     for topic in ("T", "%RETRY%G", "%DLQ%G"):
         for _ in range(3):
-            sent = observed.broker.store.put_message(MessageExtBrokerInner.of(topic, b"hello"))
+            sent = observed.broker.parts.store.put_message(
+                MessageExtBrokerInner.of(topic, b"hello")
+            )
             assert sent.ok
-        observed.broker.topics.create_internal(topic, 1)
-    observed.broker.store.dispatch_nowait()
+        observed.broker.parts.topics.create_internal(topic, 1)
+    observed.broker.parts.store.dispatch_nowait()
     await observed.peer.heartbeat("G", {"T": "*"}, producers=("P",))
     for topic, offset in (("T", 1), ("%RETRY%G", 3), ("%DLQ%G", 0)):
-        observed.broker.offsets.commit("G", topic, 0, offset, 0)
+        observed.broker.parts.offsets.commit("G", topic, 0, offset, 0)
     for _ in range(4):
         assert (await observed.peer.send("T", b"hello")).code == 0
     assert (await observed.peer.pull("T", 0, group="G")).code == 0
@@ -120,7 +131,7 @@ async def test_the_exporters_names_labels_and_figures(observed: Any) -> None:
     assert value(text, "rocketmq_group_get_latency_by_storetime", topic="%RETRY%G") == 0
     assert value(text, "rocketmq_group_diff", topic="T", countOfOnlineConsumers="1") == 6
     assert value(text, "rocketmq_group_count", group="G") == 1
-    end = observed.broker.store.max_phy_offset
+    end = observed.broker.parts.store.max_phy_offset
     assert value(text, "rocketmq_brokeruntime_commitlog_maxoffset") == end
     found = {}
     for line in text.splitlines():
@@ -146,8 +157,8 @@ async def test_rates_of_the_exporter_are_per_second(observed: Any) -> None:
 
 async def test_the_exporters_series_are_bounded(observed: Any) -> None:
     for number in range(7):
-        observed.broker.offsets.commit("G", f"T{number}", 0, 1, 0)
-    text = (await Metrics(observed.broker, series_max=3).render(EXPORTER_STYLE)).decode()
+        observed.broker.parts.offsets.commit("G", f"T{number}", 0, 1, 0)
+    text = (await metrics(observed.broker, series_max=3).render(EXPORTER_STYLE)).decode()
     lines = [x for x in text.splitlines() if x.startswith("rocketmq_consumer_offset{")]
     assert sum(float(each.rpartition(" ")[2]) for each in lines) == 7
     assert len(lines) == 4
@@ -156,12 +167,12 @@ async def test_the_exporters_series_are_bounded(observed: Any) -> None:
 
 async def test_a_group_that_is_deleted_while_lines_are_made(observed: Any) -> None:
     for number in range(1000):
-        observed.broker.offsets.commit(f"G{number}", "T", 0, 0, 0)
-    task = asyncio.create_task(Metrics(observed.broker).render(EXPORTER_STYLE))
+        observed.broker.parts.offsets.commit(f"G{number}", "T", 0, 0, 0)
+    task = asyncio.create_task(metrics(observed.broker).render(EXPORTER_STYLE))
     for number in range(1000):
         await asyncio.sleep(0)
-        observed.broker.offsets.delete_group(f"G{number}")
-        observed.broker.offsets.commit("New", f"T{number}", 0, 0, 0)
+        observed.broker.parts.offsets.delete_group(f"G{number}")
+        observed.broker.parts.offsets.commit("New", f"T{number}", 0, 0, 0)
     assert b"rocketmq_group_diff" in await task
 
 
@@ -184,7 +195,7 @@ async def test_every_line_is_of_the_text_form(observed: Any, path: str) -> None:
 async def test_series_are_bounded_and_sums_stay_whole(observed: Any) -> None:
     for number in range(7):
         assert (await observed.peer.send(f"T{number}")).code == 0
-    text = (await Metrics(observed.broker, series_max=3).render()).decode()
+    text = (await metrics(observed.broker, series_max=3).render()).decode()
     lines = [x for x in text.splitlines() if x.startswith("rocketmq_messages_in_total{")]
     assert len(lines) == 4
     assert sum(float(each.rpartition(" ")[2]) for each in lines) == 7
@@ -222,3 +233,16 @@ async def test_off_unless_asked_for(make_live: MakeLive) -> None:
 
 def test_labels_are_escaped() -> None:
     assert escape('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
+
+
+async def test_those_who_dawdle_do_not_keep_others_out(observed: Any) -> None:
+    address = observed.broker.http.address
+    dawdlers = []
+    for _ in range(CONNECTIONS_MAX + 3):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(b"GET /heal")
+        dawdlers.append((reader, writer))
+    await observed.until(lambda: len(observed.broker.http._tasks) == CONNECTIONS_MAX)
+    assert (await get(observed, "/healthz"))[0] == 200
+    for _, writer in dawdlers:
+        writer.close()

@@ -53,7 +53,7 @@ async def test_one_message_is_read_from_every_light_queue_it_names() -> None:
             "consumerGroup": "%LMQ%GID", "topic": "%LMQ%all", "queueId": 0, "commitOffset": 4,
         }  # fmt: skip
         assert (await call(mq, 15, offset)).code == 0
-        assert "%LMQ%GID" not in {each.group_name for each in mq.broker.groups}
+        assert "%LMQ%GID" not in {each.group_name for each in mq.broker.parts.groups}
         await mq.restart()
         asked = await call(mq, 14, offset)
         assert (asked.code, asked.fields["offset"]) == (0, "4")
@@ -74,8 +74,8 @@ async def test_a_golden_store_goes_on(golden_store: Callable[[str], Any], tmp_pa
     settings = {"brokerName": "broker-golden", "brokerClusterName": "GoldenCluster"}
     async with EmbeddedBroker({**golden.config, **settings}, store=golden.root) as mq:
         for group, topic in (("%LMQ%GID_x", "%LMQ%dev1"), ("%LMQ%GID_x", "%LMQ%all")):
-            assert mq.broker.offsets.query(group, topic, 0) == 2
-            assert mq.broker.offsets.topics_of_group(group).count(topic) == 1
+            assert mq.broker.parts.offsets.query(group, topic, 0) == 2
+            assert mq.broker.parts.offsets.topics_of_group(group).count(topic) == 1
         response = await pull(mq, "%LMQ%all")
         assert len(decode_messages(response.body, "b")) == 20
         shutil.copytree(golden.root / "config", tmp_path / "config")
@@ -91,7 +91,7 @@ def test_a_table_is_what_is_committed() -> None:
     assert offsets.queues("%LMQ%g", "%LMQ%t") == {0: 7}
     again = LmqConsumerOffsets()
     again.read(parse_config(offsets.encode()))
-    assert again.to_body() == offsets.to_body()
+    assert again.encode() == offsets.encode()
     assert again.groups_of_topic("%LMQ%t") == ["%LMQ%g"]
     again.delete_group("%LMQ%g")
     assert again.query("%LMQ%g", "%LMQ%t", 0) == -1

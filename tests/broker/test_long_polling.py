@@ -125,16 +125,16 @@ async def test_one_failed_answer_does_not_keep_the_others_waiting(
         asyncio.create_task(peer.call(11, pull_fields(live, "T", 1, 0, "*"), timeout_s=ANSWER_S))
         for peer in peers
     ]
-    await live.until(lambda: len(live.broker.hold) == 4)
+    await live.until(lambda: len(live.broker.parts.hold) == 4)
     fail_at = iter([True, False, False, False])
-    get_message = live.broker.store.get_message
+    get_message = live.broker.parts.store.get_message
 
     def fails_once(*arguments: Any, **more: Any) -> Any:
         if next(fail_at):
             raise ValueError("the store is unwell")
         return get_message(*arguments, **more)
 
-    monkeypatch.setattr(live.broker.store, "get_message", fails_once)
+    monkeypatch.setattr(live.broker.parts.store, "get_message", fails_once)
     await live.peer.send("T", b"2")
     answers = await asyncio.wait_for(asyncio.gather(*tasks), ANSWER_S)
     assert sorted(answer.code for answer in answers) == [0, 0, 0, 1]
@@ -170,7 +170,7 @@ async def test_a_pop_of_a_closed_connection_is_not_woken_in_place_of_others(
 ) -> None:
     live = await make_live()
     await drained(live)
-    polling = live.broker.pop.polling
+    polling = live.broker.services.pop.polling
     gone, stays = live.another(), live.another()
     lost = asyncio.create_task(pop(live, gone))
     await live.until(lambda: len(polling) == 1)
@@ -189,7 +189,7 @@ async def test_a_connection_that_closes_as_it_is_woken_hands_the_message_on(
 ) -> None:
     live = await make_live()
     await drained(live)
-    polling = live.broker.pop.polling
+    polling = live.broker.services.pop.polling
     gone, stays = live.another(), live.another()
     lost = asyncio.create_task(pop(live, gone))
     await live.until(lambda: len(polling) == 1)
@@ -209,7 +209,7 @@ async def test_a_connection_that_closes_as_it_is_woken_hands_the_message_on(
 async def test_who_is_only_notified_does_not_take_the_place_of_a_pop(make_live: Any) -> None:
     live = await make_live()
     await drained(live)
-    service = live.broker.pop
+    service = live.broker.services.pop
     notified = asyncio.create_task(pop(live, live.another(), 200054))
     await live.until(lambda: len(service.notifying) == 1)
     popped = asyncio.create_task(pop(live, live.another()))
@@ -265,3 +265,38 @@ async def test_nobody_who_pops_waits_beside_a_message(make_live: Any, seed: int)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_very_many_who_wait_are_answered_in_turns(
+    make_live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer takes a millisecond of the loop's time."""
+    live = await make_live()
+    await live.peer.send("T", b"first", queue_id=0)
+    dispatching = live.broker.services.dispatching
+    loop = asyncio.get_running_loop()
+    real, passed = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: real() + passed[0])
+    turns: list[int] = []
+    pull_again = dispatching._pull_again
+
+    def answer(held: Any) -> None:
+        passed[0] += 0.001
+        if not turns:
+            loop.call_soon(turns.append, -1)  # when the loop turns
+        pull_again(held)
+        answered.append(len(turns))
+
+    answered: list[int] = []
+    monkeypatch.setattr(dispatching, "_pull_again", answer)
+    waiting = [
+        asyncio.ensure_future(live.peer.call(11, pull_fields(live, "T", 1, 0, "*")))
+        for _ in range(40)
+    ]
+    await live.until(lambda: len(live.broker.parts.hold) == 40)
+    await live.peer.send("T", b"second", queue_id=0)
+    async with asyncio.timeout(ANSWER_S):
+        responses = await asyncio.gather(*waiting)
+    assert [bodies_of(each) for each in responses] == [[b"second"]] * 40
+    assert 0 < answered.count(0) <= 10  # in the first turn
+    assert len(answered) == 40

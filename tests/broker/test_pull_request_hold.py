@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oberth.broker import pull_request_hold
 from oberth.broker.pull_request_hold import BUCKET_MS, HeldPull, PullRequestHold
 from oberth.store.messages import TagsFilter
 
@@ -65,9 +67,8 @@ def test_a_deadline_is_never_early_and_at_most_a_bucket_late() -> None:
     mine = held(deadline_ms=1050)
     hold.hold("T", 0, mine)
     assert hold.on_time(1049) == []
-    assert hold.next_deadline_ms() == 1100
     assert hold.on_time(1050 + BUCKET_MS) == [mine]
-    assert hold.next_deadline_ms() is None
+    assert len(hold) == 0
 
 
 def test_a_full_table_holds_nothing_more() -> None:
@@ -126,4 +127,30 @@ def test_nobody_comes_out_twice_or_stays_behind(events: list[tuple[str, int, int
         assert len(hold) == len(inside)
     assert sorted(map(id, hold.clear())) == sorted(map(id, inside))
     assert len(hold) == 0
-    assert hold.next_deadline_ms() is None
+
+
+def test_a_queue_holds_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_request_hold, "QUEUE_COUNT_MAX", 2)
+    hold = PullRequestHold()
+    assert [hold.hold("T", 0, held()) for _ in range(3)] == [True, True, False]
+    assert hold.hold("T", 1, held())
+    assert len(hold.on_message_arriving("T", 0, 1, 0)) == 2
+    assert hold.hold("T", 0, held())
+
+
+def test_a_closed_channel_with_very_many_is_forgotten_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pull_request_hold, "GONE_AT_ONCE", 4)
+    hold = PullRequestHold()
+    for number in range(10):
+        hold.hold("T", number % 2, held(deadline_ms=1000 * number))
+    assert hold.connection_closed("channel") == 10
+    assert len(hold) == 6
+    woken = hold.on_message_arriving("T", 0, 1, 0)  # who answers them sees that it is closed
+    assert 0 < len(woken) < 5
+    for _ in range(3):
+        hold.on_time(0)
+    assert len(hold) == 0
+    assert hold.connection_closed("channel") == 0
+    assert len(hold._limits) == 0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from oberth.broker import registration
+from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
-from oberth.broker.broker_controller import Broker
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.namesrv.route_table import RouteTable
@@ -50,7 +50,7 @@ async def test_every_name_server_knows_the_broker_until_it_goes(tmp_path: Path) 
                 assert info.broker_addr_table["broker-a"].broker_addrs
                 assert server.routes.route("TBW102") is not None
                 assert server.routes.route("New") is None
-            assert broker.topics.create_by_send("New", "TBW102", 2) is not None
+            assert broker.parts.topics.create_by_send("New", "TBW102", 2) is not None
             for server in (one, two):
                 async with asyncio.timeout(100):
                     while (route := server.routes.route("New")) is None:  # noqa: ASYNC110 - remote
@@ -95,17 +95,17 @@ async def test_the_maker_of_a_topic_does_not_wait_long_for_a_name_server(
 ) -> None:
     monkeypatch.setattr(registration, "ANNOUNCE_WAIT_S", 0.05)
     async with name_server() as server, make(tmp_path, server) as broker:
-        assert broker.registration is not None
+        assert broker.services.registration is not None
         reached = asyncio.Event()
 
         async def never(topics: set[str]) -> None:
             reached.set()
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(broker.registration, "register_topics", never)
+        monkeypatch.setattr(broker.services.registration, "register_topics", never)
         await make_topics(broker, "New")
         assert reached.is_set()
-        assert broker.registration.is_announcing
+        assert broker.services.registration.is_announcing
 
 
 async def test_compressed_registrations(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ async def test_compressed_registrations(tmp_path: Path) -> None:
 
 async def test_a_name_server_that_lost_everything_hears_it_again(tmp_path: Path) -> None:
     async with name_server() as server, make(tmp_path, server) as broker:
-        assert broker.registration is not None
+        assert broker.services.registration is not None
         server.routes = RouteTable(server.routes.options)
-        await broker.registration.register_topics({"SELF_TEST_TOPIC"})
+        await broker.services.registration.register_topics({"SELF_TEST_TOPIC"})
         assert server.routes.route("TBW102") is not None
 
 
@@ -133,7 +133,7 @@ async def test_a_single_topic_does_not_push_out_the_others(tmp_path: Path) -> No
         NameServer(config) as server,
         make(tmp_path, server, enableSingleTopicRegister="true") as broker,
     ):
-        assert broker.topics.create_by_send("New", "TBW102", 2) is not None
+        assert broker.parts.topics.create_by_send("New", "TBW102", 2) is not None
         await until_known(server, "New")
         route = server.routes.route("New")
         assert route is not None
@@ -141,14 +141,14 @@ async def test_a_single_topic_does_not_push_out_the_others(tmp_path: Path) -> No
         assert route.broker_datas[0].broker_addrs == {0: str(broker.address)}
         assert server.routes.route("TBW102") is not None
         # Without it the table of one topic is taken for the whole: as in RocketMQ.
-        broker.config.enable_single_topic_register = False
-        assert broker.topics.create_by_send("Newer", "TBW102", 2) is not None
+        broker.parts.config.enable_single_topic_register = False
+        assert broker.parts.topics.create_by_send("Newer", "TBW102", 2) is not None
         await until_known(server, "Newer")
         assert server.routes.route("New") is None
         # A deleted topic goes with the next full registration.
-        broker.delete_topics(["Newer"])
-        assert broker.registration is not None
-        await broker.registration.register_all()
+        broker.services.deletions.delete_topics(["Newer"])
+        assert broker.services.registration is not None
+        await broker.services.registration.register_all()
         assert server.routes.route("Newer") is None
         assert server.routes.route("New") is not None
 
@@ -157,19 +157,19 @@ async def test_a_table_in_parts_is_known_whole(tmp_path: Path) -> None:
     async with name_server() as server:
         settings = {"enableSplitRegistration": "true", "splitRegistrationSize": "2"}
         async with make(tmp_path, server, **settings) as broker:
-            assert broker.registration is not None
-            topics = {str(each.topic_name) for each in broker.topics}
+            assert broker.services.registration is not None
+            topics = {str(each.topic_name) for each in broker.parts.topics}
             assert len(topics) > 4
             assert all(server.routes.route(each) is not None for each in topics)
             # What changed in a part before the last is taken, too.
-            first = next(iter(broker.topics))
-            broker.topics.update(replace(first, read_queue_nums=5, attributes={}))
-            await broker.registration.register_all()
+            first = next(iter(broker.parts.topics))
+            broker.parts.topics.update(replace(first, read_queue_nums=5, attributes={}))
+            await broker.services.registration.register_all()
             route = server.routes.route(str(first.topic_name))
             assert route is not None
             assert route.queue_datas[0].read_queue_nums == 5
             known = server.routes.data_version("broker-a", str(broker.address))
-            assert known == broker.topics.data_version
+            assert known == broker.parts.topics.data_version
 
 
 async def test_without_a_name_server_a_broker_serves_all_the_same(tmp_path: Path) -> None:

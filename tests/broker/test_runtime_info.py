@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,7 +49,7 @@ async def _rates(live: Any) -> dict[str, float]:
 
 
 async def test_how_long_puts_took(live: Any) -> None:
-    times = live.broker.store.commit_log.append_times
+    times = live.broker.parts.store.commit_log.append_times
     times.recent_s.clear()
     for took_s in (0.0002, 0.0009, 0.004, 0.7, 12.0):
         times.add(took_s)
@@ -55,4 +57,18 @@ async def test_how_long_puts_took(live: Any) -> None:
     assert table["putMessageDistributeTime"] == (
         "[<=0ms]:2 [0~10ms]:1 [10~50ms]:0 [50~100ms]:0 [100~200ms]:0 [200~500ms]:0 [500ms~1s]:1 "
         "[1~2s]:0 [2~3s]:0 [3~4s]:0 [4~5s]:0 [5~10s]:0 [10s~]:1"
+    )
+
+
+async def test_a_disk_is_as_full_as_for_cleaning(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = SimpleNamespace(f_blocks=1000, f_bfree=800, f_bavail=300, f_frsize=4096)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "statvfs", lambda _: told)
+        table = json.loads((await live.peer.call(28)).body_bytes())["table"]
+        store = live.broker.parts.store
+        ratio = store.files.disk_usage(store.root).ratio
+    assert (
+        float(table["commitLogDiskRatio"]) == float(table["consumeQueueDiskRatio"]) == ratio == 0.4
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from oberth.broker import stats as stats_module
 from oberth.broker.stats import BROKER_PUT_NUMS, GROUP_GET_NUMS, TOPIC_PUT_NUMS, BrokerStats
 
 
@@ -60,3 +63,24 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
     assert stats.find(GROUP_GET_NUMS, "T@G") is None
     stats.group_deleted("G")
     assert stats.find(GROUP_GET_NUMS, "U@G") is None
+
+
+def test_counters_of_groups_are_limited_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_module, "COUNTERS_MAX", 10)
+    stats = BrokerStats("C", 0)
+    for number in range(30):
+        stats.item(GROUP_GET_NUMS, f"T@G{number}").add(1)
+    assert len(stats.items(GROUP_GET_NUMS)) == 10
+    stats.item(TOPIC_PUT_NUMS, "T").add(1)  # a topic's own is not among them
+    assert stats.find(TOPIC_PUT_NUMS, "T") is not None
+    stats.group_deleted("G0")
+    stats.item(GROUP_GET_NUMS, "T@G29").add(1)
+    assert stats.find(GROUP_GET_NUMS, "T@G29") is not None
+    for hour in range(1, 30):
+        stats.item(GROUP_GET_NUMS, "T@G5").add(1)
+        stats.on_time(hour * 3_600_000)
+    assert [key for key, _ in stats.items(GROUP_GET_NUMS)] == ["T@G5"]
+    assert stats.find(TOPIC_PUT_NUMS, "T") is not None
+    for number in range(30):
+        stats.item(GROUP_GET_NUMS, f"U@G{number}").add(1)
+    assert len(stats.items(GROUP_GET_NUMS)) == 10

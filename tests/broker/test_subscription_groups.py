@@ -27,7 +27,10 @@ def test_what_a_first_use_makes_can_wait_and_what_an_administrator_makes_cannot(
     assert groups.data_version.counter == version + 1
     groups.update(SubscriptionGroupConfig(group_name="made"))
     assert written == [["made"]]
-    assert groups.prepare(1)
+    assert not groups.prepare(1), "what a first use makes is text at once"
+    again = SubscriptionGroups(BrokerConfig(), written.append, lambda: 7)
+    again.read(parse_config(groups.encode()))
+    assert sorted(again.encode().splitlines()) == sorted(groups.encode().splitlines())
     assert set(parse_config(groups.encode())["subscriptionGroupTable"]) == {"used", "made"}
     assert not groups.is_dirty
 
@@ -57,7 +60,7 @@ async def test_many_new_groups_are_one_write(
     for file in ("subscriptionGroup.json", "topics.json", "consumerOffset.json"):
         await live.until(partial(written.count, file))
         assert written.count(file) < 20, "each group had a write of its own"
-    config = live.broker.config_dir
+    config = live.broker.parts.config_dir
     await live.restart()
     found = parse_config((config / "subscriptionGroup.json").read_bytes())
     assert set(names) <= set(found["subscriptionGroupTable"])

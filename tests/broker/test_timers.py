@@ -50,7 +50,12 @@ async def test_delivered_on_time_and_kept_over_a_restart() -> None:
         now_ms = mq.clock()
         assert (await send(mq, b"soon", TIMER_DELIVER_MS=now_ms + 60_200)).code == 0
         assert (await send(mq, b"later", TIMER_DELAY_SEC=600)).code == 0
-        await until(lambda: mq.broker.timers is not None and len(mq.broker.timers.store.wheel) == 2)
+        await until(
+            lambda: (
+                mq.broker.services.timers is not None
+                and len(mq.broker.services.timers.store.wheel) == 2
+            )
+        )
         mq.clock.advance(seconds=59)
         await asyncio.sleep(0.05)
         assert mq.bodies("Timed") == []
@@ -99,7 +104,7 @@ async def test_recalls_that_are_refused() -> None:
             return (await call(mq, RequestCode.RECALL_MESSAGE, fields)).code
 
         assert await recall(good.encode()) == ResponseCode.NO_PERMISSION
-        mq.broker.config.recall_message_enable = True
+        mq.broker.parts.config.recall_message_enable = True
         assert await recall(good.encode()) == ResponseCode.SUCCESS
         assert await recall(good.encode(), "Nowhere") == ResponseCode.TOPIC_NOT_EXIST
         for bad in (

@@ -19,7 +19,7 @@ from oberth.broker.attributes import (
 from oberth.broker.broker_config import BrokerConfig
 from oberth.broker.topic_configs import TopicConfigs, java_text
 from oberth.errors import ConfigFormatError, IllegalNameError, OptionError
-from oberth.formats.config_json import parse_config
+from oberth.formats.config_json import encode_config, parse_config
 from oberth.formats.topic_config import TopicConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -48,6 +48,23 @@ def test_a_broker_has_its_own_topics() -> None:
     version = table.data_version
     table.add_system_topics()
     assert table.data_version == version
+
+
+def test_text_from_a_template_is_what_is_read_again() -> None:
+    """Topics that requests make are alike: their entries cost no 40 us each, and are the same."""
+    table, _ = topics()
+    table.add_system_topics()
+    table.encode()
+    for number in range(3):
+        table.create_internal(f"%RETRY%{number}", 1)
+        table.create_by_send(f"T{number}", "TBW102", 4)
+        table.create_internal(f"%DLQ%{number}", number, topic_sys_flag=2)
+    assert not table.prepare(1)  # nothing is left to be made text
+    again, _ = topics()
+    again.read(parse_config(table.encode()))
+    assert again.prepare(1)
+    assert sorted(again.encode().splitlines()) == sorted(table.encode().splitlines())
+    assert again.encode() == encode_config(parse_config(again.encode()))
 
 
 def test_the_template_goes_when_nobody_may_use_it() -> None:

@@ -60,9 +60,9 @@ async def test_retry_and_dead_letter(live: Any) -> None:
     assert_kept(retried)
     assert retried.reconsume_times == 1
     await send_back(retried, 1)
-    live.broker.dispatch_now()
-    dead = live.broker.store.look_message_by_offset(
-        live.broker.store.commit_log_offset_in_queue("%DLQ%G", 0, 0)
+    live.broker.services.dispatching.now()
+    dead = live.broker.parts.store.look_message_by_offset(
+        live.broker.parts.store.commit_log_offset_in_queue("%DLQ%G", 0, 0)
     )
     assert dead.topic == "%DLQ%G"
     assert_kept(dead)
@@ -94,7 +94,7 @@ async def test_transaction(live: Any) -> None:
         "msgId": "A" * 32, "transactionId": "A" * 32, "topic": "T", "fromTransactionCheck": "false",
     }  # fmt: skip
     await live.peer.call(37, fields)
-    live.broker.dispatch_now()
+    live.broker.services.dispatching.now()
     assert_kept(await only(live, "T"))
 
 

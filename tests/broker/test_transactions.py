@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.broker import transactions
-from oberth.broker.processors.end_transaction import EndTransactionProcessor
 from oberth.broker.transactions import (
     ROOTS_MAX,
     Lineage,
@@ -197,8 +196,8 @@ async def check(producer: Producer, ms: int) -> None:
     live = producer.live
     before = live.broker._next_check_ms
     await live.later(ms)
-    await live.until(lambda: live.broker._next_check_ms > before and not live.broker._tasks)
-    live.broker.dispatch_now()
+    await live.until(lambda: live.broker._next_check_ms > before and not live.broker.services.tasks)
+    live.broker.services.dispatching.now()
 
 
 async def test_a_half_is_seen_by_nobody_until_it_is_committed(producer: Producer) -> None:
@@ -233,14 +232,14 @@ async def test_the_ends_of_one_read_are_one_append(
     halves = [await producer.half(b"%d" % number) for number in range(6)]
     broker = producer.live.broker
     appended: list[list[bytes]] = []
-    append = broker.store.append_messages
+    append = broker.parts.store.append_messages
 
     def note(messages: list[MessageExtBrokerInner]) -> list[PutMessageResult]:
         appended.append([message.body for message in messages])
         done: list[PutMessageResult] = append(messages)
         return done
 
-    monkeypatch.setattr(broker.store, "append_messages", note)
+    monkeypatch.setattr(broker.parts.store, "append_messages", note)
 
     def request(half: tuple[int, int], decision: str = COMMIT, **more: str) -> RemotingCommand:
         return RemotingCommand(code=37, ext_fields=producer.end_fields(half, decision, **more))
@@ -258,15 +257,15 @@ async def test_the_ends_of_one_read_are_one_append(
     ]
     channel: Any = producer
     channel.remote = "here"
-    answers = EndTransactionProcessor(broker).end(channel, requests)
+    answers = broker.processors.transactions.end([channel] * len(requests), requests)
     codes = [answer and answer.code for answer in answers]
     assert codes == [0, 0, 1, 1, 0, 0, None, 0, 0]
     assert appended == [[b"0", b"4"], [b"5"]]
     requests = [request(halves[2]), request(halves[3])]
     for each in requests:
         each.flag = ONEWAY_FLAG
-    assert EndTransactionProcessor(broker).end(channel, requests) == [None, None]
-    broker.dispatch_now()
+    assert broker.processors.transactions.end([channel] * len(requests), requests) == [None, None]
+    broker.services.dispatching.now()
     assert await producer.committed() == [b"0", b"4", b"5", b"2", b"3"]
     await check(producer, 60_000)
     assert producer.asked == []
@@ -279,12 +278,12 @@ async def test_what_is_not_stored_has_not_ended(
     broker = producer.live.broker
     refused = PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
     with monkeypatch.context() as full:
-        full.setattr(broker.store, "append_messages", lambda _: [refused, refused])
+        full.setattr(broker.parts.store, "append_messages", lambda _: [refused, refused])
         requests = [
             RemotingCommand(code=37, ext_fields=producer.end_fields(half)) for half in halves
         ]
         channel: Any = producer
-        answers = EndTransactionProcessor(broker).end(channel, requests)
+        answers = broker.processors.transactions.end([channel] * len(requests), requests)
     assert [answer and answer.code for answer in answers] == [1, 1]
     for half in halves:
         assert (await producer.end(half)).code == 0
@@ -368,11 +367,11 @@ async def test_what_nobody_could_be_asked_about_is_not_counted(make_live: Any) -
     producer = Producer(live)
     await producer.peer.send("T")
     half = await producer.half(b"1")
-    end = live.broker.store.max_phy_offset
+    end = live.broker.parts.store.max_phy_offset
     for _ in range(5):
         await check(producer, 7_000)
     assert await producer.peer.read("TRANS_CHECK_MAX_TIME_TOPIC") == []
-    assert live.broker.store.max_phy_offset == end, "written again and again"
+    assert live.broker.parts.store.max_phy_offset == end, "written again and again"
     await producer.peer.heartbeat(producers=("PG",))
     await check(producer, 1_000)
     await live.until(lambda: len(producer.asked) == 1)
@@ -386,7 +385,7 @@ async def test_what_nobody_could_be_asked_about_is_not_counted(make_live: Any) -
 
 async def test_a_half_without_a_producer_holds_up_nobody(producer: Producer) -> None:
     live = producer.live
-    offsets = live.broker.offsets
+    offsets = live.broker.parts.offsets
     await producer.half(b"0")
     await producer.half(b"parked", PGROUP="PX")
     await producer.half(b"2")
@@ -415,7 +414,7 @@ async def test_a_half_without_a_producer_holds_up_nobody(producer: Producer) -> 
     await live.until(lambda: len(again.asked) == 1)
     assert again.asked[0].fields["transactionId"] == "Uparked"
     await check(again, 1_000)
-    assert live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) >= 4
+    assert live.broker.parts.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) >= 4
 
 
 async def test_a_parked_half_is_asked_about_as_soon_as_its_producer_is_back(
@@ -432,7 +431,7 @@ async def test_a_parked_half_is_asked_about_as_soon_as_its_producer_is_back(
     await producer.peer.heartbeat(producers=("PG",))
     await live.later(1_000)  # the next round is 28 s away
     await live.until(lambda: len(producer.asked) == 3)
-    assert live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 3
+    assert live.broker.parts.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 3
     for n, request in enumerate(producer.asked):
         assert request.fields["transactionId"] == f"U{n}"
         place = (
@@ -470,7 +469,7 @@ async def test_a_parked_half_can_still_be_ended(producer: Producer) -> None:
     await producer.peer.heartbeat(producers=("PX",))
     await check(producer, 7_000)
     assert producer.asked == []
-    assert producer.live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 1
+    assert producer.live.broker.parts.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 1
 
 
 async def test_a_parked_half_is_given_up_when_it_is_too_old(make_live: Any) -> None:
@@ -497,10 +496,10 @@ async def test_parked_halves_do_not_keep_a_long_past(
     for n in range(20):
         await producer.end(await producer.half(str(n).encode()))
     await check(producer, 7_000)
-    assert live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == -1
+    assert live.broker.parts.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == -1
     for _ in range(3):
         await check(producer, 7_000)
-    assert live.broker.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 21
+    assert live.broker.parts.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 21
     await producer.peer.heartbeat(producers=("PX",))
     await check(producer, 7_000)
     await live.until(lambda: len(producer.asked) == 1)
@@ -590,7 +589,9 @@ async def test_op_messages_are_worked_off(producer: Producer) -> None:
         await producer.end(await producer.half(str(n).encode()))
     await check(producer, 4_000)
     await check(producer, 7_000)
-    offsets = live.broker.offsets
+    offsets = live.broker.parts.offsets
     assert offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 30
-    assert offsets.query("CID_RMQ_SYS_TRANS", OP, 0) == live.broker.store.max_offset_in_queue(OP, 0)
+    assert offsets.query("CID_RMQ_SYS_TRANS", OP, 0) == live.broker.parts.store.max_offset_in_queue(
+        OP, 0
+    )
     assert producer.asked == []

@@ -17,7 +17,7 @@ from typing import Final
 
 from oberth.errors import OptionError
 from oberth.formats.broker_conf import BROKER_KEYS, KEYS_WITHOUT_EFFECT, MessageStoreConfig
-from oberth.formats.java_properties import parse_properties
+from oberth.formats.java_properties import PlacedText, parse_properties, place_of
 from oberth.formats.options import (
     format_options,
     option,
@@ -25,6 +25,7 @@ from oberth.formats.options import (
     read_options,
     unknown_key_message,
 )
+from oberth.remoting.first_bytes import AddressSet, TrustedProxies
 
 ENVIRONMENT_PREFIX: Final = "OBERTH_"
 """``OBERTH_brokerName=a`` sets brokerName: behind it the key as broker.conf has it."""
@@ -84,11 +85,56 @@ class BrokerConfig:
         "never (Oberth's own key)",
         high=100_000,
     )  # fmt: skip
+    slow_senders_behind_bytes: int = option(
+        "slowSendersBehindBytes", -1,
+        "bytes that a connected group may be behind before senders of its topic are slowed down: "
+        "-1: the part of memory that accessMessageInMemoryMaxRatio says, 0: never (Oberth's own "
+        "key)",
+        low=-1,
+    )  # fmt: skip
     tls_mode: str = option(
         "tlsServerMode", "permissive", "disabled, permissive or enforcing (tls.server.mode)"
     )
     tls_cert_path: str = option("tlsServerCertPath", "", "PEM certificate chain of the server")
     tls_key_path: str = option("tlsServerKeyPath", "", "PEM key of the certificate")
+    ha_allowed_addresses: str = option(
+        "haAllowedAddresses",
+        "",
+        "addresses and networks (10.0.0.7;192.168.0.0/16) that may connect to the HA port, which "
+        "sends them the whole log; empty: any, or with access control nobody (Oberth's own key)",
+    )
+    proxy_protocol_trusted: str = option(
+        "proxyProtocolTrusted",
+        "",
+        "addresses and networks (10.0.0.7;192.168.0.0/16) whose PROXY headers are believed; every "
+        "other peer that sends one is closed; Apache 5.5 believes all",
+    )
+
+    grpc_server_port: int = option(
+        "grpcServerPort", -1,
+        "port for RocketMQ 5's gRPC clients: -1: none, 0: any free one; `oberth up` takes 8081 "
+        "unless listenPort is 0; Apache's proxy has this key",
+        low=-1, high=PORT_MAX,
+    )  # fmt: skip
+    grpc_date_age_max_s: int = option(
+        "grpcDateAgeMaxSeconds", 0,
+        "s that the signed date of a gRPC call may differ from this machine's UTC, so that a call "
+        "that was overheard is not valid for ever; 0: any. The client for Java signs its local "
+        "time (Oberth's own key)",
+    )  # fmt: skip
+
+    min_invisible_ms_for_receive: int = option(
+        "minInvisibleTimeMillsForRecv", 10_000,
+        "ms: the shortest time for which gRPC clients may be handed a message; Apache's proxy has "
+        "this key",
+        high=43_200_000,
+    )  # fmt: skip
+    grpc_poll_ms_min: int = option(
+        "grpcClientConsumerMinLongPollingTimeoutMillis", 5_000,
+        "ms: the shortest time for which a gRPC client's receive waits for messages; Apache's "
+        "proxy has this key",
+        high=20_000,
+    )  # fmt: skip
 
     # Access control
     acl_enable: bool = option(
@@ -395,6 +441,8 @@ class BrokerConfig:
             raise OptionError(
                 f"tlsServerMode: {self.tls_mode!r} is not one of {', '.join(TLS_MODES)}"
             )
+        TrustedProxies(self.proxy_protocol_trusted)
+        AddressSet(self.ha_allowed_addresses, "haAllowedAddresses")
 
     @property
     def namesrv_addresses(self) -> list[str]:
@@ -448,13 +496,13 @@ def read_entries(
     """
     entries: dict[str, str] = {}
     if path is not None:
-        entries |= parse_properties(Path(path).read_bytes(), name=str(path))
+        entries |= parse_properties(Path(path).read_bytes(), name=str(path), placed=True)
         entries["brokerConfigPath"] = str(Path(path).resolve())
     environment = os.environ if environment is None else environment
     if NAMESRV_ENVIRONMENT in environment:
         entries.setdefault("namesrvAddr", environment[NAMESRV_ENVIRONMENT])
     entries |= {
-        name.removeprefix(ENVIRONMENT_PREFIX): value
+        name.removeprefix(ENVIRONMENT_PREFIX): PlacedText(value, f"variable {name}")
         for name, value in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX)
         and name.removeprefix(ENVIRONMENT_PREFIX) in _our_keys()
@@ -481,11 +529,15 @@ def read_configs(entries: Mapping[str, str]) -> tuple[BrokerConfig, MessageStore
     known = _our_keys() | BROKER_KEYS | set(KEYS_WITHOUT_EFFECT)
     for each in options_of(MessageStoreConfig):
         known |= set(each.aliases)
-    warnings = [unknown_key_message(key, known) for key in entries if key not in known]
+    warnings = []
     for key, text in entries.items():
+        place = place_of(text)
+        where = "" if place is None else f"{place}: "
         is_idle = key in BROKER_KEYS and key not in _our_keys()
-        if is_idle or KEYS_WITHOUT_EFFECT.get(key, text.strip()) != text.strip():
-            warnings.append(f"{key}: has no effect here")
+        if key not in known:
+            warnings.append(where + unknown_key_message(key, known))
+        elif is_idle or KEYS_WITHOUT_EFFECT.get(key, text.strip()) != text.strip():
+            warnings.append(f"{where}{key}: has no effect here")
     broker = read_options(BrokerConfig, entries)
     mine = {each.java_name for each in options_of(BrokerConfig)}
     store = MessageStoreConfig.from_properties(

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
+GROUPS_PER_CHANNEL_MAX: Final = 10_000
+"""Groups of one connection, producers' and consumers' each; a proxy has all of its clients' in one.
+More are not registered."""
+
 CLIENT_COUNT_MAX: Final = 100_000
 """Clients of one group. More are not registered; a group of that size has lost its way."""
 

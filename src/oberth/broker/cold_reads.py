@@ -3,7 +3,7 @@
 A group that reads old messages makes the disk seek and drives young ones out of the page cache.
 With ``coldDataFlowControlEnable`` each group may read so many bytes of cold data in `PERIOD_MS`:
 its own threshold if an administrator has set one, else ``cgColdReadThreshold``; and all together
-``globalColdReadThreshold``. Whoever has read more waits for the next period.
+``globalColdReadThreshold``. A group that has read more waits for the next period.
 
 A state machine: reads and the time go in. What counts as cold is the store's business. Thresholds
 are kept in memory only, as in RocketMQ: ColdDataCgCtrService.

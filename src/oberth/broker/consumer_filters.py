@@ -4,7 +4,7 @@ An expression comes with a heartbeat and is kept with its group and topic, or it
 and is used once. Compiled expressions are shared by their text. With enableCalcFilterBitMap every
 message of a topic gets a bitmap before it is dispatched: the Bloom positions of each group whose
 expression matches it. What is always true: a bitmap only ever leaves out messages that the
-expression would leave out too; whoever passes it is still judged by the expression itself.
+expression would leave out too; a message that passes it is still judged by the expression.
 
 A filter is dead while nobody of its group subscribes with it; it gets no bits then, and is reborn
 at the time it is used again, so that what was stored meanwhile is judged by the expression alone.
@@ -14,12 +14,13 @@ RocketMQ: ConsumerFilterManager, ExpressionMessageFilter, CommitLogDispatcherCal
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from functools import lru_cache
+import threading
+from collections import OrderedDict
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from oberth.broker.config_file import ConfigFile
+from oberth.broker.config_file import BackgroundFile, ConfigFile
 from oberth.broker.expressions import FilterUnknownError
 from oberth.broker.subscriptions import SQL92, Subscription, SubscriptionError
 from oberth.errors import FormatError, RecordError
@@ -37,26 +38,82 @@ from oberth.formats.sql92 import Sql92EvaluationError, Sql92Expression, compile_
 from oberth.remoting.code import ResponseCode
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
 
-_LOG: Final = logging.getLogger("oberth.broker")
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.tasks import StartTask
+    from oberth.store.files import FileSystem
+    from oberth.store.message_store import MessageStore
 
+_LOG: Final = logging.getLogger(__name__)
+
+_LONG_PROPERTIES: Final = 1024
+"""Bytes of properties from which on judging takes the longer the longer they are."""
 _SEARCHED_SIZE_MAX: Final = 1024
 """Searching a longer record for what an expression needs costs more than judging it."""
-EXPRESSION_CACHE_SIZE: Final = 4096
+EXPRESSION_CACHE_SIZE: Final = 128 * 1024
+"""Characters of all expressions that are kept compiled. Each takes up to 400 bytes of memory."""
+JUDGED_MAX: Final = 2000
+"""Records that one read judges by a short expression: some 10 ms of the loop."""
+RETRIES_JUDGED_MAX: Final = 100
+"""Retries that one read judges, each by the expression of another topic, maybe a long one."""
+_OPERANDS_OF_ONE: Final = 8
+"""Names and constants that judging takes about as long for as for finding them in a record."""
 PERSIST_INTERVAL_MS: Final = 10_000
+FILTERS_SIZE_MAX: Final = 8 * 1024 * 1024
+"""Characters of all filters that are kept, each with FILTER_OVERHEAD beside its expression."""
+FILTER_OVERHEAD: Final = 1024
+DEAD_MAX: Final = 256
+"""Dead filters that are kept. A filter that is forgotten is born anew when its group comes back."""
 DEAD_BEFORE_LOAD_MS: Final = 30_000
 """Filters that were alive when the broker stopped are taken to have died so long ago."""
 
 
-@lru_cache(maxsize=EXPRESSION_CACHE_SIZE)
-def compiled(text: str) -> Sql92Expression:
-    """The expression of a text; compiled once.
+class ExpressionCache:
+    """Compiled expressions, the least recently used forgotten first.
 
-    Raises:
-        FormatError: it is illegal.
+    Peers choose the texts, before anybody asked who they are if nobody is asked; so what is kept is
+    bounded by its size, not by its number.
+
+    Attributes:
+        size: characters of what is kept.
     """
-    return compile_sql92(text)
+
+    __slots__ = ("_kept", "_lock", "size", "size_max")
+
+    def __init__(self, size_max: int = EXPRESSION_CACHE_SIZE) -> None:
+        self.size_max = size_max
+        self.size = 0
+        self._kept: OrderedDict[str, Sql92Expression] = OrderedDict()
+        self._lock = threading.Lock()  # guards all: bitmaps are made in the thread that dispatches
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, text: str) -> Sql92Expression:
+        """The expression of a text; compiled if it is not kept.
+
+        Raises:
+            FormatError: it is illegal.
+        """
+        with self._lock:
+            found = self._kept.get(text)
+            if found is not None:
+                self._kept.move_to_end(text)
+                return found
+            made = self._kept[text] = compile_sql92(text)
+            self.size += len(text) + _EXPRESSION_OVERHEAD
+            while self.size > self.size_max:
+                forgotten, _ = self._kept.popitem(last=False)
+                self.size -= len(forgotten) + _EXPRESSION_OVERHEAD
+            return made
+
+
+_EXPRESSION_OVERHEAD: Final = 8
+"""What the shortest expression counts beside its characters."""
+EXPRESSIONS: Final = ExpressionCache()
+compiled: Final = EXPRESSIONS.get
 
 
 def compile_subscription(subscription: Subscription) -> Sql92Expression:
@@ -89,6 +146,8 @@ class SqlFilter:
         "_evaluate",
         "_positions",
         "_required",
+        "judged_bytes",
+        "judged_max",
         "matches_properties",
     )
     judges_tags = False
@@ -101,6 +160,8 @@ class SqlFilter:
         born_ms: int = 0,
     ) -> None:
         self._evaluate = expression.evaluate_raw  # a call less than `matches_raw` for each record
+        self.judged_max = JUDGED_MAX // (1 + expression.operand_count // _OPERANDS_OF_ONE)
+        self.judged_bytes = 0
         self._required = tuple(pattern.search for pattern in expression.required)
         self.matches_properties = expression.matches_raw
         """The expression's judgement of what has just arrived."""
@@ -128,7 +189,10 @@ class SqlFilter:
                 if search(buffer, position, end) is None:
                     return False
         try:
-            return self._evaluate(properties_at(buffer, position)) is True
+            properties = properties_at(buffer, position)
+            if len(properties) > _LONG_PROPERTIES:
+                self.judged_bytes += len(properties)
+            return self._evaluate(properties) is True
         except (RecordError, Sql92EvaluationError):
             return False
 
@@ -144,13 +208,15 @@ class RetryFilter:
     RocketMQ: ExpressionForRetryMessageFilter.
     """
 
-    __slots__ = ("_codes", "_filters", "_group")
+    __slots__ = ("_codes", "_filters", "_group", "judged_bytes")
     judges_tags = True
+    judged_max = RETRIES_JUDGED_MAX
 
     def __init__(self, filters: ConsumerFilters, group: str, codes: frozenset[int]) -> None:
         self._filters = filters
         self._group = group
         self._codes = codes
+        self.judged_bytes = 0
 
     def matches_consume_queue(self, tags_code: int, ext_unit: object | None, /) -> bool:
         """The tags' judgement."""
@@ -161,7 +227,10 @@ class RetryFilter:
         """The judgement of the expression that the group has for the record's real topic."""
         del size
         try:
-            return self.matches_properties(properties_at(buffer, position))
+            properties = properties_at(buffer, position)
+            if len(properties) > _LONG_PROPERTIES:
+                self.judged_bytes += len(properties)
+            return self.matches_properties(properties)
         except RecordError:
             return False
 
@@ -175,37 +244,49 @@ class RetryFilter:
 
 
 class ConsumerFilters:
-    """The expressions of a broker's groups. One of its parts, and its ``expressions``."""
+    """The expressions of a broker's groups. A FileKeeper."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        config = broker.config
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        config_dir: Path,
+        files: FileSystem,
+        store: MessageStore,
+        consumers: ConsumerTable,
+        now_ms: Callable[[], int],
+        start_task: StartTask,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._consumers = consumers
+        self._now_ms = now_ms
         self._bloom = make_bloom_filter(
             config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
         )
-        self._file = ConfigFile(Path(broker.config_dir) / "consumerFilter.json")
+        self._file = ConfigFile(config_dir / "consumerFilter.json", files)
+        self._background = BackgroundFile(self._file, start_task)
+        self._size = 0
         self._topics: dict[str, dict[str, ConsumerFilterData]] = {}
         self._groups: dict[str, set[str]] = {}  # group → topics that it has filters for
         self._changed = False
         self._next_persist_ms = 0
-        broker.parts.append(self)
-        broker.ticks.append(self.on_time)
 
     # Files
 
     def load(self) -> None:
-        """See Part."""
+        """See FileKeeper."""
         self._file.load(self._read)
-        if self._broker.config.enable_calc_filter_bit_map:
-            self._broker.store.dispatcher.add_before(self.calculate_bit_map)
+        if self._config.enable_calc_filter_bit_map:
+            self._store.dispatcher.add_before(self.calculate_bit_map)
 
     def close(self) -> None:
-        """See Part."""
-        self._file.write(self.encode(self._broker.now_ms()), sync=True)
+        """See FileKeeper."""
+        self._file.write(self.encoder(self._now_ms())(), sync=True)
 
     def _read(self, document: Any) -> None:
         file = FiltersFile.from_json(document, "consumerFilter.json")
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         topics: dict[str, dict[str, ConsumerFilterData]] = {}
         for topic, filters in file.filter_data_by_topic.items():
             for group, data in filters.group_filter_data.items():
@@ -227,26 +308,45 @@ class ConsumerFilters:
                 topics.setdefault(topic, {})[group] = data
         self._topics = topics
         self._groups = {}
+        self._size = 0
         for topic, groups in topics.items():
-            for group in groups:
+            for group, data in groups.items():
                 self._groups.setdefault(group, set()).add(topic)
+                self._size += _size_of(data.expression)
 
-    def encode(self, now_ms: int) -> bytes:
-        """The file's bytes; what has been dead for long is dropped."""
-        oldest = now_ms - self._broker.config.filter_data_clean_time_span_ms
-        for topic, filters in list(self._topics.items()):
-            for group, data in list(filters.items()):
-                if data.is_dead and data.dead_time < oldest:
-                    del filters[group]
-                    self._groups[group].discard(topic)
-            if not filters:
+    def _forget(self, now_ms: int, dead_max: int = DEAD_MAX) -> None:
+        """Drops what has been dead for long, and of the rest of the dead the oldest."""
+        oldest = now_ms - self._config.filter_data_clean_time_span_ms
+        dead = sorted(
+            (data.dead_time, topic, group)
+            for topic, filters in self._topics.items()
+            for group, data in filters.items()
+            if data.is_dead
+        )
+        for number, (dead_time, topic, group) in enumerate(dead):
+            if dead_time >= oldest and len(dead) - number <= dead_max:
+                break
+            self._size -= _size_of(self._topics[topic].pop(group).expression)
+            if not self._topics[topic]:
                 del self._topics[topic]
-        return FiltersFile(
-            filter_data_by_topic={
-                topic: TopicFilters(group_filter_data=dict(filters), topic=topic)
-                for topic, filters in self._topics.items()
-            }
-        ).encode()
+            self._groups[group].discard(topic)
+            if not self._groups[group]:
+                del self._groups[group]
+
+    def encoder(self, now_ms: int) -> Callable[[], bytes]:
+        """What makes the file's bytes, without what is not worth keeping; in any thread."""
+        self._forget(now_ms)
+        filters = {topic: dict(of_groups) for topic, of_groups in self._topics.items()}
+
+        def encode() -> bytes:
+            return FiltersFile(
+                filter_data_by_topic={
+                    topic: TopicFilters(group_filter_data=of_groups, topic=topic)
+                    for topic, of_groups in filters.items()
+                }
+            ).encode()
+
+        return encode
 
     def on_time(self, now_ms: int) -> None:
         """Filters whose groups are gone die; now and then the file is written."""
@@ -256,12 +356,19 @@ class ConsumerFilters:
         for topic, filters in self._topics.items():
             for group, data in filters.items():
                 if not data.is_dead:
-                    online = self._broker.consumers.get(group)
+                    online = self._consumers.get(group)
                     if online is None or topic not in online.subscriptions:
                         self._die(data, now_ms)
-        if self._changed:
+        if self._changed and not self._background.is_writing:
             self._changed = False
-            self._file.write(self.encode(now_ms))
+            self._background.write_soon(self._snapshot(now_ms), self._not_written)
+
+    def _snapshot(self, now_ms: int) -> Generator[None, None, Callable[[], bytes]]:
+        yield  # `on_time` has looked at all of them, too
+        return self.encoder(now_ms)
+
+    def _not_written(self) -> None:
+        self._changed = True
 
     def _die(self, data: ConsumerFilterData, now_ms: int) -> None:
         data.dead_time = max(now_ms, data.born_time)
@@ -273,13 +380,16 @@ class ConsumerFilters:
         """See Expressions."""
         compile_subscription(subscription)
 
-    def register(self, group: str, subscriptions: Iterable[Subscription], /) -> None:
+    def register(
+        self, group: str, subscriptions: Iterable[Subscription], /
+    ) -> Generator[None, None, None]:
         """See Expressions. Illegal expressions are left out; the group's pulls then get 27."""
         named = [each for each in subscriptions if not each.is_tag]
         if not named and group not in self._groups:
             return
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         for subscription in named:
+            yield  # each may take some 10 ms to compile
             try:
                 compile_subscription(subscription)
             except SubscriptionError as error:
@@ -294,8 +404,7 @@ class ConsumerFilters:
 
     def _register_one(self, group: str, subscription: Subscription, now_ms: int) -> None:
         topic = subscription.topic
-        filters = self._topics.setdefault(topic, {})
-        old = filters.get(group)
+        old = self._topics.get(topic, {}).get(group)
         if old is not None and old.expression == subscription.sub_string:
             if old.is_dead:
                 old.born_time, old.dead_time = now_ms, 0
@@ -306,6 +415,19 @@ class ConsumerFilters:
             return
         if old is not None and subscription.sub_version <= old.client_version:
             return
+        size = _size_of(subscription.sub_string)
+        if self._size + size > FILTERS_SIZE_MAX:
+            self._forget(now_ms, 0)  # the dead make room
+        filters = self._topics.get(topic, {})
+        size -= _size_of(filters[group].expression) if group in filters else 0
+        if self._size + size > FILTERS_SIZE_MAX:
+            _LOG.warning(
+                "group %s, topic %s: the filters that are kept have %d bytes, allowed %d",
+                group, topic, self._size, FILTERS_SIZE_MAX,
+            )  # fmt: skip
+            return
+        self._size += size
+        self._topics[topic] = filters
         filters[group] = ConsumerFilterData(
             bloom_filter_data=BloomFilterData(
                 bit_num=self._bloom.bit_count, bit_pos=self._bloom.positions(group, topic)
@@ -372,3 +494,7 @@ class ConsumerFilters:
             and data.bloom_filter_data is not None
             and compiled(data.expression or "").matches(properties)
         )
+
+
+def _size_of(expression: str | None) -> int:
+    return FILTER_OVERHEAD + len(expression or "")

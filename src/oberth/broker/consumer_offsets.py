@@ -12,7 +12,7 @@ Names are checked by who commits: no key holds a second ``@``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
@@ -20,11 +20,17 @@ from oberth.errors import ConfigFormatError
 from oberth.formats.config_files import GROUP_SEPARATOR as SEPARATOR
 from oberth.formats.config_files import ConsumerOffsets as OffsetsFile
 from oberth.formats.config_files import split_offset_key
-from oberth.formats.config_json import format_config
+from oberth.formats.config_json import Shown, format_config
 from oberth.formats.data_version import DataVersion
 
 _OFFSETS: Final = "offsetTable"
 _PULL_OFFSETS: Final = "pullOffsetTable"
+
+
+def keys_of_topic(keys: Iterable[str], topic: str) -> list[str]:
+    """Those among ``topic@group`` that are the topic's. A light topic's name may hold an @ too."""
+    start = topic + SEPARATOR
+    return [key for key in keys if key.startswith(start) and SEPARATOR not in key[len(start) :]]
 
 
 class ConsumerOffsets:
@@ -68,7 +74,7 @@ class ConsumerOffsets:
         self.is_dirty = False
         self.is_urgent = False
 
-    # ------------------------------------------------------------------ commits and queries
+    # Commits and queries
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> bool:
         """Note an offset; False if a pending reset made it void."""
@@ -120,7 +126,7 @@ class ConsumerOffsets:
         """Committed offsets by queue; a copy."""
         return dict(self._offsets.get(f"{topic}@{group}", ()))
 
-    # ------------------------------------------------------------------------------ resets
+    # Resets
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
         """Take a queue to an offset; the next pull of it is told so."""
@@ -147,7 +153,7 @@ class ConsumerOffsets:
             del self._resets[key]
         return offset
 
-    # ------------------------------------------------------------------- topics and groups
+    # Topics and groups
 
     def topics_of_group(self, group: str) -> list[str]:
         """Topics for which the group has offsets."""
@@ -157,7 +163,7 @@ class ConsumerOffsets:
     def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that have offsets in the topic."""
         start = topic + SEPARATOR
-        return [key[len(start) :] for key in self._offsets if key.startswith(start)]
+        return [key[len(start) :] for key in keys_of_topic(self._offsets, topic)]
 
     def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
         """(topic, group, offsets by queue) of everything known."""
@@ -167,8 +173,7 @@ class ConsumerOffsets:
 
     def delete_topic(self, topic: str) -> None:
         """Forget what every group has in a topic."""
-        start = topic + SEPARATOR
-        self._delete([key for key in self._all_keys() if key.startswith(start)])
+        self._delete(keys_of_topic(self._all_keys(), topic))
 
     def delete_group(self, group: str) -> None:
         """Forget what a group has in every topic."""
@@ -178,11 +183,6 @@ class ConsumerOffsets:
     def delete(self, group: str, topic: str) -> None:
         """Forget what a group has in a topic."""
         self._delete([f"{topic}@{group}"])
-
-    def clone(self, source: str, target: str, topic: str, now_ms: int) -> None:
-        """Give one group the offsets of another."""
-        for queue_id, offset in self.queues(source, topic).items():
-            self.commit(target, topic, queue_id, offset, now_ms)
 
     def _all_keys(self) -> set[str]:
         return {*self._offsets, *self._pull_offsets, *self._resets}
@@ -197,7 +197,7 @@ class ConsumerOffsets:
             self._dirty_pulls.discard(key)
             self.is_dirty = True
 
-    # ------------------------------------------------------------------------- consumerOffset.json
+    # ConsumerOffset.json
 
     def prepare(self, count: int) -> bool:
         """Make up to ``count`` changed entries text, 3 us each; False if none is left.
@@ -218,11 +218,14 @@ class ConsumerOffsets:
         )
 
     def to_body(self) -> dict[str, Any]:
-        """Everything, as 43 gives it to slaves. RocketMQ: ConsumerOffsetSerializeWrapper."""
+        """Everything, as 43 gives it to slaves, for ``config_in_slices``.
+
+        RocketMQ: ConsumerOffsetSerializeWrapper.
+        """
         return {
             "dataVersion": self.data_version.to_json(),
-            _OFFSETS: {key: dict(queues) for key, queues in self._offsets.items()},
-            _PULL_OFFSETS: {key: dict(queues) for key, queues in self._pull_offsets.items()},
+            _OFFSETS: Shown(self._offsets, dict),
+            _PULL_OFFSETS: Shown(self._pull_offsets, dict),
         }
 
     def encode(self) -> bytes:
@@ -236,6 +239,25 @@ class ConsumerOffsets:
             {"dataVersion": self.data_version.to_json()},
             ((_OFFSETS, self._entries.values()), (_PULL_OFFSETS, self._pull_entries.values())),
         )
+
+    def merge(self, document: Any) -> None:
+        """Take over a master's answer to 43: its offsets win, others stay as they are.
+
+        What a group that reads here has committed stays until its master knows of it. RocketMQ:
+        SlaveSynchronize's putAll.
+
+        Raises:
+            ConfigFormatError: see `read`.
+        """
+        offsets, pulls = self._offsets, self._pull_offsets
+        resets = self._resets
+        self.read(document)
+        self._offsets = {**offsets, **self._offsets}
+        self._pull_offsets = {**pulls, **self._pull_offsets}
+        self._resets = resets
+        self._dirty = set(self._offsets)
+        self._dirty_pulls = set(self._pull_offsets)
+        self.is_dirty = True
 
     def read(self, document: Any) -> None:
         """Take over a file of either line.

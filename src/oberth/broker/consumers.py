@@ -1,4 +1,4 @@
-"""Consumer groups: who of a group is connected and what it subscribes to.
+"""Consumer groups: their connected members and what these subscribe to.
 
 RocketMQ: ConsumerManager.
 
@@ -12,11 +12,15 @@ says that it carries no subscriptions (``without_sub``). Clients of one group mu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from oberth.broker.clients import CLIENT_COUNT_MAX, ClientInfo
+from oberth.broker.clients import CLIENT_COUNT_MAX, GROUPS_PER_CHANNEL_MAX, ClientInfo
 from oberth.broker.subscriptions import Subscription
+from oberth.formats.config_json import Shown
+
+_LOG: Final = logging.getLogger(__name__)
 
 BROADCASTING: Final = "BROADCASTING"
 CLUSTERING: Final = "CLUSTERING"
@@ -47,6 +51,19 @@ def enum_name(value: object, names: tuple[str, ...], default: str) -> str:
     return default
 
 
+SUBSCRIBED_BYTES_MAX: Final = 64 << 20
+"""Bytes of the subscriptions of all groups. Beyond it a group may still have its share, the limit
+divided by the groups: so all together never have more than twice as much."""
+SUBSCRIPTION_SIZE: Final = 600
+"""Bytes of a subscription beside its texts; a tag takes TAG_SIZE."""
+TAG_SIZE: Final = 100
+
+COMPENSATED_MAX: Final = 10_000
+"""Subscriptions that requests declared themselves, and that are shown to tools."""
+COMPENSATED_SIZE_MAX: Final = 4096
+"""Characters of such an expression."""
+
+
 class GroupData(NamedTuple):
     """What a heartbeat says about a group beside its subscriptions."""
 
@@ -64,9 +81,10 @@ class ConsumerGroup:
         clients: by channel.
         subscriptions: by topic.
         last_update_ms: the last heartbeat of any client.
+        size: bytes of the subscriptions, about.
     """
 
-    __slots__ = ("clients", "data", "last_update_ms", "name", "subscriptions")
+    __slots__ = ("clients", "data", "last_update_ms", "name", "size", "subscriptions")
 
     def __init__(self, name: str, data: GroupData, now_ms: int) -> None:
         self.name = name
@@ -74,6 +92,7 @@ class ConsumerGroup:
         self.clients: dict[Hashable, ClientInfo] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.last_update_ms = now_ms
+        self.size = 0
 
     @property
     def is_broadcasting(self) -> bool:
@@ -120,16 +139,28 @@ class ConsumerGroup:
             if old is None:
                 subscription.last_update_ms = now_ms
                 self.subscriptions[subscription.topic] = subscription
+                self.size += size_of(subscription)
                 changed = True
             else:
                 if subscription.sub_version > old.sub_version:
+                    self.size += size_of(subscription) - size_of(old)
                     self.subscriptions[subscription.topic] = old = subscription
                 old.last_update_ms = now_ms
         if not keep_others:
             for topic in [topic for topic in self.subscriptions if topic not in named]:
-                del self.subscriptions[topic]
+                self.drop(topic)
                 changed = True
         return changed
+
+    def drop(self, topic: str) -> None:
+        """Forget the subscription to a topic."""
+        self.size -= size_of(self.subscriptions.pop(topic))
+
+
+def size_of(subscription: Subscription) -> int:
+    """Bytes that a subscription takes, about."""
+    texts = len(subscription.topic) + 2 * len(subscription.sub_string)
+    return SUBSCRIPTION_SIZE + texts + TAG_SIZE * len(subscription.tags)
 
 
 class ExpiredClient(NamedTuple):
@@ -142,11 +173,14 @@ class ExpiredClient(NamedTuple):
 class ConsumerTable:
     """All consumer groups that are online."""
 
-    __slots__ = ("_compensated", "_groups")
+    __slots__ = ("_channels", "_compensated", "_compensated_count", "_groups", "subscribed_bytes")
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
+        self._channels: dict[Hashable, dict[str, None]] = {}  # the groups that each is in
         self._compensated: dict[str, dict[str, Subscription]] = {}
+        self._compensated_count = 0
+        self.subscribed_bytes = 0
 
     def get(self, group: str) -> ConsumerGroup | None:
         """The group, if anybody of it is online."""
@@ -178,22 +212,67 @@ class ConsumerTable:
         *,
         without_sub: bool = False,
     ) -> bool:
-        """Note one group of a heartbeat; True if its members or topics changed."""
+        """Note one group of a heartbeat; True if its members or topics changed.
+
+        A channel that is in GROUPS_PER_CHANNEL_MAX groups gets into no other. Subscriptions for
+        which there is no room are left out, see SUBSCRIBED_BYTES_MAX.
+        """
+        own = self._channels.setdefault(client.channel, {})
+        if group not in own and len(own) >= GROUPS_PER_CHANNEL_MAX:
+            return False
         found = self._groups.get(group)
         if found is None:
             found = self._groups[group] = ConsumerGroup(group, data, now_ms)
         found.data = data
         found.last_update_ms = now_ms
         added = found.update_client(client)
+        if client.channel in found.clients:
+            own[group] = None
+        elif not own:
+            del self._channels[client.channel]
         if without_sub:
             return added
-        return found.update_subscriptions(subscriptions, now_ms) or added
+        before = found.size
+        changed = found.update_subscriptions(self._with_room(found, subscriptions), now_ms)
+        self.subscribed_bytes += found.size - before
+        return changed or added
+
+    def _with_room(
+        self, group: ConsumerGroup, subscriptions: Iterable[Subscription]
+    ) -> list[Subscription]:
+        """The first of the subscriptions, as many as a group has room for."""
+        wanted = list(subscriptions)
+        others = self.subscribed_bytes - group.size
+        room = max(SUBSCRIBED_BYTES_MAX - others, SUBSCRIBED_BYTES_MAX // len(self._groups))
+        for number, subscription in enumerate(wanted):
+            room -= size_of(subscription)
+            if room < 0:
+                _LOG.warning(
+                    "group %s: %d of %d subscriptions left out, those of all groups are %d bytes, "
+                    "allowed %d",
+                    group.name, len(wanted) - number, len(wanted), self.subscribed_bytes,
+                    SUBSCRIBED_BYTES_MAX,
+                )  # fmt: skip
+                return wanted[:number]
+        return wanted
+
+    def has_room(self, group: str, channel: Hashable) -> bool:
+        """Whether a channel may be in a group: it is, or it is in fewer than it may be in."""
+        own = self._channels.get(channel, {})
+        return group in own or len(own) < GROUPS_PER_CHANNEL_MAX
 
     def compensate_subscription(self, group: str, subscription: Subscription, now_ms: int) -> None:
         """Note what a request itself declared, for those who ask what the group wants.
 
-        It makes nobody a member. RocketMQ: compensateSubscribeData.
+        It makes nobody a member. COMPENSATED_MAX at most, and no long expression: tools
+        that ask see nothing of the others. RocketMQ: compensateSubscribeData.
         """
+        is_new = subscription.topic not in self._compensated.get(group, ())
+        if len(subscription.sub_string) > COMPENSATED_SIZE_MAX or (
+            is_new and self._compensated_count >= COMPENSATED_MAX
+        ):
+            return
+        self._compensated_count += is_new
         subscription.last_update_ms = now_ms
         self._compensated.setdefault(group, {})[subscription.topic] = subscription
 
@@ -204,16 +283,32 @@ class ConsumerTable:
             return False
         if not found.clients:
             del self._groups[group]
+            self.subscribed_bytes -= found.size
+        self._left(group, channel)
         return True
+
+    def _left(self, group: str, channel: Hashable) -> None:
+        own = self._channels[channel]
+        del own[group]
+        if not own:
+            del self._channels[channel]
 
     def connection_closed(self, channel: Hashable) -> list[str]:
         """Take a channel out of all groups; the groups it was in."""
-        return [group for group in list(self._groups) if self.unregister(group, channel)]
+        groups = list(self._channels.get(channel, ()))
+        for group in groups:
+            self.unregister(group, channel)
+        return groups
 
     def remove_group(self, group: str) -> ConsumerGroup | None:
         """Forget a group: it was deleted."""
-        self._compensated.pop(group, None)
-        return self._groups.pop(group, None)
+        self._compensated_count -= len(self._compensated.pop(group, ()))
+        found = self._groups.pop(group, None)
+        if found is not None:
+            self.subscribed_bytes -= found.size
+            for channel in found.clients:
+                self._left(group, channel)
+        return found
 
     def scan_expired(
         self, now_ms: int, client_timeout_ms: int, subscription_timeout_ms: int
@@ -227,31 +322,37 @@ class ConsumerTable:
                     self.unregister(group.name, client.channel)
             for topic, subscription in list(group.subscriptions.items()):
                 if now_ms - subscription.last_update_ms > subscription_timeout_ms:
-                    del group.subscriptions[topic]
+                    before = group.size
+                    group.drop(topic)
+                    if group.name in self._groups:
+                        self.subscribed_bytes += group.size - before
         for name, subscriptions in list(self._compensated.items()):
             for topic, subscription in list(subscriptions.items()):
                 if now_ms - subscription.last_update_ms > subscription_timeout_ms:
                     del subscriptions[topic]
+                    self._compensated_count -= 1
             if not subscriptions:
                 del self._compensated[name]
         return expired
 
     def connection_body(self, group: ConsumerGroup, address: Any) -> dict[str, Any]:
-        """The group as 203 shows it; ``address`` gives the text of a channel's peer."""
+        """The group as 203 shows it; ``address`` gives the text of a channel's peer.
+
+        For ``config_in_slices``.
+        """
+
+        def shown(client: ClientInfo) -> dict[str, Any]:
+            return {
+                "clientAddr": address(client.channel),
+                "clientId": client.client_id,
+                "language": client.language,
+                "version": client.version,
+            }
+
         return {
-            "connectionSet": [
-                {
-                    "clientAddr": address(client.channel),
-                    "clientId": client.client_id,
-                    "language": client.language,
-                    "version": client.version,
-                }
-                for client in group.clients.values()
-            ],
+            "connectionSet": Shown(list(group.clients.values()), shown),
             "consumeFromWhere": group.data.consume_from_where,
             "consumeType": group.data.consume_type,
             "messageModel": group.data.message_model,
-            "subscriptionTable": {
-                topic: subscription.to_body() for topic, subscription in group.subscriptions.items()
-            },
+            "subscriptionTable": Shown(group.subscriptions, Subscription.to_body),
         }

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from oberth.store.files import RandomFile
     from oberth.store.message_store import MessageStore
 
-_LOG: Final = logging.getLogger("oberth.schedule")
+_LOG: Final = logging.getLogger(__name__)
 
 FILE_NAME: Final = "oberth.delays"
 MAGIC: Final = 0x4F44_4C31

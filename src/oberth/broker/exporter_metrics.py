@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from oberth.broker.runtime_info import commit_log_disk, runtime_info
+from oberth.broker.runtime_info import commit_log_disk
 from oberth.broker.stats import (
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
@@ -35,7 +35,7 @@ from oberth.broker.stats import (
 from oberth.formats import names
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.broker.parts import Parts
 
 Labels = tuple[tuple[str, str], ...]
 Sample = tuple[Labels, float]
@@ -123,13 +123,18 @@ RATE_KEYS: Final = {
 """rocketmq_brokeruntime_…_tps10, _tps60 and _tps600, and the key that has all three."""
 
 
-def exporter_families(broker: Broker) -> Iterator[Family]:
-    """Name, kind, help and samples of every name."""
-    config = broker.config
-    stats = broker.stats
+def exporter_families(parts: Parts, runtime: dict[str, str]) -> Iterator[Family]:
+    """Name, kind, help and samples of every name.
+
+    Args:
+        parts: of the broker.
+        runtime: the table of GET_BROKER_RUNTIME_INFO.
+    """
+    config = parts.config
+    stats = parts.stats
     cluster, name_label = ("cluster", config.broker_cluster_name), ("broker", config.broker_name)
     here = (cluster, name_label)
-    this = (cluster, ("brokerIP", str(broker.address)), name_label)
+    this = (cluster, ("brokerIP", str(parts.own.address)), name_label)
 
     def gauge(name: str, text: str, samples: Iterable[Sample], common: Labels = here) -> Family:
         return Family(f"rocketmq_{name}", "gauge", text, samples, common)
@@ -153,11 +158,11 @@ def exporter_families(broker: Broker) -> Iterator[Family]:
         ("topic_retry_offset", names.RETRY_PREFIX),
         ("topic_dlq_offset", names.DLQ_PREFIX),
     ):
-        yield gauge(name, "the ends of a topic's queues, summed up", _ends(broker, prefix))
+        yield gauge(name, "the ends of a topic's queues, summed up", _ends(parts, prefix))
     yield gauge(
         "producer_count",
         "clients of a producer group",
-        [((("group", group),), len(clients)) for group, clients in broker.producers],
+        [((("group", group),), len(clients)) for group, clients in parts.producers],
     )
     yield gauge("consumer_tps", "messages got in a second", by_group(GROUP_GET_NUMS))
     yield gauge("consumer_message_size", "bytes got in a second", by_group(GROUP_GET_SIZE))
@@ -166,22 +171,22 @@ def exporter_families(broker: Broker) -> Iterator[Family]:
     yield gauge(
         "consumer_offset",
         "what a group has committed, summed up over a topic's queues",
-        _offsets(broker, progress),
+        _offsets(parts, progress),
     )
     yield gauge(
         "group_get_latency_by_storetime",
         "ms since the oldest message was stored that a group has not committed",
-        _latencies(broker, progress),
+        _latencies(parts, progress),
     )
     for name, prefix in (
         ("group_diff", None),
         ("group_retrydiff", names.RETRY_PREFIX),
         ("group_dlqdiff", names.DLQ_PREFIX),
     ):
-        samples = _diffs(broker, progress, prefix)
+        samples = _diffs(parts, progress, prefix)
         yield gauge(name, "messages that a group has not committed", samples, ())
-    yield gauge("group_count", "clients of a group", _counts(broker), ())
-    yield from _runtime(broker)
+    yield gauge("group_count", "clients of a group", _counts(parts), ())
+    yield from _runtime(parts, runtime)
 
 
 def _is_kind(topic: str, prefix: str | None) -> bool:
@@ -190,10 +195,10 @@ def _is_kind(topic: str, prefix: str | None) -> bool:
     return topic.startswith(prefix)
 
 
-def _ends(broker: Broker, prefix: str | None) -> Iterator[Sample]:
-    table = broker.store.queues.table
+def _ends(parts: Parts, prefix: str | None) -> Iterator[Sample]:
+    table = parts.store.queues.table
     is_dlq = prefix == names.DLQ_PREFIX
-    for config in broker.topics:
+    for config in parts.topics:
         topic = config.topic_name or ""
         if not _is_kind(topic, prefix):
             continue
@@ -204,10 +209,10 @@ def _ends(broker: Broker, prefix: str | None) -> Iterator[Sample]:
             yield (("topic", topic),), ends
 
 
-def _offsets(broker: Broker, progress: list[Progress]) -> Iterator[Sample]:
+def _offsets(parts: Parts, progress: list[Progress]) -> Iterator[Sample]:
     """What is committed; also notes down what later names need, so that it is worked out once."""
-    table = broker.store.queues.table
-    for topic, group, offsets in broker.offsets:
+    table = parts.store.queues.table
+    for topic, group, offsets in parts.offsets:
         queues = table.get(topic, {})
         lag = consumed = 0
         behind = []
@@ -221,8 +226,8 @@ def _offsets(broker: Broker, progress: list[Progress]) -> Iterator[Sample]:
         yield (("topic", topic), ("group", group)), consumed
 
 
-def _diffs(broker: Broker, progress: list[Progress], prefix: str | None) -> Iterator[Sample]:
-    find = broker.consumers.get
+def _diffs(parts: Parts, progress: list[Progress], prefix: str | None) -> Iterator[Sample]:
+    find = parts.consumers.get
     for each in progress:
         if not _is_kind(each.topic, prefix):
             continue
@@ -241,9 +246,9 @@ def _diffs(broker: Broker, progress: list[Progress], prefix: str | None) -> Iter
         )
 
 
-def _latencies(broker: Broker, progress: list[Progress]) -> Iterator[Sample]:
-    store = broker.store
-    now_ms = broker.now_ms()
+def _latencies(parts: Parts, progress: list[Progress]) -> Iterator[Sample]:
+    store = parts.store
+    now_ms = parts.now_ms()
     looked_up = 0
     for each in progress:
         latency = 0
@@ -259,8 +264,8 @@ def _latencies(broker: Broker, progress: list[Progress]) -> Iterator[Sample]:
         yield (("topic", each.topic), ("group", each.group)), latency
 
 
-def _counts(broker: Broker) -> Iterator[Sample]:
-    for group in broker.consumers:
+def _counts(parts: Parts) -> Iterator[Sample]:
+    for group in parts.consumers:
         clients = list(group.clients.values())
         shown = clients[:CLIENTS_SHOWN_MAX]
         yield (
@@ -273,11 +278,10 @@ def _counts(broker: Broker) -> Iterator[Sample]:
         )
 
 
-def _runtime(broker: Broker) -> Iterator[Family]:
-    table = runtime_info(broker)
+def _runtime(parts: Parts, table: dict[str, str]) -> Iterator[Family]:
     labels = (
-        ("cluster", broker.config.broker_cluster_name),
-        ("brokerIP", str(broker.address)),
+        ("cluster", parts.config.broker_cluster_name),
+        ("brokerIP", str(parts.own.address)),
         ("brokerHost", ""),
         ("des", table["brokerVersionDesc"]),
         ("boottime", table["bootTimestamp"]),
@@ -296,9 +300,9 @@ def _runtime(broker: Broker) -> Iterator[Family]:
     for name, key in RATE_KEYS.items():
         for window, text in zip(("10", "60", "600"), table[key].split(), strict=False):
             yield gauge(f"{name}_tps{window}", float(text), f"{key} over {window} s")
-    disk = commit_log_disk(broker)
+    disk = commit_log_disk(parts.store)
     yield gauge("commitlogdir_capacity_total", disk.total, "bytes of the CommitLog's disk")
     yield gauge("commitlogdir_capacity_free", disk.free, "free bytes of it")
-    store = broker.store
+    store = parts.store
     behind = max(store.max_phy_offset - store.flushed_offset, 0)
     yield gauge("remain_howmanydata_toflush", behind, "bytes that are not on the disk yet")

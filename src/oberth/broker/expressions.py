@@ -6,7 +6,7 @@ refused as if ``enablePropertyFilter`` were off.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Protocol
 
 from oberth.broker.pull_request_hold import PropertiesFilter
@@ -21,8 +21,10 @@ class Expressions(Protocol):
         """Raise SubscriptionError if the expression is illegal."""
         ...
 
-    def register(self, group: str, subscriptions: Iterable[Subscription], /) -> None:
-        """A heartbeat of a group named these."""
+    def register(
+        self, group: str, subscriptions: Iterable[Subscription], /
+    ) -> Generator[None, None, None]:
+        """A heartbeat of a group named these. Yields where the loop may turn."""
         ...
 
     def filters(

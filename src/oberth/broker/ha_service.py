@@ -14,15 +14,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from oberth.errors import OberthError, RemoteProtocolError, RemotingError
-from oberth.formats.config_json import parse_config
+from oberth.errors import ConfigFormatError, OberthError, RemoteProtocolError, RemotingError
+from oberth.formats.config_json import encode_config, parse_config
+from oberth.formats.data_version import DataVersion
 from oberth.formats.message_store_config import BrokerRole
 from oberth.formats.options import Line
+from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import create_request
+from oberth.remoting.first_bytes import AddressSet
 from oberth.store.messages import PutMessageStatus
 from oberth.store.replication import (
     REPORT,
@@ -33,17 +36,36 @@ from oberth.store.replication import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.schedule_service import ScheduleService
+    from oberth.broker.static_topics import StaticTopics
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.topic_configs import TopicConfigs
+    from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.formats.timer_checkpoint import TimerCheckpoint
+    from oberth.remoting.aio.client import RemotingClient
+    from oberth.store.message_store import MessageStore
 
-_LOG: Final = logging.getLogger("oberth.broker")
+_LOG: Final = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0
 RECONNECT_S: Final = 1.0
 METADATA_PERIOD_S: Final = 10.0
+TIMER_PERIOD_S: Final = 3.0
+PAGE_SIZE: Final = 500
+"""Topics or groups that a slave asks for at once."""
+PAGES_MAX: Final = 20_000
+"""Answers after which a slave gives up: its master's tables change too fast, or it does not end."""
 REQUEST_TIMEOUT_S: Final = 3.0
 IDLE_POLL_S: Final = 0.02
 """How long a master's connection sleeps at most while its slave has everything."""
 READ_SIZE: Final = 256 * 1024
+HA_ALLOWED_OPTION: Final = "haAllowedAddresses"
+"""The key under which a broker names who may read its log."""
+
+CONNECTIONS_MAX: Final = 64
+"""Connections on the HA port. One more takes the place of the oldest that has not reported."""
 
 Finish = Callable[[PutMessageStatus], None]
 
@@ -51,11 +73,15 @@ Finish = Callable[[PutMessageStatus], None]
 class Replica:
     """One slave's connection, and how fast it is served."""
 
-    __slots__ = ("_rated_at_s", "_rated_bytes", "address", "bytes_per_s", "sender", "sent_bytes")
+    __slots__ = ("_rated_at_s", "_rated_bytes", "address", "bytes_per_s", "sender", "sent_bytes",
+                 "writer")  # fmt: skip
 
-    def __init__(self, address: str, sender: LogSender, now_s: float) -> None:
+    def __init__(
+        self, address: str, sender: LogSender, now_s: float, writer: asyncio.StreamWriter
+    ) -> None:
         self.address = address
         self.sender = sender
+        self.writer = writer
         self.sent_bytes = 0
         self.bytes_per_s = 0
         self._rated_at_s = now_s
@@ -97,22 +123,57 @@ class MasterLink:
 class HAService:
     """The replication of one broker. Everything runs on the broker's loop."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        config = broker.store_config
-        self.replicas = ReplicaTable(config.ha_max_gap_not_in_sync)
-        self.is_slave = broker.config.broker_id > 0 or config.broker_role is BrokerRole.SLAVE
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        store: MessageStore,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        schedule: ScheduleService,
+        now_ms: Callable[[], int],
+        dispatch_soon: Callable[[], None],
+        client: RemotingClient,
+        topics: TopicConfigs,
+        static_topics: StaticTopics,
+        tables_replaced: Callable[[bool], None],
+    ) -> None:
+        self._config = config
+        self._store_config = store_config
+        self._store = store
+        self._groups = groups
+        self._offsets = offsets
+        self._schedule = schedule
+        self._now_ms = now_ms
+        self._dispatch_soon = dispatch_soon
+        self._client = client
+        self._topics = topics
+        self._static_topics = static_topics
+        self._tables_replaced = tables_replaced
+        self._allowed = AddressSet(config.ha_allowed_addresses, HA_ALLOWED_OPTION)
+        self.take_modes: Callable[[Any], None] = lambda _: None
+        """Called with a master's answer to GET_ALL_MESSAGE_REQUEST_MODE."""
+        self.timers: TimerFollower | None = None
+        """Takes what the master says of its timer, if this broker has one."""
+        self.replicas = ReplicaTable(store_config.ha_max_gap_not_in_sync)
+        self.is_slave = config.broker_id > 0 or store_config.broker_role is BrokerRole.SLAVE
         self.port = 0
         self.master_address: str | None = None
         """Where the master serves requests, as the name servers say; for slaves."""
         self.master_flush_offset = 0
         """What the master has on disk, as it said; for slaves."""
         self._link = MasterLink()
-        self._served: set[Replica] = set()
-        self._master_ha_address = config.ha_master_address
+        self._served: dict[Replica, None] = {}  # in the order of their coming
+        self._master_ha_address = store_config.ha_master_address
         self._server: asyncio.Server | None = None
         self._grown = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def follows_master(self) -> bool:
+        """Whether this is a slave whose master is there."""
+        return self.is_slave and self._link.is_active
 
     # Life
 
@@ -125,13 +186,17 @@ class HAService:
         if self.is_slave:
             self._start(self._follow(), "oberth-ha-follow")
             self._start(self._synchronize(), "oberth-ha-metadata")
+            if self.timers is not None:
+                self._start(self._follow_timer(self.timers), "oberth-ha-timer")
             return
         self._server = await asyncio.start_server(
-            self._serve, self._broker.config.listen_host, port, limit=READ_SIZE
+            self._serve, self._config.listen_host, port, limit=READ_SIZE
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        self._broker.store.waits_for_replicas = self.needed_acks() > 0
-        self._broker.ticks.append(self._on_time)
+        if self._store_config.broker_role is BrokerRole.SYNC_MASTER:
+            # For how many is asked at each put: slaves come and go, and the options may change.
+            self._store.waits_for_replicas = True
+            self._store.lacks_replicas = self.refuses_puts
 
     async def aclose(self) -> None:
         """End every connection."""
@@ -153,23 +218,27 @@ class HAService:
 
     def needed_acks(self) -> int:
         """How many slaves must have a message before it is acknowledged."""
-        config = self._broker.store_config
+        config = self._store_config
         if config.broker_role is not BrokerRole.SYNC_MASTER:
             return 0
         if config.line is Line.V4_9:
             return 1
         needed = config.in_sync_replicas
         if config.enable_auto_in_sync_replicas:
-            present = self.replicas.in_sync_count(self._broker.store.max_phy_offset)
+            present = self.replicas.in_sync_count(self._store.max_phy_offset)
             needed = max(min(needed, present), config.min_in_sync_replicas)
         return max(needed - 1, 0)
 
     def refuses_puts(self) -> bool:
-        """Whether too few replicas are in sync for a put to be taken at all."""
-        config = self._broker.store_config
+        """Whether too few replicas are in sync for a put to be taken at all.
+
+        RocketMQ asks this only with enableSlaveActingMaster or a controller; here every SYNC_MASTER
+        does, so that minInSyncReplicas means the same everywhere.
+        """
+        config = self._store_config
         if config.broker_role is not BrokerRole.SYNC_MASTER or config.min_in_sync_replicas <= 1:
             return False
-        present = self.replicas.in_sync_count(self._broker.store.max_phy_offset)
+        present = self.replicas.in_sync_count(self._store.max_phy_offset)
         return present < config.min_in_sync_replicas
 
     def when_replicated(self, end_offset: int, flushed: PutMessageStatus, finish: Finish) -> None:
@@ -181,7 +250,7 @@ class HAService:
         if needed == 0 or self.replicas.has(end_offset, needed):
             finish(flushed)
             return
-        config = self._broker.store_config
+        config = self._store_config
         if config.line is Line.V4_9 and self.replicas.in_sync_count(end_offset) < 2:
             finish(PutMessageStatus.SLAVE_NOT_AVAILABLE)
             return
@@ -195,7 +264,7 @@ class HAService:
 
     def to_body(self) -> dict[str, Any]:
         """What GET_BROKER_HA_STATUS shows. RocketMQ: HARuntimeInfo."""
-        store = self._broker.store
+        store = self._store
         end = store.max_phy_offset
         link = self._link
         acked = self.replicas.acked
@@ -204,8 +273,7 @@ class HAService:
                 "addr": each.address,
                 "slaveAckOffset": acked.get(each, 0),
                 "diff": end - acked.get(each, 0),
-                "inSync": end - acked.get(each, 0)
-                < self._broker.store_config.ha_max_gap_not_in_sync,
+                "inSync": end - acked.get(each, 0) < self._store_config.ha_max_gap_not_in_sync,
                 "transferredByteInSecond": each.bytes_per_s,
                 "transferFromWhere": max(each.sender.next_offset, 0),
             }
@@ -228,11 +296,11 @@ class HAService:
         }
 
     def on_append(self) -> None:
-        """The log has grown: whoever has sent everything goes on."""
+        """The log has grown: connections that had sent everything go on."""
         if len(self.replicas) or self._tasks:
             self._grown.set()
 
-    def _on_time(self, now_ms: int) -> None:
+    def on_time(self, now_ms: int) -> None:
         del now_ms
         now_s = asyncio.get_running_loop().time()
         for done, status in self.replicas.expire(now_s):
@@ -248,16 +316,26 @@ class HAService:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         peer = writer.get_extra_info("peername")
-        config = self._broker.store_config
+        if self._allowed and peer[0] not in self._allowed:
+            _LOG.warning(
+                "replica %s: closed, allowed are the addresses in %s", peer, HA_ALLOWED_OPTION
+            )
+            writer.transport.abort()
+            return
+        if not self._make_room():
+            _LOG.warning("replica %s: closed, %d are connected already", peer, CONNECTIONS_MAX)
+            writer.close()
+            return
+        config = self._store_config
         sender = LogSender(
-            self._broker.store.commit_log,
+            self._store.commit_log,
             config.ha_transfer_batch_size,
             from_last_file=config.sync_from_last_file,
         )
         loop = asyncio.get_running_loop()
-        replica = Replica(f"{peer[0]}:{peer[1]}", sender, loop.time())
-        self._served.add(replica)
-        sending = loop.create_task(self._send(replica, writer))
+        replica = Replica(f"{peer[0]}:{peer[1]}", sender, loop.time(), writer)
+        self._served[replica] = None
+        sending: asyncio.Task[None] | None = None
         try:
             reports = ReportReceiver()
             while True:
@@ -268,7 +346,9 @@ class HAService:
                 offset = reports.receive_data(data)
                 if offset is None:
                     continue
-                sender.begin(offset)
+                sender.on_report(offset)
+                if sending is None:
+                    sending = loop.create_task(self._send(replica, writer))
                 for done, status in self.replicas.on_report(replica, offset):
                     done(status)
                 self._grown.set()
@@ -280,16 +360,30 @@ class HAService:
             _LOG.info("replica %s: %s", peer, error)
         finally:
             self.replicas.on_close(replica)
-            self._served.discard(replica)
-            sending.cancel()
-            with contextlib.suppress(asyncio.CancelledError, OSError):
-                await sending
-            writer.close()
+            self._served.pop(replica, None)
+            if sending is not None:
+                sending.cancel()
+                with contextlib.suppress(asyncio.CancelledError, OSError):
+                    await sending
+            # Not close(): a peer that does not read would keep what is written until it does.
+            writer.transport.abort()
+
+    def _make_room(self) -> bool:
+        """Whether one more connection may stay; closes one that has said nothing yet if need be."""
+        if len(self._served) < CONNECTIONS_MAX:
+            return True
+        for each in self._served:
+            if each.sender.next_offset < 0:
+                _LOG.warning("replica %s: no report yet, closed for another", each.address)
+                del self._served[each]
+                each.writer.transport.abort()
+                return True
+        return False
 
     async def _send(self, replica: Replica, writer: asyncio.StreamWriter) -> None:
         sender = replica.sender
         loop = asyncio.get_running_loop()
-        interval_s = self._broker.store_config.ha_send_heartbeat_interval_ms / 1000
+        interval_s = self._store_config.ha_send_heartbeat_interval_ms / 1000
         wrote_at = loop.time()
         while True:
             frame = sender.next_frame()
@@ -316,7 +410,7 @@ class HAService:
         """A name server has answered a slave's registration."""
         if master_address:
             self.master_address = master_address
-        if ha_address and not self._broker.store_config.ha_master_address:
+        if ha_address and not self._store_config.ha_master_address:
             self._master_ha_address = ha_address
 
     async def _follow(self) -> None:
@@ -333,15 +427,16 @@ class HAService:
 
     async def _follow_once(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        config = self._broker.store_config
+        config = self._store_config
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, int(port), limit=READ_SIZE)
-        store = self._broker.store
+        store = self._store
         receiver = LogReceiver()
         interval_s = config.ha_send_heartbeat_interval_ms / 1000
         silent_s = 0.0
+        link_had_data = False
         link = self._link
-        now_ms = self._broker.now_ms
+        now_ms = self._now_ms
         link.is_active = True
         try:
             writer.write(REPORT.pack(store.max_phy_offset))
@@ -356,12 +451,19 @@ class HAService:
                     link.last_write_ms = now_ms()
                     continue
                 if not data:
+                    if not link_had_data:
+                        _LOG.warning(
+                            "replication from %s: closed before anything came; this log ends at "
+                            "%d. The master's log says why; 'oberth store rejoin' cuts a log that "
+                            "the master does not go on from", address, store.max_phy_offset,
+                        )  # fmt: skip
                     return
+                link_had_data = True
                 silent_s = 0.0
                 link.received(len(data), now_ms(), asyncio.get_running_loop().time())
                 for piece in receiver.receive_data(data):
                     end = store.max_phy_offset
-                    if end not in (0, piece.commit_log_offset) and piece.data:
+                    if end not in (0, piece.commit_log_offset):
                         raise RemoteProtocolError(
                             f"the master sends from {piece.commit_log_offset}, "
                             f"this log ends at {end}"
@@ -372,7 +474,7 @@ class HAService:
                         )
                 writer.write(REPORT.pack(store.max_phy_offset))
                 link.last_write_ms = link.last_read_ms
-                self._broker.dispatch_soon()
+                self._dispatch_soon()
                 await writer.drain()
         finally:
             link.is_active = False
@@ -391,22 +493,147 @@ class HAService:
     async def synchronize_once(self) -> None:
         """Fetches the master's tables now.
 
+        Topics and groups are asked for in pages and replaced where their versions differ, so what
+        the master has deleted goes here too, offsets of deleted groups and topics with it. Offsets
+        are merged: the master's win.
+
         Raises:
             RemotingError: the master cannot be asked.
             ConfigFormatError: it answered something else.
         """
-        broker = self._broker
         address = self.master_address
-        client = broker.client
-        if address is None or client is None:
+        if address is None:
             return
-        for code, read in (
-            (RequestCode.GET_ALL_TOPIC_CONFIG, broker.topics_from_master),
-            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, broker.groups.read),
-            (RequestCode.GET_ALL_CONSUMER_OFFSET, broker.offsets.read),
-            (RequestCode.GET_ALL_DELAY_OFFSET, broker.schedule.read),
-        ):
-            response = await client.invoke(address, create_request(code), REQUEST_TIMEOUT_S)
-            if response.code == ResponseCode.SUCCESS and response.body:
-                read(parse_config(response.body_bytes(), name=f"{address} {code.name}"))
-        broker.metadata_replaced()
+        changed = await self._synchronize_topics(address)
+        await self._take(address, RequestCode.GET_ALL_CONSUMER_OFFSET, self._offsets.merge)
+        await self._take(address, RequestCode.GET_ALL_DELAY_OFFSET, self._schedule.read)
+        changed |= await self._synchronize_groups(address)
+        await self._take(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self.take_modes)
+        if self.timers is not None:
+            await self._take(address, RequestCode.GET_TIMER_METRICS, self.timers.take_metrics)
+        self._tables_replaced(changed)
+
+    async def _take(self, address: str, code: RequestCode, read: Callable[[Any], None]) -> None:
+        """Has one of the master's tables read, if it gives it."""
+        response = await self._client.invoke(address, create_request(code), REQUEST_TIMEOUT_S)
+        if response.code == ResponseCode.SUCCESS and response.body:
+            read(parse_config(response.body_bytes(), name=f"{address} {code.name}"))
+
+    async def _synchronize_topics(self, address: str) -> bool:
+        """Topics and static mappings; whether topics were replaced."""
+        document = await self._fetch(address, _TOPIC_PAGES)
+        if document is None:
+            return False
+        changed = _version(document) != self._topics.data_version
+        if changed:
+            before = {each.topic_name for each in self._topics}
+            self._topics.read(document)
+            for topic in before - {each.topic_name for each in self._topics}:
+                self._offsets.delete_topic(topic or "")
+        self._static_topics.replace_all(document)
+        return changed
+
+    async def _synchronize_groups(self, address: str) -> bool:
+        """Groups; whether they were replaced."""
+        document = await self._fetch(address, _GROUP_PAGES)
+        if document is None or _version(document) == self._groups.data_version:
+            return False
+        before = {each.group_name for each in self._groups}
+        self._groups.read(document)
+        for group in before - {each.group_name for each in self._groups}:
+            self._offsets.delete_group(group or "")
+        return True
+
+    async def _fetch(self, address: str, pages: _Pages) -> dict[str, Any] | None:
+        """One of the master's tables, page by page; None if it does not give it.
+
+        Brokers before 5.4 know no pages and answer with everything. A table that changes between
+        two pages is asked for anew.
+
+        Raises:
+            RemotingError: the master cannot be asked.
+            ConfigFormatError: it answered something else, or goes on for ever.
+        """
+        whole: dict[str, Any] | None = None
+        have = 0
+        for _ in range(PAGES_MAX):
+            request = create_request(pages.code)
+            request.ext_fields = {pages.start: str(have), pages.limit: str(PAGE_SIZE)}
+            if whole is not None:
+                request.ext_fields["dataVersion"] = encode_config(
+                    whole["dataVersion"], pretty=False
+                ).decode()
+            response = await self._client.invoke(address, request, REQUEST_TIMEOUT_S)
+            if response.code != ResponseCode.SUCCESS or not response.body:
+                return None
+            name = f"{address} {pages.code.name}"
+            page = parse_config(response.body_bytes(), name=name)
+            table = page.get(pages.table) if isinstance(page, dict) else None
+            if not isinstance(table, dict):
+                raise ConfigFormatError(f"{name}: no {pages.table}")
+            total = response.fields.get(pages.total, "")
+            if whole is not None and page.get("dataVersion") != whole.get("dataVersion"):
+                whole, have = None, 0
+                continue
+            if whole is None:
+                whole = page
+            else:
+                for key, value in page.items():
+                    if isinstance(value, dict) and isinstance(whole.get(key), dict):
+                        whole[key].update(value)
+            have = len(whole[pages.table])
+            if not total.isdigit() or have >= int(total) or not table:
+                return whole
+        raise ConfigFormatError(f"{address} {pages.code.name}: no end after {PAGES_MAX} pages")
+
+    async def _follow_timer(self, timers: TimerFollower) -> None:
+        """How far the master's timer has come, again and again. RocketMQ: the same every 3 s."""
+        code = RequestCode.GET_TIMER_CHECK_POINT
+        while True:
+            address = self.master_address
+            if address is not None:
+                try:
+                    response = await self._client.invoke(
+                        address, create_request(code), REQUEST_TIMEOUT_S
+                    )
+                    if response.code == ResponseCode.SUCCESS and response.body:
+                        timers.follow(decode_timer_checkpoint(response.body_bytes()))
+                except (RemotingError, OberthError) as error:
+                    _LOG.warning("timer checkpoint from %s: %s", address, error)
+            await asyncio.sleep(TIMER_PERIOD_S if address else RECONNECT_S)
+
+
+class TimerFollower(Protocol):
+    """A slave's timer."""
+
+    def follow(self, master: TimerCheckpoint) -> None:
+        """The master's timer has come so far."""
+
+    def take_metrics(self, document: Any) -> None:
+        """What the master counts."""
+
+
+class _Pages(NamedTuple):
+    """How a table is asked for in pages: code, fields of the header, the table's key."""
+
+    code: RequestCode
+    start: str
+    limit: str
+    total: str
+    table: str
+
+
+_TOPIC_PAGES: Final = _Pages(
+    RequestCode.GET_ALL_TOPIC_CONFIG, "topicSeq", "maxTopicNum", "totalTopicNum",
+    "topicConfigTable",
+)  # fmt: skip
+_GROUP_PAGES: Final = _Pages(
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "groupSeq", "maxGroupNum", "totalGroupNum",
+    "subscriptionGroupTable",
+)  # fmt: skip
+
+
+def _version(document: Mapping[str, Any]) -> DataVersion:
+    """A table's version; one that is none differs from all."""
+    version = document.get("dataVersion")
+    return DataVersion.from_json(version if isinstance(version, dict) else {}, "dataVersion")

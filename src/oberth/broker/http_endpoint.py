@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from oberth.broker.metrics import CONTENT_TYPE, NATIVE, STYLES, Metrics
+from oberth.broker.metrics import CONTENT_TYPE, NATIVE, STYLES
 from oberth.remoting.aio.address import Address, peer_address
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
 
-_LOG: Final = logging.getLogger("oberth.broker.http")
+_LOG: Final = logging.getLogger(__name__)
 
 HEAD_SIZE_MAX: Final = 8 * 1024
 """Bytes of a request's head."""
@@ -43,15 +43,27 @@ _REASONS: Final = {
 _Answer = tuple[int, str, bytes]
 
 
-class HttpEndpoint:
-    """Serves one broker; ended by ``aclose``."""
+class Page(Protocol):
+    """What ``/metrics`` shows."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._metrics = Metrics(broker)
+    async def render(self, style: str = NATIVE) -> bytes:
+        """All figures, in the names and labels of a style."""
+
+
+class HttpEndpoint:
+    """Serves one broker, or several as one; ended by ``aclose``.
+
+    Args:
+        metrics: of the broker.
+        not_ready: why the broker takes no messages, or None.
+    """
+
+    def __init__(self, metrics: Page, not_ready: Callable[[], str | None]) -> None:
+        self._metrics = metrics
+        self._not_ready = not_ready
         self._rendering = asyncio.Lock()  # a rendering at a time: it holds all lines in memory
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their coming
 
     async def start(self, host: str, port: int) -> None:
         """Listen; OSError if the port is taken."""
@@ -80,8 +92,11 @@ class HttpEndpoint:
         assert task is not None
         try:
             if len(self._tasks) >= CONNECTIONS_MAX:
-                return
-            self._tasks.add(task)
+                # A request takes milliseconds: the oldest belongs to a peer that dawdles.
+                oldest = next(iter(self._tasks))
+                del self._tasks[oldest]
+                oldest.cancel()
+            self._tasks[task] = None
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
             method, target = _request_line(head)
@@ -97,7 +112,7 @@ class HttpEndpoint:
         except (OSError, EOFError, ValueError, TimeoutError, asyncio.LimitOverrunError) as error:
             _LOG.debug("a request was given up: %s", error)
         finally:
-            self._tasks.discard(task)
+            self._tasks.pop(task, None)
             writer.close()
 
     async def _answer(self, method: str, target: str) -> _Answer:
@@ -116,14 +131,6 @@ class HttpEndpoint:
             async with self._rendering:
                 return 200, CONTENT_TYPE, await self._metrics.render(style)
         return 404, _TEXT, b"there are /metrics, /healthz and /readyz\n"
-
-    def _not_ready(self) -> str | None:
-        broker = self._broker
-        if broker.server is None:
-            return "not listening"
-        if not broker.store.flags.is_writeable:
-            return "the store takes no messages: its disk is full or failing"
-        return None
 
 
 def _style(query: str) -> str:

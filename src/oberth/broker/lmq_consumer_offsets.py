@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
-from oberth.broker.consumer_offsets import ConsumerOffsets
+from oberth.broker.consumer_offsets import ConsumerOffsets, keys_of_topic
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_files import LmqConsumerOffsets as LmqOffsetsFile
 from oberth.formats.config_files import offset_key, split_offset_key
@@ -63,7 +63,7 @@ class LmqConsumerOffsets(ConsumerOffsets):
     def groups_of_topic(self, topic: str) -> list[str]:
         """See ConsumerOffsets."""
         start = f"{topic}@"
-        light = [key[len(start) :] for key in self._light if key.startswith(start)]
+        light = [key[len(start) :] for key in keys_of_topic(self._light, topic)]
         return super().groups_of_topic(topic) + light
 
     def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
@@ -92,6 +92,12 @@ class LmqConsumerOffsets(ConsumerOffsets):
         light = document_bytes({}, ((_LIGHT, entries),)).decode()
         # Both are one object; the second one's only field goes behind the first one's.
         return (whole[: -len("\n}")] + "," + light[light.index("\n") :]).encode()
+
+    def merge(self, document: Any) -> None:
+        """See ConsumerOffsets."""
+        light = self._light
+        super().merge(document)
+        self._light = {**light, **self._light}
 
     def read(self, document: Any) -> None:
         """See ConsumerOffsets; takes a consumerOffset.json too."""

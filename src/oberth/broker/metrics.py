@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker.exporter_metrics import Family, Labels, Sample, exporter_families
@@ -35,7 +35,11 @@ from oberth.broker.stats import (
 from oberth.formats import names
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Sequence
+
+    from oberth.broker.parts import Parts
+    from oberth.broker.runtime_info import RuntimeInfo
+    from oberth.remoting.aio.processors import Stage
 
 SERIES_MAX: Final = 20_000
 """Lines of one name."""
@@ -64,11 +68,25 @@ class _Quoted(dict[str, str]):
         return text
 
 
+MoreMetrics = Callable[[], Iterable[tuple[str, str, str, Iterable[Sample]]]]
+"""Gives name, kind, text and samples of what stands beside the broker."""
+
+
 class Metrics:
     """Shows one broker."""
 
-    def __init__(self, broker: Broker, series_max: int = SERIES_MAX) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        parts: Parts,
+        runtime_info: RuntimeInfo,
+        stages: Callable[[], Sequence[Stage]],
+        more: Sequence[MoreMetrics] = (),
+        series_max: int = SERIES_MAX,
+    ) -> None:
+        self._parts = parts
+        self._runtime_info = runtime_info
+        self._stages = stages
+        self._more = more
         self._series_max = series_max
 
     async def render(self, style: str = NATIVE) -> bytes:
@@ -77,7 +95,11 @@ class Metrics:
         Args:
             style: NATIVE, or EXPORTER for the names and labels of rocketmq-exporter.
         """
-        families = self._families() if style == NATIVE else exporter_families(self._broker)
+        families = (
+            self._families()
+            if style == NATIVE
+            else exporter_families(self._parts, self._runtime_info.table())
+        )
         lines: list[str] = []
         quoted = _Quoted()
         for family in families:
@@ -106,7 +128,7 @@ class Metrics:
         return "\n".join(lines).encode()
 
     def _families(self) -> Iterator[Family]:
-        config = self._broker.config
+        config = self._parts.config
         node = (
             ("cluster", config.broker_cluster_name),
             ("node_type", "broker"),
@@ -114,11 +136,14 @@ class Metrics:
         )
         for name, kind, text, samples in self._native():
             yield Family(name, kind, text, samples, node)
+        for more in self._more:
+            for name, kind, text, samples in more():
+                yield Family(name, kind, text, samples, node)
 
     def _native(self) -> Iterator[tuple[str, str, str, Iterable[Sample]]]:
-        broker = self._broker
-        store = broker.store
-        config = broker.config
+        parts = self._parts
+        store = parts.store
+        config = parts.config
 
         def one(value: float) -> list[Sample]:
             return [((), value)]
@@ -144,16 +169,16 @@ class Metrics:
             "rocketmq_consumer_connections",
             "gauge",
             "clients of a group",
-            [((("consumer_group", group.name),), len(group.clients)) for group in broker.consumers],
+            [((("consumer_group", group.name),), len(group.clients)) for group in parts.consumers],
         )
         yield (
             "rocketmq_producer_connections",
             "gauge",
             "producers, counted by group",
-            one(sum(len(clients) for _, clients in broker.producers)),
+            one(sum(len(clients) for _, clients in parts.producers)),
         )
-        yield "rocketmq_topic_number", "gauge", "topics", one(sum(1 for _ in broker.topics))
-        yield "rocketmq_consumer_group_number", "gauge", "groups", one(len(broker.groups))
+        yield "rocketmq_topic_number", "gauge", "topics", one(sum(1 for _ in parts.topics))
+        yield "rocketmq_consumer_group_number", "gauge", "groups", one(len(parts.groups))
         yield (
             "rocketmq_broker_permission",
             "gauge",
@@ -164,10 +189,7 @@ class Metrics:
             "rocketmq_processor_watermark",
             "gauge",
             "requests that wait in a stage",
-            [
-                ((("processor", stage.name),), stage.queue_size)
-                for stage in broker.processors.stages
-            ],
+            [((("processor", stage.name),), stage.queue_size) for stage in self._stages()],
         )
         size = store.max_phy_offset - max(store.min_phy_offset, 0)
         yield "rocketmq_storage_size", "gauge", "bytes of the log", one(size)
@@ -188,7 +210,7 @@ class Metrics:
             "rocketmq_storage_message_reserve_time",
             "gauge",
             "ms since the earliest message",
-            one(max(broker.now_ms() - earliest, 0) if earliest > 0 else 0),
+            one(max(parts.now_ms() - earliest, 0) if earliest > 0 else 0),
         )
         yield (
             "oberth_storage_disk_free_bytes",
@@ -204,17 +226,17 @@ class Metrics:
         )
 
     def _by_topic(self, name: str) -> Iterator[Sample]:
-        for topic, value in self._broker.stats.values(name):
+        for topic, value in self._parts.stats.values(name):
             yield (("topic", topic), ("is_system", _bool(names.is_system_topic(topic)))), value
 
     def _by_topic_and_group(self, name: str) -> Iterator[Sample]:
-        for key, value in self._broker.stats.values(name):
+        for key, value in self._parts.stats.values(name):
             topic, _, group = key.rpartition("@")
             yield (("topic", topic), ("consumer_group", group)), value
 
     def _lags(self) -> Iterator[Sample]:
-        store = self._broker.store
-        for topic, group, queues in self._broker.offsets:
+        store = self._parts.store
+        for topic, group, queues in self._parts.offsets:
             lag = sum(
                 max(store.max_offset_in_queue(topic, queue_id) - offset, 0)
                 for queue_id, offset in queues.items()

@@ -17,10 +17,10 @@ from oberth.remoting.command import RemotingCommand, create_request
 from oberth.remoting.headers.namesrv import GetRouteInfoRequestHeader
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.broker.broker_config import BrokerConfig
     from oberth.remoting.aio.client import RemotingClient
 
-_LOG: Final = logging.getLogger("oberth.broker")
+_LOG: Final = logging.getLogger(__name__)
 
 REFRESH_S_MIN: Final = 1.0
 """Seconds between two looks at the name servers, however often an unknown name is asked for."""
@@ -29,8 +29,9 @@ REFRESH_S_MIN: Final = 1.0
 class PeerBrokers:
     """Masters that this broker asks for what they have."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, *, config: BrokerConfig, client: RemotingClient) -> None:
+        self._config = config
+        self._client = client
         self._addresses: dict[str, str] = {}
         self._refreshed_at = -REFRESH_S_MIN
         self._refreshing: asyncio.Task[None] | None = None
@@ -56,7 +57,7 @@ class PeerBrokers:
         Raises:
             RemotingError: it is not known, not reached, or does not answer in forwardTimeout.
         """
-        timeout_s = self._broker.config.forward_timeout_ms / 1000
+        timeout_s = self._config.forward_timeout_ms / 1000
         address = await self._address(broker_name)
         request = RemotingCommand(
             code=code.value,
@@ -64,7 +65,7 @@ class PeerBrokers:
             body=body,
         )
         try:
-            return await self._client().invoke(address, request, timeout_s)
+            return await self._client.invoke(address, request, timeout_s)
         except RemotingConnectError:
             # It may have moved; the next request looks it up.
             self._addresses.pop(broker_name, None)
@@ -87,12 +88,6 @@ class PeerBrokers:
             return TopicRouteData.decode(response.body_bytes())
         except BodyError as error:
             raise RemotingError(f"route of {topic}: {error}") from None
-
-    def _client(self) -> RemotingClient:
-        client = self._broker.client
-        if client is None:
-            raise RemotingConnectError("the broker is starting or stopping")
-        return client
 
     async def _address(self, broker_name: str) -> str:
         found = self._addresses.get(broker_name)
@@ -129,9 +124,9 @@ class PeerBrokers:
     async def _ask_name_servers(self, request: RemotingCommand) -> RemotingCommand:
         """The first answer of a name server."""
         last: RemotingError = RemotingConnectError("namesrvAddr is not set")
-        for address in self._broker.config.namesrv_addresses:
+        for address in self._config.namesrv_addresses:
             try:
-                return await self._client().invoke(address, request)
+                return await self._client.invoke(address, request)
             except RemotingError as error:
                 last = error
         raise last

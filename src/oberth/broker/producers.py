@@ -1,4 +1,4 @@
-"""Producer groups: who of a group is connected. RocketMQ: ProducerManager.
+"""Producer groups and their connected members. RocketMQ: ProducerManager.
 
 A state machine: heartbeats, closed channels and the time go in. A group without clients is gone.
 """
@@ -7,27 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from oberth.broker.clients import CLIENT_COUNT_MAX, ClientInfo
+from oberth.broker.clients import CLIENT_COUNT_MAX, GROUPS_PER_CHANNEL_MAX, ClientInfo
+from oberth.formats import names
 
 
 class ProducerTable:
     """Producer groups and their clients."""
 
-    __slots__ = ("_groups", "_next")
+    __slots__ = ("_channels", "_groups", "_next")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Hashable, ClientInfo]] = {}
+        self._channels: dict[Hashable, dict[str, None]] = {}  # the groups that each is in
         self._next: dict[str, int] = {}
 
     def register(self, group: str, client: ClientInfo) -> bool:
-        """Note a heartbeat; True if the client is new in the group."""
-        clients = self._groups.setdefault(group, {})
-        known = clients.get(client.channel)
+        """Note a heartbeat; True if the client is new in the group.
+
+        A producer's group is any text, so its length and the number of groups on a channel are
+        limited; beyond that nothing is noted.
+        """
+        channel = client.channel
+        clients = self._groups.get(group, {})
+        known = clients.get(channel)
         if known is not None and known.client_id == client.client_id:
             known.last_update_ms = client.last_update_ms
             return False
-        if len(clients) < CLIENT_COUNT_MAX:
-            clients[client.channel] = client
+        own = self._channels.get(channel, {})
+        if known is None and (
+            len(clients) >= CLIENT_COUNT_MAX
+            or len(own) >= GROUPS_PER_CHANNEL_MAX
+            or len(group) > names.GROUP_LENGTH_MAX_4_9
+        ):
+            return False
+        clients[channel] = client
+        own[group] = None
+        self._groups[group] = clients
+        self._channels[channel] = own
         return known is None
 
     def unregister(self, group: str, channel: Hashable) -> bool:
@@ -38,11 +54,18 @@ class ProducerTable:
         if not clients:
             del self._groups[group]
             self._next.pop(group, None)
+        own = self._channels[channel]
+        del own[group]
+        if not own:
+            del self._channels[channel]
         return True
 
     def connection_closed(self, channel: Hashable) -> list[str]:
         """Take a channel out of all groups; the groups it was in."""
-        return [group for group in list(self._groups) if self.unregister(group, channel)]
+        groups = list(self._channels.get(channel, ()))
+        for group in groups:
+            self.unregister(group, channel)
+        return groups
 
     def scan_expired(self, now_ms: int, timeout_ms: int) -> list[ClientInfo]:
         """Drop clients without a heartbeat for longer than the timeout; who they were."""

@@ -13,11 +13,20 @@ come out that much late, never early.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Any, Final, Protocol
 
+from oberth.broker.held_requests import HoldLimits
+
 BUCKET_MS: Final = 100
 """Width of a deadline bucket."""
+
+QUEUE_COUNT_MAX: Final = 10_000
+"""Pulls that wait at one queue, all of which one message may wake: some 10 ms."""
+
+GONE_AT_ONCE: Final = 5_000
+"""Pulls of a closed connection that are forgotten in one turn; the others within seconds."""
 
 HELD_COUNT_MAX: Final = 1_000_000
 """Pulls held at once. A broker that holds more answers 19 at once, and clients ask again."""
@@ -49,6 +58,7 @@ class HeldPull:
         arrival_filter: None accepts everything.
         properties_filter: asked after ``arrival_filter``; None accepts everything.
         deadline_ms: when it is to be answered at the latest.
+        size: bytes that it takes; see ``held_requests``.
     """
 
     __slots__ = (
@@ -59,6 +69,7 @@ class HeldPull:
         "properties_filter",
         "queue_offset",
         "request",
+        "size",
     )
 
     def __init__(
@@ -69,6 +80,7 @@ class HeldPull:
         deadline_ms: int,
         arrival_filter: ArrivalFilter | None = None,
         properties_filter: PropertiesFilter | None = None,
+        size: int = 0,
     ) -> None:
         self.channel = channel
         self.request = request
@@ -76,20 +88,23 @@ class HeldPull:
         self.deadline_ms = deadline_ms
         self.arrival_filter = arrival_filter
         self.properties_filter = properties_filter
+        self.size = size
         self.key: tuple[str, int] | None = None
 
 
 class PullRequestHold:
     """All held pulls of a broker."""
 
-    __slots__ = ("_buckets", "_channels", "_count", "_queues", "count_max")
+    __slots__ = ("_buckets", "_channels", "_count", "_gone", "_limits", "_queues", "count_max")
 
-    def __init__(self, count_max: int = HELD_COUNT_MAX) -> None:
+    def __init__(self, count_max: int = HELD_COUNT_MAX, limits: HoldLimits | None = None) -> None:
         self.count_max = count_max
+        self._limits = HoldLimits() if limits is None else limits
         self._count = 0
         self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._buckets: dict[int, dict[HeldPull, None]] = {}
         self._channels: dict[Hashable, dict[HeldPull, None]] = {}
+        self._gone: deque[HeldPull] = deque()  # of closed channels, to be forgotten
 
     def __len__(self) -> int:
         return self._count
@@ -98,13 +113,17 @@ class PullRequestHold:
         return (held for queue in self._queues.values() for held in queue)
 
     def hold(self, topic: str, queue_id: int, held: HeldPull) -> bool:
-        """Keep a pull; False if the table is full and it must be answered now."""
-        if self._count >= self.count_max:
+        """Keep a pull; False if too much is held and it must be answered now."""
+        key = (topic, queue_id)
+        queue = self._queues.get(key)
+        if (
+            self._count >= self.count_max
+            or (queue is not None and len(queue) >= QUEUE_COUNT_MAX)
+            or not self._limits.take(held.channel, held.size)
+        ):
             return False
         assert held.key is None, "held twice"
-        key = (topic, queue_id)
         held.key = key
-        queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = {}
         queue[held] = None
@@ -129,7 +148,7 @@ class PullRequestHold:
     ) -> list[HeldPull]:
         """A message was dispatched and the queue now ends at ``max_offset``; who wants it.
 
-        ``tags_code`` None stands for several messages of any kind: whoever waits looks again.
+        ``tags_code`` None stands for several messages of any kind: every held pull looks again.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -173,6 +192,7 @@ class PullRequestHold:
 
     def on_time(self, now_ms: int) -> list[HeldPull]:
         """Those whose time is over."""
+        self._forget_gone()
         if not self._buckets:
             return []
         due: list[HeldPull] = []
@@ -182,16 +202,19 @@ class PullRequestHold:
             self._remove(held)
         return due
 
-    def next_deadline_ms(self) -> int | None:
-        """When on_time() has something to do; None while nothing is held."""
-        return min(self._buckets) * BUCKET_MS if self._buckets else None
-
     def connection_closed(self, channel: Hashable) -> int:
         """Forget what a channel waits for; how many that were."""
-        gone = list(self._channels.get(channel, ()))
-        for held in gone:
-            self._remove(held)
+        gone = self._channels.pop(channel, {})
+        self._gone.extend(gone)
+        self._forget_gone()
         return len(gone)
+
+    def _forget_gone(self) -> None:
+        gone = self._gone
+        for _ in range(min(len(gone), GONE_AT_ONCE)):
+            held = gone.popleft()
+            if held.key is not None:  # else somebody woke it meanwhile
+                self._remove(held)
 
     def clear(self) -> list[HeldPull]:
         """Everybody: the broker is closing."""
@@ -199,9 +222,11 @@ class PullRequestHold:
         self._queues.clear()
         self._buckets.clear()
         self._channels.clear()
+        self._gone.clear()
         self._count = 0
         for held in everybody:
             held.key = None
+            self._limits.give(held.channel, held.size)
         return everybody
 
     def _remove(self, held: HeldPull) -> None:
@@ -217,8 +242,10 @@ class PullRequestHold:
         del bucket[held]
         if not bucket:
             del self._buckets[number]
-        channel = self._channels[held.channel]
-        del channel[held]
-        if not channel:
-            del self._channels[held.channel]
+        channel = self._channels.get(held.channel)
+        if channel is not None:  # else it is closed
+            channel.pop(held, None)
+            if not channel:
+                del self._channels[held.channel]
         self._count -= 1
+        self._limits.give(held.channel, held.size)

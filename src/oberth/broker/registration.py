@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -34,11 +34,18 @@ from oberth.remoting.headers.namesrv import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.ha_service import HAService
+    from oberth.broker.own_address import OwnAddress
+    from oberth.broker.static_topics import StaticTopics
+    from oberth.broker.tasks import StartTask
+    from oberth.broker.topic_configs import TopicConfigs
     from oberth.formats.topic_config import TopicConfig
+    from oberth.remoting.aio.channel import Channel
     from oberth.remoting.aio.client import RemotingClient
+    from oberth.remoting.command import RemotingCommand
 
-_LOG: Final = logging.getLogger("oberth.broker")
+_LOG: Final = logging.getLogger(__name__)
 
 PERIOD_MS_MIN: Final = 10_000
 PERIOD_MS_MAX: Final = 60_000
@@ -60,9 +67,26 @@ class Registration:
     it. Everything runs on the loop.
     """
 
-    def __init__(self, broker: Broker, client: RemotingClient) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        own: OwnAddress,
+        topics: TopicConfigs,
+        static_topics: StaticTopics,
+        ha: HAService,
+        client: RemotingClient,
+        start_task: StartTask,
+        answer: Callable[[Channel, RemotingCommand, RemotingCommand], RemotingCommand | None],
+    ) -> None:
+        self._config = config
+        self._own = own
+        self._topics = topics
+        self._static_topics = static_topics
+        self._ha = ha
         self._client = client
+        self._start_task = start_task
+        self._answer = answer
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
         self._to_announce: asyncio.Future[None] | None = None
@@ -73,7 +97,7 @@ class Registration:
 
     async def start(self) -> None:
         """Register everywhere, and go on doing so."""
-        if not self._broker.config.namesrv_addresses:
+        if not self._config.namesrv_addresses:
             return
         await self.register_all()
         self._task = asyncio.create_task(self._run(), name="oberth-registration")
@@ -89,10 +113,10 @@ class Registration:
         if self._to_announce is not None:
             self._to_announce.set_result(None)
             self._to_announce = None
-        config = self._broker.config
+        config = self._config
         header = UnRegisterBrokerRequestHeader(
             broker_name=config.broker_name,
-            broker_addr=str(self._broker.address),
+            broker_addr=str(self._own.address),
             cluster_name=config.broker_cluster_name,
             broker_id=config.broker_id,
         )
@@ -124,6 +148,26 @@ class Registration:
         """Whether there are changes that the name servers have not heard of."""
         return self._to_announce is not None or self._announcing is not None
 
+    def answer_when_announced(
+        self, channel: Channel, request: RemotingCommand, response: RemotingCommand
+    ) -> RemotingCommand | None:
+        """The response, or None and it is sent as soon as the name servers know what changed.
+
+        With SYNC_FLUSH the disk has it by then, too: see TableFiles.answer_when_on_disk. A client
+        that has made a topic may send to it at once, and asks a name server where it is.
+        """
+        if not self.is_announcing:
+            return self._answer(channel, request, response)
+
+        async def answer() -> None:
+            await self.announced()
+            later = self._answer(channel, request, response)
+            if later is not None:
+                channel.reply(request, later)
+
+        self._start_task(answer())
+        return None
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         next_full = loop.time() + self._period_s()
@@ -150,17 +194,16 @@ class Registration:
     def _period_s(self) -> float:
         if not self._registered:
             return RETRY_S
-        period_ms = self._broker.config.register_name_server_period_ms
+        period_ms = self._config.register_name_server_period_ms
         return min(max(period_ms, PERIOD_MS_MIN), PERIOD_MS_MAX) / 1000
 
     async def register_all(self) -> None:
         """The full table to every name server."""
-        broker = self._broker
-        topics = list(broker.registered_topics())
-        size = broker.config.split_registration_size
-        version = broker.topics.data_version
-        if not broker.config.enable_split_registration or len(topics) <= size:
-            body = RegisterBrokerBody.of_configs(version, topics, broker.static_topics.infos())
+        topics = list(self._topics.registered())
+        size = self._config.split_registration_size
+        version = self._topics.data_version
+        if not self._config.enable_split_registration or len(topics) <= size:
+            body = RegisterBrokerBody.of_configs(version, topics, self._static_topics.infos())
             await self._register_everywhere(body, full=True)
             return
         for start in range(0, len(topics), size):
@@ -171,31 +214,32 @@ class Registration:
                 # last have one of their own, which no table ever had.
                 version if is_last else replace(version, counter=-1 - start),
                 part,
-                broker.static_topics.infos([str(each.topic_name) for each in part]),
+                self._static_topics.infos([str(each.topic_name) for each in part]),
             )
             await self._register_everywhere(body, full=True)
 
     async def register_topics(self, topics: set[str]) -> None:
         """Some topics to every name server."""
-        broker = self._broker
-        known = [found for topic in topics if (found := broker.registered_topic(topic)) is not None]
-        if broker.config.enable_single_topic_register:
-            mapped = [each for each in known if broker.static_topics.get(str(each.topic_name))]
+        known = [
+            found for topic in topics if (found := self._topics.registered_one(topic)) is not None
+        ]
+        if self._config.enable_single_topic_register:
+            mapped = [each for each in known if self._static_topics.get(str(each.topic_name))]
             await asyncio.gather(
                 *(self._register_alone(each) for each in known if each not in mapped)
             )
             known = mapped  # a mapping goes only with a registration
         if known:
             body = RegisterBrokerBody.of_configs(
-                broker.topics.data_version,
+                self._topics.data_version,
                 known,
-                broker.static_topics.infos([str(each.topic_name) for each in known]),
+                self._static_topics.infos([str(each.topic_name) for each in known]),
             )
             await self._register_everywhere(body, full=False)
 
     async def _register_alone(self, topic_config: TopicConfig) -> None:
         """One topic to every name server, which keeps all that it knows of the others."""
-        config = self._broker.config
+        config = self._config
         topic = str(topic_config.topic_name)
         queues = QueueData(
             config.broker_name,
@@ -205,7 +249,7 @@ class Registration:
             topic_config.write_queue_nums,
         )
         broker_data = BrokerData(
-            {config.broker_id: str(self._broker.address)},
+            {config.broker_id: str(self._own.address)},
             config.broker_name,
             config.broker_cluster_name,
         )
@@ -225,14 +269,14 @@ class Registration:
         await asyncio.gather(*(register(each) for each in config.namesrv_addresses))
 
     async def _register_everywhere(self, body: RegisterBrokerBody, *, full: bool) -> None:
-        config = self._broker.config
+        config = self._config
         data = body.encode_compressed() if config.compressed_register else body.encode()
-        address = str(self._broker.address)
+        address = str(self._own.address)
         header = RegisterBrokerRequestHeader(
             broker_name=config.broker_name,
             broker_addr=address,
             cluster_name=config.broker_cluster_name,
-            ha_server_addr=self._broker.ha_address,
+            ha_server_addr=self._own.ha_address,
             broker_id=config.broker_id,
             enable_acting_master=False,
             compressed=config.compressed_register,
@@ -248,11 +292,11 @@ class Registration:
     async def _register(
         self, name_server: str, header: RegisterBrokerRequestHeader, data: bytes, *, full: bool
     ) -> None:
-        config = self._broker.config
+        config = self._config
         timeout_s = config.register_broker_timeout_ms / 1000
         try:
             # A name server that has this version changes nothing: then a large table stays here.
-            may_skip = not config.force_register or len(self._broker.topics) > LARGE_TABLE
+            may_skip = not config.force_register or len(self._topics) > LARGE_TABLE
             if full and may_skip and not await self._is_outdated(name_server):
                 return
             response = await self._client.invoke(
@@ -269,9 +313,9 @@ class Registration:
             self._complain(name_server, f"code {response.code}: {response.remark}")
             return
         self._registered.add(name_server)
-        if self._broker.ha.is_slave:
+        if self._ha.is_slave:
             answer = response.header(RegisterBrokerResponseHeader)
-            self._broker.ha.master_found(answer.master_addr, answer.ha_server_addr)
+            self._ha.master_found(answer.master_addr, answer.ha_server_addr)
         self._complained.discard(name_server)
         if full and response.body:
             try:
@@ -279,14 +323,14 @@ class Registration:
             except BodyError as error:
                 _LOG.warning("%s: order topics: %s", name_server, error)
                 return
-            self._broker.topics.set_order_topics(set(order_topics))
+            self._topics.set_order_topics(set(order_topics))
 
     async def _is_outdated(self, name_server: str) -> bool:
         """Whether a name server has another version of the table than the broker."""
-        config = self._broker.config
+        config = self._config
         header = QueryDataVersionRequestHeader(
             broker_name=config.broker_name,
-            broker_addr=str(self._broker.address),
+            broker_addr=str(self._own.address),
             cluster_name=config.broker_cluster_name,
             broker_id=config.broker_id,
         )
@@ -295,9 +339,9 @@ class Registration:
             create_request(
                 RequestCode.QUERY_DATA_VERSION,
                 header,
-                self._broker.topics.data_version.encode(pretty=False),
+                self._topics.data_version.encode(pretty=False),
             ),
-            self._broker.config.register_broker_timeout_ms / 1000,
+            self._config.register_broker_timeout_ms / 1000,
         )
         return (
             response.code != ResponseCode.SUCCESS

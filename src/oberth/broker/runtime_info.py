@@ -12,10 +12,15 @@ import shutil
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from oberth.broker.stats import TOPIC_PUT_SIZE
 from oberth.remoting.code import ANNOUNCED_VERSION
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable, Sequence
+
+    from oberth.broker.parts import Parts
+    from oberth.remoting.aio.processors import Stage
+    from oberth.store.message_store import MessageStore
 
 SAMPLES_MAX: Final = 601
 """One sample a second, for rates over ten minutes."""
@@ -78,19 +83,51 @@ class StoreRates:
         return " ".join(texts)
 
 
-def runtime_info(broker: Broker) -> dict[str, str]:
-    """The table of 28."""
-    store = broker.store
-    stats = broker.stats
-    rates = broker.rates
-    now_ms = broker.now_ms()
-    log_path = _log_path(broker)
+class RuntimeInfo:
+    """How one broker is doing.
+
+    Args:
+        parts: of the broker.
+        stages: the stages that requests wait in.
+
+    Attributes:
+        sources: give further keys.
+    """
+
+    def __init__(self, parts: Parts, stages: Callable[[], Sequence[Stage]]) -> None:
+        self._parts = parts
+        self._stages = stages
+        self.sources: list[Callable[[], dict[str, str]]] = []
+        self._rates = StoreRates()
+
+    def on_second(self, now_ms: int) -> None:
+        """To be called once a second."""
+        stats, reader = self._parts.stats, self._parts.store.reader
+        puts, transferred = stats.broker_put.value, stats.broker_get.value
+        self._rates.sample(
+            StoreTotals(now_ms, puts, reader.found_count, reader.missed_count, transferred)
+        )
+
+    def table(self) -> dict[str, str]:
+        """The table of 28."""
+        stages = {stage.name: stage for stage in self._stages()}
+        table = _runtime_info(self._parts, self._rates, stages)
+        for source in self.sources:
+            table.update(source())
+        return table
+
+
+def _runtime_info(parts: Parts, rates: StoreRates, stages: dict[str, Stage]) -> dict[str, str]:
+    store = parts.store
+    stats = parts.stats
+    now_ms = parts.now_ms()
+    log_path = _log_path(store)
     disk = _disk(log_path)
     queue_disk = _disk(store.root)
     append_times = store.commit_log.append_times
-    puts, put_bytes = stats.broker_put.value, broker.put_bytes_total()
+    puts, put_bytes = stats.broker_put.value, stats.total(TOPIC_PUT_SIZE)
     info = {
-        "bootTimestamp": str(broker.started_at_ms),
+        "bootTimestamp": str(parts.started_at_ms),
         "brokerActive": "true",
         "brokerVersion": str(int(ANNOUNCED_VERSION)),
         "brokerVersionDesc": ANNOUNCED_VERSION.name,
@@ -115,6 +152,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         "msgPutTotalTodayMorning": str(stats.put_today_morning),
         "msgPutTotalTodayNow": str(puts),
         "msgPutTotalYesterdayMorning": str(stats.put_yesterday_morning),
+        "logSummedTo": str(store.checksums.position),
         "pageCacheLockTimeMills": str(int(store.commit_log.lock_time_ms())),
         "putMessageAverageSize": str(put_bytes / puts if puts else 0.0),
         "putMessageDistributeTime": " ".join(
@@ -124,26 +162,26 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         "putLatency99": f"{append_times.percentile_ms(0.99):.2f}",
         "putLatency999": f"{append_times.percentile_ms(0.999):.2f}",
         "putMessageEntireTimeMax": str(append_times.longest_ms),
-        "putMessageFailedTimes": str(broker.put_failures),
+        "putMessageFailedTimes": "0",
         "putMessageSizeTotal": str(put_bytes),
         "putMessageTimesTotal": str(puts),
         "putTps": rates.rates("puts"),
         "remainHowManyDataToFlush": _size(store.max_phy_offset - store.flushed_offset),
         "remainTransientStoreBufferNumbs": str(2**31 - 1),
-        "runtime": _duration(now_ms - broker.started_at_ms),
-        "startAcceptSendRequestTimeStamp": str(broker.config.start_accept_send_request_timestamp),
+        "runtime": _duration(now_ms - parts.started_at_ms),
+        "startAcceptSendRequestTimeStamp": str(parts.config.start_accept_send_request_timestamp),
         "timerCongestNum": "0",
         "timerDequeueTps": "0.0",
         "timerEnqueueTps": "0.0",
         "timerOffsetBehind": "0",
         "timerReadBehind": "0",
     }
-    for level in range(1, broker.schedule.level_max + 1):
-        offset, end = broker.schedule.behind(level)
+    for level in range(1, parts.schedule.level_max + 1):
+        offset, end = parts.schedule.behind(level)
         if end:
             info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
     for stage in ("send", "pull", "litePull", "query", "ack"):
-        found = broker.stage(stage)
+        found = stages.get(stage)
         info[f"{stage}ThreadPoolQueueSize"] = str(found.queue_size if found else 0)
         info[f"{stage}ThreadPoolQueueHeadWaitTimeMills"] = str(
             int(found.head_wait_ms()) if found else 0
@@ -151,17 +189,15 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         info[f"{stage}ThreadPoolQueueCapacity"] = str(found.queue_max if found else 0)
     info["EndTransactionQueueSize"] = "0"
     info["EndTransactionThreadPoolQueueCapacity"] = "0"
-    info.update(broker.more_runtime_info())
     return info
 
 
-def commit_log_disk(broker: Broker) -> Disk:
+def commit_log_disk(store: MessageStore) -> Disk:
     """Bytes of the disk that the CommitLog's first directory lies on; zeros if it cannot say."""
-    return _disk(_log_path(broker))
+    return _disk(_log_path(store))
 
 
-def _log_path(broker: Broker) -> str:
-    store = broker.store
+def _log_path(store: MessageStore) -> str:
     path = store.config.commit_log_paths[0] if store.config.commit_log_paths else store.root
     return os.path.expanduser(path.replace("{root}", store.root))
 
@@ -186,7 +222,9 @@ def _disk(path: str) -> Disk:
 
 
 def _ratio(disk: Disk) -> float:
-    return disk.used / disk.total if disk.total else 0.0
+    """As cleaning counts it; see `DiskUsage`."""
+    usable = disk.used + disk.free
+    return disk.used / usable if usable else 0.0
 
 
 def _size(count: int) -> str:

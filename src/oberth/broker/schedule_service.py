@@ -28,7 +28,7 @@ from oberth.store.messages import MessageExtBrokerInner
 if TYPE_CHECKING:
     from oberth.store.message_store import MessageStore
 
-_LOG: Final = logging.getLogger("oberth.schedule")
+_LOG: Final = logging.getLogger(__name__)
 
 TICK_MS: Final = 100
 """How often `deliver` is to be called."""
@@ -169,7 +169,7 @@ class ScheduleService:
             return None
         return restore(delayed, self._store_host())
 
-    # ------------------------------------------------------------------------- delayOffset.json
+    # DelayOffset.json
 
     def to_body(self) -> dict[str, Any]:
         """The offsets as the file and 45 show them. RocketMQ: DelayOffsetSerializeWrapper."""

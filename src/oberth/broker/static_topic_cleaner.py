@@ -20,19 +20,26 @@ from oberth.errors import OberthError, RemotingError
 from oberth.formats import queue_mapping as qm
 from oberth.formats.config_files import (
     GROUP_SEPARATOR,
-    ConsumerOffsets,
     LogicQueueMappingItem,
     TopicQueueMappingDetail,
 )
+from oberth.formats.config_files import ConsumerOffsets as OffsetsBody
 from oberth.formats.names import is_system_group
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
+
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.peer_brokers import PeerBrokers
+    from oberth.broker.static_topics import StaticTopics
+    from oberth.broker.tasks import StartTask
+    from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.store.message_store import MessageStore
 
 _NEVER: Final = 2**63
-_LOG: Final = logging.getLogger("oberth.broker")
+_LOG: Final = logging.getLogger(__name__)
 
 PERIOD_MS: Final = 5 * 60 * 1000
 SOON_MS: Final = 500
@@ -42,15 +49,35 @@ SOON_MS: Final = 500
 class StaticTopicCleaner:
     """The clean-up of one broker's mappings."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._next_ms = broker.now_ms() + PERIOD_MS
+    def __init__(
+        self,
+        *,
+        store_config: MessageStoreConfig,
+        store: MessageStore,
+        static_topics: StaticTopics,
+        offsets: ConsumerOffsets,
+        peers: PeerBrokers,
+        is_slave: bool,
+        now_ms: Callable[[], int],
+        dispatch_now: Callable[[], None],
+        start_task: StartTask,
+    ) -> None:
+        self._store_config = store_config
+        self._store = store
+        self._static_topics = static_topics
+        self._offsets = offsets
+        self._peers = peers
+        self._is_slave = is_slave
+        self._now_ms = now_ms
+        self._dispatch_now = dispatch_now
+        self._start_task = start_task
+        self._next_ms = now_ms() + PERIOD_MS
         self._soon_ms = _NEVER
         self._is_at_work = False
 
     def soon(self) -> None:
         """A mapping has changed."""
-        self._soon_ms = self._broker.now_ms() + SOON_MS
+        self._soon_ms = self._now_ms() + SOON_MS
 
     def on_time(self, now_ms: int) -> None:
         """Start a run when it is due."""
@@ -60,18 +87,17 @@ class StaticTopicCleaner:
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + PERIOD_MS
             hour = time.strftime("%H", time.localtime(now_ms / 1000))
-            hours = self._broker.store_config.delete_when.split(";")
+            hours = self._store_config.delete_when.split(";")
             is_time = hour in [each.strip().zfill(2) for each in hours]
         self._soon_ms = _NEVER
-        broker = self._broker
-        if broker.static_topics and not broker.ha.is_slave:
-            broker.start_task(self.clean(stretches=is_time))
+        if self._static_topics and not self._is_slave:
+            self._start_task(self.clean(stretches=is_time))
 
     async def clean(self, *, stretches: bool = True) -> None:
         """One run over all static topics; ``stretches``: over empty stretches, too."""
         self._is_at_work = True
         try:
-            for detail in list(self._broker.static_topics.table.values()):
+            for detail in list(self._static_topics.table.values()):
                 try:
                     if stretches:
                         await self._drop_empty_stretches(detail)
@@ -93,18 +119,17 @@ class StaticTopicCleaner:
                 await self._carry_offsets(detail, items[0], items[1])
                 kept[queue_id] = items[1:]
                 _LOG.info("%s queue %d: nothing is left of %s", topic, queue_id, items[0])
-        if kept and self._broker.static_topics.get(topic) is detail:
+        if kept and self._static_topics.get(topic) is detail:
             hosted = {**detail.hosted_queues, **kept}
-            await self._broker.static_topics.put(replace(detail, hosted_queues=hosted))
+            await self._static_topics.put(replace(detail, hosted_queues=hosted))
 
     async def _is_empty(self, detail: TopicQueueMappingDetail, item: LogicQueueMappingItem) -> bool:
         """Whether a stretch has no messages; False if its broker cannot be asked."""
         topic = str(detail.topic)
-        broker = self._broker
         if item.bname == detail.bname:
-            broker.dispatch_now()
-            low = broker.store.min_offset_in_queue(topic, item.queue_id)
-            high = broker.store.max_offset_in_queue(topic, item.queue_id)
+            self._dispatch_now()
+            low = self._store.min_offset_in_queue(topic, item.queue_id)
+            high = self._store.max_offset_in_queue(topic, item.queue_id)
             return max(low, 0) >= max(high, 0)
         low, high = [
             await self._ask_offset(item, topic, code)
@@ -125,17 +150,15 @@ class StaticTopicCleaner:
         topic = str(detail.topic)
         key = f"{topic}{GROUP_SEPARATOR}"
         if gone.bname == detail.bname:
-            groups = self._broker.offsets.groups_of_topic(topic)
+            groups = self._offsets.groups_of_topic(topic)
             groups = [
-                group
-                for group in groups
-                if self._broker.offsets.query(group, topic, gone.queue_id) >= 0
+                group for group in groups if self._offsets.query(group, topic, gone.queue_id) >= 0
             ]
         else:
-            response = await self._broker.peers.ask(
+            response = await self._peers.ask(
                 str(gone.bname), RequestCode.GET_ALL_CONSUMER_OFFSET, {}
             )
-            table = ConsumerOffsets.decode(
+            table = OffsetsBody.decode(
                 _succeeded(gone, response).body_bytes(), name="offsets"
             ).offset_table
             groups = [
@@ -153,28 +176,25 @@ class StaticTopicCleaner:
     ) -> None:
         """The beginning of a stretch, if the group has no offset there."""
         topic = str(detail.topic)
-        broker = self._broker
         if item.bname == detail.bname:
-            if broker.offsets.query(group, topic, item.queue_id) < 0:
-                broker.offsets.commit(
-                    group, topic, item.queue_id, item.start_offset, broker.now_ms()
-                )
+            if self._offsets.query(group, topic, item.queue_id) < 0:
+                self._offsets.commit(group, topic, item.queue_id, item.start_offset, self._now_ms())
             return
         fields = {"topic": topic, "queueId": str(item.queue_id), "consumerGroup": group}
-        response = await broker.peers.ask(
+        response = await self._peers.ask(
             str(item.bname),
             RequestCode.QUERY_CONSUMER_OFFSET,
             {**fields, "setZeroIfNotFound": "false"},
         )
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             fields["commitOffset"] = str(item.start_offset)
-            response = await broker.peers.ask(
+            response = await self._peers.ask(
                 str(item.bname), RequestCode.UPDATE_CONSUMER_OFFSET, fields
             )
         _succeeded(item, response)
 
     async def _ask_offset(self, item: LogicQueueMappingItem, topic: str, code: RequestCode) -> int:
-        response = await self._broker.peers.ask(
+        response = await self._peers.ask(
             str(item.bname), code, {"topic": topic, "queueId": str(item.queue_id)}
         )
         return int(_succeeded(item, response).fields["offset"])
@@ -189,7 +209,7 @@ class StaticTopicCleaner:
         }
         if not believed:
             return
-        route = await self._broker.peers.route(topic)
+        route = await self._peers.route(topic)
         if route is None or not route.topic_queue_mapping_by_broker:
             return
         leaders = qm.logical_queues(route.topic_queue_mapping_by_broker.values())
@@ -199,13 +219,13 @@ class StaticTopicCleaner:
             leader = leaders.get((name, queue_id), qm.NO_BROKER)
             if leader not in (bname, qm.NO_BROKER) and await self._leads(leader, detail, queue_id):
                 gone.add(queue_id)
-        if gone and self._broker.static_topics.get(topic) is detail:
+        if gone and self._static_topics.get(topic) is detail:
             _LOG.info("%s: queues %s are led by others for good", topic, sorted(gone))
-            await self._broker.static_topics.drop_queues(topic, gone)
+            await self._static_topics.drop_queues(topic, gone)
 
     async def _leads(self, leader: str, mine: TopicQueueMappingDetail, queue_id: int) -> bool:
         """Whether a broker says itself that it leads a queue, in the epoch that this one knows."""
-        response = await self._broker.peers.ask(
+        response = await self._peers.ask(
             leader, RequestCode.GET_TOPIC_CONFIG, {"topic": str(mine.topic)}, logical=True
         )
         if response.code != ResponseCode.SUCCESS:

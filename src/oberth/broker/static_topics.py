@@ -24,10 +24,12 @@ from oberth.formats.config_files import (
     TopicQueueMappingDetail,
     TopicQueueMappings,
 )
+from oberth.formats.config_json import Shown
 from oberth.formats.data_version import DataVersion
 from oberth.remoting.code import ResponseCode
+from oberth.store.files import FileSystem
 
-_LOG: Final = logging.getLogger("oberth.broker")
+_LOG: Final = logging.getLogger(__name__)
 
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
@@ -145,10 +147,17 @@ class StaticTopics:
         config_dir: where topicQueueMapping.json is.
         broker_name: of this broker.
         clock_ms: the time of data versions.
+        files: where the directory is; None: the operating system's.
     """
 
-    def __init__(self, config_dir: Path, broker_name: str, clock_ms: Callable[[], int]) -> None:
-        self._file = ConfigFile(config_dir / "topicQueueMapping.json")
+    def __init__(
+        self,
+        config_dir: Path,
+        broker_name: str,
+        clock_ms: Callable[[], int],
+        files: FileSystem | None = None,
+    ) -> None:
+        self._file = ConfigFile(config_dir / "topicQueueMapping.json", files)
         self._broker_name = broker_name
         self._clock_ms = clock_ms
         self._lock = asyncio.Lock()  # guards the file against two changes at once
@@ -178,7 +187,7 @@ class StaticTopics:
             return None
         return LogicalQueue(topic, queue_id, detail, detail.hosted_queues.get(queue_id, ()))
 
-    # ----------------------------------------------------------------------------------- changes
+    # Changes
 
     def checked(
         self, new: TopicQueueMappingDetail, *, force: bool = False
@@ -282,7 +291,7 @@ class StaticTopics:
         self._changes += 1
         self._file.write(self._encode(self.table))
 
-    # ------------------------------------------------------------------------------------- files
+    # Files
 
     def load(self) -> None:
         """Read the file, if there is one. May block.
@@ -321,12 +330,10 @@ class StaticTopics:
         ).encode()
 
     def to_body(self) -> dict[str, Any]:
-        """The mappings' part of GET_ALL_TOPIC_CONFIG."""
+        """The mappings' part of GET_ALL_TOPIC_CONFIG, for ``config_in_slices``."""
         return {
             "mappingDataVersion": self.data_version.to_json(),
-            "topicQueueMappingDetailMap": {
-                topic: qm.wire_json(detail) for topic, detail in self.table.items()
-            },
+            "topicQueueMappingDetailMap": Shown(self.table, qm.wire_json),
         }
 
     def infos(self, topics: Sequence[str] | None = None) -> dict[str, Any]:

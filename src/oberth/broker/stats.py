@@ -2,7 +2,7 @@
 
 A counter is a value and a number of times. Samples of it are taken every 10 s, 10 min and 1 h; a
 rate is what lies between the oldest and the newest sample of a window, as RocketMQ counts it. A
-counter lives as long as its topic and group, so hot paths may keep it. Names of statistics and the
+topic's counter lives as long as the topic, so hot paths may keep it. Names of statistics and the
 shape of their keys are RocketMQ's, since ``mqadmin`` asks by them.
 
 A state machine: counting and the time go in. RocketMQ: BrokerStatsManager, StatsItem.
@@ -51,6 +51,11 @@ SAMPLE_S_MS: Final = 10_000
 SAMPLE_MIN_MS: Final = 600_000
 SAMPLE_H_MS: Final = 3_600_000
 
+SEPARATOR: Final = "@"
+"""Between topic and group in a key."""
+COUNTERS_MAX: Final = 20_000
+"""Counters of a topic and a group. A counter takes some 3 KiB."""
+
 _Sample = tuple[int, int, int]  # ms, times, value
 
 
@@ -87,6 +92,12 @@ class StatsItem:
     def sample_day(self, now_ms: int) -> None:
         """The 1 h sample, towards the last day."""
         _sample(self._day, now_ms, SAMPLE_H_MS, self.times, self.value)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has counted nothing for a day."""
+        samples = self._day
+        return len(samples) == samples.maxlen and samples[0][1] == self.times
 
     @property
     def tps(self) -> float:
@@ -138,6 +149,7 @@ class BrokerStats:
     """
 
     __slots__ = (
+        "_group_count",
         "_items",
         "_last_h_ms",
         "_last_min_ms",
@@ -145,7 +157,6 @@ class BrokerStats:
         "broker_get",
         "broker_put",
         "cluster",
-        "day_ms",
         "get_today_morning",
         "get_yesterday_morning",
         "put_today_morning",
@@ -154,21 +165,33 @@ class BrokerStats:
 
     def __init__(self, cluster: str, now_ms: int) -> None:
         self.cluster = cluster
+        self._group_count = 0
         self._items: dict[str, dict[str, StatsItem]] = {name: {} for name in STATS_NAMES}
         self.broker_put = self.item(BROKER_PUT_NUMS, cluster)
         self.broker_get = self.item(BROKER_GET_NUMS, cluster)
         self._last_s_ms = self._last_min_ms = self._last_h_ms = now_ms
-        self.day_ms = 0
         self.put_yesterday_morning = self.put_today_morning = 0
         self.get_yesterday_morning = self.get_today_morning = 0
 
     def item(self, name: str, key: str) -> StatsItem:
-        """The counter of a name and key, made at its first use."""
+        """The counter of a name and key, made at its first use.
+
+        Of a topic and a group, which clients name, COUNTERS_MAX are kept; one more counts for
+        nobody. One that has counted nothing for a day goes.
+        """
         items = self._items[name]
         found = items.get(key)
         if found is None:
+            if SEPARATOR in key:
+                if self._group_count >= COUNTERS_MAX:
+                    return StatsItem()
+                self._group_count += 1
             found = items[key] = StatsItem()
         return found
+
+    def _drop(self, items: dict[str, StatsItem], key: str) -> None:
+        del items[key]
+        self._group_count -= SEPARATOR in key
 
     def find(self, name: str, key: str) -> StatsItem | None:
         """The counter, if anything was ever counted."""
@@ -196,14 +219,14 @@ class BrokerStats:
         for name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):
             self._items[name].pop(topic, None)
         for items in self._items.values():
-            for key in [key for key in items if key.startswith(f"{topic}@")]:
-                del items[key]
+            for key in [key for key in items if key.rpartition(SEPARATOR)[0] == topic]:
+                self._drop(items, key)
 
     def group_deleted(self, group: str) -> None:
         """Forget what belongs to a group."""
         for items in self._items.values():
-            for key in [key for key in items if key.endswith(f"@{group}")]:
-                del items[key]
+            for key in [key for key in items if key.endswith(f"{SEPARATOR}{group}")]:
+                self._drop(items, key)
 
     def on_time(self, now_ms: int) -> None:
         """Take the samples that are due; to be called about every second."""
@@ -222,6 +245,8 @@ class BrokerStats:
             for items in self._items.values():
                 for item in items.values():
                     item.sample_day(now_ms)
+                for key in [k for k, each in items.items() if SEPARATOR in k and each.is_idle]:
+                    self._drop(items, key)
 
     def on_midnight(self) -> None:
         """A day began: what was put and got until now is this morning's figure."""

@@ -13,14 +13,19 @@ from typing import Any, Final
 
 from oberth.broker.attributes import GROUP_ATTRIBUTES, alter_attributes
 from oberth.broker.broker_config import BrokerConfig
-from oberth.broker.config_file import document_bytes, entry_text
+from oberth.broker.config_file import EntryTemplate, document_bytes, entry_text
 from oberth.errors import ConfigFormatError, IllegalNameError, OptionError
 from oberth.formats import names
+from oberth.formats.config_json import Shown
 from oberth.formats.data_version import DataVersion
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.subscription_group import SubscriptionGroups as GroupsFile
 
 GROUP_COUNT_MAX: Final = 1_000_000
+LOADED: Final = -1
+"""Stands for a time in ``found_ms``: the file brought the group."""
+UNUSED_MAX: Final = 50_000
+"""Groups that exist because a client named them, and that have not consumed anything yet."""
 RETRY_QUEUE_NUMS_MAX: Final = 1024
 
 _TABLE: Final = "subscriptionGroupTable"
@@ -43,6 +48,11 @@ def check_group_config(group: SubscriptionGroupConfig) -> None:
         )
 
 
+_NEW_GROUP: Final = EntryTemplate(
+    _TABLE, lambda group: SubscriptionGroupConfig(group_name=group).to_json()
+)
+
+
 class SubscriptionGroups:
     """All groups of a broker.
 
@@ -54,6 +64,8 @@ class SubscriptionGroups:
 
     Attributes:
         is_dirty: whether anything changed since `encode`.
+        found_ms: groups that exist because a client named them, or may do so for all that their
+            file tells, and when they were last seen in use; see ``unused_groups``.
     """
 
     __slots__ = (
@@ -65,6 +77,7 @@ class SubscriptionGroups:
         "_on_change",
         "_table",
         "data_version",
+        "found_ms",
         "has_light_groups",
         "is_dirty",
     )
@@ -83,6 +96,7 @@ class SubscriptionGroups:
         self._entries: dict[str, str] = {}
         self._dirty: set[str] = set()
         self.data_version = DataVersion()
+        self.found_ms: dict[str, int] = {}
         self.has_light_groups = False
         self.is_dirty = False
 
@@ -121,8 +135,13 @@ class SubscriptionGroups:
             self._check_room()
         except IllegalNameError:
             return None
+        if not names.is_system_group(group):
+            if len(self.found_ms) >= UNUSED_MAX:
+                return None
+            self.found_ms[group] = self._clock_ms()
         made = SubscriptionGroupConfig(group_name=group)
-        self._put(made)
+        self._table[group] = made
+        self._entries[group] = _NEW_GROUP.text(group)
         # Not on_change: thousands of groups come at once when consumers are first pointed here,
         # and a file that is written for each of them stops the broker for seconds.
         self._renew_version()
@@ -174,25 +193,26 @@ class SubscriptionGroups:
         self._changed([name])
         return True
 
-    def disable_consume(self, group: str) -> None:
-        """Stop a group that reads too slowly. RocketMQ: disableConsume."""
-        found = self._table.get(group)
-        if found is not None and found.consume_enable:
-            found.consume_enable = False
-            self._dirty.add(group)
-            self._changed([group])
-
     def delete(self, group: str) -> bool:
         """Forget a group; False if there is none."""
-        known = self._table.pop(group, None) is not None
-        self._entries.pop(group, None)
-        self._dirty.discard(group)
+        known = self._remove(group)
         if self._forbidden.pop(group, None) is None and not known:
             return False
         self._changed([group])
         return True
 
-    # ------------------------------------------------------------------------------- forbidden
+    def forget_unused(self, group: str) -> None:
+        """Forget a group that nobody has used; the file is written within a second."""
+        if self._remove(group):
+            self._renew_version()
+
+    def _remove(self, group: str) -> bool:
+        self.found_ms.pop(group, None)
+        self._entries.pop(group, None)
+        self._dirty.discard(group)
+        return self._table.pop(group, None) is not None
+
+    # Forbidden
 
     def is_readable(self, group: str, topic: str) -> bool:
         """Whether the group may read the topic."""
@@ -202,6 +222,7 @@ class SubscriptionGroups:
 
     def set_readable(self, group: str, topic: str, readable: bool) -> None:
         """Allow or forbid a group to read a topic."""
+        self.found_ms.pop(group, None)
         topics = self._forbidden.setdefault(group, {})
         bits = topics.get(topic, 0)
         wanted = bits & ~READ_FORBIDDEN if readable else bits | READ_FORBIDDEN
@@ -220,7 +241,7 @@ class SubscriptionGroups:
         for group in gone:
             self.set_readable(group, topic, True)
 
-    # --------------------------------------------------------------------- subscriptionGroup.json
+    # SubscriptionGroup.json
 
     def _check_room(self) -> None:
         if len(self._table) >= GROUP_COUNT_MAX:
@@ -230,6 +251,7 @@ class SubscriptionGroups:
 
     def _put(self, group: SubscriptionGroupConfig) -> None:
         name = str(group.group_name)
+        self.found_ms.pop(name, None)
         self._table[name] = group
         self._dirty.add(name)
 
@@ -242,11 +264,14 @@ class SubscriptionGroups:
         self._on_change(groups)
 
     def to_body(self) -> dict[str, Any]:
-        """All groups as 201 shows them. RocketMQ: SubscriptionGroupWrapper."""
+        """All groups as 201 shows them, for ``config_in_slices``.
+
+        RocketMQ: SubscriptionGroupWrapper.
+        """
         return {
             "dataVersion": self.data_version.to_json(),
             _FORBIDDEN: self._forbidden,
-            _TABLE: {name: group.to_json() for name, group in self._table.items()},
+            _TABLE: Shown(self._table, SubscriptionGroupConfig.to_json),
         }
 
     def prepare(self, count: int) -> bool:
@@ -283,6 +308,13 @@ class SubscriptionGroups:
             except (IllegalNameError, OptionError) as error:
                 raise ConfigFormatError(f"subscriptionGroup.json: {key[:100]!r}: {error}") from None
             table[name] = group
+        self.found_ms = {
+            name: LOADED
+            for name, group in table.items()
+            if group == SubscriptionGroupConfig(group_name=name)
+            and name not in file.forbidden_table
+            and not names.is_system_group(name)
+        }
         self._table = table
         self._forbidden = file.forbidden_table
         self._entries.clear()

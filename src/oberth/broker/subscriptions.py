@@ -18,6 +18,8 @@ SUBSCRIBE_ALL: Final = "*"
 
 TAGS_COUNT_MAX: Final = 10_000
 """Tags in one expression."""
+TAGS_SIZE_MAX: Final = 128 * 1024
+"""Characters of one expression."""
 
 
 class SubscriptionError(ValueError):
@@ -104,6 +106,10 @@ def parse_tags(expression: str) -> tuple[str, ...]:
     Raises:
         SubscriptionError: no tag at all between the bars, or more than TAGS_COUNT_MAX.
     """
+    if len(expression) > TAGS_SIZE_MAX:
+        raise SubscriptionError(
+            f"subscription of {len(expression)} characters, at most {TAGS_SIZE_MAX} are allowed"
+        )
     tags = dict.fromkeys(tag for part in expression.split("||") if (tag := part.strip()))
     if not tags:
         raise SubscriptionError(f"subscription {expression[:100]!r} names no tag")
@@ -131,7 +137,7 @@ def build_subscription(
 
 
 def read_subscription(body: Mapping[str, Any]) -> Subscription:
-    """One entry of a heartbeat, whoever wrote it.
+    """One entry of a heartbeat, as clients of any language write it.
 
     Raises:
         SubscriptionError: no topic, or an expression that does not parse.

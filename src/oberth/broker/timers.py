@@ -1,5 +1,8 @@
 """TimerService: gives the timer its time, on the broker's loop, and its flushes, in a thread.
 
+A slave's timer takes in what its master's has taken in and delivers nothing, so that a slave that
+is made a master goes on where the old one was.
+
 Deliveries go in small batches with a turn of the loop between them, so that requests go on while a
 hundred thousand messages are due in one second. RocketMQ: the threads of TimerMessageStore.
 """
@@ -9,68 +12,90 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oberth.errors import StoreError
 from oberth.formats.message_store_config import BrokerRole
 from oberth.store.timer.timer_message_store import TimerFlush, TimerMessageStore
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
 
-_LOG: Final = logging.getLogger("oberth.timer")
+    from oberth.broker.own_address import OwnAddress
+    from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.formats.timer_checkpoint import TimerCheckpoint
+    from oberth.store.message_store import MessageStore
+
+_LOG: Final = logging.getLogger(__name__)
 
 STEP_SIZE: Final = 200
 """Messages taken in and delivered in one turn of the loop: some 5 ms."""
 
 
 class TimerService:
-    """The timed messages of a broker. One of its parts."""
+    """The timed messages of a broker. A FileKeeper."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.store = TimerMessageStore(broker.store, lambda: broker.store_host)
+    def __init__(
+        self,
+        *,
+        store_config: MessageStoreConfig,
+        own: OwnAddress,
+        store: MessageStore,
+        now_ms: Callable[[], int],
+        dispatch_soon: Callable[[], None],
+    ) -> None:
+        self._store_config = store_config
+        self._now_ms = now_ms
+        self._dispatch_soon = dispatch_soon
+        self.store = TimerMessageStore(store, lambda: own.store_host)
         self._flush_lock = threading.Lock()  # one flush at a time
         self._flushing = False
         self._step_scheduled = False
         self._is_open = False
         self._next_flush_ms = 0
-        broker.parts.append(self)
-        broker.ticks.append(self.on_time)
-        broker.runtime_info_sources.append(self.store.runtime_info)
 
     def load(self) -> None:
-        """See Part."""
-        self.store.load(self._broker.now_ms())
+        """See FileKeeper."""
+        self.store.load(self._now_ms())
         self._is_open = True
 
     def close(self) -> None:
-        """See Part."""
+        """See FileKeeper."""
         self._is_open = False
         with self._flush_lock:
-            self.store.shutdown(self._broker.now_ms())
+            self.store.shutdown(self._now_ms())
 
     def on_time(self, now_ms: int) -> None:
         """Called about every 100 ms."""
-        if self._broker.store_config.broker_role is BrokerRole.SLAVE:
-            return  # only a master delivers
         self._step()
         if now_ms >= self._next_flush_ms and not self._flushing:
-            self._next_flush_ms = now_ms + self._broker.store_config.timer_flush_interval_ms
+            self._next_flush_ms = now_ms + self._store_config.timer_flush_interval_ms
             work = self.store.begin_flush(now_ms)
             if work is not None:
                 self._flushing = True
                 loop = asyncio.get_running_loop()
                 loop.run_in_executor(None, self._flush, work, loop)
 
+    def follow(self, master: TimerCheckpoint) -> None:
+        """See TimerMessageStore.follow."""
+        if self._is_open:
+            self.store.follow(master)
+
+    def take_metrics(self, document: Any) -> None:
+        """See TimerMessageStore.take_metrics."""
+        if self._is_open:
+            self.store.take_metrics(document)
+
     def _step(self) -> None:
         self._step_scheduled = False
         if not self._is_open:
             return
-        broker = self._broker
-        step = self.store.on_time(broker.now_ms(), STEP_SIZE)
+        if self._store_config.broker_role is BrokerRole.SLAVE:
+            step = self.store.on_time_of_slave(self._now_ms(), STEP_SIZE)
+        else:
+            step = self.store.on_time(self._now_ms(), STEP_SIZE)
         if step.appended:
-            broker.dispatch_soon()
+            self._dispatch_soon()
         if step.more and not self._step_scheduled:
             self._step_scheduled = True
             asyncio.get_running_loop().call_soon(self._step)

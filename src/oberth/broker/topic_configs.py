@@ -7,7 +7,7 @@ through ``on_change``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,12 +18,15 @@ from oberth.broker.broker_config import (
     PERM_WRITE,
     BrokerConfig,
 )
-from oberth.broker.config_file import document_bytes, entry_text
+from oberth.broker.config_file import EntryTemplate, document_bytes, entry_text
 from oberth.errors import ConfigFormatError, IllegalNameError, OptionError
 from oberth.formats import names
+from oberth.formats.config_json import Shown
 from oberth.formats.data_version import DataVersion
-from oberth.formats.topic_config import TopicConfig
+from oberth.formats.topic_config import BATCH_CQ, QUEUE_TYPE_ATTRIBUTE, TopicConfig
 from oberth.formats.topic_config import TopicConfigs as TopicsFile
+from oberth.store.batch_consume_queue import BatchConsumeQueue
+from oberth.store.message_store import MessageStore
 
 QUEUE_NUMS_MAX: Final = 65_536
 """Queues of one topic."""
@@ -68,6 +71,40 @@ def java_text(topic_config: TopicConfig) -> str:
 def queue_nums_max(topic_config: TopicConfig) -> int:
     """Queues that exist: the larger of both numbers."""
     return max(topic_config.read_queue_nums, topic_config.write_queue_nums)
+
+
+def lost_topics(
+    store: MessageStore, topics: TopicConfigs, table_ms: int
+) -> list[tuple[str, int, bool]]:
+    """Topics that have messages, and that the table should have and has not.
+
+    Args:
+        store: loaded.
+        topics: the table.
+        table_ms: when the table was changed last, as it was read. What has no message since then
+            was deleted from it.
+
+    Returns:
+        Name, number of queues as far as they are known, and whether they are batch queues.
+    """
+    found = []
+    for topic in store.topics():
+        if topic in topics or names.is_lmq(topic) or names.is_system_topic(topic):
+            continue
+        queues = store.queues.queues(topic)
+        units = [unit for unit in (queue.latest_unit() for queue in queues) if unit is not None]
+        newest_ms = max(
+            (
+                store.commit_log.store_timestamp(unit.commit_log_offset, unit.record_size)
+                for unit in units
+            ),
+            default=-1,
+        )
+        if newest_ms >= table_ms and units:
+            queue_nums = min(1 + max(queue.queue_id for queue in queues), QUEUE_NUMS_MAX)
+            is_batch = any(isinstance(queue, BatchConsumeQueue) for queue in queues)
+            found.append((topic, queue_nums, is_batch))
+    return found
 
 
 def check_topic_config(topic_config: TopicConfig) -> None:
@@ -119,6 +156,7 @@ class TopicConfigs:
         "_entries",
         "_on_change",
         "_table",
+        "_template",
         "data_version",
         "is_dirty",
         "light_topic",
@@ -137,6 +175,7 @@ class TopicConfigs:
         self._table: dict[str, TopicConfig] = {}
         self._entries: dict[str, str] = {}
         self._dirty: set[str] = set()
+        self._template: tuple[TopicConfig, EntryTemplate] | None = None
         self.data_version = DataVersion()
         self.is_dirty = False
         self.system_topics: set[str] = set()
@@ -160,6 +199,22 @@ class TopicConfigs:
         found = self._table.get(topic)
         return self.light_topic if found is None and self._is_light(topic) else found
 
+    def registered(self) -> Iterable[TopicConfig]:
+        """What name servers are told: every topic, its perm cut down to the broker's own."""
+        if self._config.readable and self._config.writable:
+            return self
+        return [self._cut_down(each) for each in self]
+
+    def registered_one(self, topic: str) -> TopicConfig | None:
+        """What name servers are told of one topic."""
+        found = self.get(topic)
+        if found is None or (self._config.readable and self._config.writable):
+            return found
+        return self._cut_down(found)
+
+    def _cut_down(self, topic_config: TopicConfig) -> TopicConfig:
+        return replace(topic_config, perm=topic_config.perm & self._config.broker_permission)
+
     def attributes(self, topic: str) -> Mapping[str, str]:
         """A topic's attributes; none for an unknown one."""
         found = self._table.get(topic)
@@ -174,7 +229,7 @@ class TopicConfigs:
         """Whether the topic is the broker's own: by its name, or made at start."""
         return names.is_system_topic(topic) or topic in self.system_topics
 
-    # ---------------------------------------------------------------------------- changes
+    # Changes
 
     def add_system_topics(self, schedule_queue_nums: int = SCHEDULE_QUEUE_NUMS) -> None:
         """Make the topics that every broker has, where they are missing."""
@@ -195,7 +250,7 @@ class TopicConfigs:
             _topic(names.TRANS_HALF_TOPIC, 1),
             _topic(names.TRANS_OP_HALF_TOPIC, 1),
             # Nothing is ever stored in these two, as with Apache's brokers unless they are told to
-            # keep transactions in RocksDB; whoever compares lists of topics finds them.
+            # keep transactions in RocksDB; a comparison of topic lists shows them.
             _topic(names.ROCKSDB_TRANS_HALF_TOPIC, 1),
             _topic(names.ROCKSDB_TRANS_OP_HALF_TOPIC, 1),
             _topic(names.TIMER_TOPIC, 1),
@@ -280,7 +335,7 @@ class TopicConfigs:
             topic_filter_type=template.topic_filter_type,
             topic_sys_flag=FLAG_UNIT if unit_mode else 0,
         )
-        self._put(made)
+        self._put_plain(made)
         self._changed([topic])
         return made
 
@@ -305,9 +360,18 @@ class TopicConfigs:
         names.check_stored_topic(topic)
         self._check_room(True)
         made = _topic(topic, queue_nums, perm, topic_sys_flag)
-        self._put(made)
+        self._put_plain(made)
         self._changed([topic])
         return made
+
+    def restore(self, topic: str, queue_nums: int, *, is_batch: bool) -> None:
+        """A topic that messages are stored in, made again because the file does not have it."""
+        names.check_stored_topic(topic)
+        made = _topic(topic, queue_nums)
+        if is_batch:
+            made.attributes[QUEUE_TYPE_ATTRIBUTE] = BATCH_CQ
+        self._put(made)
+        self._changed([topic])
 
     def widen_internal(self, topic: str, queue_nums: int) -> None:
         """Give a topic that the broker needs at least so many queues; it never has fewer."""
@@ -359,6 +423,19 @@ class TopicConfigs:
         self._table[name] = topic_config
         self._dirty.add(name)
 
+    def _put_plain(self, topic_config: TopicConfig) -> None:
+        """`_put` for a topic without attributes, most of which are alike but for their names."""
+        name = str(topic_config.topic_name)
+        nameless = replace(topic_config, topic_name="")
+        if self._template is None or self._template[0] != nameless:
+            self._template = (
+                nameless,
+                EntryTemplate(_TABLE, lambda each: replace(nameless, topic_name=each).to_json()),
+            )
+        self._table[name] = topic_config
+        self._entries[name] = self._template[1].text(name)
+        self._dirty.discard(name)
+
     def _remove(self, topic: str) -> None:
         del self._table[topic]
         self._entries.pop(topic, None)
@@ -369,13 +446,16 @@ class TopicConfigs:
         self.is_dirty = True
         self._on_change(topics)
 
-    # -------------------------------------------------------------------------- topics.json
+    # Topics.json
 
     def to_body(self) -> dict[str, Any]:
-        """All topics as 21 shows them. RocketMQ: TopicConfigSerializeWrapper."""
+        """All topics as 21 shows them, for ``config_in_slices``.
+
+        RocketMQ: TopicConfigSerializeWrapper.
+        """
         return {
             "dataVersion": self.data_version.to_json(),
-            _TABLE: {name: each.to_json() for name, each in self._table.items()},
+            _TABLE: Shown(self._table, TopicConfig.to_json),
         }
 
     def prepare(self, count: int) -> bool:

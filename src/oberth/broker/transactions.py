@@ -15,10 +15,12 @@ take the 30 s between two heartbeats of a producer, time enough to ask in vain u
 question is used up; so RocketMQ, which counts what it could not ask, may set committed messages
 aside. An op record names what was put back, so that a restart does not look at the original again.
 
-What survives a crash: everything that was acknowledged. An ended transaction whose op record was
-not yet written is asked about again, and its commit would be stored a second time only if the
-producer says so again; so the committed message is written first and the op record follows in the
-same turn of the loop. RocketMQ: TransactionalMessageServiceImpl, TransactionalMessageBridge.
+What survives a crash: everything that was acknowledged. The committed message is written first, and
+its op record lies behind it in the log, so none survives without the other. An ended transaction
+whose op record was not yet written is asked about again, and its commit is stored a second time if
+the producer says so again: ends that came one way wait for transactionOpBatchInterval, those that
+are answered do not (see EndTransactionProcessor).
+RocketMQ: TransactionalMessageServiceImpl, TransactionalMessageBridge.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from oberth.broker.consumer_offsets import ConsumerOffsets
     from oberth.store.message_store import MessageStore
 
-_LOG: Final = logging.getLogger("oberth.transactions")
+_LOG: Final = logging.getLogger(__name__)
 
 _REAL_TOPIC: Final = p.REAL_TOPIC.encode()
 _REAL_QUEUE_ID: Final = p.REAL_QUEUE_ID.encode()
@@ -374,11 +376,11 @@ class Transactions:
         self._next_look_ms = 0
         self.to_half = to_half
 
-    # ------------------------------------------------------------------------------------ the end
+    # The end
 
     def find_half(self, commit_log_offset: int) -> MessageExt | None:
         """The half message at an offset; None if there is none."""
-        found = self._store.look_message_by_offset(commit_log_offset)
+        found = self._store.find_message(commit_log_offset)
         if found is None or found.topic != names.TRANS_HALF_TOPIC:
             return None
         return found
@@ -432,7 +434,7 @@ class Transactions:
                 self.ask_returned()
 
     def flush(self) -> None:
-        """Write op offsets now, however long they have waited."""
+        """Write op offsets now, however long they have waited; the disk may not have them yet."""
         body = self._batch.take()
         if body is not None:
             self._write_op(body)
@@ -456,7 +458,7 @@ class Transactions:
             for offset in parse_op_body(body):
                 self._batch.add(offset, now_ms)
 
-    # ---------------------------------------------------------------------------------- the check
+    # The check
 
     def check(self) -> tuple[int, bool]:
         """One step of a round over the half topic: how many producers were asked, and if more wait.

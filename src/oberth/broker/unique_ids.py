@@ -7,6 +7,7 @@ import random
 import time
 
 from oberth.formats.message_id import unique_id, unique_id_prefix
+from oberth.wall_clock import now_ms
 
 
 class UniqueIds:
@@ -21,12 +22,12 @@ class UniqueIds:
 
     def next(self) -> str:
         """One more id."""
-        now_ms = time.time_ns() // 1_000_000
-        if now_ms >= self._next_month_ms:
-            local = time.localtime(now_ms / 1000)
+        time_ms = now_ms()
+        if time_ms >= self._next_month_ms:
+            local = time.localtime(time_ms / 1000)
             start = (local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1)
             following = (local.tm_year, local.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1)
             self._month_start_ms = int(time.mktime(start) * 1000)
             self._next_month_ms = int(time.mktime(following) * 1000)
         self._counter += 1
-        return unique_id(self._prefix, now_ms - self._month_start_ms, self._counter)
+        return unique_id(self._prefix, time_ms - self._month_start_ms, self._counter)

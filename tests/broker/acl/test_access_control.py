@@ -5,6 +5,8 @@ The causes of RocketMQ's security advisories each have a test at the end.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import stat
@@ -14,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
-from oberth.broker.broker_controller import Broker
 from oberth.client.acl import SessionCredentials
 from oberth.client.messages import decode_messages
 from oberth.errors import OptionError
 from oberth.remoting.code import RequestCode
-from oberth.remoting.command import RemotingCommand
+from oberth.remoting.command import RemotingCommand, encode_frame_bytes
+from oberth.remoting.connection import RemotingConnection
 
 if TYPE_CHECKING:
     MakeLive = Callable[..., Awaitable[Any]]
@@ -245,7 +248,7 @@ async def test_users_and_policies_survive_a_restart(users: Any) -> None:
     await create_user(users)
     await grant(users, "Topic:*", "Pub")
     for name in ("authUsers.json", "authAcls.json"):
-        mode = os.stat(users.broker.config_dir / name).st_mode
+        mode = os.stat(users.broker.parts.config_dir / name).st_mode
         assert stat.S_IMODE(mode) == 0o600
     await users.restart()
     assert await send(users, READER) == 0
@@ -456,3 +459,22 @@ async def test_messages_of_others_are_not_read_by_offset(plain: Any) -> None:
     back = {"group": "G", "offset": "0", "delayLevel": "0", "originTopic": "T"}
     assert (await call(plain, CONSUMER, 36, back)).code == 16
     assert (await call(plain, ADMIN, 33, fields)).code == 0
+
+
+@pytest.mark.parametrize(("trusted", "answer"), [("", None), ("192.0.2.1", None), ("127.0.0.1", 0)])
+async def test_a_proxy_header_does_not_forge_a_white_address(
+    make_live: MakeLive, accounts: Path, trusted: str, answer: int | None
+) -> None:
+    """White lists go by the address, which an untrusted peer cannot choose."""
+    write(accounts, ACCOUNTS.replace("Addresses:", "Addresses:\n- 10.1.2.3"))
+    live = await make_live(aclEnable="true", aclFile=str(accounts), proxyProtocolTrusted=trusted)
+    reader, writer = await asyncio.open_connection(*live.broker.address)
+    request = RemotingCommand(code=310, ext_fields=live.peer.send_fields("T"), body=b"hello")
+    writer.write(b"PROXY TCP4 10.1.2.3 127.0.0.1 50123 10911\r\n" + encode_frame_bytes(request))
+    connection = RemotingConnection()
+    answers: list[RemotingCommand] = []
+    with contextlib.suppress(ConnectionError):
+        while not answers and (data := await reader.read(65536)):
+            answers += connection.receive_data(data)
+    writer.close()
+    assert [each.code for each in answers] == ([] if answer is None else [answer])

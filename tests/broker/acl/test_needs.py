@@ -96,6 +96,7 @@ GRANTED = {
             "GET_BROKER_CONFIG",
             "GET_BROKER_RUNTIME_INFO",
             "OBERTH_GET_RETENTION",
+            "OBERTH_GET_LOG_CHECKSUMS",
             "GET_PRODUCER_CONNECTION_LIST",
             "GET_ALL_PRODUCER_INFO",
             "GET_ALL_CONSUMER_OFFSET",
@@ -247,3 +248,21 @@ def test_a_name_given_twice_is_the_one_that_the_handler_takes() -> None:
     body = b'{"consumerGroup":"G","topic":"MINE","topic":"THEIRS"}'
     taken = QueryAssignmentRequestBody.decode(body).topic
     assert f"Topic:{taken} Sub" in needs(RemotingCommand(code=400, body=body))
+
+
+@pytest.mark.parametrize(
+    ("real", "group"),
+    [
+        ("%RETRY%g", "g"), ("%RETRY%g2", "g2"), ("%RETRY%g_T", "g_T"), ("%RETRY%g+T", "g"),
+        ("%RETRY%gg+T", "gg"), ("%RETRY%", "*"),
+    ],
+)  # fmt: skip
+def test_a_retry_topic_is_that_of_its_group_alone(real: str, group: str) -> None:
+    request = RemotingCommand(
+        code=Code.CONSUMER_SEND_MSG_BACK, ext_fields={"group": "g", "offset": "0"}
+    )
+    may_read = frozenset({Action.SUB})
+    assert list(needs_of(request, lambda offset: real)) == [
+        Need(Kind.GROUP, "g", may_read),
+        Need(Kind.GROUP, group, may_read),
+    ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oberth.broker.acl import yaml_reader
 from oberth.broker.acl.address_pattern import address_matcher
 from oberth.broker.acl.needs import ADMINISTRATOR, Action, Kind, Need
 from oberth.broker.acl.plain_acl import parse_plain_acl
 from oberth.broker.acl.signature import SecretKey
-from oberth.broker.acl.yaml_subset import parse_yaml
+from oberth.broker.acl.yaml_reader import SIZE_MAX, parse_yaml
 from oberth.errors import ConfigFormatError, OptionError
 
 FILE = b"""
@@ -108,18 +110,49 @@ def test_an_administrator_with_a_list_keeps_to_it() -> None:
         ("accounts:\n- accesKey: long-enough\n", "accesKey is unknown"),
         ("accounts: !!javax.script.ScriptEngineManager []\n", "line 1"),
         ("accounts: &a\n", "line 1"),
-        ("accounts:\n\t- a\n", "line 2: a tab"),
+        ("accounts:\n\t- a\n", "line 2: found character that cannot start any token"),
         ("accounts:\naccounts:\n", "line 2: accounts is given twice"),
         ("accounts: text\n", "accounts is no list"),
-        ("nonsense\n", "line 1"),
+        ("nonsense\n", "no mapping"),
         ("globalWhiteRemoteAddresses:\n- 10.0.0.300\n", "address pattern"),
         ("accounts:\n  - a: b\n c: d\n", "line 3"),
-        ('accounts: "open\n', "a quote is not closed"),
+        ('accounts: "open\n', "while scanning a quoted scalar that begins in line 1"),
     ],
 )
 def test_what_cannot_be_meant(text: str, complaint: str) -> None:
     with pytest.raises(ConfigFormatError, match=complaint):
         parse_plain_acl(text.encode(), "f")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (b"a: &x b\nc: *x\n", "line 1: an anchor or an alias"),
+        (b"a: [*x]", "line 1: an anchor or an alias"),
+        (b"a: !!python/object/apply:os.system [ls]", "line 1: a tag"),
+        (b"a: !local b", "line 1: a tag"),
+        (b"a: b\n---\nc: d\n", "line 2: a second document"),
+        (b"? [a]\n: b\n", "line 1: a key that is no text"),
+        (b"[" * 100_000, "line 1: nested deeper than 16"),
+        (b"- " * 18 + b"x", "line 1: nested deeper than 16"),
+        (b"a: \x07", "character 7 at 3"),
+        (b"\xff", "no UTF-8 at byte 0"),
+        (b"a" * (SIZE_MAX + 1), f"allowed {SIZE_MAX}"),
+    ],
+)
+def test_what_yaml_could_do_and_this_file_may_not(text: bytes, complaint: str) -> None:
+    with pytest.raises(ConfigFormatError, match=complaint):
+        parse_yaml(text, "f")
+
+
+@pytest.mark.parametrize("loader", [yaml_reader._LOADER, yaml.BaseLoader])
+def test_scalars_stay_text(monkeypatch: pytest.MonkeyPatch, loader: type) -> None:
+    monkeypatch.setattr(yaml_reader, "_LOADER", loader)
+    text = b"a: true\nb: 007\nc:\nd: ~\ne: ''\nf: [1, 2-3]\ng: 'it''s'\nh: 2001-01-01\n<<: x\n"
+    assert parse_yaml(text, "f") == {
+        "a": "true", "b": "007", "c": None, "d": None, "e": "", "f": ["1", "2-3"], "g": "it's",
+        "h": "2001-01-01", "<<": "x",
+    }  # fmt: skip
 
 
 def test_no_message_holds_a_secret() -> None:

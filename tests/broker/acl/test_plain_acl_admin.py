@@ -56,8 +56,8 @@ async def test_an_account_is_good_at_once_and_gone_at_once(live: Any, tmp_path: 
     text = (tmp_path / "accounts.yml").read_text()
     assert "newcomer-secret" in text
     assert "  - A=PUB\n  - B=SUB\n" in text
-    live.broker.access.on_time(live.broker.now_ms() + 5000)
-    assert "newcomer" in live.broker.access.plain.accounts
+    live.broker.services.access.on_time(live.broker.parts.now_ms() + 5000)
+    assert "newcomer" in live.broker.services.access.plain.accounts
     assert (await call(live, ADMIN, 51, {"accessKey": "newcomer"})).code == 0
     assert (await call(live, NEWCOMER, 54)).code == 16
     again = await call(live, ADMIN, 51, {"accessKey": "newcomer"})
@@ -89,8 +89,8 @@ async def test_the_version_counts_changes(live: Any, tmp_path: Path) -> None:
     white = {"globalWhiteAddrs": "10.0.0.*, 192.168.1.1"}
     assert (await call(live, ADMIN, 53, white)).code == 0
     assert (await version())["counter"] == 1
-    assert live.broker.access.plain.is_white("10.0.0.7")
-    assert not live.broker.access.plain.is_white("127.0.0.1")
+    assert live.broker.services.access.plain.is_white("10.0.0.7")
+    assert not live.broker.services.access.plain.is_white("127.0.0.1")
 
 
 async def test_what_is_refused(live: Any, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oberth.broker.acl.signature import SIGNATURE, SecretKey, content, is_signed
+from oberth.broker.acl.signature import ACCESS_KEY, SIGNATURE, SecretKey, content, is_signed
 from oberth.client.acl import SessionCredentials, signature
 from oberth.remoting.command import RemotingCommand
 
@@ -43,3 +43,16 @@ def test_wrong_signatures(given_text: str) -> None:
     assert request.ext_fields is not None
     request.ext_fields[SIGNATURE] = given_text
     assert not is_signed(request, SecretKey(b"a secret key"))
+
+
+def test_code_and_flags_are_not_signed() -> None:
+    """What a signature proves, and what it does not: SECURITY.md says so."""
+    key = SecretKey(b"secret")
+    request = RemotingCommand(code=351, ext_fields={ACCESS_KEY: "a", "topic": "T"})
+    assert request.ext_fields is not None
+    request.ext_fields[SIGNATURE] = key.sign(content(request.fields, b"")).decode()
+    assert is_signed(request, key)
+    request.code, request.flag = 215, 2
+    assert is_signed(request, key)
+    request.ext_fields["topic"] = "U"
+    assert not is_signed(request, key)

@@ -137,10 +137,10 @@ class Peer:
         """Sets the clock forward and lets the broker look at it."""
         ticks: asyncio.Queue[int] = asyncio.Queue()
         self.mq.clock.advance(seconds=seconds)
-        self.mq.broker.ticks.append(ticks.put_nowait)
+        self.mq.broker.parts.ticks.append(ticks.put_nowait)
         for _ in range(2):
             await ticks.get()
-        self.mq.broker.ticks.remove(ticks.put_nowait)
+        self.mq.broker.parts.ticks.remove(ticks.put_nowait)
 
 
 def bodies(popped: list[Popped]) -> list[bytes]:
@@ -169,7 +169,7 @@ async def test_a_client_gets_the_lite_topics_that_it_takes(peer: Peer) -> None:
         assert (await peer.ack(each)).code == 0
     assert (await peer.ack(first[0])).code == 0  # twice is harmless
     assert await peer.pop("c1") == []
-    assert peer.mq.broker.offsets.query(GROUP, "%LMQ%$Parent$one", 0) == 3
+    assert peer.mq.broker.parts.offsets.query(GROUP, "%LMQ%$Parent$one", 0) == 3
 
 
 async def test_what_is_not_acknowledged_blocks_its_lite_topic_and_comes_again(peer: Peer) -> None:
@@ -218,7 +218,7 @@ async def test_a_pop_waits_for_a_message(peer: Peer) -> None:
     fields = peer.pop_fields("c1", pollTime=15_000)
     waiting = asyncio.ensure_future(peer.call(200070, fields))
     await peer.later(0)
-    assert len(peer.mq.broker.lite_pops.lite.waiting) == 1
+    assert len(peer.mq.broker.services.lite.waiting) == 1
     await peer.send("two", b"not asked for")
     assert not waiting.done()
     await peer.send("one", b"x")
@@ -242,7 +242,7 @@ async def test_whoever_waits_is_answered_when_the_broker_stops(peer: Peer) -> No
     await peer.subscribe("c1", "one")
     waiting = asyncio.ensure_future(peer.call(200070, peer.pop_fields("c1", pollTime=15_000)))
     await peer.later(0)
-    peer.mq.broker.lite_pops.answer_all()
+    peer.mq.broker.processors.lite_pops.answer_all()
     assert (await waiting).code == ResponseCode.POLLING_TIMEOUT
 
 
@@ -273,7 +273,7 @@ async def test_who_does_not_come_loses_its_list(peer: Peer) -> None:
     await peer.subscribe("c1", "one")
     await peer.send("one", b"x")
     await peer.subscribe("c2", "two")
-    lite = peer.mq.broker.lite_pops.lite
+    lite = peer.mq.broker.services.lite
     assert list(lite.events.get("c1").queues) == ["%LMQ%$Parent$one"]  # type: ignore[union-attr]
     await peer.later(9)
     await peer.subscribe("c2", "one")
@@ -321,7 +321,7 @@ async def test_an_exclusive_group_gives_a_lite_topic_to_who_asked_last(peer: Pee
         await peer.subscribe("c2", "one")
         await arrived.wait()
         assert told == [{"liteTopic": "one", "consumerGroup": GROUP, "clientId": "c1"}]
-        assert peer.mq.broker.lite_pops.lite.subscriptions.get("c1") is None
+        assert peer.mq.broker.services.lite.subscriptions.get("c1") is None
         assert bodies(await peer.pop("c2")) == [b"x"]  # it begins anew
 
 
@@ -337,7 +337,12 @@ async def test_a_wildcard_group_takes_everything(peer: Peer) -> None:
     one = await peer.info(200076, parentTopic=PARENT, liteTopic="any")
     assert one["subscriber"] == [{"clientId": "*", "group": GROUP}]
     assert (await peer.subscribe("c1", action="COMPLETE_REMOVE")).code == 0
-    assert peer.mq.broker.arrival_listeners.count(peer.mq.broker.lite_pops.lite._on_arrival) == 0
+    assert (
+        peer.mq.broker.services.dispatching.arrival_listeners.count(
+            peer.mq.broker.services.lite._on_arrival
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -381,7 +386,7 @@ async def test_silence_ends_a_subscription(peer: Peer) -> None:
     await peer.later(170)
     await peer.subscribe("c2", "two", action="COMPLETE_ADD")
     await peer.later(130)
-    subscriptions = peer.mq.broker.lite_pops.lite.subscriptions
+    subscriptions = peer.mq.broker.services.lite.subscriptions
     assert subscriptions.get("c1") is None
     assert list(subscriptions.get("c2").queues) == [  # type: ignore[union-attr]
         "%LMQ%$Parent$two"
@@ -406,7 +411,7 @@ async def test_what_cannot_be_is_refused(peer: Peer) -> None:
     assert (await peer.call(200071, {}, b"[")).code == ResponseCode.SYSTEM_ERROR
     assert (await peer.subscribe("c1", "x", action="ADD")).code == ResponseCode.ILLEGAL_OPERATION
     await peer.subscribe("c1", "../up", "a,%LMQ%$Other$x", "a$b", "")
-    assert len(peer.mq.broker.lite_pops.lite.subscriptions) == 0
+    assert len(peer.mq.broker.services.lite.subscriptions) == 0
     await peer.call(200, {}, b'{"groupName":"Plain"}')
     await peer.make_parent("Second")
     for changes, code in (
@@ -423,7 +428,7 @@ async def test_what_cannot_be_is_refused(peer: Peer) -> None:
 @pytest.mark.parametrize("name", ["../up", "a$b", "a,%LMQ%$Other$x", "a/b", "x" * 260])
 async def test_a_lite_topic_never_stands_for_another_queue(peer: Peer, name: str) -> None:
     assert (await peer.send(name, b"x")).code == ResponseCode.MESSAGE_ILLEGAL
-    assert not [each for each in peer.mq.broker.store.topics() if "LMQ" in each]
+    assert not [each for each in peer.mq.broker.parts.store.topics() if "LMQ" in each]
 
 
 async def test_acknowledgements_that_fit_nothing(peer: Peer) -> None:
@@ -450,9 +455,9 @@ async def test_expired_lite_topics_are_deleted(peer: Peer) -> None:
     await peer.subscribe("c1", "old", "young")
     await peer.send("young", b"y")
     await peer.later(12 * 60)
-    queues = [each for each in peer.mq.broker.store.topics() if each.startswith("%LMQ%")]
+    queues = [each for each in peer.mq.broker.parts.store.topics() if each.startswith("%LMQ%")]
     assert queues == ["%LMQ%$Parent$young"]
-    assert peer.mq.broker.offsets.query(GROUP, "%LMQ%$Parent$old", 0) == -1
+    assert peer.mq.broker.parts.offsets.query(GROUP, "%LMQ%$Parent$old", 0) == -1
     await peer.subscribe("c1", "old")
     await peer.send("old", b"again")
     (popped,) = [each for each in await peer.pop("c1") if each.lite_topic == "old"]
@@ -465,8 +470,8 @@ async def test_a_parent_is_deleted_with_its_lite_topics(peer: Peer) -> None:
     assert len(await peer.pop("c1")) == 1
     assert (await peer.call(215, {"topic": PARENT})).code == 0
     assert (await peer.info(200074))["orderInfoCount"] == 0
-    assert not [each for each in peer.mq.broker.store.topics() if each.startswith("%LMQ%")]
-    assert len(peer.mq.broker.lite_pops.lite.subscriptions) == 0
+    assert not [each for each in peer.mq.broker.parts.store.topics() if each.startswith("%LMQ%")]
+    assert len(peer.mq.broker.services.lite.subscriptions) == 0
 
 
 async def test_a_deleted_group_leaves_nothing(peer: Peer) -> None:
@@ -475,7 +480,7 @@ async def test_a_deleted_group_leaves_nothing(peer: Peer) -> None:
     for each in await peer.pop("c1"):
         await peer.ack(each)
     assert (await peer.call(207, {"groupName": GROUP, "cleanOffset": "false"})).code == 0
-    assert peer.mq.broker.offsets.query(GROUP, "%LMQ%$Parent$one", 0) == -1
+    assert peer.mq.broker.parts.offsets.query(GROUP, "%LMQ%$Parent$one", 0) == -1
 
 
 async def test_a_restart_hands_out_again_what_was_not_acknowledged(peer: Peer) -> None:
@@ -545,7 +550,7 @@ async def test_the_offset_of_a_time_in_a_lite_topic(peer: Peer) -> None:
 async def test_a_full_turn_is_made_on_demand(peer: Peer) -> None:
     await peer.subscribe("c1", "one")
     await peer.send("one", b"x")
-    lite = peer.mq.broker.lite_pops.lite
+    lite = peer.mq.broker.services.lite
     lite.events.remove("c1")
     assert await peer.pop("c1") == []
     assert (await peer.call(200079, {"group": GROUP, "clientId": "c1"})).code == 0

@@ -20,11 +20,12 @@ from oberth.broker.pop.pop_service import StoredAck
 from oberth.broker.processors.assignment import share_queues
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.rebalance import allocate_average
+from oberth.formats.properties import PROPERTIES_SIZE_MAX
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand
-from oberth.store.messages import PutMessageResult, PutMessageStatus
+from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from oberth.testing.embedded_broker import EmbeddedBroker
 from oberth.testing.virtual_clock import VirtualClock
 
@@ -117,7 +118,7 @@ class Peer:
 
     async def someone_waits(self) -> None:
         """Until the broker holds a pop."""
-        await self.mq.wait_until(lambda: len(self.mq.broker.pop.polling) == 1, BOUND_S)
+        await self.mq.wait_until(lambda: len(self.mq.broker.services.pop.polling) == 1, BOUND_S)
 
     async def later(self, seconds: float) -> None:
         """Sets the clock forward and lets the broker catch up: timer, revive, dispatch."""
@@ -175,6 +176,29 @@ async def test_what_is_not_acknowledged_comes_again(peer: Peer) -> None:
     assert first_pops == {each.message.properties["1ST_POP_TIME"] for each in again[1:]}
 
 
+async def test_what_can_hardly_be_brought_back_keeps_nothing_back(peer: Peer) -> None:
+    """A producer counts to the end and fills the properties: all three come again."""
+    store = peer.mq.broker.parts.store
+    await peer.send(b"first")
+    longest = f"a\x01{'x' * (PROPERTIES_SIZE_MAX - 3)}\x02".encode()
+    results = store.append_messages(
+        [
+            MessageExtBrokerInner(TOPIC, b"counted", reconsume_times=2**31 - 1),
+            MessageExtBrokerInner(TOPIC, b"filled", longest),
+        ]
+    )
+    assert all(each.ok for each in results)
+    await peer.send(b"last")
+    assert bodies(await peer.pop_all()) == [b"counted", b"filled", b"first", b"last"]
+    await peer.later(35)
+    again = await peer.pop_all()
+    assert bodies(again) == [b"counted", b"filled", b"first", b"last"]
+    counts = {each.body: each.message.reconsume_times for each in again}
+    assert counts == {b"first": 1, b"counted": 2**31 - 1, b"filled": 1, b"last": 1}
+    for each in again:
+        assert await peer.ack(each) == 0
+
+
 async def test_batch_acks_count(peer: Peer) -> None:
     for number in range(8):
         await peer.send(b"%d" % number)
@@ -196,9 +220,9 @@ async def test_acks_of_one_pop_are_one_message(peer: Peer) -> None:
     for number in range(9):
         await peer.send(b"%d" % number)
     first, second = await peer.pop(maxMsgNums=5), await peer.pop(maxMsgNums=4)
-    service = peer.mq.broker.pop
-    peer.mq.broker.dispatch_now()
-    revive = peer.mq.broker.store.max_offset_in_queue("rmq_sys_wheel_timer", 0)
+    service = peer.mq.broker.services.pop
+    peer.mq.broker.services.dispatching.now()
+    revive = peer.mq.broker.parts.store.max_offset_in_queue("rmq_sys_wheel_timer", 0)
 
     def acks(popped: list[Popped]) -> list[StoredAck]:
         made = []
@@ -214,8 +238,8 @@ async def test_acks_of_one_pop_are_one_message(peer: Peer) -> None:
     # One of them twice, and of the second pop only one.
     stored = service.put_acks([*acks(first[:3]), *acks(second[:1]), *acks(first[2:4])])
     assert stored == [True] * 6
-    peer.mq.broker.dispatch_now()
-    assert peer.mq.broker.store.max_offset_in_queue("rmq_sys_wheel_timer", 0) == revive + 2
+    peer.mq.broker.services.dispatching.now()
+    assert peer.mq.broker.parts.store.max_offset_in_queue("rmq_sys_wheel_timer", 0) == revive + 2
     await peer.later(35)
     assert bodies(await peer.pop_all()) == [b"4", b"6", b"7", b"8"]
 
@@ -223,14 +247,14 @@ async def test_acks_of_one_pop_are_one_message(peer: Peer) -> None:
 async def test_what_the_store_refuses_is_not_acknowledged(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = peer.mq.broker.pop
+    service = peer.mq.broker.services.pop
     acks = [
         StoredAck(PopAck((offset,), start, 1, 0, TOPIC, GROUP, "broker-a"), 0, 1000)
         for offset, start in ((5, 5), (6, 5), (9, 9))
     ]
     full = PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
     taken = PutMessageResult(PutMessageStatus.PUT_OK)
-    monkeypatch.setattr(peer.mq.broker.store, "append_messages", lambda _: [full, taken])
+    monkeypatch.setattr(peer.mq.broker.parts.store, "append_messages", lambda _: [full, taken])
     assert service.put_acks(acks) == [False, False, True]
 
 
@@ -307,7 +331,7 @@ async def test_notification_and_peek_hand_nothing_out(peer: Peer) -> None:
     waiting = asyncio.ensure_future(
         peer.call(NOTIFY, {**fields, "pollTime": 15_000, "bornTime": peer.mq.clock()})
     )
-    await peer.mq.wait_until(lambda: len(peer.mq.broker.pop.notifying) == 1, BOUND_S)
+    await peer.mq.wait_until(lambda: len(peer.mq.broker.services.pop.notifying) == 1, BOUND_S)
     await peer.send(b"y")
     assert (await asyncio.wait_for(waiting, BOUND_S)).fields["hasMsg"] == "true"
 
@@ -344,8 +368,8 @@ async def test_an_offset_reset_is_followed(peer: Peer) -> None:
         await peer.send(b"%d" % number)
     old = await peer.pop(order="true", queueId=0)
     broker = peer.mq.broker
-    broker.offsets.assign_reset(GROUP, TOPIC, 0, 1, broker.now_ms())
-    broker.on_offset_reset(GROUP, TOPIC, 0)
+    broker.parts.offsets.assign_reset(GROUP, TOPIC, 0, 1, broker.parts.now_ms())
+    broker.parts.on_offset_reset(GROUP, TOPIC, 0)
     assert await peer.ack(old[3]) == 0
     assert bodies(await peer.pop(order="true", queueId=0)) == [b"1", b"2", b"3"]
 
@@ -354,7 +378,7 @@ async def test_retry_topics_of_both_kinds(peer: Peer) -> None:
     await peer.send(b"v1")
     await peer.pop_all()
     await peer.later(35)
-    peer.mq.broker.config.enable_retry_topic_v2 = True
+    peer.mq.broker.parts.config.enable_retry_topic_v2 = True
     await peer.send(b"v2")
     found = await peer.pop_all(invisibleTime=3_000_000)
     assert bodies(found) == [b"v1", b"v2"]
@@ -539,7 +563,7 @@ async def test_the_highest_priority_is_popped_first(peer: Peer) -> None:
         await peer.send(b"%d" % (number % 4), properties=f"_SYS_MSG_PRIORITY_\x01{number % 4}\x02")
     first = [(await peer.pop(maxMsgNums=1))[0] for _ in range(4)]
     assert [each.body for each in first] == [b"3", b"3", b"3", b"2"]
-    peer.mq.broker.config.priority_order_asc = False
+    peer.mq.broker.parts.config.priority_order_asc = False
     last = [each for _ in range(8) for each in await peer.pop(maxMsgNums=1)]
     assert [each.body for each in last] == [b"0"] * 3 + [b"1"] * 3 + [b"2"] * 2
 
@@ -564,18 +588,18 @@ async def test_retries_come_after_every_priority_or_before(peer: Peer) -> None:
     assert [each.body for each in popped] == [b"0", b"3"]
     await peer.later(6)
     await peer.send(b"1", properties="_SYS_MSG_PRIORITY_\x011\x02")
-    peer.mq.broker.config.pop_from_retry_probability_for_priority = 100
+    peer.mq.broker.parts.config.pop_from_retry_probability_for_priority = 100
     assert bodies(await peer.pop(maxMsgNums=2)) == [b"0", b"3"]
 
 
 async def test_retries_keep_their_priority_in_queues_of_their_own(peer: Peer) -> None:
-    peer.mq.broker.config.use_separate_retry_queue = True
+    peer.mq.broker.parts.config.use_separate_retry_queue = True
     await make_topic_of_priorities(peer)
     for number in range(4):
         await peer.send(b"%d" % number, properties=f"_SYS_MSG_PRIORITY_\x01{number}\x02")
     assert len(await peer.pop_all(invisibleTime=5000)) == 4
     await peer.later(6)
-    retry = peer.mq.broker.topics.get(f"%RETRY%{GROUP}_{TOPIC}")
+    retry = peer.mq.broker.parts.topics.get(f"%RETRY%{GROUP}_{TOPIC}")
     assert retry is not None
     assert (retry.read_queue_nums, retry.write_queue_nums) == (4, 4)
     popped = [each for _ in range(4) for each in await peer.pop(maxMsgNums=1, invisibleTime=5000)]
@@ -600,7 +624,7 @@ async def test_every_notification_hears_of_a_message_in_the_end(peer: Peer) -> N
     assert [(await each).fields["hasMsg"] for each in waiting] == ["true", "true"]
     fields = peer.pop_fields(pollTime=60_000, order="true", attemptId="b")
     waiting = [asyncio.create_task(peer.call(NOTIFY, fields)) for _ in range(2)]
-    while len(peer.mq.broker.pop.notifying) < 2:  # noqa: ASYNC110 - it is the server's
+    while len(peer.mq.broker.services.pop.notifying) < 2:  # noqa: ASYNC110 - it is the server's
         await asyncio.sleep(0.002)
     await peer.send(b"second", queue_id=1)
     done, late = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

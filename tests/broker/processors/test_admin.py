@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from oberth.broker.processors.admin_broker import CHANGEABLE_KEYS, UNUSED_KEYS, is_secret
+from oberth.broker.config_changes import is_secret
+from oberth.broker.processors.admin_broker import CHANGEABLE_KEYS, UNUSED_KEYS
+from oberth.broker.processors.admin_offsets import STATS_A_TURN, OffsetAdminProcessor
 from oberth.formats.config_json import ObjectKey, parse_config
 from oberth.formats.java_properties import parse_properties
 from oberth.formats.message import decode_record
@@ -43,19 +46,19 @@ def queues(table: dict[Any, Any]) -> dict[tuple[str, int], Any]:
 async def test_topics_are_made_changed_and_deleted(live: Any) -> None:
     call = live.peer.call
     assert (await call(17, topic_fields("T", readQueueNums="2", writeQueueNums="3"))).code == 0
-    found = live.broker.topics.get("T")
+    found = live.broker.parts.topics.get("T")
     assert (found.read_queue_nums, found.write_queue_nums) == (2, 3)
-    version = live.broker.topics.data_version
+    version = live.broker.parts.topics.data_version
     assert (await call(17, topic_fields("T", readQueueNums="2", writeQueueNums="3"))).code == 0
-    assert live.broker.topics.data_version == version
+    assert live.broker.parts.topics.data_version == version
     assert (await call(17, topic_fields("T", perm="4"))).code == 0
     await live.restart()
-    assert live.broker.topics.get("T").perm == 4
+    assert live.broker.parts.topics.get("T").perm == 4
     assert (await live.peer.call(215, {"topic": "T"})).code == 0
-    assert live.broker.topics.get("T") is None
+    assert live.broker.parts.topics.get("T") is None
     assert (await live.peer.call(351, {"topic": "T"})).code == 17
     await live.restart()
-    assert live.broker.topics.get("T") is None
+    assert live.broker.parts.topics.get("T") is None
 
 
 @pytest.mark.parametrize(
@@ -85,34 +88,34 @@ async def test_attributes_change_by_signs(live: Any) -> None:
     call = live.peer.call
     attributes = "+message.type=FIFO,+queue.type=SimpleCQ"
     assert (await call(17, topic_fields("T", attributes=attributes))).code == 0
-    assert live.broker.topics.get("T").attributes == {
+    assert live.broker.parts.topics.get("T").attributes == {
         "message.type": "FIFO",
         "queue.type": "SimpleCQ",
     }
     assert (await call(17, topic_fields("T", attributes="-queue.type"))).code == 1
     assert (await call(17, topic_fields("T", attributes="-message.type"))).code == 0
-    assert live.broker.topics.get("T").attributes == {"queue.type": "SimpleCQ"}
+    assert live.broker.parts.topics.get("T").attributes == {"queue.type": "SimpleCQ"}
 
 
 async def test_lists_of_topics_and_groups(live: Any) -> None:
     topics = [{"topicName": name, "readQueueNums": 2, "writeQueueNums": 2} for name in "AB"]
     body = json.dumps({"topicConfigList": topics}).encode()
     assert (await live.peer.call(18, {}, body)).code == 0
-    assert live.broker.topics.get("B").read_queue_nums == 2
+    assert live.broker.parts.topics.get("B").read_queue_nums == 2
     body = json.dumps({"groupConfigList": [{"groupName": "G1"}, {"groupName": "G 2"}]}).encode()
     assert (await live.peer.call(225, {}, body)).code == 29
-    assert live.broker.groups.get("G1") is not None
+    assert live.broker.parts.groups.get("G1") is not None
     assert (await live.peer.call(18, {}, b"[")).code == 1
 
 
 async def test_deleting_a_topic_takes_its_offsets_along(live: Any) -> None:
     await live.peer.send("T")
-    live.broker.offsets.commit("G", "T", 0, 1, 1)
-    live.broker.groups.set_readable("G", "T", False)
+    live.broker.parts.offsets.commit("G", "T", 0, 1, 1)
+    live.broker.parts.groups.set_readable("G", "T", False)
     assert (await live.peer.call(215, {"topic": "T"})).code == 0
-    assert live.broker.offsets.query("G", "T", 0) == -1
-    assert live.broker.groups.is_readable("G", "T")
-    assert live.broker.store.max_offset_in_queue("T", 0) == 0
+    assert live.broker.parts.offsets.query("G", "T", 0) == -1
+    assert live.broker.parts.groups.is_readable("G", "T")
+    assert live.broker.parts.store.max_offset_in_queue("T", 0) == 0
     for name in ("TBW102", "", "a/b"):
         assert (await live.peer.call(215, {"topic": name})).code == 29
 
@@ -131,11 +134,11 @@ async def test_topic_statistics(live: Any) -> None:
 
 async def test_who_consumes_a_topic(live: Any) -> None:
     await live.peer.send("T")
-    live.broker.offsets.commit("offline", "T", 0, 1, 1)
+    live.broker.parts.offsets.commit("offline", "T", 0, 1, 1)
     await live.peer.heartbeat("online", {"T": "*"})
     body = json.loads((await live.peer.call(300, {"topic": "T"})).body_bytes())
     assert sorted(body["groupList"]) == ["offline", "online"]
-    assert "%RETRY%online" in [each.topic_name for each in live.broker.topics]
+    assert "%RETRY%online" in [each.topic_name for each in live.broker.parts.topics]
     assert json.loads((await live.peer.call(343, {"group": "offline"})).body_bytes()) == {
         "topicList": ["T"]
     }
@@ -147,7 +150,7 @@ async def test_system_topics_and_cleaning(live: Any) -> None:
     await live.peer.send("T")
     for code in (306, 316, 329):
         assert (await live.peer.call(code)).code == 0
-    assert live.broker.store.max_offset_in_queue("T", 0) == 1
+    assert live.broker.parts.store.max_offset_in_queue("T", 0) == 1
 
 
 # ------------------------------------------------------------------------------------- groups
@@ -159,11 +162,11 @@ async def test_groups_are_made_changed_and_deleted(live: Any) -> None:
     await live.restart()
     shown = json.loads((await live.peer.call(352, {"group": "G"})).body_bytes())
     assert (shown["retryMaxTimes"], shown["consumeEnable"]) == (3, False)
-    live.broker.offsets.commit("G", "T", 0, 1, 1)
+    live.broker.parts.offsets.commit("G", "T", 0, 1, 1)
     assert (await live.peer.call(207, {"groupName": "G", "cleanOffset": "false"})).code == 0
-    assert live.broker.offsets.query("G", "T", 0) == 1
+    assert live.broker.parts.offsets.query("G", "T", 0) == 1
     assert (await live.peer.call(207, {"groupName": "G", "cleanOffset": "true"})).code == 0
-    assert live.broker.offsets.query("G", "T", 0) == -1
+    assert live.broker.parts.offsets.query("G", "T", 0) == -1
     assert (await live.peer.call(352, {"group": "G"})).code == 26
 
 
@@ -215,9 +218,9 @@ async def test_forbidding_a_topic(live: Any) -> None:
 async def test_progress_of_a_group(live: Any) -> None:
     for _ in range(5):
         await live.peer.send("T")
-    live.broker.offsets.commit("G", "T", 0, 2, 1)
-    live.broker.offsets.commit_pull("G", "T", 0, 4)
-    live.broker.groups.find("G")
+    live.broker.parts.offsets.commit("G", "T", 0, 2, 1)
+    live.broker.parts.offsets.commit_pull("G", "T", 0, 4)
+    live.broker.parts.groups.find("G")
     body = parse_config((await live.peer.call(208, {"consumerGroup": "G"})).body_bytes())
     table = queues(body["offsetTable"])
     assert table["T", 0]["brokerOffset"] == 5
@@ -233,11 +236,11 @@ async def test_progress_of_a_group(live: Any) -> None:
 
 async def test_offsets_are_cloned_and_corrected(live: Any) -> None:
     await live.peer.send("T")
-    live.broker.offsets.commit("G", "T", 0, 7, 1)
+    live.broker.parts.offsets.commit("G", "T", 0, 7, 1)
     fields = {"srcGroup": "G", "destGroup": "H", "offline": "true"}
     assert (await live.peer.call(314, fields)).code == 0
-    assert live.broker.offsets.query("H", "T", 0) == 7
-    live.broker.offsets.commit("H", "T", 0, 3, 1)
+    assert live.broker.parts.offsets.query("H", "T", 0) == 7
+    live.broker.parts.offsets.commit("H", "T", 0, 3, 1)
     fields = {"filterGroups": "", "compareGroup": "G", "topic": "T"}
     body = parse_config((await live.peer.call(308, fields)).body_bytes())
     assert {int(queue): offset for queue, offset in body["correctionOffsets"].items()} == {0: 3}
@@ -251,7 +254,7 @@ async def test_resets_here(live: Any) -> None:
     base = {"group": "G", "topic": "T", "timestamp": "-1", "isForce": "true"}
     assert (await live.peer.call(222, {**base, "topic": "U"})).code == 17
     assert (await live.peer.call(222, base)).code == 26
-    live.broker.groups.find("G")
+    live.broker.parts.groups.find("G")
     body = parse_config((await live.peer.call(222, base)).body_bytes())
     assert queues(body["offsetTable"])["T", 0] == 4
     one = {**base, "queueId": "0", "offset": "2"}
@@ -264,10 +267,10 @@ async def test_resets_at_the_clients(make_live: Any) -> None:
     live = await make_live(useServerSideResetOffset="false")
     await live.peer.send("T")
     base = {"group": "G", "topic": "T", "timestamp": "0", "isForce": "true"}
-    live.broker.groups.find("G")
+    live.broker.parts.groups.find("G")
     assert (await live.peer.call(222, base)).code == 1
     for queue_id in range(4):
-        live.broker.offsets.commit("G", "T", queue_id, 1, 1)
+        live.broker.parts.offsets.commit("G", "T", queue_id, 1, 1)
     assert (await live.peer.call(222, base)).code == 206
     heard: list[RemotingCommand] = []
     table = ProcessorTable()
@@ -293,8 +296,8 @@ async def test_configuration_is_shown_without_secrets(live: Any) -> None:
 
 async def test_configuration_changes_within_a_list(live: Any) -> None:
     assert (await live.peer.call(25, {}, b"transactionCheckMax=3\nfileReservedTime=5")).code == 0
-    assert live.broker.config.transaction_check_max == 3
-    assert live.broker.store_config.file_reserved_time_hours == 5
+    assert live.broker.parts.config.transaction_check_max == 3
+    assert live.broker.parts.store_config.file_reserved_time_hours == 5
     for body in (
         b"brokerConfigPath=/tmp/x",
         b"rocketmqHome=/tmp/x",
@@ -307,14 +310,14 @@ async def test_configuration_changes_within_a_list(live: Any) -> None:
     assert (await live.peer.call(25, {}, b"transactionCheckMax=many")).code == 29
     response = await live.peer.call(25, {}, b"transactionCheckMax=9\nfileReservedTime=x")
     assert response.code == 29
-    assert live.broker.config.transaction_check_max == 3
+    assert live.broker.parts.config.transaction_check_max == 3
 
 
 async def test_how_long_puts_and_gets_took_is_shown(live: Any) -> None:
     await live.peer.send("T")
     await live.peer.pull("T", 0)
-    live.broker.store.commit_log.append_times.add(2.0)
-    live.broker.store.reader.get_times.add(3.0)
+    live.broker.parts.store.commit_log.append_times.add(2.0)
+    live.broker.parts.store.reader.get_times.add(3.0)
     table = json.loads((await live.peer.call(28)).body_bytes())["table"]
     assert (table["putMessageEntireTimeMax"], table["getMessageEntireTimeMax"]) == ("2000", "3000")
     assert table["putLatency999"] == "2000.00"
@@ -331,7 +334,7 @@ async def test_options_that_mean_nothing_here_are_taken(live: Any) -> None:
         b"popConsumerKVServiceEnable=true\nenablePopBufferMerge=true\nsendMessageThreadPoolNums=4"
     )
     assert (await live.peer.call(25, {}, body)).code == 0
-    assert live.broker.config.enable_pop_buffer_merge
+    assert live.broker.parts.config.enable_pop_buffer_merge
     shown = (await live.peer.call(26)).body_bytes()
     assert b"popConsumerKVServiceEnable" not in shown
 
@@ -426,3 +429,34 @@ async def test_what_clients_believe(live: Any) -> None:
     response = await live.peer.call(223, {"topic": "T", "group": "G"})
     body = parse_config(response.body_bytes())
     assert queues(body["consumerTable"]["one"]) == {("T", 0): 5}
+
+
+async def test_progress_of_many_groups_is_gathered_in_turns(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many groups there are, others have their turn between."""
+    broker = live.broker.parts
+    broker.topics.create_internal("T", 1)
+    for number in range(1000):
+        broker.groups.find(f"G{number}")
+        broker.offsets.commit(f"G{number}", "T", 0, 1, broker.now_ms())
+    gathered = [0]
+    gather = OffsetAdminProcessor._consume_stats
+
+    def counted(*arguments: Any) -> Any:
+        gathered[-1] += 1
+        return gather(*arguments)
+
+    monkeypatch.setattr(OffsetAdminProcessor, "_consume_stats", counted)
+    loop = asyncio.get_running_loop()
+
+    def turn() -> None:
+        gathered.append(0)
+        handle[0] = loop.call_soon(turn)
+
+    handle = [loop.call_soon(turn)]
+    answer = await live.peer.call(317, {"isOrder": "false"})
+    handle[0].cancel()
+    assert len(parse_config(answer.body_bytes())["consumeStatsList"]) == 1000
+    assert sum(gathered) == 1000
+    assert max(gathered) <= STATS_A_TURN

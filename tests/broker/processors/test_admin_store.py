@@ -30,7 +30,7 @@ async def test_cold_reads_are_limited_by_group(make_live: Any) -> None:
     second = asyncio.ensure_future(
         live.peer.pull("T", 0, sysFlag="6", suspendTimeoutMillis="20000")
     )
-    await live.until(lambda: len(live.broker.hold) == 1)
+    await live.until(lambda: len(live.broker.parts.hold) == 1)
     await live.peer.send("T", b"an arrival does not end the wait")
     assert not second.done()
     shown = body_of(await live.peer.call(2003))
@@ -54,13 +54,13 @@ async def test_thresholds_come_and_go(live: Any) -> None:
 async def test_the_log_is_read_ahead_or_not(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     await live.peer.send("T", b"x")
     given: list[int] = []
-    segment = live.broker.store.commit_log.queue.segments[0]
+    segment = live.broker.parts.store.commit_log.queue.segments[0]
     monkeypatch.setattr(type(segment), "advise", lambda _self, advice: given.append(advice))
     call = live.peer.call
     answer = await call(2004, {"READ_AHEAD_MODE": "1"})
     assert (answer.code, answer.remark) == (0, "set commitlog readahead mode success, mode: 1")
     assert given == [mmap.MADV_RANDOM]
-    assert live.broker.store_config.data_read_ahead_enable is False
+    assert live.broker.parts.store_config.data_read_ahead_enable is False
     assert (await call(2004, {"READ_AHEAD_MODE": "0"})).code == 0
     assert given == [mmap.MADV_RANDOM, mmap.MADV_NORMAL]
     assert (await call(2004, {"READ_AHEAD_MODE": "2"})).code == 29
@@ -87,9 +87,9 @@ async def test_there_is_one_timer_engine(make_live: Any) -> None:
     assert (await call(5001, {"E_T": "R"})).code == 29
     assert (await call(5001, {"E_T": "X"})).code == 29
     assert (await call(5001)).code == 29
-    assert live.broker.store_config.timer_stop_enqueue
+    assert live.broker.parts.store_config.timer_stop_enqueue
     assert (await call(5001, {"E_T": "F"})).code == 0
-    assert not live.broker.store_config.timer_stop_enqueue
+    assert not live.broker.parts.store_config.timer_stop_enqueue
 
 
 async def test_there_is_nothing_in_rocksdb(live: Any) -> None:
@@ -104,13 +104,13 @@ async def test_a_master_without_slaves(live: Any) -> None:
     await live.peer.send("T", b"x")
     call = live.peer.call
     status = body_of(await call(907))
-    end = live.broker.store.max_phy_offset
+    end = live.broker.parts.store.max_phy_offset
     assert (status["master"], status["masterCommitLogMaxOffset"]) == (True, end)
     assert (status["inSyncSlaveNums"], status["haConnectionInfo"]) == (0, [])
     assert (await call(908, {"masterFlushOffset": "7"})).code == 0
-    assert live.broker.ha.master_flush_offset == 0
+    assert live.broker.services.ha.master_flush_offset == 0
     told = await call(906)
-    assert told.ext_fields["masterHaAddress"] == live.broker.ha_address
+    assert told.ext_fields["masterHaAddress"] == live.broker.parts.own.ha_address
     assert told.ext_fields["masterAddress"] == str(live.broker.address)
     epochs = await call(1007)
     assert (epochs.code, epochs.remark) == (1, "this request only for controllerMode")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 from typing import Any
 
+from oberth.broker.clients import ClientInfo
+from oberth.broker.processors.client import TOLD_A_TURN
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.command import RemotingCommand
 
@@ -31,8 +34,8 @@ async def test_a_heartbeat_is_answered_as_by_apache(live: Any) -> None:
 
 async def test_a_heartbeat_makes_the_group_and_its_retry_topic(live: Any) -> None:
     await live.peer.heartbeat("G", {"T": "*"})
-    assert live.broker.groups.get("G") is not None
-    retry = live.broker.topics.get("%RETRY%G")
+    assert live.broker.parts.groups.get("G") is not None
+    retry = live.broker.parts.topics.get("%RETRY%G")
     assert retry is not None
     assert (retry.read_queue_nums, retry.perm) == (1, 6)
 
@@ -69,7 +72,7 @@ async def test_leaving_is_told_to_the_others(live: Any) -> None:
     fields = {"clientID": "two", "consumerGroup": "G", "producerGroup": "PG"}
     assert (await live.peer.call(35, fields)).code == 0
     await live.until(lambda: len(heard) == 3)
-    assert live.broker.producers.clients("PG") == []
+    assert live.broker.parts.producers.clients("PG") == []
 
 
 async def test_broadcasting_groups_are_not_told(live: Any) -> None:
@@ -87,22 +90,22 @@ async def test_silence_closes_the_connection(live: Any) -> None:
     channel = await other.channel()
     await live.later(120_001 + 10_000)
     await live.until(lambda: channel.is_closed)
-    assert live.broker.consumers.get("G") is None
-    assert live.broker.producers.groups() == []
+    assert live.broker.parts.consumers.get("G") is None
+    assert live.broker.parts.producers.groups() == []
 
 
 async def test_an_unknown_group_is_skipped_silently(make_live: Any) -> None:
     live = await make_live(autoCreateSubscriptionGroup="false")
     assert (await live.peer.heartbeat("G", {"T": "*"})).code == 0
-    assert live.broker.consumers.get("G") is None
-    assert live.broker.topics.get("%RETRY%G") is None
+    assert live.broker.parts.consumers.get("G") is None
+    assert live.broker.parts.topics.get("%RETRY%G") is None
 
 
 async def test_names_that_no_group_may_have(live: Any) -> None:
     for name in ("", "with space", "../up", "x" * 121):
         assert (await live.peer.heartbeat(name, {"T": "*"})).code == 0
-    assert len(live.broker.consumers) == 0
-    assert not [each for each in live.broker.topics if "up" in (each.topic_name or "")]
+    assert len(live.broker.parts.consumers) == 0
+    assert not [each for each in live.broker.parts.topics if "up" in (each.topic_name or "")]
 
 
 async def test_heartbeats_of_other_clients(live: Any) -> None:
@@ -112,7 +115,7 @@ async def test_heartbeats_of_other_clients(live: Any) -> None:
         b'[{"topic":"T","subString":"A || B","subVersion":"5"}]}]}'
     )
     assert (await live.peer.call(34, None, cpp)).code == 0
-    group = live.broker.consumers.get("G")
+    group = live.broker.parts.consumers.get("G")
     assert group is not None
     assert group.data.message_model == "CLUSTERING"
     assert group.subscriptions["T"].tags == ("A", "B")
@@ -139,3 +142,36 @@ async def test_client_config(live: Any) -> None:
     response = await live.peer.call(46, {}, body("SQL92", "a > 1"))
     assert response.code == 1
     assert "SQL92" in (response.remark or "")
+
+
+async def test_a_large_group_is_told_some_a_turn_and_once_for_many_changes(live: Any) -> None:
+    """Members that come one after the other cost their number, not its square."""
+    told: list[int] = []
+
+    class Silent:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def invoke_oneway(self, request: RemotingCommand) -> None:
+            assert request.fields == {"consumerGroup": "G"}
+            told.append(self.number)
+
+    await live.peer.heartbeat("G", {"T": "*"})
+    group = live.broker.parts.consumers.get("G")
+    group.clients.clear()
+    count = 5 * TOLD_A_TURN
+    notify = live.broker.processors.clients.notify_group
+    for number in range(count):
+        channel: Any = Silent(number)
+        group.clients[channel] = ClientInfo(channel, f"c{number}", "JAVA", 1, 0)
+        notify("G")
+    # While the group was small each change was told at once.
+    small = TOLD_A_TURN * (TOLD_A_TURN + 1) // 2
+    assert len(told) == small
+    turns = [len(told)]
+    while turns[-1] < small + count:
+        await asyncio.sleep(0)
+        turns.append(len(told))
+    assert max(b - a for a, b in pairwise(turns)) <= TOLD_A_TURN
+    assert sorted(told[small:]) == list(range(count))
+    group.clients.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ async def test_a_commit_is_kept_and_may_go_back(live: Any) -> None:
         assert response.code == 0
         assert (await live.peer.call(14, KEY)).fields["offset"] == offset
     await live.restart()
-    assert live.broker.offsets.query("G", "T", 0) == 1  # never behind the queue's end
+    assert live.broker.parts.offsets.query("G", "T", 0) == 1  # never behind the queue's end
 
 
 async def test_commits_survive_a_restart(live: Any) -> None:
@@ -50,13 +51,30 @@ async def test_commits_to_what_is_unknown(make_live: Any) -> None:
     assert (await live.peer.call(15, {**KEY, "commitOffset": "1"})).code == 26
 
 
+async def test_of_queues_that_a_topic_cannot_have_nothing_is_kept(live: Any) -> None:
+    await live.peer.send("T")
+    for queue_id in ("-1", "4", str(2**31 - 1)):
+        answer = await live.peer.call(15, {**KEY, "queueId": queue_id, "commitOffset": "1"})
+        assert answer.code == 1
+        assert f"has no queue {queue_id}" in str(answer.remark)
+    parts = live.broker.parts
+    assert not parts.offsets.queues("G", "T")
+    assert "G" not in parts.groups
+    topic_config = replace(parts.topics.get("T"), read_queue_nums=1, write_queue_nums=1)
+    await live.peer.send("T", queue_id=3)
+    parts.topics.update(topic_config)
+    live.broker.services.dispatching.now()
+    assert (await live.peer.call(15, {**KEY, "queueId": "3", "commitOffset": "1"})).code == 0
+    assert (await live.peer.call(15, {**KEY, "queueId": "2", "commitOffset": "1"})).code == 1
+
+
 async def test_a_commit_during_a_reset_has_no_effect(live: Any) -> None:
     await live.peer.send("T")
-    live.broker.groups.find("G")
-    live.broker.offsets.assign_reset("G", "T", 0, 0, 1)
+    live.broker.parts.groups.find("G")
+    live.broker.parts.offsets.assign_reset("G", "T", 0, 0, 1)
     response = await live.peer.call(15, {**KEY, "commitOffset": "1"})
     assert (response.code, response.remark) == (0, "Offset has been previously reset")
-    assert live.broker.offsets.query("G", "T", 0) == 0
+    assert live.broker.parts.offsets.query("G", "T", 0) == 0
 
 
 async def test_queue_offsets(live: Any) -> None:
@@ -94,7 +112,7 @@ async def test_search_by_time(live: Any, boundary: str, ahead_ms: int, expected:
     fields = {
         "topic": "T",
         "queueId": "0",
-        "timestamp": str(live.broker.now_ms() + ahead_ms),
+        "timestamp": str(live.broker.parts.now_ms() + ahead_ms),
         "boundaryType": boundary,
     }
     assert (await live.peer.call(29, fields)).fields == {"offset": expected}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from oberth.errors import RemotingError
+from oberth.remoting.code import RequestCode
 from oberth.remoting.command import RemotingCommand, encode_frame_bytes
 from oberth.remoting.headers.table import HEADERS
 
@@ -38,7 +40,7 @@ async def test_every_code_is_answered_and_nothing_breaks(live: Any, tmp_path: An
     await live.peer.send("T", b"before")
     live.peer.client.processors.sync([40], lambda channel, request: None)
     channel = await live.peer.channel()
-    for code in sorted(live.broker.processors.codes):
+    for code in sorted(live.broker.services.processors.codes):
         futures = []
         for fields in rubbish_fields(code):
             for body in (b"", random.Random(code).choice(RUBBISH_BODIES)):
@@ -54,6 +56,38 @@ async def test_every_code_is_answered_and_nothing_breaks(live: Any, tmp_path: An
     assert messages[-1] == b"after"
     outside = {path.name for path in tmp_path.iterdir()}
     assert outside == {"store-0"}
+
+
+async def test_a_place_inside_a_body_is_no_message(live: Any) -> None:
+    """A producer knows where its body will lie, and can put a record there that says so."""
+    store = live.broker.parts.store
+    topic = b"payments"
+    size = 88 + 3 + len(topic)
+    assert (await live.peer.send("T", bytes(size))).code == 0
+    first = store.look_message_by_offset(0)
+    assert first is not None
+    inside = first.record_size + 88
+
+    def forged(at: int) -> bytes:
+        record: bytes = replace(
+            first, topic=topic.decode(), commit_log_offset=at, record_size=size, body=b"",
+            properties_raw=b"", queue_offset=7,
+        ).encode()  # fmt: skip
+        return record
+
+    assert (await live.peer.send("T", forged(inside))).code == 0
+    assert store.look_message_by_offset(inside).topic == "payments"
+    for reached in (store.reput.offset, 0, first.record_size):
+        store.reput.offset, before = reached, store.reput.offset
+        assert store.find_message(inside) is None
+        assert store.find_message(first.record_size) is not None
+        store.reput.offset = before
+    for at, found in ((inside, False), (first.record_size, True)):
+        answer = await live.peer.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(at)})
+        assert (answer.code == 0) is found
+    back = {"offset": str(inside), "group": "g", "delayLevel": "0", "originMsgId": "x",
+            "originTopic": "T", "unitMode": "false", "maxReconsumeTimes": "3"}  # fmt: skip
+    assert (await live.peer.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code != 0
 
 
 @pytest.mark.parametrize(

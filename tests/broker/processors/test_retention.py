@@ -59,10 +59,10 @@ async def test_a_purge_waits_for_consumers_unless_forced(live: Any) -> None:
 
 async def test_a_purge_by_time_and_what_can_no_longer_be_asked_for(live: Any) -> None:
     await fill(live, 4)
-    offset_of_first = live.broker.store.consume_queue_unit("T", 0, 0).commit_log_offset
+    offset_of_first = live.broker.parts.store.consume_queue_unit("T", 0, 0).commit_log_offset
     live.clock.ahead_ms += HOUR_MS
     await fill(live, 2)
-    now = live.broker.now_ms()
+    now = live.broker.parts.now_ms()
     assert (await purge(live, timestamp=str(now - HOUR_MS // 2))).code == 0
     assert await bodies(live) == [b"m0", b"m1"]
     view = {"offset": str(offset_of_first)}
@@ -122,7 +122,7 @@ async def test_reserve_time_is_an_attribute_of_the_topic(live: Any) -> None:
     )
     assert [each["group"] for each in report["unread"]] == ["slow"]
     assert report["allConsumed"] is False
-    live.broker.store.cleaning.run()
+    live.broker.parts.store.cleaning.run()
     assert await bodies(live, "Short") == [b"m0"]
     report = json.loads((await live.peer.call(RequestCode.OBERTH_GET_RETENTION)).body_bytes())
     assert report["queues"] == []

@@ -137,11 +137,11 @@ async def test_a_broken_batch_is_refused(live: Any) -> None:
 
 async def test_the_first_send_makes_a_topic(live: Any) -> None:
     await live.peer.send("New", d="3")
-    made = live.broker.topics.get("New")
+    made = live.broker.parts.topics.get("New")
     assert made is not None
     assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (3, 3, 6)
     await live.restart()
-    assert live.broker.topics.get("New") is not None
+    assert live.broker.parts.topics.get("New") is not None
 
 
 async def test_a_negative_queue_is_the_brokers_choice(live: Any) -> None:
@@ -181,11 +181,11 @@ async def test_without_automatic_creation_a_topic_is_unknown(make_live: Any) -> 
 async def test_permissions_are_the_routes_business_but_for_order_topics(make_live: Any) -> None:
     live = await make_live(brokerPermission="4")
     assert (await live.peer.send("T")).code == 0
-    found = live.broker.topics.get("T")
+    found = live.broker.parts.topics.get("T")
     found.perm = 4
     assert (await live.peer.send("T")).code == 0
     found.order = True
-    live.broker.send.forget_topics()
+    live.broker.processors.send.topics_changed([])
     response = await live.peer.send("T")
     assert response.code == 16
     assert "sending message is forbidden" in (response.remark or "")
@@ -224,13 +224,61 @@ async def test_a_header_with_a_word_for_a_number(live: Any) -> None:
     assert "'one'" in (response.remark or "")
 
 
+@pytest.mark.parametrize("field", ["f", "g", "h"])
+@pytest.mark.parametrize("value", ["1e9", "1.0", str(2**31), str(-(2**63) - 1), "9" * 5000, ""])
+async def test_numbers_in_any_spelling_are_taken_or_named(
+    live: Any, field: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And what came with them in one write is not touched."""
+    peer = live.peer
+    channel = await peer.channel()
+    sends = [
+        RemotingCommand(code=310, ext_fields=peer.send_fields("T", **more), body=b"x")
+        for more in ({}, {field: value}, {})
+    ]
+    answers = await asyncio.gather(*(channel.invoke_nowait(each, 100.0) for each in sends))
+    assert [answers[0].code, answers[2].code] == [0, 0]
+    if answers[1].code:
+        assert answers[1].code == 1
+        assert "HeaderError" in answers[1].remark
+    else:
+        found = (await peer.read("T"))[1]
+        shown = {"f": found.sys_flag, "g": found.born_timestamp, "h": found.flag}[field]
+        assert shown == int(float(value))
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("code", [10, 310, 320, 324, 325])
+async def test_every_send_reads_a_number_or_names_it(
+    live: Any, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    letters = live.peer.send_fields("T")
+    wire_names = {
+        "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
+        "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
+        "j": "reconsumeTimes", "k": "unitMode", "m": "batch",
+    }  # fmt: skip
+    for letter, value in ((letter, value) for letter in "efgh" for value in ("1e9", "1e9x")):
+        fields = {**letters, letter: value}
+        if code in (10, 324):
+            fields = {wire_names.get(name, name): value for name, value in fields.items()}
+        answer = await live.peer.call(code, fields, b"x")
+        if value == "1e9x":
+            assert answer.code == 1
+            assert "HeaderError" in str(answer.remark)
+            assert value in str(answer.remark)
+        else:  # a number, though one that is no queue of the topic
+            assert answer.code in (0, 1, 13, 29)
+    assert "Traceback" not in caplog.text
+
+
 async def test_sync_flush_answers_when_the_disk_has_it(make_live: Any) -> None:
     live = await make_live(flushDiskType="SYNC_FLUSH")
     responses = await asyncio.gather(*(live.peer.send("T", str(n).encode()) for n in range(20)))
     assert {each.code for each in responses} == {0}
-    assert live.broker.store.flushed_offset >= live.broker.store.max_phy_offset
+    assert live.broker.parts.store.flushed_offset >= live.broker.parts.store.max_phy_offset
     assert (await live.peer.send("T", b"x", 0, {"WAIT": "false"})).code == 0
-    await live.until(lambda: live.broker.store.max_offset_in_queue("T", 0) == 21)
+    await live.until(lambda: live.broker.parts.store.max_offset_in_queue("T", 0) == 21)
     assert (await live.peer.send_batch("T", [b"a", b"b"])).code == 0
 
 
@@ -243,7 +291,7 @@ async def test_a_delayed_message_waits_in_its_level(live: Any) -> None:
     assert response.fields["queueId"] == "1"
     assert await live.peer.read("T", 1) == []
     await live.later(1000)
-    await live.until(lambda: live.broker.store.max_offset_in_queue("T", 1) == 1)
+    await live.until(lambda: live.broker.parts.store.max_offset_in_queue("T", 1) == 1)
     (message,) = await live.peer.read("T", 1)
     assert message.body == b"later"
     assert message.properties["REAL_TOPIC"] == "T"
@@ -263,7 +311,7 @@ async def test_send_back_goes_to_the_retry_topic(live: Any) -> None:
     (delayed,) = await live.peer.read("SCHEDULE_TOPIC_XXXX", 2)
     assert delayed.properties["DELAY"] == "3"
     await live.later(10_000)
-    await live.until(lambda: live.broker.store.max_offset_in_queue("%RETRY%G", 0) == 1)
+    await live.until(lambda: live.broker.parts.store.max_offset_in_queue("%RETRY%G", 0) == 1)
     (again,) = await live.peer.read("%RETRY%G")
     assert again.reconsume_times == 1
     assert again.body == b"again"
@@ -287,7 +335,7 @@ async def test_send_back_ends_in_the_dead_letter_topic(live: Any, how: dict[str,
     (dead,) = await live.peer.read("%DLQ%G")
     assert dead.body == b"dead"
     assert dead.properties["DELAY"] == "0"
-    found = live.broker.topics.get("%DLQ%G")
+    found = live.broker.parts.topics.get("%DLQ%G")
     assert found is not None
     assert found.perm == 6
 
@@ -299,7 +347,7 @@ async def test_send_back_refusals(make_live: Any) -> None:
     response = await send_back(live, 123)
     assert response.code == 1
     assert "look message by offset failed, 123" in (response.remark or "")
-    found = live.broker.groups.find("G")
+    found = live.broker.parts.groups.find("G")
     found.retry_queue_nums = 0
     assert (await send_back(live, 123)).code == 0
 
@@ -315,7 +363,7 @@ async def test_a_clients_own_retry_above_its_limit_is_a_dead_letter(live: Any) -
 
 
 async def test_a_retry_of_an_orderly_group_is_a_dead_letter(live: Any) -> None:
-    live.broker.locks.lock("G", "client", [("T", "broker-a", 0)], live.broker.now_ms())
+    live.broker.parts.locks.lock("G", "client", [("T", "broker-a", 0)], live.broker.parts.now_ms())
     assert (await live.peer.send("%RETRY%G", b"dead")).code == 0
     (dead,) = await live.peer.read("%DLQ%G")
     assert dead.body == b"dead"
@@ -324,9 +372,9 @@ async def test_a_retry_of_an_orderly_group_is_a_dead_letter(live: Any) -> None:
 async def test_statistics_count_what_is_stored(live: Any) -> None:
     await live.peer.send("T", b"x" * 10)
     await live.peer.send_batch("T", [b"a", b"b"])
-    item = live.broker.stats.item("TOPIC_PUT_NUMS", "T")
+    item = live.broker.parts.stats.item("TOPIC_PUT_NUMS", "T")
     assert item.value == 3
-    assert live.broker.stats.broker_put.value == 3
+    assert live.broker.parts.stats.broker_put.value == 3
 
 
 async def test_frames_of_one_write_come_back_in_one_piece(live: Any) -> None:

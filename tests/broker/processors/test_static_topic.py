@@ -229,7 +229,7 @@ async def test_undecided_place(cluster: Cluster) -> None:
     waiting = asyncio.ensure_future(
         cluster.lives[1].peer.pull(T, 2, sysFlag="6", suspendTimeoutMillis="15000")
     )
-    await cluster.lives[1].until(lambda: len(cluster.lives[1].broker.hold) == 1)
+    await cluster.lives[1].until(lambda: len(cluster.lives[1].broker.parts.hold) == 1)
     cluster.items[-1]["logicOffset"] = STEP
     await cluster.decided(1)
     response = await waiting
@@ -244,14 +244,14 @@ async def test_held_pull(cluster: Cluster) -> None:
     waiting = asyncio.ensure_future(
         live.peer.pull(T, STEP, sysFlag="6", suspendTimeoutMillis="15000")
     )
-    await live.until(lambda: len(live.broker.hold) == 1)
+    await live.until(lambda: len(live.broker.parts.hold) == 1)
     await cluster.send(1, 1)
     response = await waiting
     assert (response.code, response.fields["offsetDelta"]) == (0, str(STEP))
     waiting = asyncio.ensure_future(
         live.peer.pull(T, STEP + 1, sysFlag="6", suspendTimeoutMillis="15000")
     )
-    await live.until(lambda: len(live.broker.hold) == 1)
+    await live.until(lambda: len(live.broker.parts.hold) == 1)
     await cluster.move(2)
     assert (await waiting).code == 501
 
@@ -270,19 +270,19 @@ async def test_consumer_offsets(cluster: Cluster) -> None:
     await cluster.send(1, 5)
     assert await cluster.offset(1, 14, **group) == 3  # as the older stretch has it
     assert (await cluster.ask(1, 15, commitOffset="5", **group)).code == 0
-    assert cluster.lives[0].broker.offsets.query("G", T, 0) == 5
+    assert cluster.lives[0].broker.parts.offsets.query("G", T, 0) == 5
     assert await cluster.offset(1, 14, **group) == 5
     assert (await cluster.ask(1, 15, commitOffset=str(STEP + 2), **group)).code == 0
-    assert cluster.lives[1].broker.offsets.query("G", T, 0) == 2
+    assert cluster.lives[1].broker.parts.offsets.query("G", T, 0) == 2
     assert await cluster.offset(1, 14, **group) == STEP + 2
     assert (await cluster.ask(0, 14, **group)).code == 501
     # With a pull, too: what is in another stretch is left to the consumer's own commit.
     fields = {"sysFlag": "5", "commitOffset": str(STEP + 4)}
     await cluster.lives[1].peer.pull(T, STEP + 4, **fields)
-    assert cluster.lives[1].broker.offsets.query("G", T, 0) == 4
+    assert cluster.lives[1].broker.parts.offsets.query("G", T, 0) == 4
     fields["commitOffset"] = "2"
     await cluster.lives[1].peer.pull(T, STEP + 4, **fields)
-    assert cluster.lives[1].broker.offsets.query("G", T, 0) == 4
+    assert cluster.lives[1].broker.parts.offsets.query("G", T, 0) == 4
     stats = await cluster.lives[0].peer.call(208, {"consumerGroup": "Other", "topic": T})
     assert b'"consumerOffset":-1' in stats.body_bytes()
 
@@ -308,7 +308,7 @@ async def test_search_by_time(cluster: Cluster) -> None:
     await cluster.send(0, 2)
     await cluster.lives[0].later(1_000)
     cluster.lives[1].clock.ahead_ms = 1_000
-    between = cluster.lives[0].broker.now_ms() - 500
+    between = cluster.lives[0].broker.parts.now_ms() - 500
     await cluster.move(1)
     await cluster.send(1, 2)
     assert await cluster.offset(1, 29, timestamp="1") == 0
@@ -350,7 +350,7 @@ async def test_transactions(cluster: Cluster) -> None:
             "transactionId": "K" * 32,
         },
     )
-    await live.until(lambda: live.broker.store.max_offset_in_queue(T, 0) == 1)
+    await live.until(lambda: live.broker.parts.store.max_offset_in_queue(T, 0) == 1)
     assert await cluster.read(1) == [(STEP, "half")]
 
 
@@ -358,15 +358,15 @@ async def test_restart_and_deletion(cluster: Cluster) -> None:
     await cluster.create(0)
     await cluster.move(1)
     await cluster.send(1, 1)
-    before = cluster.lives[1].broker.static_topics.to_body()
+    before = dict(cluster.lives[1].broker.parts.static_topics.table)
     await cluster.lives[1].restart()
-    assert cluster.lives[1].broker.static_topics.to_body() == before
-    file = cluster.lives[1].broker.config_dir / "topicQueueMapping.json"
+    assert cluster.lives[1].broker.parts.static_topics.table == before
+    file = cluster.lives[1].broker.parts.config_dir / "topicQueueMapping.json"
     assert b'"hostedQueues":{\n\t\t\t\t0:[' in file.read_bytes()  # as Java writes it
     assert await cluster.read(1) == [(STEP, "1-0")]
     assert (await cluster.ask(1, 215)).code == 0
     await cluster.lives[1].restart()
-    assert not cluster.lives[1].broker.static_topics
+    assert not cluster.lives[1].broker.parts.static_topics
 
 
 WRONG: list[dict[str, Any]] = [
@@ -420,28 +420,28 @@ async def test_clean_up(cluster: Cluster) -> None:
     await cluster.send(0, 1)
     brokers = [live.broker for live in cluster.lives]
     for broker in brokers:
-        await broker.registration.register_all()
-        await broker._cleaner.clean()
-    hosted = [broker.static_topics.table[T].hosted_queues for broker in brokers]
+        await broker.services.registration.register_all()
+        await broker.services.cleaner.clean()
+    hosted = [broker.parts.static_topics.table[T].hosted_queues for broker in brokers]
     assert [list(each) for each in hosted] == [[0], [], [0]]
     assert len(hosted[0][0]) == 3  # nothing is empty
     # As if everything on the first leader had expired.
-    brokers[1].store.delete_topics({T})
+    brokers[1].parts.store.delete_topics({T})
     for live in cluster.lives:
         await live.peer.heartbeat("G", {T: "*"})
-    brokers[1].offsets.commit("G", T, 0, 1, 0)
-    await brokers[0]._cleaner.clean()
+    brokers[1].parts.offsets.commit("G", T, 0, 1, 0)
+    await brokers[0].services.cleaner.clean()
     # A group that had consumed it does not start anew behind the rest.
     assert await cluster.offset(0, 14, consumerGroup="G") == STEP
-    assert brokers[2].offsets.query("G", T, 0) == 0
-    left = brokers[0].static_topics.table[T].hosted_queues[0]
+    assert brokers[2].parts.offsets.query("G", T, 0) == 0
+    left = brokers[0].parts.static_topics.table[T].hosted_queues[0]
     assert [item.gen for item in left] == [1, 2]
     assert [body for _, body in await cluster.read(0)] == ["2-0", "0-0"]
     assert await cluster.offset(0, 31) == STEP
-    brokers[2].store.delete_topics({T})
+    brokers[2].parts.store.delete_topics({T})
     await cluster.lives[2].stop()
-    await brokers[0]._cleaner.clean()  # cannot be asked: stays
-    assert len(brokers[0].static_topics.table[T].hosted_queues[0]) == 2
+    await brokers[0].services.cleaner.clean()  # cannot be asked: stays
+    assert len(brokers[0].parts.static_topics.table[T].hosted_queues[0]) == 2
     await cluster.lives[2].start()
 
 
@@ -453,20 +453,20 @@ async def test_clean_up_has_its_hours(make_live: Any) -> None:
     async def clean(*, stretches: bool) -> None:
         runs.append(stretches)
 
-    broker._cleaner.clean = clean
+    broker.services.cleaner.clean = clean
     await live.later(300_000)
     assert runs == []  # nothing to clean
-    broker.static_topics.table["T"] = None
+    broker.parts.static_topics.table["T"] = None
     try:
         for _ in range(24 * 2):
             await live.later(30 * 60 * 1000)
         assert len(runs) == 48
         assert runs.count(True) == 2
-        broker._cleaner.soon()
+        broker.services.cleaner.soon()
         await live.later(1_000)
         assert runs[48:] == [False]
     finally:
-        broker.static_topics.table.clear()
+        broker.parts.static_topics.table.clear()
 
 
 async def test_mapped_away_twice(cluster: Cluster) -> None:
@@ -474,12 +474,12 @@ async def test_mapped_away_twice(cluster: Cluster) -> None:
     await cluster.create(1)
     await cluster.move(2)
     await cluster.move(0)
-    table = cluster.lives[1].broker.static_topics.table
+    table = cluster.lives[1].broker.parts.static_topics.table
     for live in cluster.lives:
-        await live.broker.registration.register_all()
+        await live.broker.services.registration.register_all()
     await cluster.lives[1].later(1_000)
     await cluster.lives[1].until(lambda: not table[T].hosted_queues)
-    assert list(cluster.lives[2].broker.static_topics.table[T].hosted_queues) == [0]
+    assert list(cluster.lives[2].broker.parts.static_topics.table[T].hosted_queues) == [0]
 
 
 async def test_strays_follow_their_queue(cluster: Cluster) -> None:
@@ -494,7 +494,7 @@ async def test_strays_follow_their_queue(cluster: Cluster) -> None:
     half = await live.peer.send(T, b"half", 0, properties, f="4")
     await cluster.move(1)
     for each in cluster.lives:
-        await each.broker.registration.register_all()
+        await each.broker.services.registration.register_all()
     await cluster.send(1, 1)
     end = {
         "producerGroup": "PG",
@@ -507,10 +507,10 @@ async def test_strays_follow_their_queue(cluster: Cluster) -> None:
     }
     await live.peer.call(37, end)
     await live.later(2_000)
-    await live.until(lambda: live.broker.store.max_offset_in_queue(T, 0) == 3)
-    assert live.broker.offsets.query(GROUP, T, 0) <= 3
+    await live.until(lambda: live.broker.parts.store.max_offset_in_queue(T, 0) == 3)
+    assert live.broker.parts.offsets.query(GROUP, T, 0) <= 3
     await live.later(2_000)
-    await live.until(lambda: live.broker.offsets.query(GROUP, T, 0) == 3)
+    await live.until(lambda: live.broker.parts.offsets.query(GROUP, T, 0) == 3)
     found = await cluster.read(1, STEP)
     assert [offset for offset, _ in found] == [STEP, STEP + 1, STEP + 2]
     assert sorted(body for _, body in found) == ["1-0", "delayed", "half"]
@@ -576,10 +576,10 @@ async def test_reserve_time_of_a_static_topic(cluster: Cluster) -> None:
     }  # fmt: skip
     assert (await cluster.lives[0].peer.call(17, fields)).code == 0
     await cluster.move(1)
-    assert cluster.lives[0].broker.topics.get(T).attributes == {"reserve.time": "1"}
-    assert cluster.lives[1].broker.topics.get(T).attributes == {}
+    assert cluster.lives[0].broker.parts.topics.get(T).attributes == {"reserve.time": "1"}
+    assert cluster.lives[1].broker.parts.topics.get(T).attributes == {}
     await cluster.send(1, 2)
     for live in cluster.lives:
         live.clock.ahead_ms += 2 * 3_600_000
-    cluster.lives[0].broker.store.cleaning.run()
+    cluster.lives[0].broker.parts.store.cleaning.run()
     assert await cluster.read(1, 0) == [(STEP, "1-0"), (STEP + 1, "1-1")]

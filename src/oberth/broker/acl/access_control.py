@@ -18,15 +18,18 @@ AuthorizationPipeline.
 
 from __future__ import annotations
 
+import binascii
+import hmac
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker.acl.needs import Action, RealTopic, needs_of
-from oberth.broker.acl.plain_acl import PlainAcl, parse_plain_acl
+from oberth.broker.acl.plain_acl import Account, PlainAcl, parse_plain_acl
 from oberth.broker.acl.signature import ACCESS_KEY, SecretKey, is_signed
-from oberth.broker.acl.users import SUPER, UserStore, user_of_json
+from oberth.broker.acl.users import SUPER, User, UserStore, user_of_json
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats.properties import INNER_MULTI_DISPATCH
 from oberth.remoting.aio.channel import Channel
@@ -37,8 +40,9 @@ from oberth.remoting.command import RemotingCommand, create_response
 
 if TYPE_CHECKING:
     from oberth.broker.broker_config import BrokerConfig
+    from oberth.store.files import FileSystem
 
-_LOG: Final = logging.getLogger("oberth.broker.acl")
+_LOG: Final = logging.getLogger(__name__)
 
 RELOAD_MS: Final = 1000
 """How often the file of accounts is looked at for changes."""
@@ -71,9 +75,16 @@ class AccessControl:
         config: of the broker.
         directory: ``config/`` of the store.
         real_topic: see `needs.RealTopic`.
+        files: where the directory is; None: the operating system's.
     """
 
-    def __init__(self, config: BrokerConfig, directory: Path, real_topic: RealTopic) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: Path,
+        real_topic: RealTopic,
+        files: FileSystem | None = None,
+    ) -> None:
         if config.acl_enable and (config.authentication_enabled or config.authorization_enabled):
             raise OptionError(
                 "aclEnable and authenticationEnabled: choose one, accounts of 4.x or users of 5.x"
@@ -82,7 +93,7 @@ class AccessControl:
             raise OptionError("authorizationEnabled needs authenticationEnabled")
         self._config = config
         self._real_topic = real_topic
-        self.users = UserStore(directory)
+        self.users = UserStore(directory, files)
         self.path = Path(config.acl_file) if config.acl_file else directory / PLAIN_ACL_NAME
         self.plain = PlainAcl()
         self._seen: _FileState | None = None
@@ -163,7 +174,7 @@ class AccessControl:
         found = os.stat(self.path)
         return found.st_mtime_ns, found.st_size, found.st_ino
 
-    # ------------------------------------------------------------------------------------ decisions
+    # Decisions
 
     def refusal_of(self, host: str, request: RemotingCommand) -> str | None:
         """Why a request from an address is not served, or None."""
@@ -184,10 +195,9 @@ class AccessControl:
         white = account.white is not None and account.white(host)
         if not white and not is_signed(request, account.key):
             return _not_signed(access_key)
-        for need in needs_of(request, self._real_topic):
-            refusal = account.refusal_of(need)
-            if refusal is not None:
-                return refusal
+        refusal = self._account_refusal(account, request)
+        if refusal is not None:
+            return refusal
         if not white:
             self._remember(host, request, account.key)
         return None
@@ -199,14 +209,80 @@ class AccessControl:
         user = self.users.users.get(username)
         if user is None or not user.is_enabled or not is_signed(request, user.key):
             return _not_signed(username)
-        if not user.is_super:
-            for need in needs_of(request, self._real_topic):
-                if not self._config.authorization_enabled and need.actions & _CLIENT_ACTIONS:
-                    continue
-                refusal = self.users.refusal_of(user, need, host)
-                if refusal is not None:
-                    return refusal
+        refusal = self._needs_of_user(user, host, request)
+        if refusal is not None:
+            return refusal
         self._remember(host, request, user.key)
+        return None
+
+    def unknown_signer(
+        self, host: str, access_key: str, content: bytes, signature: bytes
+    ) -> str | None:
+        """Why nobody known has signed a content, or None.
+
+        For protocols that sign another content than a command's; `needs_refusal` tells what the
+        signer may do.
+
+        Args:
+            host: where it comes from.
+            access_key: name of the user or account; may be empty.
+            content: what was signed.
+            signature: the HMAC-SHA1 of it under the secret key.
+        """
+        if not self.is_enabled:
+            return None
+        if self._config.acl_enable and self.plain.is_white(host):
+            return None
+        if not access_key:
+            return f"No accessKey is configured, request from {host}"
+        key: SecretKey | None = None
+        if self._config.acl_enable:
+            account = self.plain.accounts.get(access_key)
+            if account is not None:
+                if account.white is not None and account.white(host):
+                    return None
+                key = account.key
+        else:
+            user = self.users.users.get(access_key)
+            if user is not None and user.is_enabled:
+                key = user.key
+        given = binascii.b2a_base64(signature, newline=False)
+        if key is None or not hmac.compare_digest(given, key.sign(content)):
+            return _not_signed(access_key)
+        return None
+
+    def needs_refusal(self, host: str, access_key: str, request: RemotingCommand) -> str | None:
+        """Why a known signer may not ask for something, or None."""
+        if not self.is_enabled:
+            return None
+        if self._config.acl_enable:
+            if self.plain.is_white(host):
+                return None
+            account = self.plain.accounts.get(access_key)
+            if account is None:
+                return _not_signed(access_key)
+            return self._account_refusal(account, request)
+        user = self.users.users.get(access_key)
+        if user is None or not user.is_enabled:
+            return _not_signed(access_key)
+        return self._needs_of_user(user, host, request)
+
+    def _account_refusal(self, account: Account, request: RemotingCommand) -> str | None:
+        for need in needs_of(request, self._real_topic):
+            refusal = account.refusal_of(need)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _needs_of_user(self, user: User, host: str, request: RemotingCommand) -> str | None:
+        if user.is_super:
+            return None
+        for need in needs_of(request, self._real_topic):
+            if not self._config.authorization_enabled and need.actions & _CLIENT_ACTIONS:
+                continue
+            refusal = self.users.refusal_of(user, need, host)
+            if refusal is not None:
+                return refusal
         return None
 
     def _remember(self, host: str, request: RemotingCommand, key: SecretKey) -> None:
@@ -225,7 +301,7 @@ class AccessControl:
         self._granted.clear()
         self._granted_count = 0
 
-    # ----------------------------------------------------------------------------------------- gate
+    # Gate
 
     def guard(self, table: ProcessorTable) -> ProcessorTable:
         """A table that serves what passes; the table itself when there is no gate."""
@@ -296,9 +372,23 @@ class _GuardedTable(ProcessorTable):
         """Serve those that are admitted, in order."""
         if self.going_away:
             self._inner.going_away = True
-        admitted = self._access.admitted(channel, requests)
+        # First what costs least: what is signed, and what it asks for, is read from the body.
+        within = self._inner.within_limits(channel, requests)
+        admitted = self._access.admitted(channel, within) if within else within
         if admitted:
             self._inner.dispatch(channel, admitted)
+
+    def dispatch_turn(self, turn: Iterable[tuple[Channel, list[RemotingCommand]]]) -> None:
+        """Serve those of one turn of the loop that are admitted."""
+        if self.going_away:
+            self._inner.going_away = True
+        admitted, within = self._access.admitted, self._inner.within_limits
+        passed = [
+            (channel, admitted(channel, kept))
+            for channel, requests in turn
+            if (kept := within(channel, requests))
+        ]
+        self._inner.dispatch_turn([entry for entry in passed if entry[1]])
 
     async def aclose(self, grace_s: float = 5.0) -> None:
         """End the stages of the table behind."""

@@ -23,7 +23,7 @@ import msgspec
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.properties import decode_properties
-from oberth.remoting.bodies.base import BodyError
+from oberth.remoting.bodies.base import BodyError, checked_list
 from oberth.remoting.bodies.pop import BatchAckMessageRequestBody
 from oberth.remoting.code import RequestCode as Code
 from oberth.remoting.command import RemotingCommand
@@ -91,7 +91,9 @@ Rule: TypeAlias = Callable[[RemotingCommand, RealTopic], Iterable[Need]]
 def topic_need(topic: str, actions: frozenset[Action]) -> Need:
     """What it needs to do something to a topic."""
     if topic.startswith(names.RETRY_PREFIX) and not actions.isdisjoint(_USE):
-        return Need(Kind.GROUP, topic.removeprefix(names.RETRY_PREFIX), _SUB)
+        # No group's name holds the "+" of %RETRY%g+topic, where POP's messages wait for g.
+        group, _, _ = topic.removeprefix(names.RETRY_PREFIX).partition("+")
+        return Need(Kind.GROUP, group or ANY_NAME, _SUB)
     if names.is_system_topic(topic) and topic not in OPEN_SYSTEM_TOPICS:
         return ADMINISTRATOR
     return Need(Kind.TOPIC, topic, actions)
@@ -142,7 +144,12 @@ def _sending(topic_field: str, properties_field: str) -> Rule:
             queues = decode_properties(properties.encode("utf-8", "replace")).get(
                 p.INNER_MULTI_DISPATCH, ""
             )
-            found += [topic_need(each, _PUB) for each in queues.split(",") if each]
+            found += [
+                # A lite topic belongs to its parent.
+                topic_need((names.split_lite_queue(each) or (each,))[0], _PUB)
+                for each in queues.split(",")
+                if each
+            ]
         return found
 
     return needs
@@ -154,7 +161,7 @@ def _send_back(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
     group = fields.get("group") or ANY_NAME
     found = [group_need(group, _SUB)]
     topic = _topic_at(fields.get("offset"), real_topic)
-    if topic is not None and not topic.startswith(names.retry_topic(group)):
+    if topic is not None:
         found.append(topic_need(topic, _SUB))
     return found
 
@@ -227,7 +234,9 @@ def _lite_subscriptions(request: RemotingCommand, real_topic: RealTopic) -> list
 
 
 def _batch_ack(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
-    acks = BatchAckMessageRequestBody.decode(request.body_bytes()).acks
+    acks = BatchAckMessageRequestBody.decode(
+        checked_list(request.body_bytes(), "BatchAckMessageRequestBody")
+    ).acks
     pairs = sorted({(ack.t, ack.c) for ack in acks})
     return [
         need
@@ -378,6 +387,7 @@ TABLE: Final[dict[int, Rule]] = {
     Code.GET_BROKER_CONFIG: _CLUSTER_GET,
     Code.GET_BROKER_RUNTIME_INFO: _CLUSTER_GET,
     Code.OBERTH_GET_RETENTION: _CLUSTER_GET,
+    Code.OBERTH_GET_LOG_CHECKSUMS: _CLUSTER_GET,
     Code.GET_ALL_CONSUMER_OFFSET: _CLUSTER_GET,
     Code.GET_ALL_DELAY_OFFSET: _CLUSTER_GET,
     Code.GET_TIMER_CHECK_POINT: _CLUSTER_GET,

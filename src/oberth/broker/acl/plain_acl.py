@@ -23,7 +23,7 @@ from typing import Final
 from oberth.broker.acl.address_pattern import AddressMatcher, address_matcher, matches_any
 from oberth.broker.acl.needs import Action, Kind, Need
 from oberth.broker.acl.signature import SecretKey
-from oberth.broker.acl.yaml_subset import Node, parse_yaml
+from oberth.broker.acl.yaml_reader import Node, parse_yaml
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats import names
 

@@ -16,16 +16,19 @@ from oberth.broker.acl.plain_acl_edit import AclChangeError, PlainAclDocument
 from oberth.broker.config_file import ConfigFile
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_json import encode_config
-from oberth.remoting.code import RequestCode as Code
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
-    from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import ProcessorTable
+    from collections.abc import Callable
 
-_LOG: Final = logging.getLogger("oberth.broker.acl")
+    from oberth.broker.acl.access_control import AccessControl
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.own_address import OwnAddress
+    from oberth.remoting.aio.channel import Channel
+    from oberth.store.files import FileSystem
+
+_LOG: Final = logging.getLogger(__name__)
 
 UPDATE_FAILED: Final = 209
 DELETE_FAILED: Final = 210
@@ -40,17 +43,20 @@ _LIST_FIELDS: Final = ("topicPerms", "groupPerms")
 class PlainAclAdminProcessor:
     """Changes and shows accounts."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._file = ConfigFile(broker.access.path)
-
-    def register(self, table: ProcessorTable) -> None:
-        """Serve 50 to 54."""
-        table.sync([Code.UPDATE_AND_CREATE_ACL_CONFIG], self.update_account)
-        table.sync([Code.DELETE_ACL_CONFIG], self.delete_account)
-        table.sync([Code.GET_BROKER_CLUSTER_ACL_INFO], self.version)
-        table.sync([Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG], self.update_white_addresses)
-        table.sync([Code.GET_BROKER_CLUSTER_ACL_CONFIG], self.accounts)
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        own: OwnAddress,
+        access: AccessControl,
+        files: FileSystem,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._own = own
+        self._access = access
+        self._now_ms = now_ms
+        self._file = ConfigFile(access.path, files, private=True)
 
     def update_account(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """50: make an account, or change it."""
@@ -90,7 +96,6 @@ class PlainAclAdminProcessor:
     def version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """52: which state of the file the broker goes by."""
         del channel
-        broker = self._broker
         try:
             version = self._read().version.to_json()
         except (AclChangeError, ConfigFormatError, OSError) as error:
@@ -103,9 +108,9 @@ class PlainAclAdminProcessor:
                 "allAclFileVersion": json.dumps(
                     {str(self._file.path): version}, separators=(",", ":")
                 ),
-                "brokerName": broker.config.broker_name,
-                "brokerAddr": str(broker.address),
-                "clusterName": broker.config.broker_cluster_name,
+                "brokerName": self._config.broker_name,
+                "brokerAddr": str(self._own.address),
+                "clusterName": self._config.broker_cluster_name,
             },
         )
 
@@ -149,12 +154,12 @@ class PlainAclAdminProcessor:
         )
 
     def _read(self) -> PlainAclDocument:
-        if not self._broker.config.acl_enable:
+        if not self._config.acl_enable:
             raise AclChangeError(_NOT_IN_USE)
         path = self._file.path
         return PlainAclDocument(path.read_bytes(), str(path))
 
     def _write(self, document: PlainAclDocument) -> None:
-        data, accounts = document.encode(self._broker.now_ms())
+        data, accounts = document.encode(self._now_ms())
         self._file.write(data, sync=True)
-        self._broker.access.accounts_changed(accounts)
+        self._access.accounts_changed(accounts)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from oberth.broker.acl.plain_acl import KEY_LENGTH_MIN, PlainAcl, parse_plain_acl
-from oberth.broker.acl.yaml_subset import Node, parse_yaml
+from oberth.broker.acl.yaml_reader import Node, parse_yaml
 from oberth.errors import ConfigFormatError
 from oberth.formats.data_version import DataVersion
 

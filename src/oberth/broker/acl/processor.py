@@ -28,7 +28,7 @@ from oberth.remoting.headers.admin import (
 if TYPE_CHECKING:
     from oberth.broker.acl.access_control import AccessControl
     from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import ProcessorTable
+    from oberth.remoting.aio.processors import SyncHandler
 
 _Answer = Callable[[RemotingCommand], bytes]
 
@@ -40,9 +40,9 @@ class AuthAdminProcessor:
         self._access = access
         self._users: Final[UserStore] = access.users
 
-    def register(self, table: ProcessorTable) -> None:
-        """Serve 3001 to 3010."""
-        for code, answer in (
+    def handlers(self) -> dict[Code, SyncHandler]:
+        """What serves 3001 to 3010."""
+        answers = (
             (Code.AUTH_CREATE_USER, self._create_user),
             (Code.AUTH_UPDATE_USER, self._update_user),
             (Code.AUTH_DELETE_USER, self._delete_user),
@@ -53,8 +53,8 @@ class AuthAdminProcessor:
             (Code.AUTH_DELETE_ACL, self._delete_acl),
             (Code.AUTH_GET_ACL, self._get_acl),
             (Code.AUTH_LIST_ACL, self._list_acls),
-        ):
-            table.sync([code], _handler(answer))
+        )
+        return {code: _handler(answer) for code, answer in answers}
 
     def _create_user(self, request: RemotingCommand) -> bytes:
         self._users.create_user(_user_info(request))

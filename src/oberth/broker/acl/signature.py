@@ -1,8 +1,9 @@
 """Signatures of requests: what is signed, and whether a signature is right.
 
 Content: the values of all ext fields but ``Signature``, in the order of their names, then the body.
-``Signature`` is the Base64 of its HMAC-SHA1 under the secret key. It covers no time and no number,
-so whoever can read the connection can repeat a request: TLS is what keeps others from reading.
+``Signature`` is the Base64 of its HMAC-SHA1 under the secret key. It covers neither code and flags
+nor names of fields, nor a time or number: a reader of the connection can repeat a request, and
+send a captured 351 as 215. TLS is what keeps others from reading.
 RocketMQ: AclUtils, AclSigner.
 """
 
@@ -72,10 +73,14 @@ _equal: Final = hmac.compare_digest
 _base64: Final = binascii.b2a_base64
 _BLOCK_SIZE: Final = 64
 _PICKS_MAX: Final = 1024
+_NAMES_MAX: Final = 40
+_NAMES_SIZE_MAX: Final = 800
+"""Characters of the names of one kind of header. RocketMQ's longest one has 24 names with 250."""
 Pick = Callable[[Mapping[str, str]], Iterable[str]]
-_PICKS: dict[tuple[str, ...], Pick] = {}
+_PICKS: Final[dict[tuple[str, ...], Pick]] = {}
 """Names of fields as they come → what takes the values that are signed, in order. Clients send few
-kinds of headers, and sorting one takes longer than signing it."""
+kinds of headers, and sorting one takes longer than signing it. What is kept here came before
+anybody knew whether its signature is right; so long headers are not kept: at most 10 MB in all."""
 
 
 def content(fields: Mapping[str, str], body: bytes, without: str = "") -> bytes:
@@ -86,11 +91,13 @@ def content(fields: Mapping[str, str], body: bytes, without: str = "") -> bytes:
 
 
 def _pick(found: tuple[str, ...]) -> Pick:
-    if len(_PICKS) >= _PICKS_MAX:
-        _PICKS.clear()
     # Of a single name it gives no tuple but the text, whose joined characters are the text.
     order = sorted(name for name in found if name != SIGNATURE)
-    pick = _PICKS[found] = itemgetter(*order) if order else _nothing
+    pick: Pick = itemgetter(*order) if order else _nothing
+    if len(found) <= _NAMES_MAX and sum(map(len, found)) <= _NAMES_SIZE_MAX:
+        if len(_PICKS) >= _PICKS_MAX:
+            _PICKS.clear()
+        _PICKS[found] = pick
     return pick
 
 

@@ -16,7 +16,6 @@ AuthorizationMetadataManagerImpl, AclAuthorizationHandler.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from oberth.broker.acl.signature import SecretKey
 from oberth.broker.config_file import ConfigFile
 from oberth.errors import ConfigFormatError, OberthError, OptionError
 from oberth.remoting.bodies.admin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from oberth.store.files import FileSystem
 
 SUPER: Final = "Super"
 NORMAL: Final = "Normal"
@@ -172,11 +172,12 @@ class UserStore:
 
     Args:
         directory: ``config/`` of the store.
+        files: where it is; None: the operating system's.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._users_file = ConfigFile(directory / "authUsers.json")
-        self._acls_file = ConfigFile(directory / "authAcls.json")
+    def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
+        self._users_file = ConfigFile(directory / "authUsers.json", files, private=True)
+        self._acls_file = ConfigFile(directory / "authAcls.json", files, private=True)
         self.users: dict[str, User] = {}
         self.entries: dict[str, list[Entry]] = {}
         self.version = 0
@@ -211,7 +212,7 @@ class UserStore:
             raise ConfigFormatError(f"{self._acls_file.path}: {error}") from None
         self.entries = entries
 
-    # --------------------------------------------------------------------------------------- users
+    # Users
 
     def create_user(self, info: UserInfo) -> None:
         """3001.
@@ -278,7 +279,7 @@ class UserStore:
         self.users[user.username] = user
         self._write_users()
 
-    # ------------------------------------------------------------------------------------ policies
+    # Policies
 
     def create_acl(self, info: AclInfo) -> None:
         """3006 and 3007: entries are added; one for the same resource is replaced.
@@ -391,14 +392,14 @@ class UserStore:
             f"{user.username} has no permission {actions} for {need.kind}:{need.name} from {host}"
         )
 
-    # --------------------------------------------------------------------------------------- files
+    # Files
 
     def _write_users(self) -> None:
         self.version += 1
         users = [
             _builtins(user.to_info(with_password=True)) for _, user in sorted(self.users.items())
         ]
-        _write_private(self._users_file, {"users": users})
+        self._users_file.write_document({"users": users}, sync=True)
 
     def _write_acls(self) -> None:
         self.version += 1
@@ -406,15 +407,7 @@ class UserStore:
             _builtins(_acl_info(subject, entries))
             for subject, entries in sorted(self.entries.items())
         ]
-        _write_private(self._acls_file, {"acls": acls})
-
-
-def _write_private(file: ConfigFile, document: dict[str, Any]) -> None:
-    """The temporary file is made here, for its owner alone; ConfigFile fills and renames it."""
-    file.path.parent.mkdir(parents=True, exist_ok=True)
-    new = file.path.with_name(file.path.name + ".tmp")
-    os.close(os.open(new, os.O_WRONLY | os.O_CREAT, 0o600))
-    file.write_document(document, sync=True)
+        self._acls_file.write_document({"acls": acls}, sync=True)
 
 
 def _builtins(body: UserInfo | AclInfo) -> Any:

@@ -47,11 +47,19 @@ from oberth.remoting.command import create_request
 from oberth.remoting.headers.pop import NotifyUnsubscribeLiteRequestHeader
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.dispatching import ArrivalListener
+    from oberth.broker.held_requests import HoldLimits
+    from oberth.broker.peer_brokers import PeerBrokers
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.tasks import StartTask
+    from oberth.broker.topic_configs import TopicConfigs
     from oberth.formats.topic_config import TopicConfig
     from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
 
-_LOG: Final = logging.getLogger("oberth.lite")
+_LOG: Final = logging.getLogger(__name__)
 
 ROUTES_PERIOD_MS: Final = 30_000
 WILDCARD_TURN_MS: Final = 5_000
@@ -84,39 +92,62 @@ class LiteService:
         resume: called with requests that are to be tried again.
     """
 
-    def __init__(self, broker: Broker, resume: Callable[[list[Waiting]], None]) -> None:
-        self._broker = broker
-        self._resume = resume
-        config = broker.config
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicConfigs,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        peers: PeerBrokers,
+        is_slave: bool,
+        hold_limits: HoldLimits,
+        now_ms: Callable[[], int],
+        arrival_listeners: list[ArrivalListener],
+        start_task: StartTask,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._peers = peers
+        self._is_slave = is_slave
+        self._now_ms = now_ms
+        self._arrival_listeners = arrival_listeners
+        self._start_task = start_task
         self.subscriptions = LiteSubscriptions()
         self.events = LiteEvents()
         self.orders = OrderInfos()
-        self.waiting = PopPolling(config.pop_polling_size, config.max_pop_polling_size)
+        self.waiting = PopPolling(config.pop_polling_size, config.max_pop_polling_size, hold_limits)
         self._channels: dict[str, Channel] = {}
         self._unlocks: list[tuple[int, str, str]] = []  # heap: when what was handed out is visible
         self._woken: list[Waiting] = []
         self._wake_scheduled = False
         self._listens = False
         self._routes: dict[str, list[str]] = {}  # parent → the broker of each writable queue
-        now_ms = broker.now_ms()
-        self._next_routes_ms = now_ms
-        self._next_scan_ms = now_ms + config.lite_event_check_interval_ms
-        self._next_silent_ms = now_ms + config.lite_subscription_check_interval_ms
+        started_at_ms = now_ms()
+        self._next_routes_ms = started_at_ms
+        self._next_scan_ms = started_at_ms + config.lite_event_check_interval_ms
+        self._next_silent_ms = started_at_ms + config.lite_subscription_check_interval_ms
         # Whatever a topic says, nothing expires so soon after a start: clients must come back.
-        self._next_expiry_ms = now_ms + config.min_lite_ttl_ms
-        broker.ticks.append(self.on_time)
-        broker.reset_listeners.append(self._on_reset)
+        self._next_expiry_ms = started_at_ms + config.min_lite_ttl_ms
 
-    # ----------------------------------------------------------------------- topics and groups
+    def start(self, resume: Callable[[list[Waiting]], None]) -> None:
+        """Requests that are woken go to ``resume``. To be called before the first one waits."""
+        self._resume = resume
+
+    # Topics and groups
 
     def is_parent(self, topic: str) -> bool:
         """Whether a topic is a parent of lite topics."""
-        topic_config = self._broker.topics.get(topic)
+        topic_config = self._topics.get(topic)
         return topic_config is not None and topic_config.attributes.get(MESSAGE_TYPE) == LITE
 
     def attribute(self, group: str, name: str) -> str | None:
         """An attribute of a group."""
-        config = self._broker.groups.get(group)
+        config = self._groups.get(group)
         return None if config is None else config.attributes.get(name)
 
     def parent_of(self, group: str) -> str | None:
@@ -140,14 +171,14 @@ class LiteService:
         """All parent topics and after how many minutes their lite topics expire, -1: never."""
         return {
             str(each.topic_name): self.minutes_to_live(each)
-            for each in self._broker.topics
+            for each in self._topics
             if each.attributes.get(MESSAGE_TYPE) == LITE
         }
 
     def groups_of_parents(self) -> dict[str, list[str]]:
         """Parent topic → the groups that are bound to it."""
         found: dict[str, list[str]] = {}
-        for each in self._broker.groups:
+        for each in self._groups:
             parent = each.attributes.get(LITE_BIND_TOPIC)
             if parent is not None:
                 found.setdefault(parent, []).append(str(each.group_name))
@@ -156,23 +187,23 @@ class LiteService:
     def queues(self, parent: str) -> list[str]:
         """The light queues of a parent's lite topics. Looks at every topic of the store."""
         start = names.lite_queue(parent, "")
-        return [each for each in self._broker.store.topics() if each.startswith(start)]
+        return [each for each in self._store.topics() if each.startswith(start)]
 
     def end(self, queue: str) -> int:
         """The offset behind a lite topic's last message; 0 if there never was one."""
-        return max(self._broker.store.max_offset_in_queue(queue, names.LMQ_QUEUE_ID), 0)
+        return max(self._store.max_offset_in_queue(queue, names.LMQ_QUEUE_ID), 0)
 
-    # ------------------------------------------------------------------------------ sharding
+    # Sharding
 
     def is_here(self, parent: str, lite_topic: str) -> bool:
         """Whether producers send a lite topic to this broker; yes while no route is known."""
         found = broker_of(lite_topic, self._routes.get(parent, ()))
-        return found is None or found == self._broker.config.broker_name
+        return found is None or found == self._config.broker_name
 
     async def learn_route(self, parent: str) -> None:
         """Ask a name server which queues a parent topic has."""
         try:
-            route = await self._broker.peers.route(parent)
+            route = await self._peers.route(parent)
         except RemotingError as error:
             _LOG.debug("route of %s: %s", parent, error)
             return
@@ -193,10 +224,10 @@ class LiteService:
             return False
         return self.is_here(parent, lite[1]) or self.end(queue) > 0
 
-    # ------------------------------------------------------------------------- subscriptions
+    # Subscriptions
 
     def _check_group(self, group: str) -> None:
-        config = self._broker.groups.find(group)
+        config = self._groups.find(group)
         if config is None or not config.consume_enable:
             raise IllegalSubscriptionError("Consumer group is not allowed to consume.")
 
@@ -217,14 +248,14 @@ class LiteService:
         """
         self._check_group(group)
         self._channels[client_id] = channel
-        limit = self._broker.config.max_lite_subscription_count
+        limit = self._config.max_lite_subscription_count
         if len(self.subscriptions) >= limit:
             raise QuotaExceededError(f"lite subscription quota exceeded {limit}")
         if self.takes_all(group):
             raise IllegalSubscriptionError(
                 "subscribe lite operation is not supported for this group"
             )
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         mine = self.subscriptions.of_client(client_id, group, topic, now_ms)
         is_exclusive = self.attribute(group, LITE_SUB_MODEL) == EXCLUSIVE
         for queue in queues:
@@ -237,7 +268,7 @@ class LiteService:
 
     def unsubscribe(self, client_id: str, group: str, topic: str, queues: Sequence[str]) -> None:
         """PARTIAL_REMOVE: a client gives lite topics up."""
-        mine = self.subscriptions.of_client(client_id, group, topic, self._broker.now_ms())
+        mine = self.subscriptions.of_client(client_id, group, topic, self._now_ms())
         begins_anew = self._is_true(group, LITE_RESET_UNSUBSCRIBE)
         for queue in queues:
             if self.subscriptions.discard(client_id, queue) and begins_anew:
@@ -258,7 +289,7 @@ class LiteService:
             wanted = [wildcard_queue(topic, group)]
         else:
             wanted = [queue for queue in queues if self._may_take(topic, queue)]
-        mine = self.subscriptions.of_client(client_id, group, topic, self._broker.now_ms())
+        mine = self.subscriptions.of_client(client_id, group, topic, self._now_ms())
         for queue in set(mine.queues).difference(wanted):
             self.subscriptions.discard(client_id, queue)
         for queue in wanted:
@@ -280,7 +311,7 @@ class LiteService:
             return
         self._listen_as_needed()
         if self.takes_all(group):
-            at_ms = self._broker.now_ms() + WILDCARD_TURN_MS
+            at_ms = self._now_ms() + WILDCARD_TURN_MS
             self.events.schedule_turn(f"${group}$", group, at_ms)
         elif self.end(queue) > 0:
             self.dispatch(queue, group)
@@ -315,7 +346,7 @@ class LiteService:
     def _reset_offset(self, group: str, queue: str, option: OffsetOption | None) -> None:
         if option is None:
             return
-        offsets = self._broker.offsets
+        offsets = self._offsets
         current = offsets.query(group, queue, names.LMQ_QUEUE_ID)
         target: int | None = None
         if option.type == "POLICY":
@@ -329,15 +360,15 @@ class LiteService:
             target = max(current - option.value, 0)
         if target is None or target == current:
             return
-        offsets.assign_reset(group, queue, names.LMQ_QUEUE_ID, target, self._broker.now_ms())
+        offsets.assign_reset(group, queue, names.LMQ_QUEUE_ID, target, self._now_ms())
         self.orders.clear(queue, group, names.LMQ_QUEUE_ID)
 
-    def _on_reset(self, group: str, topic: str, queue_id: int) -> None:
+    def on_reset(self, group: str, topic: str, queue_id: int) -> None:
         if topic.startswith(names.LITE_PREFIX):
             self.orders.clear(topic, group, queue_id)
             self.dispatch(topic, group)
 
-    # -------------------------------------------------------------------------------- events
+    # Events
 
     def _listen_as_needed(self) -> None:
         """Arrivals are only looked at while somebody takes lite topics."""
@@ -346,9 +377,9 @@ class LiteService:
             return
         self._listens = wanted
         if wanted:
-            self._broker.arrival_listeners.append(self._on_arrival)
+            self._arrival_listeners.append(self._on_arrival)
         else:
-            self._broker.arrival_listeners.remove(self._on_arrival)
+            self._arrival_listeners.remove(self._on_arrival)
 
     def _on_arrival(
         self, topic: str, queue_id: int, max_offset: int, tags_code: int | None, raw: bytes
@@ -366,7 +397,7 @@ class LiteService:
 
     def _give_out(self, queue: str, group: str, clients: list[str], avoided: str | None) -> bool:
         """Put a queue into the list of one of these clients; False if all of them are full."""
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         limit = self._events_max(group)
         takes_all = self.takes_all(group)
         start = random.randrange(len(clients))
@@ -383,7 +414,7 @@ class LiteService:
             if self._offer(client_id, group, queue, limit, now_ms, turn=not takes_all):
                 return True
         if takes_all:
-            delay_ms = self._broker.config.lite_event_full_dispatch_delay_wildcard_ms
+            delay_ms = self._config.lite_event_full_dispatch_delay_wildcard_ms
             self.events.schedule_turn(f"${group}$", group, now_ms + delay_ms)
         return False
 
@@ -399,10 +430,10 @@ class LiteService:
 
     def _events_max(self, group: str) -> int:
         text = self.attribute(group, LITE_EVENTS_MAX) or ""
-        return int(text) if text.isdecimal() else self._broker.config.max_client_event_count
+        return int(text) if text.isdecimal() else self._config.max_client_event_count
 
     def _schedule_turn(self, client_id: str, group: str, now_ms: int) -> None:
-        delay_ms = self._broker.config.lite_event_full_dispatch_delay_ms
+        delay_ms = self._config.lite_event_full_dispatch_delay_ms
         if self.events.is_avoided(client_id, now_ms):
             delay_ms += random.randrange(TURN_SPREAD_MS)
         self.events.schedule_turn(client_id, group, now_ms + delay_ms)
@@ -412,7 +443,7 @@ class LiteService:
         subscription = self.subscriptions.get(client_id)
         if subscription is None or not subscription.queues:
             return
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         events = self.events.of_client(client_id, group, now_ms)
         limit = self._events_max(group)
         if events.is_stuck(now_ms) or not events.is_low(limit):
@@ -445,12 +476,12 @@ class LiteService:
                 break
 
     def _has_more(self, group: str, queue: str) -> bool:
-        offset = self._broker.offsets.query(group, queue, names.LMQ_QUEUE_ID)
+        offset = self._offsets.query(group, queue, names.LMQ_QUEUE_ID)
         return offset < self.end(queue)
 
     def events_of(self, client_id: str) -> Iterator[str]:
         """The queues noted for a client, each taken out of its list; none twice."""
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         self.events.access(client_id, now_ms)
         seen: set[str] = set()
         while (queue := self.events.take(client_id, now_ms)) is not None:
@@ -479,39 +510,37 @@ class LiteService:
         woken, self._woken = self._woken, []
         self._resume(woken)
 
-    # ---------------------------------------------------------------------------- expiry
+    # Expiry
 
     def delete_lite_topics(self, parent: str, queues: Sequence[str]) -> None:
         """Forget lite topics: their queues, how far groups are, who takes them."""
-        broker = self._broker
         for group in self.groups_of_parents().get(parent, ()):
             for queue in queues:
-                broker.offsets.delete(group, queue)
+                self._offsets.delete(group, queue)
                 self.orders.clear(queue, group, names.LMQ_QUEUE_ID)
         for queue in queues:
-            broker.offsets.delete(names.TOOLS_CONSUMER_GROUP, queue)
+            self._offsets.delete(names.TOOLS_CONSUMER_GROUP, queue)
         self.orders.keep(lambda topic, group: True)  # but nothing empty
         self.subscriptions.remove_queues(queues)
         self._listen_as_needed()
-        broker.store.delete_topics(queues)
+        self._store.delete_topics(queues)
 
     def _expire(self, now_ms: int) -> bool:
         """Delete lite topics to which nothing was sent for long; whether some may be left."""
-        broker = self._broker
         parents = {parent: minutes for parent, minutes in self.parents().items() if minutes > 0}
         expired: dict[str, list[str]] = {}
         count = 0
-        for queue in broker.store.topics() if parents else ():
+        for queue in self._store.topics() if parents else ():
             lite = names.split_lite_queue(queue)
             minutes = parents.get(lite[0], -1) if lite else -1
             if lite is None or minutes <= 0:
                 continue
-            last = broker.store.message_store_timestamp(
+            last = self._store.message_store_timestamp(
                 queue, names.LMQ_QUEUE_ID, self.end(queue) - 1
             )
             # No time: its last message has left the log.
             idle_ms = now_ms - last if last > 0 else now_ms
-            if idle_ms >= broker.config.min_lite_ttl_ms and idle_ms > minutes * 60_000:
+            if idle_ms >= self._config.min_lite_ttl_ms and idle_ms > minutes * 60_000:
                 expired.setdefault(lite[0], []).append(queue)
                 count += 1
                 if count == EXPIRED_AT_ONCE:
@@ -521,7 +550,7 @@ class LiteService:
             self.delete_lite_topics(parent, queues)
         return count == EXPIRED_AT_ONCE
 
-    # ------------------------------------------------------------------------------- time
+    # Time
 
     def connection_closed(self, channel: Channel) -> None:
         """Nothing waits there any more; its clients may come back over another."""
@@ -540,7 +569,7 @@ class LiteService:
         late = self.waiting.on_time(now_ms)
         if late:
             self._resume(late)
-        config = self._broker.config
+        config = self._config
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + config.lite_event_check_interval_ms
             self._scan(now_ms)
@@ -552,14 +581,12 @@ class LiteService:
         if now_ms >= self._next_routes_ms:
             self._next_routes_ms = now_ms + ROUTES_PERIOD_MS
             if config.namesrv_addresses and self.parents():
-                self._broker.start_task(self._learn_routes())
-        if now_ms >= self._next_expiry_ms and not self._broker.ha.is_slave:
+                self._start_task(self._learn_routes())
+        if now_ms >= self._next_expiry_ms and not self._is_slave:
             if not self._expire(now_ms):
                 self._next_expiry_ms = now_ms + config.lite_ttl_check_interval_ms
             self.orders.keep(
-                lambda topic, group: (
-                    topic in self._broker.topics and self._broker.groups.get(group) is not None
-                )
+                lambda topic, group: topic in self._topics and self._groups.get(group) is not None
             )
 
     def _scan(self, now_ms: int) -> None:

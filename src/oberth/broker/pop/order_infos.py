@@ -10,7 +10,8 @@ A state machine: pops, acks and the time go in. RocketMQ: ConsumerOrderInfoManag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from oberth.broker.pop.check_point import encode_offset_list
@@ -18,6 +19,8 @@ from oberth.formats.config_files import ConsumerOrderInfos, OrderInfo, offset_ke
 
 NO_EFFECT: Final = -2
 UNKNOWN_OFFSET: Final = -1
+COPIED_AT_A_TIME: Final = 500
+"""Queues that are copied in one turn of the loop: a millisecond."""
 
 
 def offsets_of(info: OrderInfo) -> list[int]:
@@ -172,8 +175,31 @@ class OrderInfos:
         """Take over a file."""
         self._table = ConsumerOrderInfos.from_json(document, "consumerOrderInfo.json").table
 
-    def encode(self) -> bytes:
-        """The file's bytes."""
+    def snapshot(self) -> Generator[None, None, Callable[[], bytes]]:
+        """What makes the file's bytes, in any thread; yields about each millisecond."""
         self.is_dirty = False
-        count = sum(len(queues) for queues in self._table.values())
-        return ConsumerOrderInfos(order_info_count=count, table=self._table).encode()
+        table: dict[str, dict[int, OrderInfo]] = {}
+        copied = 0
+        for key, queues in list(self._table.items()):
+            table[key] = {queue_id: _copy(info) for queue_id, info in queues.items()}
+            if (copied := copied + len(queues)) >= COPIED_AT_A_TIME:
+                copied = 0
+                yield
+        count = sum(map(len, table.values()))
+        return ConsumerOrderInfos(order_info_count=count, table=table).encode
+
+    def encode(self) -> bytes:
+        """The file's bytes, at once."""
+        for_file = self.snapshot()
+        while True:
+            try:
+                next(for_file)
+            except StopIteration as end:
+                encode: Callable[[], bytes] = end.value
+                return encode()
+
+
+def _copy(info: OrderInfo) -> OrderInfo:
+    """What an acknowledgement of a message does not change."""
+    visible = info.offset_next_visible_time
+    return replace(info, offset_next_visible_time=None if visible is None else dict(visible))

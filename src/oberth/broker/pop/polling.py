@@ -14,18 +14,22 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
+from oberth.broker.held_requests import HoldLimits
 from oberth.formats.names import pop_retry_topic
 
 ANY_QUEUE: Final = -1
+
+DEADLINES_SPARE: Final = 1024
+"""Deadlines of requests that wait no more, kept until there are many."""
 
 Matches = Callable[[int | None, bytes], bool]
 """Whether a message with these tags code (None: unknown) and properties may be wanted."""
 
 
 class Waiting:
-    """One request that waits."""
+    """One request that waits; ``size`` is what ``held_requests`` says that it takes."""
 
-    __slots__ = ("channel", "deadline_ms", "is_done", "key", "matches", "request")
+    __slots__ = ("channel", "deadline_ms", "key", "matches", "number", "request", "size")
 
     def __init__(
         self,
@@ -36,26 +40,35 @@ class Waiting:
         queue_id: int,
         deadline_ms: int,
         matches: Matches | None = None,
+        size: int = 0,
     ) -> None:
         self.channel = channel
         self.request = request
         self.key = (topic, group, queue_id)
         self.deadline_ms = deadline_ms
         self.matches = matches
-        self.is_done = False
+        self.size = size
+        self.number = -1
 
 
 class PopPolling:
     """All requests that wait; ``size_max`` at one queue for one group, ``total_max`` at all."""
 
-    def __init__(self, size_max: int = 1024, total_max: int = 100_000) -> None:
+    def __init__(
+        self,
+        size_max: int = 1024,
+        total_max: int = 100_000,
+        limits: HoldLimits | None = None,
+    ) -> None:
         self.size_max = size_max
         self.total_max = total_max
+        self._limits = HoldLimits() if limits is None else limits
         self._waiting: dict[tuple[str, str, int], deque[Waiting]] = {}
         self._groups: dict[str, dict[str, set[int]]] = {}  # topic → group → queue ids
         self._retries: dict[str, tuple[str, str]] = {}  # retry topic → topic, group
         self._channels: dict[Hashable, dict[Waiting, None]] = {}
-        self._deadlines: list[tuple[int, int, Waiting]] = []
+        self._deadlines: list[tuple[int, int]] = []  # heap: deadline, number
+        self._numbered: dict[int, Waiting] = {}
         self._numbers = itertools.count()
         self._count = 0
 
@@ -72,6 +85,8 @@ class PopPolling:
         queue = self._waiting.get(waiting.key)
         if self._count >= self.total_max or (queue is not None and len(queue) >= self.size_max):
             return False
+        if not self._limits.take(waiting.channel, waiting.size):
+            return False
         if queue is None:
             queue = self._waiting[waiting.key] = deque()
             self._groups.setdefault(topic, {}).setdefault(group, set()).add(queue_id)
@@ -79,7 +94,9 @@ class PopPolling:
                 self._retries[pop_retry_topic(topic, group, v2=v2)] = (topic, group)
         queue.append(waiting)
         self._channels.setdefault(waiting.channel, {})[waiting] = None
-        heapq.heappush(self._deadlines, (waiting.deadline_ms, next(self._numbers), waiting))
+        waiting.number = next(self._numbers)
+        self._numbered[waiting.number] = waiting
+        heapq.heappush(self._deadlines, (waiting.deadline_ms, waiting.number))
         self._count += 1
         return True
 
@@ -131,8 +148,8 @@ class PopPolling:
         """Those whose time is over."""
         due = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
-            waiting = heapq.heappop(self._deadlines)[2]
-            if not waiting.is_done:
+            waiting = self._numbered.get(heapq.heappop(self._deadlines)[1])
+            if waiting is not None:
                 self._remove(waiting)
                 due.append(waiting)
         return due
@@ -152,7 +169,11 @@ class PopPolling:
         return everybody
 
     def _remove(self, waiting: Waiting) -> None:
-        waiting.is_done = True
+        del self._numbered[waiting.number]
+        if len(self._deadlines) > 2 * len(self._numbered) + DEADLINES_SPARE:
+            # Those that were woken early leave their deadlines behind.
+            self._deadlines = [each for each in self._deadlines if each[1] in self._numbered]
+            heapq.heapify(self._deadlines)
         topic, group, queue_id = waiting.key
         queue = self._waiting[waiting.key]
         queue.remove(waiting)
@@ -161,6 +182,7 @@ class PopPolling:
         if not channel:
             del self._channels[waiting.channel]
         self._count -= 1
+        self._limits.give(waiting.channel, waiting.size)
         if queue:
             return
         del self._waiting[waiting.key]

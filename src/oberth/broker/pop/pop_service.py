@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from oberth.broker.config_file import ConfigFile
+from oberth.broker.config_file import BackgroundFile, ConfigFile
 from oberth.broker.pop.buffer import PopBuffer
 from oberth.broker.pop.check_point import (
     ACK_TIME_INTERVAL_MS,
@@ -38,19 +37,33 @@ from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
 from oberth.errors import IllegalNameError
 from oberth.formats import names
 from oberth.formats import properties as p
-from oberth.formats.message import MAGIC_V1, MAGIC_V2, MessageExt, record_size
+from oberth.formats.message import MessageExt
 from oberth.formats.message_store_config import BrokerRole
 from oberth.store.messages import (
     GetMessageResult,
     GetMessageStatus,
     MessageExtBrokerInner,
     MessageFilter,
+    PutMessageStatus,
+    next_reconsume_times,
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
 
-_LOG: Final = logging.getLogger("oberth.pop")
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.held_requests import HoldLimits
+    from oberth.broker.own_address import OwnAddress
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.tasks import StartTask
+    from oberth.broker.timers import TimerService
+    from oberth.broker.topic_configs import TopicConfigs
+    from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.store.files import FileSystem
+    from oberth.store.message_store import MessageStore
+
+_LOG: Final = logging.getLogger(__name__)
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 RETRY_QUEUE_NUMS: Final = 1
@@ -72,6 +85,12 @@ _MOVED: Final = frozenset(
         GetMessageStatus.OFFSET_RESET,
     }
 )
+
+
+_NEVER_TAKEN: Final = frozenset(
+    {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
+)
+"""What a store says of a message however often it is asked."""
 
 
 class StoredAck(NamedTuple):
@@ -98,17 +117,48 @@ class PoppedQueue:
 
 
 class PopService:
-    """POP of a broker. One of its parts."""
+    """POP of a broker. A FileKeeper."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        config = broker.config
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        config_dir: Path,
+        files: FileSystem,
+        own: OwnAddress,
+        store: MessageStore,
+        topics: TopicConfigs,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        timers: TimerService | None,
+        in_memory_bytes: int,
+        hold_limits: HoldLimits,
+        now_ms: Callable[[], int],
+        dispatch_now: Callable[[], None],
+        dispatch_soon: Callable[[], None],
+        start_task: StartTask,
+    ) -> None:
+        self._config = config
+        self._store_config = store_config
+        self._own = own
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._timers = timers
+        self._in_memory_bytes = in_memory_bytes
+        self._now_ms = now_ms
+        self._dispatch_now = dispatch_now
+        self._dispatch_soon = dispatch_soon
         self.revive_topic = names.revive_topic(config.broker_cluster_name)
         self.orders = OrderInfos()
-        self.polling = PopPolling(config.pop_polling_size, config.max_pop_polling_size)
+        self.polling = PopPolling(config.pop_polling_size, config.max_pop_polling_size, hold_limits)
         # Apart from pops: who only wants to know of a message must not be woken in place of who
         # would take it.
-        self.notifying = PopPolling(config.pop_polling_size, config.max_pop_polling_size)
+        self.notifying = PopPolling(
+            config.pop_polling_size, config.max_pop_polling_size, hold_limits
+        )
         self.buffer = PopBuffer(
             config.pop_ck_stay_buffer_time_ms,
             config.pop_ck_stay_buffer_timeout_ms,
@@ -116,34 +166,35 @@ class PopService:
             self._store_buffered,
             self._commit,
         )
-        self._orders_file = ConfigFile(Path(broker.config_dir) / "consumerOrderInfo.json")
+        self._orders_file = ConfigFile(config_dir / "consumerOrderInfo.json", files)
+        self._background = BackgroundFile(self._orders_file, start_task)
         self._revives: list[PopRevive] = []
         self._check_point_number = 0
         self._complete_until_ms = 0
         # What must be dispatched before acknowledgements are complete up to a time: see _advance.
         self._advancing: tuple[int, int, bool] | None = None
         self._next_persist_ms = 0
-        broker.parts.append(self)
-        broker.ticks.append(self.on_time)
-        broker.reset_listeners.append(self._on_reset)
+
+    def has_waiting(self) -> bool:
+        """Whether anybody waits for messages."""
+        return bool(len(self.polling) or len(self.notifying))
 
     # Files
 
     def load(self) -> None:
-        """See Part."""
+        """See FileKeeper."""
         self._orders_file.load(self.orders.read)
-        broker = self._broker
         self._revives = [
             PopRevive(
                 queue_id,
-                broker.offsets.query(REVIVE_GROUP, self.revive_topic, queue_id),
-                broker.store.max_offset_in_queue(self.revive_topic, queue_id),
+                self._offsets.query(REVIVE_GROUP, self.revive_topic, queue_id),
+                self._store.max_offset_in_queue(self.revive_topic, queue_id),
             )
             for queue_id in range(REVIVE_QUEUE_NUMS)
         ]
 
     def close(self) -> None:
-        """See Part."""
+        """See FileKeeper."""
         self._orders_file.write(self.orders.encode(), sync=True)
 
     def stop(self) -> None:
@@ -160,14 +211,13 @@ class PopService:
 
     def pop_offset(self, topic: str, group: str, queue_id: int, init_mode: int) -> int:
         """Where a pop of a queue begins. A pending reset is taken, a new group is set up."""
-        broker = self._broker
-        reset = broker.offsets.take_reset(group, topic, queue_id)
+        reset = self._offsets.take_reset(group, topic, queue_id)
         if reset is not None:
             self.orders.clear(topic, group, queue_id)
             self.buffer.forget_queue(topic, group, queue_id)
             self._commit(topic, group, queue_id, reset)
             return reset
-        offset = broker.offsets.query(group, topic, queue_id)
+        offset = self._offsets.query(group, topic, queue_id)
         if offset < 0:
             offset = self.initial_offset(topic, queue_id, init_mode)
             self._commit(topic, group, queue_id, offset)
@@ -175,19 +225,19 @@ class PopService:
 
     def initial_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
         """Where a group that was never in a queue begins."""
-        store = self._broker.store
+        store = self._store
         low = max(store.min_offset_in_queue(topic, queue_id), 0)
         if init_mode == INIT_FROM_MIN or topic.startswith(names.RETRY_PREFIX):
             return low
         if low == 0:
             unit = store.consume_queue_unit(topic, queue_id, 0)
-            young = self._broker.in_memory_bytes
+            young = self._in_memory_bytes
             if unit is not None and store.max_phy_offset - unit.commit_log_offset <= young:
                 return 0
         return max(store.max_offset_in_queue(topic, queue_id) - 1, low)
 
     def _commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        self._broker.offsets.commit(group, topic, queue_id, offset, self._broker.now_ms())
+        self._offsets.commit(group, topic, queue_id, offset, self._now_ms())
 
     def pop_queue(
         self,
@@ -205,8 +255,7 @@ class PopService:
         attempt_id: str | None,
     ) -> tuple[PoppedQueue | None, int]:
         """Hands messages of one queue out; what, and how many are left in the queue."""
-        broker = self._broker
-        store = broker.store
+        store = self._store
         offset = self.pop_offset(topic, group, queue_id, init_mode)
         end = store.max_offset_in_queue(topic, queue_id)
         if count_max <= 0:
@@ -235,10 +284,10 @@ class PopService:
             queue_id,
             topic,
             group,
-            broker.config.broker_name,
+            self._config.broker_name,
             tuple(each - offset for each in popped.offsets),
         )
-        if broker.config.enable_pop_buffer_merge and self.buffer.add(
+        if self._config.enable_pop_buffer_merge and self.buffer.add(
             check_point, revive_queue_id, result.next_begin_offset, pop_time
         ):
             return popped, rest
@@ -302,9 +351,8 @@ class PopService:
     def _revive_message(
         self, body: bytes, queue_id: int, tag: str, unique_key: str, due_ms: int
     ) -> MessageExtBrokerInner:
-        broker = self._broker
-        now_ms = broker.now_ms()
-        due_ms = min(due_ms, now_ms + broker.store_config.timer_max_delay_sec * 1000)
+        now_ms = self._now_ms()
+        due_ms = min(due_ms, now_ms + self._store_config.timer_max_delay_sec * 1000)
         properties = (
             f"TAGS\x01{tag}\x02TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01{unique_key}\x02"
         )
@@ -314,15 +362,14 @@ class PopService:
             properties.encode("utf-8", "replace"),
             queue_id,
             born_timestamp=now_ms,
-            born_host=broker.store_host,
-            store_host=broker.store_host,
+            born_host=self._own.store_host,
+            store_host=self._own.store_host,
             wait_store_ok=False,
         )
 
     def _append(self, messages: list[MessageExtBrokerInner]) -> list[bool]:
-        broker = self._broker
-        results = broker.store.append_messages(messages)
-        broker.dispatch_soon()
+        results = self._store.append_messages(messages)
+        self._dispatch_soon()
         for message, result in zip(messages, results, strict=True):
             if not result.ok:
                 _LOG.error("%s was not stored: %s", message.body[:200], result.status.name)
@@ -334,17 +381,16 @@ class PopService:
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int
     ) -> bool:
         """An ack of ordered consumption; False if the offset was never handed out."""
-        broker = self._broker
-        if offset < broker.offsets.query(group, topic, queue_id):
+        if offset < self._offsets.query(group, topic, queue_id):
             return True
         following = self.orders.commit_and_next(topic, group, queue_id, offset, pop_time)
         if following < 0:
             return following != -1
-        if not broker.offsets.has_reset(group, topic, queue_id):
+        if not self._offsets.has_reset(group, topic, queue_id):
             self._commit(topic, group, queue_id, following)
         return True
 
-    def _on_reset(self, group: str, topic: str, queue_id: int) -> None:
+    def on_reset(self, group: str, topic: str, queue_id: int) -> None:
         self.orders.clear(topic, group, queue_id)
         self.buffer.forget_queue(topic, group, queue_id)
 
@@ -352,26 +398,28 @@ class PopService:
 
     def on_time(self, now_ms: int) -> None:
         """Called about every 100 ms."""
-        broker = self._broker
-        if broker.timers is None or broker.store_config.broker_role is BrokerRole.SLAVE:
+        if self._timers is None or self._store_config.broker_role is BrokerRole.SLAVE:
             return
         if len(self.buffer):
             self.buffer.on_time(now_ms)
-        broker.dispatch_now()
+        self._dispatch_now()
         self._advance()
         revived = 0
         for revive in self._revives:
             self._read(revive)
             revived += self._revive(revive)
         if revived:
-            broker.dispatch_soon()
+            self._dispatch_soon()
         if now_ms >= self._next_persist_ms:
             self._next_persist_ms = now_ms + PERSIST_INTERVAL_MS
             self.orders.keep(
-                lambda topic, group: topic in broker.topics and broker.groups.get(group) is not None
+                lambda topic, group: topic in self._topics and self._groups.get(group) is not None
             )
-            if self.orders.is_dirty:
-                self._orders_file.write(self.orders.encode())
+            if self.orders.is_dirty and not self._background.is_writing:
+                self._background.write_soon(self.orders.snapshot(), self._orders_not_written)
+
+    def _orders_not_written(self) -> None:
+        self.orders.is_dirty = True
 
     def _advance(self) -> None:
         """Moves the time up to which every acknowledgement is in the revive queues.
@@ -379,9 +427,9 @@ class PopService:
         Three steps for a time that the timer has read up to: all that was appended until then is
         dispatched; the timer has taken all of it in; what it put into topics is dispatched, too.
         """
-        timers = self._broker.timers
+        timers = self._timers
         assert timers is not None
-        store = self._broker.store
+        store = self._store
         if self._advancing is None:
             self._advancing = (timers.store.read_time_ms, store.max_phy_offset, False)
         time_ms, mark, is_taken_in = self._advancing
@@ -406,7 +454,7 @@ class PopService:
             self._advancing = None
 
     def _read(self, revive: PopRevive) -> None:
-        store = self._broker.store
+        store = self._store
         topic = self.revive_topic
         end = store.max_offset_in_queue(topic, revive.queue_id)
         if revive.read_offset >= end:
@@ -443,26 +491,25 @@ class PopService:
 
     def _bring_back(self, check_point: PopCheckPoint) -> int | None:
         """Puts what is not acknowledged into the retry topic; None if that failed."""
-        broker = self._broker
         offsets = check_point.unacked()
-        if not offsets or check_point.topic not in broker.topics:
+        if not offsets or check_point.topic not in self._topics:
             return 0
         retry_topic = check_point.topic
         if not retry_topic.startswith(names.RETRY_PREFIX):
             retry_topic = names.pop_retry_topic(
-                retry_topic, check_point.group, v2=broker.config.enable_retry_topic_v2
+                retry_topic, check_point.group, v2=self._config.enable_retry_topic_v2
             )
         queue_nums = RETRY_QUEUE_NUMS
-        if broker.config.use_separate_retry_queue:
-            origin = broker.topics.get(retried_topic(retry_topic, check_point.group) or "")
+        if self._config.use_separate_retry_queue:
+            origin = self._topics.get(retried_topic(retry_topic, check_point.group) or "")
             if origin is not None:
                 queue_nums = max(origin.write_queue_nums, queue_nums)
         messages = []
         for offset in offsets:
-            unit = broker.store.consume_queue_unit(check_point.topic, check_point.queue_id, offset)
+            unit = self._store.consume_queue_unit(check_point.topic, check_point.queue_id, offset)
             message = None
             if unit is not None and unit.is_message:
-                message = broker.store.look_message_by_offset(
+                message = self._store.look_message_by_offset(
                     unit.commit_log_offset, unit.record_size
                 )
             if message is not None:
@@ -471,17 +518,20 @@ class PopService:
         if not messages:
             return 0
         try:
-            broker.topics.create_internal(retry_topic, queue_nums)
+            self._topics.create_internal(retry_topic, queue_nums)
         except IllegalNameError as error:
             _LOG.error("messages of %s are not brought back: %s", check_point.topic, error)
             return 0
-        broker.topics.widen_internal(retry_topic, queue_nums)
+        self._topics.widen_internal(retry_topic, queue_nums)
         for queue_id in range(queue_nums):
-            if broker.offsets.query(check_point.group, retry_topic, queue_id) < 0:
+            if self._offsets.query(check_point.group, retry_topic, queue_id) < 0:
                 self._commit(retry_topic, check_point.group, queue_id, 0)
-        results = broker.store.append_messages(messages)
+        results = self._store.append_messages(messages)
         for result in results:
-            if not result.ok:
+            if result.status in _NEVER_TAKEN:
+                # It stays in its topic. Waiting would keep back everything behind it.
+                _LOG.error("%s: not brought back, ever: %s", retry_topic, result.status.name)
+            elif not result.ok:
                 _LOG.error("%s: not brought back yet: %s", retry_topic, result.status.name)
                 return None
         return len(messages)
@@ -491,18 +541,21 @@ class PopService:
     ) -> MessageExtBrokerInner:
         properties = message.properties
         properties.setdefault(p.FIRST_POP_TIME, str(check_point.pop_time))
-        properties.setdefault("ORIGIN_GROUP", check_point.group)
+        properties.setdefault(p.ORIGIN_GROUP, check_point.group)
+        raw = p.encode_properties(properties)
+        if len(raw) > p.PROPERTIES_SIZE_MAX:
+            raw = message.properties_raw  # no room for what is only good to know
         return MessageExtBrokerInner(
             retry_topic,
             message.body,
-            p.encode_properties(properties),
+            raw,
             queue_id,
             message.flag,
             message.sys_flag,
             message.born_timestamp,
             message.born_host,
-            self._broker.store_host,
-            message.reconsume_times + 1,
+            self._own.store_host,
+            next_reconsume_times(message.reconsume_times),
             wait_store_ok=False,
             convert=False,
         )
@@ -520,10 +573,7 @@ def with_topic_and_receipt(message: MessageExt, topic: str, receipt: str) -> byt
     raw = message.properties_raw
     if p.find_property(raw, b"POP_CK") is None:
         raw = p.append_property(raw, p.POP_CK, receipt)
-    encoded = topic.encode()
-    magic = MAGIC_V1 if len(encoded) <= 127 else MAGIC_V2
-    size = record_size(len(message.body), len(encoded), len(raw), message.sys_flag, magic)
-    return replace(message, topic=topic, properties_raw=raw, magic=magic, record_size=size).encode()
+    return message.under_topic(topic, properties_raw=raw)
 
 
 assert NORMAL == "0"

@@ -30,7 +30,7 @@ from oberth.broker.pop.check_point import (
     decode_check_point,
 )
 
-_LOG: Final = logging.getLogger("oberth.pop")
+_LOG: Final = logging.getLogger(__name__)
 
 EARLY_ACKS_MAX: Final = 10_000
 """Acknowledgements kept for check points that have not come yet; older ones are dropped."""

@@ -8,7 +8,8 @@ names the pop that it belongs to.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
 from oberth.broker.pop.check_point import (
@@ -23,6 +24,7 @@ from oberth.broker.pop.pop_service import PopService, StoredAck
 from oberth.broker.processors.pop import PopMessageProcessor
 from oberth.broker.processors.pop_lite import PopLiteMessageProcessor
 from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
+from oberth.remoting.bodies.base import checked_list
 from oberth.remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -34,12 +36,22 @@ from oberth.remoting.headers.pop import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
+
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.topic_configs import TopicConfigs
     from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
 
 _Answer = tuple[int, str | None]
-_OK: _Answer = (int(ResponseCode.SUCCESS), None)
-_NOT_STORED: _Answer = (int(ResponseCode.SYSTEM_ERROR), "put ack msg error")
+_OK: Final[_Answer] = (int(ResponseCode.SUCCESS), None)
+_NOT_STORED: Final[_Answer] = (int(ResponseCode.SYSTEM_ERROR), "put ack msg error")
+
+
+ACKS_A_TURN: Final = 50
+_BITS_OF_ONE: Final = 64
+"""Characters of a bit set that take about as long as the rest of an acknowledgement."""
 
 
 class AckMessageProcessor:
@@ -47,21 +59,30 @@ class AckMessageProcessor:
 
     def __init__(
         self,
-        broker: Broker,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicConfigs,
+        offsets: ConsumerOffsets,
+        now_ms: Callable[[], int],
         service: PopService,
         pops: PopMessageProcessor,
         lite: PopLiteMessageProcessor,
     ) -> None:
-        self._broker = broker
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._now_ms = now_ms
         self._service = service
         self._pops = pops
         self._lite = lite
 
     def ack(
-        self, channel: Channel, requests: list[RemotingCommand]
+        self, channels: Sequence[Channel], requests: list[RemotingCommand]
     ) -> list[RemotingCommand | None]:
-        """200051: one message is consumed; the acks of one read become one append."""
-        del channel
+        """200051: one message is consumed; the acks of one burst become one append."""
+        del channels
         answers: list[_Answer] = []
         stored: list[StoredAck] = []
         waiting: list[int] = []
@@ -103,13 +124,22 @@ class AckMessageProcessor:
             for request, answer in zip(requests, answers, strict=True)
         ]
 
-    def batch_ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def batch_ack(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """200151: messages of several pops are consumed."""
         del channel
-        body = BatchAckMessageRequestBody.decode(request.body_bytes())
+        body = BatchAckMessageRequestBody.decode(
+            checked_list(request.body_bytes(), "BatchAckMessageRequestBody")
+        )
         if not body.acks:
             return create_response(request, ResponseCode.NO_MESSAGE)
+        done = 0
         for each in body.acks:
+            done += 1 + len(each.b) // _BITS_OF_ONE
+            if done >= ACKS_A_TURN:
+                done = 0
+                yield
             code, remark = self._batch(each, body.broker_name)
             if code != ResponseCode.SUCCESS:
                 return create_response(request, code, remark)
@@ -117,12 +147,12 @@ class AckMessageProcessor:
 
     def _batch(self, batch: BatchAck, broker_name: str) -> _Answer:
         topic = real_topic(batch.t, batch.c, batch.r)
-        topic_config = self._broker.topics.get(topic)
+        topic_config = self._topics.get(topic)
         if topic_config is None:
             return self._topic_unknown(topic)
         if not 0 <= batch.q < topic_config.read_queue_nums:
             return self._queue_illegal(topic, batch.q, topic_config.read_queue_nums)
-        store = self._broker.store
+        store = self._store
         low = max(store.min_offset_in_queue(topic, batch.q), 0)
         high = store.max_offset_in_queue(topic, batch.q)
         offsets = tuple(offset for offset in batch.offsets() if low <= offset <= high)
@@ -135,7 +165,7 @@ class AckMessageProcessor:
             batch.q,
             topic,
             batch.c,
-            broker_name or self._broker.config.broker_name,
+            broker_name or self._config.broker_name,
             is_batch=True,
         )
         return self._ack(ack, batch.rq, batch.it)
@@ -163,17 +193,17 @@ class AckMessageProcessor:
                 return (
                     int(ResponseCode.MESSAGE_ILLEGAL),
                     f"offset is illegal, key:{ack.topic}@{ack.group}, old:"
-                    f"{self._broker.offsets.query(ack.group, ack.topic, ack.queue_id)}, "
+                    f"{self._offsets.query(ack.group, ack.topic, ack.queue_id)}, "
                     f"commit:{offset}, next:-1",
                 )
         if not self._service.orders.is_blocked(
-            ack.topic, ack.group, ack.queue_id, None, self._broker.now_ms()
+            ack.topic, ack.group, ack.queue_id, None, self._now_ms()
         ):
             self._pops.queue_unlocked(ack.topic, ack.group, ack.queue_id)
         return _OK
 
     def _check_queue(self, topic: str, queue_id: int) -> _Answer | None:
-        topic_config = self._broker.topics.get(topic)
+        topic_config = self._topics.get(topic)
         if topic_config is None:
             return self._topic_unknown(topic)
         if not 0 <= queue_id < topic_config.read_queue_nums:
@@ -184,7 +214,7 @@ class AckMessageProcessor:
         refusal = self._check_queue(topic, queue_id)
         if refusal is not None:
             return refusal
-        store = self._broker.store
+        store = self._store
         low = store.min_offset_in_queue(topic, queue_id)
         high = store.max_offset_in_queue(topic, queue_id)
         if not low <= offset <= high:
@@ -206,7 +236,7 @@ class AckMessageProcessor:
             f"[{queue_nums}]",
         )
 
-    # ------------------------------------------------------------------------------------- 200053
+    # 200053
 
     def change_invisible_time(
         self, channel: Channel, request: RemotingCommand
@@ -218,7 +248,7 @@ class AckMessageProcessor:
             receipt = parse_receipt(header.extra_info)
         except CheckPointError as error:
             raise HeaderError(str(error)) from None
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         answer = ChangeInvisibleTimeResponseHeader(
             pop_time=now_ms,
             invisible_time=header.invisible_time,
@@ -255,7 +285,7 @@ class AckMessageProcessor:
             queue_id,
             topic,
             group,
-            self._broker.config.broker_name,
+            self._config.broker_name,
             (0,),
         )
         # First the new one: between the two the message is delivered twice rather than never.

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker.broker_config import format_config
-from oberth.broker.runtime_info import runtime_info
+from oberth.broker.config_changes import is_secret
 from oberth.broker.stats import BROKER_GET_NUMS, BROKER_PUT_NUMS
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats.broker_conf import BROKER_KEYS
@@ -22,10 +22,18 @@ from oberth.remoting.headers.admin import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
-    from oberth.remoting.aio.channel import Channel
+    from collections.abc import Callable
 
-_LOG: Final = logging.getLogger("oberth.broker")
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.config_changes import ConfigChanges
+    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.runtime_info import RuntimeInfo
+    from oberth.broker.stats import BrokerStats
+    from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
+
+_LOG: Final = logging.getLogger(__name__)
 
 QUERY_UNITS_MAX: Final = 10_000
 """Units that one QUERY_CONSUME_QUEUE shows."""
@@ -88,9 +96,9 @@ UNUSED_KEYS: Final = frozenset(
         *(key for key in BROKER_KEYS if key.endswith(("ThreadPoolNums", "QueueCapacity"))),
     }
 )
-"""Options of Apache's (sizes of its thread pools among them) that tools switch while a broker runs
-and that have nothing to switch here: taken and left alone, as in a broker.conf, because whoever
-sends one has no use for a refusal."""
+"""Apache's options that tools change while a broker runs and that change nothing here, such as the
+sizes of its thread pools. They are accepted and ignored, as in a broker.conf: a tool that sends one
+could do nothing about a refusal."""
 
 SHOWN_TO_TOOLS: Final = {
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
@@ -106,17 +114,34 @@ REFUSED_KEYS: Final = ("brokerConfigPath", "rocketmqHome", "configBlackList")
 class BrokerAdminProcessor:
     """Shows and changes the broker's own state."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        store: MessageStore,
+        consumers: ConsumerTable,
+        stats: BrokerStats,
+        dispatch_now: Callable[[], None],
+        changes: ConfigChanges,
+        runtime_info: RuntimeInfo,
+    ) -> None:
+        self._config = config
+        self._store_config = store_config
+        self._store = store
+        self._consumers = consumers
+        self._stats = stats
+        self._dispatch_now = dispatch_now
+        self._changes = changes
+        self._runtime_info = runtime_info
 
     def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """25: change options while the broker runs; all of them or none."""
-        broker = self._broker
         try:
             entries = parse_properties(request.body_bytes(), name="UPDATE_BROKER_CONFIG")
         except ConfigFormatError as error:
             return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
-        black = {*REFUSED_KEYS, *broker.config.config_black_list.split(";")}
+        black = {*REFUSED_KEYS, *self._config.config_black_list.split(";")}
         refused = [key for key in entries if key in black]
         if refused:
             _LOG.warning("%s: %s may not be changed", channel.remote, ", ".join(refused)[:1000])
@@ -135,7 +160,7 @@ class BrokerAdminProcessor:
                 f"allowed are {', '.join(sorted(CHANGEABLE_KEYS))}",
             )
         try:
-            broker.update_config(entries)
+            self._changes.update(entries)
         except OptionError as error:
             return create_response(request, ResponseCode.INVALID_PARAMETER, str(error))
         _LOG.warning("%s changed %s", channel.remote, ", ".join(sorted(entries)))
@@ -144,18 +169,17 @@ class BrokerAdminProcessor:
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """26: every option, without the secrets among them."""
         del channel
-        broker = self._broker
         entries = {
             key: "" if is_secret(key) else value
             for key, value in (
-                SHOWN_TO_TOOLS | format_config(broker.config, broker.store_config)
+                SHOWN_TO_TOOLS | format_config(self._config, self._store_config)
             ).items()
         }
         return create_response(
             request,
             ResponseCode.SUCCESS,
             ext_fields={
-                "version": json.dumps(broker.config_version.to_json(), separators=(",", ":"))
+                "version": json.dumps(self._changes.version.to_json(), separators=(",", ":"))
             },
             body=format_properties(entries).encode(),
         )
@@ -166,27 +190,27 @@ class BrokerAdminProcessor:
         return create_response(
             request,
             ResponseCode.SUCCESS,
-            body=encode_config({"table": runtime_info(self._broker)}, pretty=False),
+            body=encode_config({"table": self._runtime_info.table()}, pretty=False),
         )
 
     def clean_expired_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """306: delete queues whose last message has left the log. Blocks."""
         del channel
-        count = self._broker.store.clean_expired_consume_queues()
+        count = self._store.clean_expired_consume_queues()
         _LOG.warning("%d consume queues had expired", count)
         return create_response(request, ResponseCode.SUCCESS)
 
     def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """329: clean the log whatever the hour."""
         del channel
-        self._broker.store.delete_expired_files_manually()
+        self._store.delete_expired_files_manually()
         return create_response(request, ResponseCode.SUCCESS)
 
     def stats_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """315: one counter."""
         del channel
         header = request.header(ViewBrokerStatsDataRequestHeader)
-        found = self._broker.stats.find(header.stats_name, header.stats_key)
+        found = self._stats.find(header.stats_name, header.stats_key)
         if found is None or (
             not found.times and header.stats_name not in (BROKER_PUT_NUMS, BROKER_GET_NUMS)
         ):
@@ -202,10 +226,9 @@ class BrokerAdminProcessor:
     def consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """321: units of a queue, and whether a group's filter lets them through."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(QueryConsumeQueueRequestHeader)
-        broker = self._broker
-        store = broker.store
+        store = self._store
         topic = header.topic or ""
         queue = store.queue(topic, header.queue_id)
         if queue is None:
@@ -216,7 +239,7 @@ class BrokerAdminProcessor:
             )
         subscription = None
         if header.consumer_group:
-            subscription = broker.consumers.find_subscription(header.consumer_group, topic)
+            subscription = self._consumers.find_subscription(header.consumer_group, topic)
         count = min(max(header.count, 0), QUERY_UNITS_MAX)
         start = max(header.index, queue.min_offset)
         units = [
@@ -245,8 +268,3 @@ class BrokerAdminProcessor:
         return create_response(
             request, ResponseCode.SUCCESS, body=encode_config(body, pretty=False)
         )
-
-
-def is_secret(key: str) -> bool:
-    """Whether an option holds what not everybody may read."""
-    return "Credential" in key or "Password" in key or key == "initAuthenticationUser"

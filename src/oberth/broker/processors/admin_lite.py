@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from oberth.broker.attributes import LITE, MESSAGE_TYPE
 from oberth.broker.lite.lite_service import LiteService
@@ -37,20 +37,25 @@ from oberth.remoting.headers.admin import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.topic_configs import TopicConfigs
+    from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import ProcessorTable, Stage
+    from oberth.remoting.aio.processors import SyncHandler
+    from oberth.store.message_store import MessageStore
 
-LITE_TOPICS_SHOWN_MAX = 10_000
+LITE_TOPICS_SHOWN_MAX: Final = 10_000
 """Lite topics of one client that an answer names."""
 
-LAGS_SHOWN_MAX = 10_000
+LAGS_SHOWN_MAX: Final = 10_000
 """Lite topics that are behind that an answer names."""
 
-_ANY_CLIENT = "*"
+_ANY_CLIENT: Final = "*"
 """Stands for the clients of a group that takes every lite topic."""
 
-_QUEUE = names.LMQ_QUEUE_ID
+_QUEUE: Final = names.LMQ_QUEUE_ID
 
 
 class _Refusal(Exception):
@@ -65,28 +70,44 @@ class _Refusal(Exception):
 class LiteAdminProcessor:
     """Answers about lite topics."""
 
-    def __init__(self, broker: Broker, lite: LiteService) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        store: MessageStore,
+        topics: TopicConfigs,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        dispatch_now: Callable[[], None],
+        lite: LiteService,
+    ) -> None:
+        self._config = config
+        self._store_config = store_config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._dispatch_now = dispatch_now
         self._lite = lite
 
-    def register(self, table: ProcessorTable, stage: Stage) -> None:
-        """Serve the codes of this file; ``stage`` for those that ask a name server."""
-        for code, answer in (
+    def handlers(self) -> dict[RequestCode, SyncHandler]:
+        """What serves 200074 to 200079, but for `find_topic_info`."""
+        answers: tuple[tuple[RequestCode, Callable[[RemotingCommand], Body | None]], ...] = (
             (RequestCode.GET_BROKER_LITE_INFO, self.broker_info),
             (RequestCode.GET_PARENT_TOPIC_INFO, self.parent_info),
             (RequestCode.GET_LITE_CLIENT_INFO, self.client_info),
             (RequestCode.GET_LITE_GROUP_INFO, self.group_info),
             (RequestCode.TRIGGER_LITE_DISPATCH, self.trigger_dispatch),
-        ):
-            table.sync([code], self._handler(answer))
-        table.async_([RequestCode.GET_LITE_TOPIC_INFO], self._topic_info, stage=stage)
+        )
+        return {code: self._handler(answer) for code, answer in answers}
 
     def _handler(
         self, answer: Callable[[RemotingCommand], Body | None]
     ) -> Callable[[Channel, RemotingCommand], RemotingCommand]:
         def handle(channel: Channel, request: RemotingCommand) -> RemotingCommand:
             del channel
-            self._broker.dispatch_now()
+            self._dispatch_now()
             try:
                 body = answer(request)
             except _Refusal as refusal:
@@ -97,19 +118,20 @@ class LiteAdminProcessor:
 
         return handle
 
-    async def _topic_info(
+    async def find_topic_info(
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | None:
+        """200076; a name server may be asked first."""
         parent = request.header(GetLiteTopicInfoRequestHeader).parent_topic
         if self._lite.is_parent(parent):
             await self._lite.learn_route(parent)
         return self._handler(self.topic_info)(channel, request)
 
-    # ------------------------------------------------------------------------------------ checks
+    # Checks
 
     def _check_parent(self, topic: str) -> int:
         """The minutes after which the parent's lite topics expire, if it is one."""
-        topic_config = self._broker.topics.get(topic)
+        topic_config = self._topics.get(topic)
         if topic_config is None:
             raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic [{topic}] not exist.")
         if topic_config.attributes.get(MESSAGE_TYPE) != LITE:
@@ -117,7 +139,7 @@ class LiteAdminProcessor:
         return self._lite.minutes_to_live(topic_config)
 
     def _parent_of(self, group: str) -> str:
-        if self._broker.groups.get(group) is None:
+        if self._groups.get(group) is None:
             raise _Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{group}] not exist.")
         return self._lite.parent_of(group) or ""
 
@@ -127,23 +149,23 @@ class LiteAdminProcessor:
             raise _Refusal(ResponseCode.INVALID_PARAMETER, f"Group [{group}] is not a LITE group.")
         return parent
 
-    # ----------------------------------------------------------------------------------- figures
+    # Figures
 
     def _light_queue_count(self) -> int:
-        return sum(1 for topic in self._broker.store.topics() if names.is_lmq(topic))
+        return sum(1 for topic in self._store.topics() if names.is_lmq(topic))
 
     def broker_info(self, request: RemotingCommand) -> BrokerLiteInfo:
         """200074: how much there is."""
         del request
-        broker, lite = self._broker, self._lite
+        lite = self._lite
         return BrokerLiteInfo(
-            store_type=broker.store_config.store_type,
-            max_lmq_num=broker.store_config.max_lmq_consume_queue_num,
+            store_type=self._store_config.store_type,
+            max_lmq_num=self._store_config.max_lmq_consume_queue_num,
             current_lmq_num=self._light_queue_count(),
             lite_subscription_count=len(lite.subscriptions),
             order_info_count=len(lite.orders),
-            cq_table_size=len(broker.store.topics()),
-            offset_table_size=sum(1 for _ in broker.offsets),
+            cq_table_size=len(self._store.topics()),
+            offset_table_size=sum(1 for _ in self._offsets),
             event_map_size=len(lite.events),
             topic_meta=lite.parents(),
             group_meta=lite.groups_of_parents(),
@@ -166,7 +188,7 @@ class LiteAdminProcessor:
         header = request.header(GetLiteTopicInfoRequestHeader)
         parent, lite_topic = header.parent_topic, header.lite_topic
         self._check_parent(parent)
-        store = self._broker.store
+        store = self._store
         queue = names.lite_queue(parent, lite_topic)
         end = self._lite.end(queue)
         offset = TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0)
@@ -221,12 +243,12 @@ class LiteAdminProcessor:
         return body
 
     def _tell_lag(self, body: LiteGroupInfo, queue: str) -> None:
-        store = self._broker.store
+        store = self._store
         end = self._lite.end(queue)
         if end <= 0:
             body.total_lag_count = body.earliest_unconsumed_timestamp = -1
             return
-        offset = self._broker.offsets.query(body.group, queue, _QUEUE)
+        offset = self._offsets.query(body.group, queue, _QUEUE)
         if offset < 0:
             return
         body.total_lag_count = end - offset
@@ -238,14 +260,14 @@ class LiteAdminProcessor:
 
     def _tell_lags(self, body: LiteGroupInfo, count: int) -> None:
         lags = []
-        for queue in self._broker.offsets.topics_of_group(body.group):
+        for queue in self._offsets.topics_of_group(body.group):
             lite = names.split_lite_queue(queue)
             if lite is None:
                 continue
-            offset = self._broker.offsets.query(body.group, queue, _QUEUE)
+            offset = self._offsets.query(body.group, queue, _QUEUE)
             behind = self._lite.end(queue) - offset if offset >= 0 else 0
             if behind > 0:
-                since = self._broker.store.message_store_timestamp(queue, _QUEUE, offset)
+                since = self._store.message_store_timestamp(queue, _QUEUE, offset)
                 lags.append(
                     LiteLagInfo(
                         lite_topic=lite[1], lag_count=behind, earliest_unconsumed_timestamp=since
@@ -255,7 +277,7 @@ class LiteAdminProcessor:
         body.lag_count_top_k = heapq.nlargest(count, lags, key=lambda each: each.lag_count)
         body.lag_timestamp_top_k = []
         body.earliest_unconsumed_timestamp = -1
-        if self._broker.config.lite_lag_latency_collect_enable and lags:
+        if self._config.lite_lag_latency_collect_enable and lags:
             body.lag_timestamp_top_k = heapq.nsmallest(
                 count, lags, key=lambda each: each.earliest_unconsumed_timestamp
             )

@@ -14,9 +14,9 @@ from oberth.broker.clients import ClientInfo
 from oberth.broker.stats import GROUP_GET_NUMS
 from oberth.errors import RemotingError
 from oberth.formats import names
-from oberth.formats.config_json import encode_config
+from oberth.formats.config_json import config_in_slices
 from oberth.formats.topic_config import TopicConfig
-from oberth.remoting.bodies.base import BodyError, MessageQueue
+from oberth.remoting.bodies.base import BodyError, MessageQueue, render_in_slices
 from oberth.remoting.bodies.offsets import (
     GetConsumerStatusBody,
     MessageQueueForC,
@@ -43,41 +43,89 @@ from oberth.remoting.headers.group import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
-    from oberth.remoting.aio.channel import Channel
+    from collections.abc import Callable, Generator
 
-_LOG: Final = logging.getLogger("oberth.broker")
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.own_address import OwnAddress
+    from oberth.broker.schedule_service import ScheduleService
+    from oberth.broker.static_topics import StaticTopics
+    from oberth.broker.stats import BrokerStats
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.topic_configs import TopicConfigs
+    from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
+
+_LOG: Final = logging.getLogger(__name__)
 
 CLIENT_CALL_TIMEOUT_S: Final = 5.0
 """Seconds that a client gets to answer GET_CONSUMER_STATUS_FROM_CLIENT."""
 
 
+OFFSETS_A_TURN: Final = 2000
+STATS_A_TURN: Final = 100
+"""Queues whose figures one turn of the loop gathers."""
+
+
 class OffsetAdminProcessor:
     """Shows how far groups are, and moves them."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        own: OwnAddress,
+        store: MessageStore,
+        topics: TopicConfigs,
+        static_topics: StaticTopics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerTable,
+        schedule: ScheduleService,
+        stats: BrokerStats,
+        now_ms: Callable[[], int],
+        dispatch_now: Callable[[], None],
+        on_offset_reset: Callable[[str, str, int], None],
+    ) -> None:
+        self._config = config
+        self._own = own
+        self._store = store
+        self._topics = topics
+        self._static_topics = static_topics
+        self._groups = groups
+        self._offsets = offsets
+        self._consumers = consumers
+        self._schedule = schedule
+        self._stats = stats
+        self._now_ms = now_ms
+        self._dispatch_now = dispatch_now
+        self._on_offset_reset = on_offset_reset
 
-    # -------------------------------------------------------------------------------- how far
+    # How far
 
-    def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def consume_stats(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """208: how far a group is in each queue of its topics."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(GetConsumeStatsRequestHeader)
-        wanted = [each for each in (header.topic_list or "").split(";") if each]
+        wanted = list(dict.fromkeys(each for each in (header.topic_list or "").split(";") if each))
         if not wanted and header.topic:
             wanted = [header.topic]
-        stats = self._consume_stats(header.consumer_group, wanted)
-        return create_response(request, ResponseCode.SUCCESS, body=stats.encode())
+        stats = yield from self._consume_stats(header.consumer_group, wanted)
+        raw = yield from render_in_slices(stats)
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    def _consume_stats(self, group: str, wanted: list[str]) -> ConsumeStats:
-        broker = self._broker
+    def _consume_stats(self, group: str, wanted: list[str]) -> Generator[None, None, ConsumeStats]:
         stats = ConsumeStats()
-        topics = wanted or broker.offsets.topics_of_group(group)
-        online = broker.consumers.get(group)
-        for topic in topics:
-            topic_config = broker.topics.get(topic)
+        topics = wanted or self._offsets.topics_of_group(group)
+        online = self._consumers.get(group)
+        for number, topic in enumerate(topics):
+            if number % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
+                yield
+            topic_config = self._topics.get(topic)
             if topic_config is None:
                 continue
             if not wanted and online is not None and topic not in online.subscriptions:
@@ -85,21 +133,22 @@ class OffsetAdminProcessor:
                 continue
             for queue_id in range(topic_config.read_queue_nums):
                 queue = MessageQueue(
-                    broker_name=broker.config.broker_name, queue_id=queue_id, topic=topic
+                    broker_name=self._config.broker_name, queue_id=queue_id, topic=topic
                 )
                 stats.offset_table[queue] = self._offset_wrapper(group, topic, queue_id)
-            stats.consume_tps += broker.stats.tps(GROUP_GET_NUMS, f"{topic}@{group}")
+                if len(stats.offset_table) % STATS_A_TURN == 0:
+                    yield
+            stats.consume_tps += self._stats.tps(GROUP_GET_NUMS, f"{topic}@{group}")
         return stats
 
     def _offset_wrapper(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
-        broker = self._broker
-        store = broker.store
+        store = self._store
         high = max(store.max_offset_in_queue(topic, queue_id), 0)
-        committed = broker.offsets.query(group, topic, queue_id)
-        if topic not in broker.static_topics.table:
+        committed = self._offsets.query(group, topic, queue_id)
+        if topic not in self._static_topics.table:
             # Of a static topic, -1 says that the group's offset is in an older stretch.
             committed = max(committed, 0)
-        pulled = max(broker.offsets.query_pull(group, topic, queue_id), committed)
+        pulled = max(self._offsets.query_pull(group, topic, queue_id), committed)
         last_ms = 0
         if committed > 0:
             last_ms = max(store.message_store_timestamp(topic, queue_id, committed - 1), 0)
@@ -110,56 +159,68 @@ class OffsetAdminProcessor:
             pull_offset=pulled,
         )
 
-    def broker_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def broker_consume_stats(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """317: how far every group is."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         wants_order = request.header(GetConsumeStatsInBrokerHeader).is_order
-        broker = self._broker
-        body = ConsumeStatsList(broker_addr=str(broker.address))
-        for group_config in broker.groups:
-            group = str(group_config.group_name)
-            topics = [
-                topic
-                for topic in broker.offsets.topics_of_group(group)
-                if (found := broker.topics.get(topic)) is not None and found.order is wants_order
-            ]
+        topics_of: dict[str, list[str]] = {}
+        for number, (topic, group, _) in enumerate(self._offsets):
+            topics_of.setdefault(group, []).append(topic)
+            if number % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
+                yield
+        body = ConsumeStatsList(broker_addr=str(self._own.address))
+        done = 0
+        for group in [str(each.group_name) for each in self._groups]:
             entries = []
-            for topic in topics:
-                stats = self._consume_stats(group, [topic])
+            for topic in topics_of.get(group, ()):
+                found = self._topics.get(topic)
+                if found is None or found.order is not wants_order:
+                    continue
+                stats = yield from self._consume_stats(group, [topic])
                 entries.append(stats)
-                for each in stats.offset_table.values():
+                for number, each in enumerate(stats.offset_table.values()):
+                    if number % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
+                        yield
                     body.total_diff += each.broker_offset - max(each.consumer_offset, 0)
                     body.total_inflight_diff += each.pull_offset - each.consumer_offset
+                done += len(stats.offset_table) + 1
+                if done >= STATS_A_TURN:
+                    done = 0
+                    yield
             if entries:
                 body.consume_stats_list.append({group: entries})
-        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
+        raw = yield from render_in_slices(body)
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    def consume_time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def consume_time_span(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """303: between which times a topic's queues lie, and where a group is in them."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(QueryConsumeTimeSpanRequestHeader)
-        broker = self._broker
-        topic_config = broker.topics.get(header.topic)
+        topic_config = self._topics.get(header.topic)
         if topic_config is None:
             return create_response(
                 request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist"
             )
-        spans = [
-            self._time_span(header.topic, header.group, queue_id)
-            for queue_id in range(topic_config.write_queue_nums)
-        ]
-        body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
-        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
+        spans = []
+        for queue_id in range(topic_config.write_queue_nums):
+            if queue_id % STATS_A_TURN == STATS_A_TURN - 1:
+                yield
+            spans.append(self._time_span(header.topic, header.group, queue_id))
+        raw = yield from render_in_slices(QueryConsumeTimeSpanBody(consume_time_span_set=spans))
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
     def _time_span(self, topic: str, group: str, queue_id: int) -> QueueTimeSpan:
-        broker = self._broker
-        store = broker.store
+        store = self._store
         high = store.max_offset_in_queue(topic, queue_id)
         first_ms = store.earliest_message_time(topic, queue_id)
         last_ms = store.message_store_timestamp(topic, queue_id, high - 1) if high > 0 else -1
-        committed = broker.offsets.query(group, topic, queue_id)
+        committed = self._offsets.query(group, topic, queue_id)
         consumed_ms = (
             store.message_store_timestamp(topic, queue_id, committed - 1)
             if committed > 0
@@ -168,7 +229,7 @@ class OffsetAdminProcessor:
         delay_ms = 0
         if 0 <= committed < high:
             next_ms = store.message_store_timestamp(topic, queue_id, committed)
-            delay_ms = max(broker.now_ms() - next_ms, 0) if next_ms >= 0 else 0
+            delay_ms = max(self._now_ms() - next_ms, 0) if next_ms >= 0 else 0
         return QueueTimeSpan(
             consume_time_stamp=consumed_ms,
             consume_time_stamp_str=_time_text(consumed_ms),
@@ -176,104 +237,112 @@ class OffsetAdminProcessor:
             max_time_stamp=last_ms,
             max_time_stamp_str=_time_text(last_ms),
             message_queue=MessageQueue(
-                broker_name=broker.config.broker_name, queue_id=queue_id, topic=topic
+                broker_name=self._config.broker_name, queue_id=queue_id, topic=topic
             ),
             min_time_stamp=first_ms,
             min_time_stamp_str=_time_text(first_ms),
         )
 
-    def correction_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def correction_offset(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """308: other groups' lowest offsets by queue, where they are below the compared group's."""
         del channel
         header = request.header(QueryCorrectionOffsetHeader)
-        offsets = self._broker.offsets
+        offsets = self._offsets
         mine = offsets.queues(header.compare_group, header.topic)
         filtered = {each for each in (header.filter_groups or "").split(",") if each}
         lowest: dict[int, int] = {}
+        done = 0
         for group in offsets.groups_of_topic(header.topic):
             if group in filtered or group == header.compare_group:
                 continue
             for queue_id, offset in offsets.queues(group, header.topic).items():
                 lowest[queue_id] = min(lowest.get(queue_id, offset), offset)
-        corrections = {
-            queue_id: offset
-            for queue_id, offset in lowest.items()
-            if queue_id in mine and offset < mine[queue_id]
-        }
-        return create_response(
-            request,
-            ResponseCode.SUCCESS,
-            body=encode_config({"correctionOffsets": corrections}, pretty=False),
-        )
+                done += 1
+                if done % OFFSETS_A_TURN == 0:
+                    yield
+        corrections = {}
+        for queue_id, offset in lowest.items():
+            done += 1
+            if done % OFFSETS_A_TURN == 0:
+                yield
+            if queue_id in mine and offset < mine[queue_id]:
+                corrections[queue_id] = offset
+        raw = yield from config_in_slices({"correctionOffsets": corrections})
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def all_offsets(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """43: every group's offsets, for slaves."""
         del channel
-        return create_response(
-            request,
-            ResponseCode.SUCCESS,
-            body=encode_config(self._broker.offsets.to_body(), pretty=False),
-        )
+        raw = yield from config_in_slices(self._offsets.to_body())
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def all_delay_offsets(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """45: the delay levels' offsets, for slaves."""
         del channel
-        return create_response(
-            request,
-            ResponseCode.SUCCESS,
-            body=encode_config(self._broker.schedule.to_body(), pretty=False),
-        )
+        raw = yield from config_in_slices(self._schedule.to_body())
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    # ---------------------------------------------------------------------------------- moving
+    # Moving
 
-    def clone(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def clone(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """314: give one group the offsets of another."""
         del channel
         header = request.header(CloneGroupOffsetRequestHeader)
-        broker = self._broker
-        topics = (
-            [header.topic] if header.topic else broker.offsets.topics_of_group(header.src_group)
-        )
+        topics = [header.topic] if header.topic else self._offsets.topics_of_group(header.src_group)
         for topic in topics:
-            if topic not in broker.topics:
+            if topic not in self._topics:
                 _LOG.warning("clone offsets: topic %.130r is not known", topic)
                 continue
             if topic.startswith(names.RETRY_PREFIX):
                 continue
             if not header.offline:
-                online = broker.consumers.get(header.src_group)
+                online = self._consumers.get(header.src_group)
                 if online is not None and topic not in online.subscriptions:
                     continue
-            broker.offsets.clone(header.src_group, header.dest_group, topic, broker.now_ms())
+            now_ms = self._now_ms()
+            for number, (queue_id, offset) in enumerate(
+                self._offsets.queues(header.src_group, topic).items()
+            ):
+                if number % OFFSETS_A_TURN == 0:
+                    yield
+                self._offsets.commit(header.dest_group, topic, queue_id, offset, now_ms)
         return create_response(request, ResponseCode.SUCCESS)
 
-    def reset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def reset(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """222: take a group to a time or an offset."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(ResetOffsetRequestHeader)
-        broker = self._broker
-        topic_config = broker.topics.get(header.topic)
+        topic_config = self._topics.get(header.topic)
         if topic_config is None:
             return create_response(
                 request, ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist"
             )
-        if broker.groups.get(header.group) is None:
+        if self._groups.get(header.group) is None:
             return create_response(
                 request,
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"Group {header.group} does not exist",
             )
-        if broker.config.use_server_side_reset_offset:
-            return self._reset_here(request, header, topic_config)
-        return self._reset_at_clients(request, header, topic_config)
+        if self._config.use_server_side_reset_offset:
+            return (yield from self._reset_here(request, header, topic_config))
+        return (yield from self._reset_at_clients(request, header, topic_config))
 
     def _reset_here(
         self, request: RemotingCommand, header: ResetOffsetRequestHeader, topic_config: TopicConfig
-    ) -> RemotingCommand:
+    ) -> Generator[None, None, RemotingCommand]:
         """The next pull of each queue is told its new offset; needs no client to be online."""
-        broker = self._broker
-        store = broker.store
+        store = self._store
         group, topic = header.group, header.topic
         offsets: dict[int, int] = {}
         if header.queue_id >= 0 and header.offset is not None and header.offset != -1:
@@ -293,28 +362,33 @@ class OffsetAdminProcessor:
                 else list(range(topic_config.read_queue_nums))
             )
             for queue_id in queues:
+                if queue_id % STATS_A_TURN == STATS_A_TURN - 1:
+                    yield
                 offsets[queue_id] = self._offset_at(topic, queue_id, header.timestamp)
-        now_ms = broker.now_ms()
-        for queue_id, offset in offsets.items():
-            broker.offsets.assign_reset(group, topic, queue_id, offset, now_ms)
-            broker.on_offset_reset(group, topic, queue_id)
-        return self._reset_response(request, topic, offsets)
+        now_ms = self._now_ms()
+        for number, (queue_id, offset) in enumerate(offsets.items()):
+            if number % STATS_A_TURN == STATS_A_TURN - 1:
+                yield
+            self._offsets.assign_reset(group, topic, queue_id, offset, now_ms)
+            self._on_offset_reset(group, topic, queue_id)
+        return (yield from self._reset_response(request, topic, offsets))
 
     def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        store = self._broker.store
+        store = self._store
         if timestamp_ms < 0:
             return max(store.max_offset_in_queue(topic, queue_id), 0)
         return max(store.offset_in_queue_by_time(topic, queue_id, timestamp_ms), 0)
 
     def _reset_at_clients(
         self, request: RemotingCommand, header: ResetOffsetRequestHeader, topic_config: TopicConfig
-    ) -> RemotingCommand:
+    ) -> Generator[None, None, RemotingCommand]:
         """Every client of the group is told its new offsets, as brokers up to 4.9 do it."""
-        broker = self._broker
         group, topic = header.group, header.topic
         offsets: dict[int, int] = {}
         for queue_id in range(topic_config.write_queue_nums):
-            committed = broker.offsets.query(group, topic, queue_id)
+            if queue_id % STATS_A_TURN == STATS_A_TURN - 1:
+                yield
+            committed = self._offsets.query(group, topic, queue_id)
             if committed == -1:
                 return create_response(
                     request,
@@ -323,7 +397,7 @@ class OffsetAdminProcessor:
                 )
             wanted = self._offset_at(topic, queue_id, header.timestamp)
             offsets[queue_id] = wanted if header.is_force or wanted < committed else committed
-        online = broker.consumers.get(group)
+        online = self._consumers.get(group)
         if online is None or not online.clients:
             return create_response(
                 request,
@@ -338,54 +412,62 @@ class OffsetAdminProcessor:
                     ResponseCode.SYSTEM_ERROR,
                     f"the client does not support this feature. version={client.version}",
                 )
-        for client in online.clients.values():
+        body = yield from self._reset_body(topic, offsets)
+        body_for_c = b""
+        for client in list(online.clients.values()):
+            is_c = client.language == LanguageCode.CPP.name
+            if is_c and not body_for_c:
+                body_for_c = yield from self._reset_body_for_c(topic, offsets)
             call = create_request(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-                header,
-                self._reset_body_for(client, topic, offsets),
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body_for_c if is_c else body
             )
             try:
                 client.channel.invoke_oneway(call)  # type: ignore[attr-defined]
             except RemotingError as error:
                 _LOG.error("reset of %s not sent to %s: %s", group, client.client_id, error)
-        return self._reset_response(request, topic, offsets)
+        return (yield from self._reset_response(request, topic, offsets))
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
-        return MessageQueue(
-            broker_name=self._broker.config.broker_name, queue_id=queue_id, topic=topic
-        )
+        return MessageQueue(broker_name=self._config.broker_name, queue_id=queue_id, topic=topic)
 
-    def _reset_body_for(self, client: ClientInfo, topic: str, offsets: dict[int, int]) -> bytes:
-        if client.language == LanguageCode.CPP.name:
-            return ResetOffsetBodyForC(
-                offset_table=[
-                    MessageQueueForC(
-                        broker_name=self._broker.config.broker_name,
-                        offset=offset,
-                        queue_id=queue_id,
-                        topic=topic,
-                    )
-                    for queue_id, offset in offsets.items()
-                ]
-            ).encode()
-        return self._reset_body(topic, offsets)
+    def _reset_body_for_c(
+        self, topic: str, offsets: dict[int, int]
+    ) -> Generator[None, None, bytes]:
+        queues: list[MessageQueueForC] = []
+        for queue_id, offset in offsets.items():
+            if len(queues) % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
+                yield
+            queues.append(
+                MessageQueueForC(
+                    broker_name=self._config.broker_name,
+                    offset=offset,
+                    queue_id=queue_id,
+                    topic=topic,
+                )
+            )
+        return (yield from render_in_slices(ResetOffsetBodyForC(offset_table=queues)))
 
-    def _reset_body(self, topic: str, offsets: dict[int, int]) -> bytes:
-        table = {self._queue(topic, queue_id): offset for queue_id, offset in offsets.items()}
-        return ResetOffsetBody(offset_table=table).encode()
+    def _reset_body(self, topic: str, offsets: dict[int, int]) -> Generator[None, None, bytes]:
+        table: dict[MessageQueue, int] = {}
+        for queue_id, offset in offsets.items():
+            if len(table) % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
+                yield
+            table[self._queue(topic, queue_id)] = offset
+        return (yield from render_in_slices(ResetOffsetBody(offset_table=table)))
 
     def _reset_response(
         self, request: RemotingCommand, topic: str, offsets: dict[int, int]
-    ) -> RemotingCommand:
-        return create_response(request, ResponseCode.SUCCESS, body=self._reset_body(topic, offsets))
+    ) -> Generator[None, None, RemotingCommand]:
+        raw = yield from self._reset_body(topic, offsets)
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    # ------------------------------------------------------------------------- what clients think
+    # What clients think
 
     async def consumer_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """223: where the clients of a group believe they are."""
         del channel
         header = request.header(GetConsumerStatusRequestHeader)
-        online = self._broker.consumers.get(header.group)
+        online = self._consumers.get(header.group)
         if online is None or not online.clients:
             return create_response(
                 request, ResponseCode.SYSTEM_ERROR, "No Any Consumer online in the consumer group: "

@@ -1,42 +1,71 @@
-"""Replicas: 906, 907, 908 and 1007. RocketMQ: AdminBrokerProcessor."""
+"""Replicas: 60, 61, 906, 907, 908, 1007 and our own 29003. RocketMQ: AdminBrokerProcessor."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from oberth.formats.config_json import encode_config
-from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.replication import (
     ExchangeHAInfoRequestHeader,
+    LogChecksumsRequestHeader,
     ResetMasterFlushOffsetHeader,
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
+
+    from oberth.broker.ha_service import HAService
+    from oberth.broker.own_address import OwnAddress
+    from oberth.broker.timers import TimerService
     from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import ProcessorTable
+    from oberth.store.message_store import MessageStore
 
 
 class ReplicaAdminProcessor:
     """Shows who replicates whom, and what masters and slaves tell each other."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        own: OwnAddress,
+        store: MessageStore,
+        ha: HAService,
+        timers: TimerService | None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._own = own
+        self._store = store
+        self._ha = ha
+        self._timers = timers
+        self._now_ms = now_ms
 
-    def register(self, table: ProcessorTable) -> None:
-        """Serve the codes of this file."""
-        table.sync([RequestCode.EXCHANGE_BROKER_HA_INFO], self.exchange)
-        table.sync([RequestCode.GET_BROKER_HA_STATUS], self.status)
-        table.sync([RequestCode.RESET_MASTER_FLUSH_OFFSET], self.reset_flush_offset)
-        table.sync([RequestCode.GET_BROKER_EPOCH_CACHE], self.epochs)
+    def timer_checkpoint(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """60: how far the timer has come; slaves ask every three seconds."""
+        del channel
+        if self._timers is None:
+            return create_response(request, ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        body = self._timers.store.checkpoint(self._now_ms()).encode()
+        return create_response(request, ResponseCode.SUCCESS, body=body)
+
+    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """61: timed messages under way, by topic."""
+        del channel
+        if self._timers is None:
+            return create_response(
+                request, ResponseCode.SYSTEM_ERROR, "The timerMessageStore is null"
+            )
+        metrics = self._timers.store.metrics(self._now_ms())
+        return create_response(
+            request, ResponseCode.SUCCESS, body=encode_config(metrics.to_json(), pretty=False)
+        )
 
     def exchange(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """906: a slave asks where the log is, or a master tells it."""
         del channel
         header = request.header(ExchangeHAInfoRequestHeader)
-        broker = self._broker
-        ha = broker.ha
+        ha = self._ha
         if header.master_ha_address is not None:
             if ha.is_slave:
                 ha.master_found(header.master_address, header.master_ha_address)
@@ -49,9 +78,9 @@ class ReplicaAdminProcessor:
             request,
             ResponseCode.SUCCESS,
             ext_fields={
-                "masterHaAddress": broker.ha_address,
-                "masterFlushOffset": str(broker.store.flushed_offset),
-                "masterAddress": str(broker.address),
+                "masterHaAddress": self._own.ha_address,
+                "masterFlushOffset": str(self._store.flushed_offset),
+                "masterAddress": str(self._own.address),
             },
         )
 
@@ -61,18 +90,38 @@ class ReplicaAdminProcessor:
         return create_response(
             request,
             ResponseCode.SUCCESS,
-            body=encode_config(self._broker.ha.to_body(), pretty=False),
+            body=encode_config(self._ha.to_body(), pretty=False),
         )
 
     def reset_flush_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """908: what a slave believes its master to have on disk; a master has nothing to reset."""
         del channel
-        ha = self._broker.ha
+        ha = self._ha
         if ha.is_slave:
             ha.master_flush_offset = request.header(
                 ResetMasterFlushOffsetHeader
             ).master_flush_offset
         return create_response(request, ResponseCode.SUCCESS)
+
+    def log_checksums(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """29003: checksums of the log's segments, or of ranges of its bytes. Reads the disk."""
+        del channel
+        header = request.header(LogChecksumsRequestHeader)
+        checksums = self._store.checksums
+        if header.start is None and header.end is None and header.step is None:
+            body = checksums.to_json()
+        elif header.start is None or header.end is None or header.step is None:
+            return create_response(
+                request, ResponseCode.INVALID_PARAMETER, "start, end and step are needed together"
+            )
+        else:
+            try:
+                body = {"crcs": checksums.ranges(header.start, header.end, header.step)}
+            except ValueError as error:
+                return create_response(request, ResponseCode.INVALID_PARAMETER, str(error))
+        return create_response(
+            request, ResponseCode.SUCCESS, body=encode_config(body, pretty=False)
+        )
 
     def epochs(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """1007: there is no controller, so there are no epochs."""

@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Final
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_json import encode_config
 from oberth.formats.java_properties import parse_properties
-from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
-    from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import ProcessorTable
+    from collections.abc import Callable
 
-_LOG: Final = logging.getLogger("oberth.broker")
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.cold_reads import ColdReads
+    from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
+
+_LOG: Final = logging.getLogger(__name__)
 
 CHECK_IN_PROGRESS: Final = 2
 """Status of a comparison whose result stands in the log."""
@@ -39,19 +43,20 @@ THRESHOLD_MAX: Final = 2**63 - 1
 class StoreAdminProcessor:
     """Changes how the store is read, and tells that there is no RocksDB in it."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def register(self, table: ProcessorTable) -> None:
-        """Serve the codes of this file."""
-        table.sync([RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS], self.compare_queues)
-        table.sync([RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON], self.export_config)
-        table.sync([RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG], self.set_cold_thresholds)
-        table.sync([RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG], self.remove_cold_threshold)
-        table.sync([RequestCode.GET_COLD_DATA_FLOW_CTR_INFO], self.cold_reads)
-        table.sync([RequestCode.SET_COMMITLOG_READ_MODE], self.set_read_mode)
-        table.sync([RequestCode.SWITCH_TIMER_ENGINE], self.switch_timer_engine)
-        table.sync([RequestCode.POP_ROLLBACK], self.pop_rollback)
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        store: MessageStore,
+        cold_reads: ColdReads,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._store_config = store_config
+        self._store = store
+        self._cold_reads = cold_reads
+        self._now_ms = now_ms
 
     def compare_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """354: compare consume queues in files with their copy in RocksDB."""
@@ -82,7 +87,7 @@ class StoreAdminProcessor:
                 threshold = THRESHOLD_MAX + 1
             # Below zero is nothing at all, like zero.
             if -THRESHOLD_MAX <= threshold <= THRESHOLD_MAX and (
-                self._broker.cold_reads.set_threshold(group, threshold)
+                self._cold_reads.set_threshold(group, threshold)
             ):
                 _LOG.warning("%s: %s may read %d cold bytes", channel.remote, group, threshold)
             else:
@@ -96,16 +101,15 @@ class StoreAdminProcessor:
             return create_response(
                 request, ResponseCode.SYSTEM_ERROR, "remove consumerGroup is null"
             )
-        self._broker.cold_reads.remove_threshold(request.body_bytes().decode(errors="replace"))
+        self._cold_reads.remove_threshold(request.body_bytes().decode(errors="replace"))
         return create_response(request, ResponseCode.SUCCESS)
 
     def cold_reads(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """2003: thresholds, and what groups have read of old messages."""
         del channel
-        broker = self._broker
-        config = broker.config
-        body = broker.cold_reads.to_body(
-            config.cg_cold_read_threshold, config.global_cold_read_threshold, broker.now_ms()
+        config = self._config
+        body = self._cold_reads.to_body(
+            config.cg_cold_read_threshold, config.global_cold_read_threshold, self._now_ms()
         )
         return create_response(
             request, ResponseCode.SUCCESS, body=encode_config(body, pretty=False)
@@ -124,7 +128,7 @@ class StoreAdminProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 "set commitlog readahead mode param value error",
             )
-        self._broker.store.set_read_ahead(mode == READ_AHEAD)
+        self._store.set_read_ahead(mode == READ_AHEAD)
         _LOG.warning("%s set the log's read ahead mode to %s", channel.remote, mode)
         return create_response(
             request,
@@ -134,7 +138,7 @@ class StoreAdminProcessor:
 
     def switch_timer_engine(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """5001: timed messages are kept in files, and nowhere else."""
-        config = self._broker.store_config
+        config = self._store_config
         engine = (request.ext_fields or {}).get("E_T")
         if not config.timer_wheel_enable:
             why = "broker timerWheelEnable is false"

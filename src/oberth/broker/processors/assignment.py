@@ -6,21 +6,24 @@ whether a group pulls or pops a topic; the latter is kept in messageRequestMode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.broker import remarks
-from oberth.broker.config_file import ConfigFile
+from oberth.broker.config_file import BackgroundFile, ConfigFile
 from oberth.broker.consumers import BROADCASTING
 from oberth.client.rebalance import (
     allocate_average,
     allocate_by_circle,
     allocate_consistent_hash,
 )
-from oberth.errors import RemotingError
+from oberth.client.route import check_route
+from oberth.errors import RemoteProtocolError, RemotingError
 from oberth.formats import names
 from oberth.formats.config_files import MessageRequestMode, MessageRequestModes
+from oberth.formats.config_json import Shown, config_in_slices
 from oberth.remoting.bodies.base import BodyError, MessageQueue
 from oberth.remoting.bodies.pop import (
     MessageQueueAssignment,
@@ -34,8 +37,16 @@ from oberth.remoting.command import RemotingCommand, create_request, create_resp
 from oberth.remoting.headers.namesrv import GetRouteInfoRequestHeader
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.tasks import StartTask
+    from oberth.broker.topic_configs import TopicConfigs
     from oberth.remoting.aio.channel import Channel
+    from oberth.remoting.aio.client import RemotingClient
+    from oberth.store.files import FileSystem
+
+_LOG: Final = logging.getLogger(__name__)
 
 PULL: Final = "PULL"
 POP: Final = "POP"
@@ -44,6 +55,8 @@ ROUTE_AGE_MS_MAX: Final = 5_000
 
 ROUTE_TIMEOUT_S: Final = 3.0
 ROUTES_MAX: Final = 10_000
+MODES_MAX: Final = 10_000
+"""Request modes: a group's for a topic."""
 PERM_READ: Final = 4
 ALL_QUEUES: Final = -1
 
@@ -59,27 +72,45 @@ _STRATEGIES: Final[dict[str, _Allocate]] = {
 class AssignmentProcessor:
     """Assigns queues, and keeps the request modes. One of the broker's parts."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._file = ConfigFile(Path(broker.config_dir) / "messageRequestMode.json")
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        config_dir: Path,
+        files: FileSystem,
+        topics: TopicConfigs,
+        groups: SubscriptionGroups,
+        consumers: ConsumerTable,
+        now_ms: Callable[[], int],
+        client: RemotingClient,
+        start_task: StartTask,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._now_ms = now_ms
+        self._client = client
+        self._file = ConfigFile(config_dir / "messageRequestMode.json", files)
+        self._background = BackgroundFile(self._file, start_task)
         self._modes: dict[str, dict[str, MessageRequestMode]] = {}
         self._routes: dict[str, tuple[int, list[QueueData]]] = {}
-        broker.parts.append(self)
+        self._swept_ms = 0
 
     def load(self) -> None:
-        """See Part."""
+        """See FileKeeper."""
         self._file.load(self._read)
 
     def close(self) -> None:
-        """See Part; every change was written when it was made."""
+        """See FileKeeper; every change was written when it was made."""
 
     def _read(self, document: Any) -> None:
         modes = MessageRequestModes.from_json(document, "messageRequestMode.json")
         self._modes = modes.message_request_mode_map
 
-    # ------------------------------------------------------------------------------- 401 and 402
+    # 401 and 402
 
-    def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    async def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """401: whether a group pulls or pops a topic."""
         del channel
         body = SetMessageRequestModeRequestBody.decode(request.body_bytes())
@@ -87,11 +118,11 @@ class AssignmentProcessor:
             return create_response(
                 request, ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode"
             )
-        if body.topic not in self._broker.topics:
+        if body.topic not in self._topics:
             return create_response(
                 request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{body.topic}] not exist"
             )
-        if self._broker.groups.find(body.consumer_group) is None:
+        if self._groups.find(body.consumer_group) is None:
             return create_response(
                 request,
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -101,35 +132,71 @@ class AssignmentProcessor:
             return create_response(
                 request, ResponseCode.INVALID_PARAMETER, f"mode {body.mode!r} is not PULL or POP"
             )
-        self._modes.setdefault(body.topic, {})[body.consumer_group] = MessageRequestMode(
-            consumer_group=body.consumer_group,
-            mode=body.mode,
-            pop_share_queue_num=body.pop_share_queue_num,
-            topic=body.topic,
-        )
-        self._file.write(self.encode(), sync=True)
+        groups = self._modes.get(body.topic, {})
+        if body.consumer_group not in groups and self._count() >= MODES_MAX:
+            remark = f"{MODES_MAX} request modes are kept, no more are allowed"
+            return create_response(request, ResponseCode.SYSTEM_ERROR, remark)
+        self._modes[body.topic] = {
+            **groups,
+            body.consumer_group: MessageRequestMode(
+                consumer_group=body.consumer_group,
+                mode=body.mode,
+                pop_share_queue_num=body.pop_share_queue_num,
+                topic=body.topic,
+            ),
+        }
+        await self._background.write(self._encoder(), sync=True)
         return create_response(request, ResponseCode.SUCCESS)
 
-    def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def _count(self) -> int:
+        """Modes that are kept; those of topics and groups that are gone make room."""
+        count = sum(map(len, self._modes.values()))
+        if count >= MODES_MAX:
+            kept = {
+                topic: {group: mode for group, mode in groups.items() if group in self._groups}
+                for topic, groups in self._modes.items()
+                if topic in self._topics
+            }
+            self._modes = {topic: groups for topic, groups in kept.items() if groups}
+            count = sum(map(len, self._modes.values()))
+        return count
+
+    def all_modes(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """402: every mode, for slaves."""
         del channel
-        return create_response(request, ResponseCode.SUCCESS, body=self.encode(pretty=False))
+        shown = Shown(self._modes, lambda groups: Shown(groups, MessageRequestMode.to_json))
+        raw = yield from config_in_slices({"messageRequestModeMap": shown})
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
+
+    def replace_all(self, document: Any) -> None:
+        """Take over a master's modes, from its answer to 402; they are written if they differ."""
+        before = self.encode()
+        self._read(document)
+        if self.encode() != before:
+            self._file.write(self.encode(), sync=True)
 
     def encode(self, *, pretty: bool = True) -> bytes:
         """The file's bytes."""
         return MessageRequestModes(message_request_mode_map=self._modes).encode(pretty=pretty)
+
+    def _encoder(self) -> Callable[[], bytes]:
+        """What makes the file's bytes, in any thread: no mode is changed, it is replaced."""
+        modes = MessageRequestModes(message_request_mode_map=dict(self._modes))
+        return modes.encode
 
     def mode_of(self, topic: str, group: str) -> tuple[str, int]:
         """Mode and number of shared queues."""
         stored = self._modes.get(topic, {}).get(group)
         if stored is not None:
             return stored.mode, stored.pop_share_queue_num
-        config = self._broker.config
+        config = self._config
         if topic.startswith(names.RETRY_PREFIX):
             return PULL, config.default_pop_share_queue_num
         return config.default_message_request_mode, config.default_pop_share_queue_num
 
-    # ---------------------------------------------------------------------------------------- 400
+    # 400
 
     async def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """400: the queues of one client, and how to get at their messages."""
@@ -148,12 +215,9 @@ class AssignmentProcessor:
     def _assign(
         self, body: QueryAssignmentRequestBody, mode: str, share: int, queues: list[MessageQueue]
     ) -> list[MessageQueue] | None:
-        if (
-            body.message_model == BROADCASTING
-            or not self._broker.config.server_load_balancer_enable
-        ):
+        if body.message_model == BROADCASTING or not self._config.server_load_balancer_enable:
             return queues
-        group = self._broker.consumers.get(body.consumer_group)
+        group = self._consumers.get(body.consumer_group)
         allocate = _STRATEGIES.get(body.strategy_name)
         if group is None or allocate is None:
             return None
@@ -173,13 +237,13 @@ class AssignmentProcessor:
         )
 
     async def _route(self, topic: str) -> list[QueueData]:
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         known = self._routes.get(topic)
         if known is not None and now_ms - known[0] < ROUTE_AGE_MS_MAX:
             return known[1]
         datas = await self._ask_route(topic)
-        own = self._broker.registered_topic(topic)
-        name = self._broker.config.broker_name
+        own = self._topics.registered_one(topic)
+        name = self._config.broker_name
         if own is not None and all(data.broker_name != name for data in datas):
             # Our own queues are known here before any name server knows them.
             data = QueueData(
@@ -189,24 +253,32 @@ class AssignmentProcessor:
                 write_queue_nums=own.write_queue_nums,
             )
             datas = [*datas, data]
-        if len(self._routes) >= ROUTES_MAX:
-            self._routes.clear()
-        self._routes[topic] = (now_ms, datas)
+        if len(topic) <= names.STORED_TOPIC_LENGTH_MAX:  # peers choose it
+            if now_ms - self._swept_ms >= ROUTE_AGE_MS_MAX or len(self._routes) >= ROUTES_MAX:
+                self._swept_ms = now_ms
+                fresh = len(self._routes) < ROUTES_MAX
+                self._routes = {
+                    name: entry
+                    for name, entry in self._routes.items()
+                    if fresh and now_ms - entry[0] < ROUTE_AGE_MS_MAX
+                }
+            self._routes[topic] = (now_ms, datas)
         return datas
 
     async def _ask_route(self, topic: str) -> list[QueueData]:
-        broker = self._broker
-        for address in broker.config.namesrv_addresses:
-            if broker.client is None:
-                break
+        for address in self._config.namesrv_addresses:
             header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
             call = create_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
             try:
-                response = await broker.client.invoke(address, call, timeout_s=ROUTE_TIMEOUT_S)
+                response = await self._client.invoke(address, call, timeout_s=ROUTE_TIMEOUT_S)
                 if response.code == ResponseCode.SUCCESS:
-                    return TopicRouteData.decode(response.body_bytes()).queue_datas
+                    route = TopicRouteData.decode(response.body_bytes())
+                    check_route(topic, route)
+                    return route.queue_datas
             except (RemotingError, BodyError):
                 continue
+            except RemoteProtocolError as error:
+                _LOG.warning("%s: %s", address, error)
         return []
 
 

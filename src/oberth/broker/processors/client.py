@@ -5,11 +5,12 @@ RocketMQ: ClientManageProcessor, ClientHousekeepingService, DefaultConsumerIdsCh
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from oberth.broker.clients import ClientInfo
+from oberth.broker.clients import GROUPS_PER_CHANNEL_MAX, ClientInfo
 from oberth.broker.consumers import (
     CLUSTERING,
     CONSUME_ACTIVELY,
@@ -25,7 +26,7 @@ from oberth.broker.subscriptions import SubscriptionError, build_subscription, r
 from oberth.broker.topic_configs import FLAG_UNIT_SUB
 from oberth.errors import ConfigFormatError, IllegalNameError, RemotingError
 from oberth.formats import names
-from oberth.formats.config_json import parse_config
+from oberth.formats.json_reader import parse_request
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_request, create_response
 from oberth.remoting.headers.base import HeaderError
@@ -35,13 +36,35 @@ from oberth.remoting.headers.group import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.expressions import Expressions
+    from oberth.broker.lite.lite_service import LiteService
+    from oberth.broker.processors.pop import PopMessageProcessor
+    from oberth.broker.producers import ProducerTable
+    from oberth.broker.pull_request_hold import PullRequestHold
+    from oberth.broker.rebalance_locks import RebalanceLocks
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.topic_configs import TopicConfigs
     from oberth.remoting.aio.channel import Channel
 
-_LOG: Final = logging.getLogger("oberth.broker")
+_LOG: Final = logging.getLogger(__name__)
 
-GROUPS_PER_HEARTBEAT_MAX: Final = 10_000
-SUBSCRIPTIONS_PER_GROUP_MAX: Final = 100_000
+GROUPS_PER_HEARTBEAT_MAX: Final = GROUPS_PER_CHANNEL_MAX
+SUBSCRIPTIONS_PER_GROUP_MAX: Final = 2_000
+HEARTBEAT_SIZE_MAX: Final = 512 * 1024
+"""Bytes; a client of 500 groups with three topics each sends 350 KiB."""
+READ_AT_ONCE_MAX: Final = 10 * 1024
+"""Bytes of a body beyond which reading it is a slice of its own."""
+TAGS_SLICE: Final = 16 * 1024
+"""Characters of tags between two turns of the loop: some 3 ms."""
+TOLD_A_TURN: Final = 200
+"""Members of a group that hear of a change in one turn of the loop: some 3 ms."""
+SLICE: Final = 50
+"""Groups of a heartbeat between two turns of the loop: some 3 ms."""
 
 _SUB_CHANGE: Final = "IS_SUB_CHANGE"
 _HEARTBEAT_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
@@ -54,7 +77,7 @@ def read_body(request: RemotingCommand, what: str) -> dict[str, Any]:
         HeaderError: it is not one; answered with code 1.
     """
     try:
-        body = parse_config(request.body_bytes(), name=what)
+        body = parse_request(request.body_bytes(), name=what)
     except ConfigFormatError as error:
         raise HeaderError(str(error)) from None
     if not isinstance(body, dict):
@@ -69,32 +92,69 @@ def _objects(value: object) -> Iterable[Mapping[str, Any]]:
 class ClientManageProcessor:
     """Registers clients and tells groups about their members."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: TopicConfigs,
+        groups: SubscriptionGroups,
+        consumers: ConsumerTable,
+        producers: ProducerTable,
+        locks: RebalanceLocks,
+        hold: PullRequestHold,
+        expressions: Expressions | None,
+        pops: PopMessageProcessor,
+        lite: LiteService,
+        now_ms: Callable[[], int],
+        topics_written_soon: AbstractContextManager[None],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._producers = producers
+        self._locks = locks
+        self._hold = hold
+        self._expressions = expressions
+        self._pops = pops
+        self._lite = lite
+        self._now_ms = now_ms
+        self._topics_written_soon = topics_written_soon
+        # Groups of many members that changed since they were last told, and who is being told.
+        self._changed: dict[str, None] = {}
+        self._untold: list[ClientInfo] = []
+        self._telling = ""
 
-    def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def heartbeat(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """34: who a client is, what it produces and what it subscribes to."""
-        broker = self._broker
         body = read_body(request, "HeartbeatData")
         client_id = body.get("clientID")
         if not isinstance(client_id, str) or not client_id:
             raise HeaderError("HeartbeatData: clientID is missing")
-        now_ms = broker.now_ms()
+        if len(request.body) > READ_AT_ONCE_MAX:
+            yield  # reading it took as long as a slice
+        now_ms = self._now_ms()
         language = request.language or "OTHER"
         changed = False
         for number, entry in enumerate(_objects(body.get("consumerDataSet"))):
             if number == GROUPS_PER_HEARTBEAT_MAX:
                 break
+            if number and number % SLICE == 0:
+                yield
             client = ClientInfo(channel, client_id, language, request.version, now_ms)
-            changed |= self._register_consumer(
+            changed |= yield from self._register_consumer(
                 client, entry, now_ms, without_sub=body.get("withoutSub") is True
             )
         for number, entry in enumerate(_objects(body.get("producerDataSet"))):
             group = entry.get("groupName")
             if number == GROUPS_PER_HEARTBEAT_MAX:
                 break
+            if number and number % (SLICE * 10) == 0:
+                yield
             if isinstance(group, str) and group:
-                broker.producers.register(
+                self._producers.register(
                     group, ClientInfo(channel, client_id, language, request.version, now_ms)
                 )
         return create_response(
@@ -105,12 +165,13 @@ class ClientManageProcessor:
 
     def _register_consumer(
         self, client: ClientInfo, entry: Mapping[str, Any], now_ms: int, *, without_sub: bool
-    ) -> bool:
-        broker = self._broker
+    ) -> Generator[None, None, bool]:
         group = entry.get("groupName")
         if not isinstance(group, str):
             return False
-        group_config = broker.groups.find(group)
+        if not self._consumers.has_room(group, client.channel):
+            return False  # nor are the group and its retry topic made for it
+        group_config = self._groups.find(group)
         if group_config is None:
             _LOG.warning("heartbeat of %s: group %.130r is not known", client.client_id, group)
             return False
@@ -119,42 +180,50 @@ class ClientManageProcessor:
             enum_name(entry.get("messageModel"), MESSAGE_MODELS, CLUSTERING),
             enum_name(entry.get("consumeFromWhere"), CONSUME_FROM_WHERES, CONSUME_FROM_LAST_OFFSET),
         )
-        if broker.config.reject_pull_consumer_enable and data.consume_type == CONSUME_ACTIVELY:
+        if self._config.reject_pull_consumer_enable and data.consume_type == CONSUME_ACTIVELY:
             return False
         subscriptions = []
+        tags_size = 0
         for number, each in enumerate(_objects(entry.get("subscriptionDataSet"))):
             if number == SUBSCRIPTIONS_PER_GROUP_MAX:
                 break
             try:
                 subscriptions.append(read_subscription(each))
+                tags_size += len(subscriptions[-1].sub_string)
             except SubscriptionError as error:
                 _LOG.warning("heartbeat of %s, group %s: %s", client.client_id, group, error)
+                tags_size += TAGS_SLICE // 100  # a line in the log takes its time too
+            if tags_size > TAGS_SLICE:
+                tags_size = 0
+                yield
         try:
-            with broker.topics_written_soon:
-                broker.topics.create_internal(
+            with self._topics_written_soon:
+                self._topics.create_internal(
                     names.retry_topic(group),
                     max(group_config.retry_queue_nums, 0),
                     topic_sys_flag=FLAG_UNIT_SUB if entry.get("unitMode") is True else 0,
                 )
         except IllegalNameError as error:
             _LOG.warning("heartbeat of %s: %s", client.client_id, error)
-        changed = broker.consumers.register(
+        if self._expressions is not None:
+            # In slices, and before the group is known to want anything by them.
+            yield from self._expressions.register(group, subscriptions)
+            if client.channel.is_closed:  # type: ignore[attr-defined]
+                return False
+        changed = self._consumers.register(
             group, client, data, subscriptions, now_ms, without_sub=without_sub
         )
-        found = broker.consumers.get(group)
+        found = self._consumers.get(group)
         if changed and found is not None and not found.is_broadcasting:
             self.notify_group(group)
-        if broker.expressions is not None:
-            broker.expressions.register(group, subscriptions)
         return changed
 
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """35: a client leaves its groups."""
         header = request.header(UnregisterClientRequestHeader)
-        broker = self._broker
         if header.producer_group:
-            broker.producers.unregister(header.producer_group, channel)
-        if header.consumer_group and broker.consumers.unregister(header.consumer_group, channel):
+            self._producers.unregister(header.producer_group, channel)
+        if header.consumer_group and self._consumers.unregister(header.consumer_group, channel):
             self.notify_group(header.consumer_group)
         return create_response(request, ResponseCode.SUCCESS, ext_fields={})
 
@@ -168,8 +237,8 @@ class ClientManageProcessor:
         kind = data.get("expressionType") or "TAG"
         if kind == "TAG":
             return create_response(request, ResponseCode.SUCCESS)
-        expressions = self._broker.expressions
-        if not self._broker.config.enable_property_filter or expressions is None:
+        expressions = self._expressions
+        if not self._config.enable_property_filter or expressions is None:
             return create_response(
                 request,
                 ResponseCode.SYSTEM_ERROR,
@@ -184,19 +253,44 @@ class ClientManageProcessor:
             return create_response(request, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
         return create_response(request, ResponseCode.SUCCESS)
 
-    # ------------------------------------------------------------------------------- coming, going
+    # Coming, going
 
     def notify_group(self, group: str) -> None:
-        """40 to every client of a group: its members or topics changed."""
-        broker = self._broker
-        found = broker.consumers.get(group)
-        if found is None or not broker.config.notify_consumer_ids_changed_enable:
+        """40 to every client of a group: its members or topics changed.
+
+        Many are told some a turn of the loop, and once for all that changed meanwhile: members that
+        come one after the other would cost the square of their number.
+        """
+        found = self._consumers.get(group)
+        if found is None or not self._config.notify_consumer_ids_changed_enable:
             return
-        group_config = broker.groups.get(group)
+        group_config = self._groups.get(group)
         if group_config is None or not group_config.notify_consumer_ids_changed_enable:
             return
+        if len(found.clients) <= TOLD_A_TURN:
+            self._tell(group, found.clients.values())
+            return
+        is_idle = not self._changed and not self._untold
+        self._changed[group] = None
+        if is_idle:
+            asyncio.get_running_loop().call_soon(self._tell_some)
+
+    def _tell_some(self) -> None:
+        if not self._untold:
+            if not self._changed:
+                return
+            self._telling = next(iter(self._changed))
+            del self._changed[self._telling]
+            found = self._consumers.get(self._telling)
+            self._untold = [] if found is None else list(found.clients.values())
+        self._tell(self._telling, self._untold[-TOLD_A_TURN:])
+        del self._untold[-TOLD_A_TURN:]
+        if self._untold or self._changed:
+            asyncio.get_running_loop().call_soon(self._tell_some)
+
+    def _tell(self, group: str, clients: Iterable[ClientInfo]) -> None:
         header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
-        for client in found.clients.values():
+        for client in clients:
             channel: Channel = client.channel  # type: ignore[assignment]
             try:
                 channel.invoke_oneway(
@@ -207,25 +301,23 @@ class ClientManageProcessor:
 
     def connection_closed(self, channel: Channel) -> None:
         """A connection is gone: its clients leave their groups at once."""
-        broker = self._broker
-        broker.hold.connection_closed(channel)
-        broker.pops.connection_closed(channel)
-        broker.lite_pops.lite.connection_closed(channel)
-        broker.producers.connection_closed(channel)
-        for group in broker.consumers.connection_closed(channel):
+        self._hold.connection_closed(channel)
+        self._pops.connection_closed(channel)
+        self._lite.connection_closed(channel)
+        self._producers.connection_closed(channel)
+        for group in self._consumers.connection_closed(channel):
             self.notify_group(group)
 
     def scan_expired(self, now_ms: int) -> None:
         """Clients whose heartbeats stopped are dropped, and their connections closed."""
-        broker = self._broker
-        config = broker.config
+        config = self._config
         timeout_ms = config.channel_expired_timeout_ms
-        for client in broker.producers.scan_expired(now_ms, timeout_ms):
+        for client in self._producers.scan_expired(now_ms, timeout_ms):
             client.channel.close()  # type: ignore[attr-defined]
-        for expired in broker.consumers.scan_expired(
+        for expired in self._consumers.scan_expired(
             now_ms, timeout_ms, config.subscription_expired_timeout_ms
         ):
             _LOG.info("group %s: %s sent no heartbeat", expired.group, expired.client)
             expired.client.channel.close()  # type: ignore[attr-defined]
             self.notify_group(expired.group)
-        broker.locks.scan_expired(now_ms)
+        self._locks.scan_expired(now_ms)

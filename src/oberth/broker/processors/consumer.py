@@ -5,11 +5,13 @@ RocketMQ: ConsumerManageProcessor, and the parts of AdminBrokerProcessor that cl
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from oberth.broker.processors.client import read_body
+from oberth.broker.processors.client import READ_AT_ONCE_MAX, read_body
+from oberth.broker.topic_configs import queue_nums_max
 from oberth.formats import names
-from oberth.formats.config_json import encode_config
+from oberth.formats.config_json import Shown, config_in_slices, encode_config
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.base import HeaderError
@@ -29,10 +31,21 @@ from oberth.remoting.headers.pull import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
-    from oberth.remoting.aio.channel import Channel
+    from collections.abc import Callable
 
-MQ_SET_SIZE_MAX: Final = 1_000_000
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.rebalance_locks import RebalanceLocks
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.topic_configs import TopicConfigs
+    from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
+
+MQ_SET_SIZE_MAX: Final = 10_000
+LOCK_BODY_SIZE_MAX: Final = 512 * 1024
+"""Bytes of a list of queues; 1 000 have some 80 KiB."""
+LOCKS_PER_SLICE: Final = 1000
+"""Queues that are locked between two turns of the loop: some 2 ms."""
 
 _NOT_FOUND_REMARK: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
@@ -40,13 +53,33 @@ _NOT_FOUND_REMARK: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer
 class ConsumerManageProcessor:
     """What consumers ask beside messages."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicConfigs,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerTable,
+        locks: RebalanceLocks,
+        in_memory_bytes: int,
+        now_ms: Callable[[], int],
+        dispatch_now: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._consumers = consumers
+        self._locks = locks
+        self._in_memory_bytes = in_memory_bytes
+        self._now_ms = now_ms
+        self._dispatch_now = dispatch_now
 
     def list_consumers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """38: the client ids of a group."""
         header = request.header(GetConsumerListByGroupRequestHeader)
-        group = self._broker.consumers.get(header.consumer_group)
+        group = self._consumers.get(header.consumer_group)
         client_ids = group.client_ids() if group is not None else []
         if not client_ids:
             return create_response(
@@ -63,16 +96,15 @@ class ConsumerManageProcessor:
             body=encode_config({"consumerIdList": client_ids}, pretty=False),
         )
 
-    # ------------------------------------------------------------------------------------ offsets
+    # Offsets
 
     def query_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """14: where a group goes on in a queue."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(QueryConsumerOffsetRequestHeader)
-        broker = self._broker
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        offset = broker.offsets.query(group, topic, queue_id)
+        offset = self._offsets.query(group, topic, queue_id)
         if offset < 0:
             if header.set_zero_if_not_found is False or not self.starts_at_zero(topic, queue_id):
                 remark = (
@@ -96,52 +128,65 @@ class ConsumerManageProcessor:
         also where there has never been a message: told "not found", as 5.x does it, the client asks
         for the end next, and would skip what arrived between the two questions. 4.9 said 0, too.
         """
-        store = self._broker.store
+        store = self._store
         if store.min_offset_in_queue(topic, queue_id) > 0:
             return False
         unit = store.consume_queue_unit(topic, queue_id, 0)
         if unit is None:
-            topic_config = self._broker.topics.get(topic)
+            topic_config = self._topics.get(topic)
             return (
                 topic_config is not None
                 and 0 <= queue_id < topic_config.read_queue_nums
                 and store.max_offset_in_queue(topic, queue_id) == 0
             )
-        return store.max_phy_offset - unit.commit_log_offset <= self._broker.in_memory_bytes
+        return store.max_phy_offset - unit.commit_log_offset <= self._in_memory_bytes
 
     def update_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """15: how far a group has come."""
         del channel
         header = request.header(UpdateConsumerOffsetRequestHeader)
-        broker = self._broker
         group, topic = header.consumer_group, header.topic
-        if topic not in broker.topics:
+        if topic not in self._topics:
             return create_response(
                 request, ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", ext_fields={}
             )
-        if broker.groups.find(group) is None:
+        if not self._could_have(topic, header.queue_id):
+            return create_response(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                f"Topic {topic} has no queue {header.queue_id}",
+                ext_fields={},
+            )
+        if self._groups.find(group) is None:
             return create_response(
                 request,
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"Group {group} not exist!",
                 ext_fields={},
             )
-        if broker.offsets.has_reset(group, topic, header.queue_id):
+        if self._offsets.has_reset(group, topic, header.queue_id):
             return create_response(
                 request,
                 ResponseCode.SUCCESS,
                 "Offset has been previously reset",
                 ext_fields={},
             )
-        broker.offsets.commit(group, topic, header.queue_id, header.commit_offset, broker.now_ms())
+        self._offsets.commit(group, topic, header.queue_id, header.commit_offset, self._now_ms())
         return create_response(request, ResponseCode.SUCCESS, ext_fields={})
+
+    def _could_have(self, topic: str, queue_id: int) -> bool:
+        """Whether a topic has a queue, or had it when it had more: of no other is anything kept."""
+        topic_config = self._topics.get(topic)
+        return (
+            topic_config is not None and 0 <= queue_id < queue_nums_max(topic_config)
+        ) or self._store.queue(topic, queue_id) is not None
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """30: the offset of the next message."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(GetMaxOffsetRequestHeader)
-        offset = self._broker.store.max_offset_in_queue(header.topic, header.queue_id)
+        offset = self._store.max_offset_in_queue(header.topic, header.queue_id)
         return create_response(
             request, ResponseCode.SUCCESS, header=GetMaxOffsetResponseHeader(offset=offset)
         )
@@ -149,12 +194,12 @@ class ConsumerManageProcessor:
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """31: the first offset that can be read."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(GetMinOffsetRequestHeader)
-        offset = self._broker.store.min_offset_in_queue(header.topic, header.queue_id)
+        offset = self._store.min_offset_in_queue(header.topic, header.queue_id)
         if offset < 0:
             # As RocketMQ has it: only a batch queue says that it has no first message.
-            topic_config = self._broker.topics.get(header.topic)
+            topic_config = self._topics.get(header.topic)
             offset = -1 if topic_config is not None and topic_config.is_batch_queue else 0
         return create_response(
             request, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=offset)
@@ -163,9 +208,9 @@ class ConsumerManageProcessor:
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """32: when the first readable message was stored."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(GetEarliestMsgStoretimeRequestHeader)
-        timestamp = self._broker.store.earliest_message_time(header.topic, header.queue_id)
+        timestamp = self._store.earliest_message_time(header.topic, header.queue_id)
         return create_response(
             request,
             ResponseCode.SUCCESS,
@@ -175,13 +220,13 @@ class ConsumerManageProcessor:
     def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """29: the offset that belongs to a time."""
         del channel
-        self._broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(SearchOffsetRequestHeader)
         boundary = (header.boundary_type or "LOWER").upper()
         topic = header.topic
         if header.lite_topic:
             topic = names.lite_queue(topic, header.lite_topic)
-        offset = self._broker.store.offset_in_queue_by_time(
+        offset = self._store.offset_in_queue_by_time(
             topic,
             header.queue_id,
             header.timestamp,
@@ -193,39 +238,58 @@ class ConsumerManageProcessor:
             header=SearchOffsetResponseHeader(offset=max(offset, 0)),
         )
 
-    # -------------------------------------------------------------------------------------- locks
+    # Locks
 
-    def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def lock(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """41: lock queues for consumption in order."""
         del channel
-        group, client_id, queues = self._lock_body(request)
-        mine = self._broker.locks.lock(group, client_id, queues, self._broker.now_ms())
-        locked = [
-            {"brokerName": broker_name, "queueId": queue_id, "topic": topic}
-            for topic, broker_name, queue_id in mine
-        ]
-        return create_response(
-            request,
-            ResponseCode.SUCCESS,
-            body=encode_config({"lockOKMQSet": locked}, pretty=False),
-        )
+        group, client_id, queues = yield from self._lock_body(request)
+        mine = []
+        for start in range(0, len(queues), LOCKS_PER_SLICE):
+            if start:
+                yield
+            some = queues[start : start + LOCKS_PER_SLICE]
+            mine += self._locks.lock(group, client_id, some, self._now_ms())
+        if len(mine) > LOCKS_PER_SLICE:
+            yield
+        raw = yield from config_in_slices({"lockOKMQSet": Shown(mine, _shown_queue)})
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def unlock(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """42: give locks back."""
         del channel
-        group, client_id, queues = self._lock_body(request)
-        self._broker.locks.unlock(group, client_id, queues)
+        group, client_id, queues = yield from self._lock_body(request)
+        for start in range(0, len(queues), LOCKS_PER_SLICE):
+            if start:
+                yield
+            self._locks.unlock(group, client_id, queues[start : start + LOCKS_PER_SLICE])
         return create_response(request, ResponseCode.SUCCESS)
 
-    def _lock_body(self, request: RemotingCommand) -> tuple[str, str, list[tuple[str, str, int]]]:
+    def _lock_body(
+        self, request: RemotingCommand
+    ) -> Generator[None, None, tuple[str, str, list[tuple[str, str, int]]]]:
         body = read_body(request, "LockBatchRequestBody")
         group, client_id = body.get("consumerGroup"), body.get("clientId")
         if not isinstance(group, str) or not isinstance(client_id, str):
             raise HeaderError("LockBatchRequestBody: consumerGroup or clientId is missing")
-        return group, client_id, read_queues(body.get("mqSet"))
+        if len(request.body) > READ_AT_ONCE_MAX:
+            yield
+        queues = yield from read_queues(body.get("mqSet"))
+        if len(queues) > LOCKS_PER_SLICE:
+            yield
+        return group, client_id, queues
 
 
-def read_queues(value: object) -> list[tuple[str, str, int]]:
+def _shown_queue(queue: tuple[str, str, int]) -> dict[str, Any]:
+    topic, broker_name, queue_id = queue
+    return {"brokerName": broker_name, "queueId": queue_id, "topic": topic}
+
+
+def read_queues(value: object) -> Generator[None, None, list[tuple[str, str, int]]]:
     """(topic, broker name, queue id) of each MessageQueue in a body.
 
     Raises:
@@ -235,7 +299,9 @@ def read_queues(value: object) -> list[tuple[str, str, int]]:
     entries: list[Any] = value if isinstance(value, list) else []
     if len(entries) > MQ_SET_SIZE_MAX:
         raise HeaderError(f"{len(entries)} queues, at most {MQ_SET_SIZE_MAX} are allowed")
-    for entry in entries:
+    for number, entry in enumerate(entries):
+        if number % LOCKS_PER_SLICE == LOCKS_PER_SLICE - 1:
+            yield
         if not isinstance(entry, dict):
             raise HeaderError(f"{str(entry)[:100]!r} is no MessageQueue")
         topic, name, queue_id = entry.get("topic"), entry.get("brokerName"), entry.get("queueId")

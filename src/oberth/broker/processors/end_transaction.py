@@ -4,11 +4,17 @@ A commit stores the real message and then marks the half as ended, in this order
 in between, for all ends of one read at once; so a crash may ask a producer once more, but never
 loses what it committed. A transaction that has ended before, by the offset of an earlier copy of
 its half, ends only once.
+
+Where sends wait for the disk or for replicas, so do answers: mark and message are in the log, one
+behind the other, and safe before a producer hears that its transaction has ended. It may forget it
+then, for nobody asks it again. An end that came one way, as producers of Apache send it, promises
+nothing; its mark may wait for others, and after a crash its producer is asked.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.broker.put_status import put_outcome
@@ -26,13 +32,19 @@ from oberth.remoting.headers.transaction import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
-from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
-    from oberth.remoting.aio.channel import Channel
+    from collections.abc import Callable
 
-_LOG: Final = logging.getLogger("oberth.transactions")
+    from oberth.broker.dispatching import Dispatching
+    from oberth.broker.stats import BrokerStats
+    from oberth.broker.transactions import Transactions
+    from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 _PRODUCER_GROUP: Final = p.PRODUCER_GROUP.encode()
@@ -69,18 +81,32 @@ def _done(request: RemotingCommand) -> RemotingCommand | None:
 class EndTransactionProcessor:
     """Commits and rolls back."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        store_config: MessageStoreConfig,
+        store: MessageStore,
+        transactions: Transactions,
+        stats: BrokerStats,
+        now_ms: Callable[[], int],
+        dispatching: Dispatching,
+    ) -> None:
+        self._store_config = store_config
+        self._store = store
+        self._transactions = transactions
+        self._stats = stats
+        self._now_ms = now_ms
+        self._dispatching = dispatching
 
     def end(
-        self, channel: Channel, requests: list[RemotingCommand]
+        self, channels: Sequence[Channel], requests: list[RemotingCommand]
     ) -> list[RemotingCommand | None]:
-        """37: what producers decided about halves; the commits of one read become one append."""
+        """37: what producers decided about halves; the commits of a burst become one append."""
         responses: list[RemotingCommand | None] = [None] * len(requests)
         commits: list[_Commit] = []
         roots: set[int] = set()
-        transactions = self._broker.transactions
-        for number, request in enumerate(requests):
+        transactions = self._transactions
+        for number, (channel, request) in enumerate(zip(channels, requests, strict=True)):
             try:
                 half, decision = self._judge(channel, request)
                 root = transactions.root(half.queue_offset)
@@ -107,7 +133,9 @@ class EndTransactionProcessor:
             except Exception as error:  # noqa: BLE001 - the others of the read must not suffer
                 responses[number] = error_response(request, error)
         self._commit(commits, requests, responses)
-        self._broker.dispatch_soon()
+        if self._dispatching.waits_for_disk:
+            self._answer_when_durable(channels, requests, responses)
+        self._dispatching.soon()
         return responses
 
     def _judge(self, channel: Channel, request: RemotingCommand) -> tuple[MessageExt, int]:
@@ -125,7 +153,7 @@ class EndTransactionProcessor:
         if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             _LOG.warning("%s: %d is no end of a transaction", channel.remote, decision)
             raise _Undecided
-        half = self._broker.transactions.find_half(header.commit_log_offset)
+        half = self._transactions.find_half(header.commit_log_offset)
         if half is None:
             raise _Refusal(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         if self._is_too_late(half, header):
@@ -148,27 +176,50 @@ class EndTransactionProcessor:
         """Store messages and end their halves; fills in what is to be answered."""
         if not commits:
             return
-        broker = self._broker
-        stats = broker.stats
-        results = broker.store.append_messages([each.message for each in commits])
+        stats = self._stats
+        results = self._store.append_messages([each.message for each in commits])
         for (number, half, message), result in zip(commits, results, strict=True):
             request = requests[number]
             if not result.ok:
-                outcome = put_outcome(result.status, body_max=broker.store_config.max_message_size)
+                outcome = put_outcome(result.status, body_max=self._store_config.max_message_size)
                 responses[number] = create_response(request, outcome.code, outcome.remark)
                 continue
             stats.item(TOPIC_PUT_NUMS, message.topic).add(1)
             stats.item(TOPIC_PUT_SIZE, message.topic).add(result.record_size)
             stats.broker_put.add(1)
-            broker.transactions.end(half.queue_offset)
+            self._transactions.end(half.queue_offset)
             responses[number] = _done(request)
+
+    def _answer_when_durable(
+        self,
+        channels: Sequence[Channel],
+        requests: list[RemotingCommand],
+        responses: list[RemotingCommand | None],
+    ) -> None:
+        """Take back the answers to what has ended; they follow when the log is safe."""
+        waiting: list[tuple[Channel, RemotingCommand]] = []
+        for number, response in enumerate(responses):
+            if response is not None and response.code == ResponseCode.SUCCESS:
+                waiting.append((channels[number], requests[number]))
+                responses[number] = None
+        if not waiting:
+            return
+        self._transactions.flush()
+
+        def answer(status: PutMessageStatus) -> None:
+            outcome = put_outcome(status, body_max=self._store_config.max_message_size)
+            for channel, request in waiting:
+                channel.reply(request, create_response(request, outcome.code, outcome.remark))
+
+        # Up to the end: what ended by an earlier request may not be safe either.
+        self._dispatching.when_durable(self._store.max_phy_offset, answer)
 
     def _is_too_late(self, half: MessageExt, header: EndTransactionRequestHeader) -> bool:
         """Whether the producer's own end comes after the time in which it may come unasked."""
         if header.from_transaction_check:
             return False
-        immunity_ms = self._broker.transactions.immunity_ms(half)
-        return immunity_ms is not None and self._broker.now_ms() - half.born_timestamp > immunity_ms
+        immunity_ms = self._transactions.immunity_ms(half)
+        return immunity_ms is not None and self._now_ms() - half.born_timestamp > immunity_ms
 
     @staticmethod
     def _check(half: MessageExt, header: EndTransactionRequestHeader) -> str | None:
@@ -183,12 +234,11 @@ class EndTransactionProcessor:
         """323: check a half message again, or one that was given up."""
         del channel
         header = request.header(ResumeCheckHalfMessageRequestHeader)
-        broker = self._broker
         try:
             offset = decode_offset_message_id(header.msg_id or "").commit_log_offset
         except FormatError as error:
             return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
-        half = broker.store.look_message_by_offset(offset)
+        half = self._store.find_message(offset)
         if half is None or half.topic not in (
             names.TRANS_HALF_TOPIC,
             names.TRANS_CHECK_MAX_TIME_TOPIC,
@@ -196,9 +246,9 @@ class EndTransactionProcessor:
             return create_response(
                 request, ResponseCode.SYSTEM_ERROR, f"no half message at offset {offset}"
             )
-        if not broker.transactions.resume_check(half):
+        if not self._transactions.resume_check(half):
             return create_response(
                 request, ResponseCode.SYSTEM_ERROR, "Put message back to half topic failed"
             )
-        broker.dispatch_soon()
+        self._dispatching.soon()
         return create_response(request, ResponseCode.SUCCESS)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
 from oberth.broker.attributes import PRIORITY_FACTOR
+from oberth.broker.held_requests import HOLD_MS_MAX, kept_request, wait_until
 from oberth.broker.pop.check_point import (
     MESSAGES_PER_POP_MAX,
     ORDER_REVIVE_QUEUE,
@@ -43,8 +44,19 @@ from oberth.remoting.headers.pop import (
 from oberth.store.messages import MessageFilter, TagsFilter
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
+
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.expressions import Expressions
+    from oberth.broker.own_address import OwnAddress
+    from oberth.broker.stats import BrokerStats
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.timers import TimerService
+    from oberth.broker.topic_configs import TopicConfigs
     from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
 
 TOO_LATE_MS: Final = 500
 """A request that comes so long after its client stopped waiting is not worked on."""
@@ -74,31 +86,57 @@ class _Filter:
 class PopMessageProcessor:
     """Hands messages out for a time."""
 
-    def __init__(self, broker: Broker, service: PopService) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        own: OwnAddress,
+        store: MessageStore,
+        topics: TopicConfigs,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerTable,
+        expressions: Expressions | None,
+        timers: TimerService | None,
+        stats: BrokerStats,
+        now_ms: Callable[[], int],
+        dispatch_now: Callable[[], None],
+        service: PopService,
+    ) -> None:
+        self._config = config
+        self._own = own
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._consumers = consumers
+        self._expressions = expressions
+        self._timers = timers
+        self._stats = stats
+        self._now_ms = now_ms
+        self._dispatch_now = dispatch_now
         self._service = service
-        self._broker_gets = broker.stats.item(BROKER_GET_NUMS, broker.config.broker_cluster_name)
+        self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
         self._woken: list[Waiting] = []
         self._wake_scheduled = False
         self._unlocks: list[tuple[int, str, str, int]] = []  # heap: when blocked queues are free
-        broker.arrival_listeners.append(self._on_arrival)
-        broker.ticks.append(self._on_time)
+        self._noted_unlocks: set[tuple[int, str, str, int]] = set()  # what is in that heap
 
-    # ------------------------------------------------------------------------------------- 200050
+    # 200050
 
     def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """200050: hand messages out, or wait for some."""
         fields = request.ext_fields
         if fields is not None and fields.get("bornTime", "0") == "0":
-            fields["bornTime"] = str(self._broker.now_ms())
+            fields["bornTime"] = str(self._now_ms())
         header = request.header(PopMessageRequestHeader)
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         try:
             topic_config = self._check(channel, header, now_ms)
             wanted = self._filter(header.consumer_group, header.topic, header.exp_type, header.exp)
         except _Refusal as refusal:
             return self._empty(request, header, refusal.code, refusal.remark, now_ms)
-        self._broker.dispatch_now()
+        self._dispatch_now()
         is_order = header.order is True
         revive_queue_id = ORDER_REVIVE_QUEUE if is_order else self._service.next_revive_queue()
         popped, rest = self._pop_topic(
@@ -110,25 +148,25 @@ class PopMessageProcessor:
 
     def _check(self, channel: Channel, header: PopMessageRequestHeader, now_ms: int) -> TopicConfig:
         """The checks in the reference's order."""
-        broker = self._broker
         if now_ms - header.born_time - header.poll_time > TOO_LATE_MS:
             raise _Refusal(
                 ResponseCode.POLLING_TIMEOUT,
-                f"the broker[{broker.ip}] pop message is timeout too much",
+                f"the broker[{self._own.ip}] pop message is timeout too much",
             )
-        if not broker.config.readable:
+        if not self._config.readable:
             raise _Refusal(
-                ResponseCode.NO_PERMISSION, f"the broker[{broker.ip}] pop message is forbidden"
+                ResponseCode.NO_PERMISSION, f"the broker[{self._own.ip}] pop message is forbidden"
             )
         if not 1 <= header.max_msg_nums <= MESSAGES_PER_POP_MAX:
             raise _Refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"the broker[{broker.ip}] pop message's num is greater than {MESSAGES_PER_POP_MAX}",
+                f"the broker[{self._own.ip}] pop message's num is greater than "
+                f"{MESSAGES_PER_POP_MAX}",
             )
-        if broker.timers is None:
+        if self._timers is None:
             raise _Refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"the broker[{broker.ip}] pop message is forbidden because timerWheelEnable "
+                f"the broker[{self._own.ip}] pop message is forbidden because timerWheelEnable "
                 "is false",
             )
         return self._check_topic_and_group(
@@ -138,8 +176,7 @@ class PopMessageProcessor:
     def _check_topic_and_group(
         self, channel: Channel, topic: str, queue_id: int, group: str, what: str
     ) -> TopicConfig:
-        broker = self._broker
-        topic_config = broker.topics.get(topic)
+        topic_config = self._topics.get(topic)
         if topic_config is None:
             raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(topic))
         if not topic_config.is_readable:
@@ -152,7 +189,7 @@ class PopMessageProcessor:
                 f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
                 f"[{topic_config.read_queue_nums}] consumer:[/{channel.remote}]",
             )
-        group_config = broker.groups.find(group)
+        group_config = self._groups.find(group)
         if group_config is None:
             raise _Refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remarks.group_not_exist(group)
@@ -164,10 +201,9 @@ class PopMessageProcessor:
     def _filter(
         self, group: str, topic: str, expression_type: str | None, expression: str | None
     ) -> _Filter:
-        broker = self._broker
         try:
             subscription = build_subscription(
-                topic, expression or "*", expression_type, broker.now_ms()
+                topic, expression or "*", expression_type, self._now_ms()
             )
         except SubscriptionError as error:
             raise _Refusal(
@@ -175,25 +211,25 @@ class PopMessageProcessor:
                 f"parse the consumer's subscription failed: {error}",
             ) from None
         # Nobody needs to send a heartbeat with this topic: the pop itself says what is wanted.
-        known = broker.consumers.find_subscription(group, topic)
+        known = self._consumers.find_subscription(group, topic)
         if known is None or known.sub_string != subscription.sub_string:
-            broker.consumers.compensate_subscription(group, subscription, broker.now_ms())
-            retry = names.pop_retry_topic(topic, group, v2=broker.config.enable_retry_topic_v2)
-            broker.consumers.compensate_subscription(group, Subscription(retry), broker.now_ms())
+            self._consumers.compensate_subscription(group, subscription, self._now_ms())
+            retry = names.pop_retry_topic(topic, group, v2=self._config.enable_retry_topic_v2)
+            self._consumers.compensate_subscription(group, Subscription(retry), self._now_ms())
         if subscription.is_tag:
             if not subscription.codes:
                 return _Filter(None, None)
             tags = TagsFilter(subscription.codes)
             codes = subscription.codes
             return _Filter(tags, lambda tags_code, _: tags_code in codes)
-        if not broker.config.enable_property_filter or broker.expressions is None:
+        if not self._config.enable_property_filter or self._expressions is None:
             raise _Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "The broker does not support consumer to filter message by "
                 f"{subscription.expression_type}",
             )
         try:
-            stored, arrives = broker.expressions.filters(group, subscription, from_request=True)
+            stored, arrives = self._expressions.filters(group, subscription, from_request=True)
         except SubscriptionError as error:
             raise _Refusal(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -203,20 +239,20 @@ class PopMessageProcessor:
 
     def _retry_topics(self, topic: str, group: str) -> list[str]:
         """The group's POP retry topics of a topic that exist."""
-        config = self._broker.config
+        config = self._config
         found = []
         if config.enable_retry_topic_v2:
             found.append(names.pop_retry_topic(topic, group, v2=True))
         if not config.enable_retry_topic_v2 or config.retrieve_message_from_pop_retry_topic_v1:
             found.append(names.pop_retry_topic(topic, group))
-        return [each for each in found if each in self._broker.topics]
+        return [each for each in found if each in self._topics]
 
     def _retry_queues(self, topic: str, group: str) -> list[tuple[str, int]]:
         """The queues of those topics."""
         return [
             queue
             for retry in self._retry_topics(topic, group)
-            if (topic_config := self._broker.topics.get(retry)) is not None
+            if (topic_config := self._topics.get(retry)) is not None
             for queue in self._in_order(topic_config)
         ]
 
@@ -225,14 +261,14 @@ class PopMessageProcessor:
         count = topic_config.read_queue_nums
         queue_ids = range(count)
         turned = [*queue_ids[start:], *queue_ids[:start]]
-        if self._broker.config.priority_order_asc:
+        if self._config.priority_order_asc:
             turned.reverse()
         return [(str(topic_config.topic_name), each) for each in turned]
 
     def _is_by_priority(self, topic_config: TopicConfig, group: str) -> bool:
         if not topic_config.is_prioritised:
             return False
-        group_config = self._broker.groups.get(group)
+        group_config = self._groups.get(group)
         factor = group_config.attributes.get(PRIORITY_FACTOR, "") if group_config else ""
         return random.randrange(100) < (int(factor) if factor.isdecimal() else 100)
 
@@ -248,7 +284,7 @@ class PopMessageProcessor:
     ) -> tuple[list[PoppedQueue], int]:
         """Messages of as many queues as it takes; what, and how many are left."""
         group, topic = header.consumer_group, header.topic
-        config = self._broker.config
+        config = self._config
         by_priority = not is_order and self._is_by_priority(topic_config, group)
         retry_first = random.randrange(100) < (
             config.pop_from_retry_probability_for_priority
@@ -294,7 +330,6 @@ class PopMessageProcessor:
         revive_queue_id: int,
         now_ms: int,
     ) -> RemotingCommand:
-        broker = self._broker
         group, topic = header.consumer_group, header.topic
         starts: list[str] = []
         offsets: list[str] = []
@@ -323,8 +358,8 @@ class PopMessageProcessor:
                 body += self._restored(queue, header, flag, revive_queue_id, now_ms)
         size = sum(len(record) for record in body)
         key = f"{topic}@{group}"
-        broker.stats.item(GROUP_GET_NUMS, key).add(count)
-        broker.stats.item(GROUP_GET_SIZE, key).add(size)
+        self._stats.item(GROUP_GET_NUMS, key).add(count)
+        self._stats.item(GROUP_GET_SIZE, key).add(size)
         self._broker_gets.add(count)
         if rest:
             self._wake_next(topic, group, header.queue_id)
@@ -353,7 +388,7 @@ class PopMessageProcessor:
         now_ms: int,
     ) -> list[bytes]:
         """Records of a retry topic, under the topic that they came from."""
-        store = self._broker.store
+        store = self._store
         records = []
         for offset in queue.offsets:
             unit = store.consume_queue_unit(queue.topic, queue.queue_id, offset)
@@ -368,7 +403,7 @@ class PopMessageProcessor:
                 header.invisible_time,
                 revive_queue_id,
                 flag,
-                self._broker.config.broker_name,
+                self._config.broker_name,
                 queue.queue_id,
                 offset,
             )
@@ -392,7 +427,7 @@ class PopMessageProcessor:
             ),
         )
 
-    # ------------------------------------------------------------------------------------ waiting
+    # Waiting
 
     def _wait(
         self,
@@ -404,19 +439,22 @@ class PopMessageProcessor:
         *,
         is_order: bool,
     ) -> RemotingCommand | None:
-        deadline_ms = header.born_time + header.poll_time
+        deadline_ms = min(header.born_time + header.poll_time, now_ms + HOLD_MS_MAX)
         if header.poll_time <= 0 or deadline_ms <= now_ms:
             return self._empty(
                 request, header, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", now_ms
             )
+        kept, size = kept_request(request, PopMessageRequestHeader)
+        wait_until(kept, deadline_ms, header.born_time)
         waiting = Waiting(
             channel,
-            request,
+            kept,
             header.topic,
             header.consumer_group,
             max(header.queue_id, ANY_QUEUE),
             deadline_ms,
             wanted.arrives,
+            size,
         )
         if not self._service.polling.wait(waiting):
             return self._empty(request, header, ResponseCode.POLLING_FULL, None, now_ms)
@@ -426,16 +464,19 @@ class PopMessageProcessor:
 
     def _wake_when_unlocked(self, topic: str, group: str, queue_id: int) -> None:
         """Nothing arrives when an invisible time ends, so it is noted down."""
-        topic_config = self._broker.topics.get(topic)
+        topic_config = self._topics.get(topic)
         count = topic_config.read_queue_nums if topic_config is not None else 0
         for each in range(count) if queue_id < 0 else (queue_id,):
             visible_ms = self._service.orders.visible_at(topic, group, each)
             if visible_ms is not None:
-                heapq.heappush(self._unlocks, (visible_ms, topic, group, each))
+                unlock = (visible_ms, topic, group, each)
+                if unlock not in self._noted_unlocks:
+                    self._noted_unlocks.add(unlock)
+                    heapq.heappush(self._unlocks, unlock)
 
     def queue_unlocked(self, topic: str, group: str, queue_id: int) -> None:
         """A queue of ordered consumption may be popped again."""
-        if not self._broker.config.enable_notify_after_pop_order_lock_release:
+        if not self._config.enable_notify_after_pop_order_lock_release:
             return
         self._wake_next(topic, group, queue_id)
         self._wake_next(topic, group, ANY_QUEUE)
@@ -451,7 +492,7 @@ class PopMessageProcessor:
         for polling in (self._service.polling, self._service.notifying):
             polling.connection_closed(channel)
 
-    def _on_arrival(
+    def on_arrival(
         self,
         topic: str,
         queue_id: int,
@@ -496,9 +537,11 @@ class PopMessageProcessor:
         if response is not None:
             channel.reply(request, response)
 
-    def _on_time(self, now_ms: int) -> None:
+    def on_time(self, now_ms: int) -> None:
         while self._unlocks and self._unlocks[0][0] <= now_ms:
-            _, topic, group, queue_id = heapq.heappop(self._unlocks)
+            unlock = heapq.heappop(self._unlocks)
+            self._noted_unlocks.discard(unlock)
+            _, topic, group, queue_id = unlock
             self.queue_unlocked(topic, group, queue_id)
         for polling in (self._service.polling, self._service.notifying):
             for waiting in polling.on_time(now_ms):
@@ -524,19 +567,18 @@ class PopMessageProcessor:
 
     def answer_all(self) -> None:
         """The broker stops: nobody is kept waiting."""
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         for polling in (self._service.polling, self._service.notifying):
             for waiting in polling.clear():
                 self._answer_late(waiting, now_ms)
 
-    # ------------------------------------------------------------------------------------- 200052
+    # 200052
 
     def peek(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """200052: show messages without handing them out."""
         header = request.header(PeekMessageRequestHeader)
-        broker = self._broker
-        store = broker.store
-        now_ms = broker.now_ms()
+        store = self._store
+        now_ms = self._now_ms()
         group, topic = header.consumer_group, header.topic
 
         def answer(
@@ -552,9 +594,10 @@ class PopMessageProcessor:
                 body=body,
             )
 
-        if not broker.config.readable:
+        if not self._config.readable:
             return answer(
-                ResponseCode.NO_PERMISSION, f"the broker[{broker.ip}] peeking message is forbidden"
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._own.ip}] peeking message is forbidden",
             )
         try:
             topic_config = self._check_topic_and_group(
@@ -562,7 +605,7 @@ class PopMessageProcessor:
             )
         except _Refusal as refusal:
             return answer(refusal.code, refusal.remark)
-        broker.dispatch_now()
+        self._dispatch_now()
         left = min(max(header.max_msg_nums, 1), MESSAGES_PER_POP_MAX)
         records: list[memoryview] = []
         rest = 0
@@ -587,24 +630,22 @@ class PopMessageProcessor:
 
     def _peek_offset(self, topic: str, group: str, queue_id: int) -> int:
         """Where the next pop would begin; nothing is set up."""
-        broker = self._broker
-        offset = broker.offsets.query(group, topic, queue_id)
+        offset = self._offsets.query(group, topic, queue_id)
         if offset < 0:
-            offset = max(broker.store.min_offset_in_queue(topic, queue_id), 0)
+            offset = max(self._store.min_offset_in_queue(topic, queue_id), 0)
         return max(offset, self._service.buffer.latest_offset(topic, group, queue_id))
 
-    # ------------------------------------------------------------------------------ 200054, 200055
+    # 200054, 200055
 
     def notification(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """200054: whether there is anything to pop, now or within the poll time."""
         header = request.header(NotificationRequestHeader)
-        broker = self._broker
-        now_ms = broker.now_ms()
-        if not broker.config.readable:
+        now_ms = self._now_ms()
+        if not self._config.readable:
             return create_response(
                 request,
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{broker.ip}] peeking message is forbidden",
+                f"the broker[{self._own.ip}] peeking message is forbidden",
                 ext_fields={},
             )
         try:
@@ -618,19 +659,22 @@ class PopMessageProcessor:
                 )
         except _Refusal as refusal:
             return create_response(request, refusal.code, refusal.remark, ext_fields={})
-        broker.dispatch_now()
+        self._dispatch_now()
         has_message = self._has_message(header, topic_config, now_ms)
-        deadline_ms = header.born_time + header.poll_time
+        deadline_ms = min(header.born_time + header.poll_time, now_ms + HOLD_MS_MAX)
         is_full = False
         if not has_message and header.poll_time > 0 and deadline_ms > now_ms:
+            kept, size = kept_request(request, NotificationRequestHeader)
+            wait_until(kept, deadline_ms, header.born_time)
             waiting = Waiting(
                 channel,
-                request,
+                kept,
                 header.topic,
                 header.consumer_group,
                 max(header.queue_id, ANY_QUEUE),
                 deadline_ms,
                 wanted.arrives,
+                size,
             )
             if self._service.notifying.wait(waiting):
                 if header.order is True:
@@ -653,7 +697,7 @@ class PopMessageProcessor:
         if not is_order:
             candidates += self._retry_queues(topic, group)
         orders = self._service.orders
-        store = self._broker.store
+        store = self._store
         return any(
             self._peek_offset(each, group, queue_id) < store.max_offset_in_queue(each, queue_id)
             and not (

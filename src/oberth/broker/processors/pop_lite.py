@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
 from oberth.broker.attributes import LITE, MESSAGE_TYPE
+from oberth.broker.held_requests import HOLD_MS_MAX, kept_request, wait_until
 from oberth.broker.lite.lite_service import (
     IllegalSubscriptionError,
     LiteService,
@@ -24,6 +25,7 @@ from oberth.broker.pop.polling import Waiting
 from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
 from oberth.formats import names
 from oberth.remoting.aio.processors import error_response
+from oberth.remoting.bodies.base import checked_list
 from oberth.remoting.bodies.lite import LiteSubscriptionCtlRequestBody, LiteSubscriptionEntry
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -37,9 +39,20 @@ from oberth.remoting.headers.pop import (
 from oberth.store.messages import GetMessageResult, GetMessageStatus
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
-    from oberth.remoting.aio.channel import Channel
+    from collections.abc import Callable, Generator
 
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.own_address import OwnAddress
+    from oberth.broker.pop.pop_service import PopService
+    from oberth.broker.stats import BrokerStats
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.topic_configs import TopicConfigs
+    from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
+
+LITE_TOPICS_MAX: Final = 2000
+"""Lite topics of one entry of a request; more come in several."""
 TOO_LATE_MS: Final = 500
 """A request that comes so long after its client stopped waiting is not worked on."""
 
@@ -63,20 +76,43 @@ _Answer = tuple[int, str | None]
 class PopLiteMessageProcessor:
     """Hands messages of lite topics out, and takes them back."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.lite = LiteService(broker, self._run_again)
-        self._broker_gets = broker.stats.item(BROKER_GET_NUMS, broker.config.broker_cluster_name)
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        own: OwnAddress,
+        store: MessageStore,
+        topics: TopicConfigs,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        pop: PopService,
+        stats: BrokerStats,
+        now_ms: Callable[[], int],
+        dispatch_now: Callable[[], None],
+        lite: LiteService,
+    ) -> None:
+        self._config = config
+        self._own = own
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._pop = pop
+        self._stats = stats
+        self._now_ms = now_ms
+        self._dispatch_now = dispatch_now
+        self._lite = lite
+        self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
 
-    # ------------------------------------------------------------------------------------- 200070
+    # 200070
 
     def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """200070: messages of any lite topic that a client takes, or wait for some."""
         fields = request.ext_fields
         if fields is not None and fields.get("bornTime", "0") == "0":
-            fields["bornTime"] = str(self._broker.now_ms())
+            fields["bornTime"] = str(self._now_ms())
         header = request.header(PopLiteMessageRequestHeader)
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         refusal = self._check(header, now_ms)
         if refusal is not None:
             return create_response(
@@ -84,12 +120,12 @@ class PopLiteMessageProcessor:
                 *refusal,
                 header=PopLiteMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0),
             )
-        self._broker.dispatch_now()
+        self._dispatch_now()
         records: list[memoryview] = []
         counts: list[str] = []
         left = header.max_msg_num
         if left > 0:
-            for queue in self.lite.events_of(header.client_id):
+            for queue in self._lite.events_of(header.client_id):
                 found = self._pop_queue(header, queue, left, now_ms, counts)
                 if found is not None:
                     records += found.records
@@ -99,7 +135,7 @@ class PopLiteMessageProcessor:
         if not records:
             return self._wait(channel, request, header, now_ms)
         key = f"{header.topic}@{header.consumer_group}"
-        stats = self._broker.stats
+        stats = self._stats
         stats.item(GROUP_GET_NUMS, key).add(len(counts))
         stats.item(GROUP_GET_SIZE, key).add(sum(len(record) for record in records))
         self._broker_gets.add(len(counts))
@@ -124,24 +160,24 @@ class PopLiteMessageProcessor:
 
     def _check(self, header: PopLiteMessageRequestHeader, now_ms: int) -> _Answer | None:
         """The checks in the reference's order."""
-        broker = self._broker
         if now_ms - header.born_time - header.poll_time > TOO_LATE_MS:
             return (
                 int(ResponseCode.POLLING_TIMEOUT),
-                f"the broker[{broker.ip}] pop message is timeout too much",
+                f"the broker[{self._own.ip}] pop message is timeout too much",
             )
-        if not broker.config.readable:
+        if not self._config.readable:
             return (
                 int(ResponseCode.NO_PERMISSION),
-                f"the broker[{broker.ip}] pop message is forbidden",
+                f"the broker[{self._own.ip}] pop message is forbidden",
             )
         if header.max_msg_num > MESSAGES_PER_POP_MAX:
             return (
                 int(ResponseCode.INVALID_PARAMETER),
-                f"the broker[{broker.ip}] pop message's num is greater than {MESSAGES_PER_POP_MAX}",
+                f"the broker[{self._own.ip}] pop message's num is greater than "
+                f"{MESSAGES_PER_POP_MAX}",
             )
         topic, group = header.topic, header.consumer_group
-        topic_config = broker.topics.get(topic)
+        topic_config = self._topics.get(topic)
         if topic_config is None:
             return (
                 int(ResponseCode.TOPIC_NOT_EXIST),
@@ -157,7 +193,7 @@ class PopLiteMessageProcessor:
                 int(ResponseCode.INVALID_PARAMETER),
                 f"the topic [{topic}] message type not match",
             )
-        group_config = broker.groups.find(group)
+        group_config = self._groups.find(group)
         if group_config is None:
             return (
                 int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
@@ -165,7 +201,7 @@ class PopLiteMessageProcessor:
             )
         if not group_config.consume_enable:
             return int(ResponseCode.NO_PERMISSION), f"subscription group no permission, {group}"
-        if self.lite.parent_of(group) != topic:
+        if self._lite.parent_of(group) != topic:
             return (
                 int(ResponseCode.INVALID_PARAMETER),
                 f"subscription bind topic not match, {group}",
@@ -182,7 +218,7 @@ class PopLiteMessageProcessor:
     ) -> GetMessageResult | None:
         """Hands messages of one lite topic out; adds to ``counts`` how often each was before."""
         group = header.consumer_group
-        lite, store = self.lite, self._broker.store
+        lite, store = self._lite, self._store
         orders = lite.orders
         if not names.is_stored_topic(queue) or not queue.startswith(names.LITE_PREFIX):
             return None
@@ -217,22 +253,22 @@ class PopLiteMessageProcessor:
 
     def _offset(self, queue: str, group: str) -> int:
         """Where a pop begins. A pending reset is taken, a new group is set up."""
-        offsets = self._broker.offsets
+        offsets = self._offsets
         reset = offsets.take_reset(group, queue, _QUEUE)
         if reset is not None:
-            self.lite.orders.clear(queue, group, _QUEUE)
+            self._lite.orders.clear(queue, group, _QUEUE)
             self._commit(queue, group, reset)
             return reset
         offset = offsets.query(group, queue, _QUEUE)
         if offset < 0:
-            offset = self._broker.pop.initial_offset(queue, _QUEUE, _INIT_FROM_MAX)
+            offset = self._pop.initial_offset(queue, _QUEUE, _INIT_FROM_MAX)
             self._commit(queue, group, offset)
         return offset
 
     def _commit(self, queue: str, group: str, offset: int) -> None:
-        self._broker.offsets.commit(group, queue, _QUEUE, offset, self._broker.now_ms())
+        self._offsets.commit(group, queue, _QUEUE, offset, self._now_ms())
 
-    # ------------------------------------------------------------------------------------ waiting
+    # Waiting
 
     def _wait(
         self,
@@ -241,11 +277,13 @@ class PopLiteMessageProcessor:
         header: PopLiteMessageRequestHeader,
         now_ms: int,
     ) -> RemotingCommand | None:
-        deadline_ms = header.born_time + header.poll_time
+        deadline_ms = min(header.born_time + header.poll_time, now_ms + HOLD_MS_MAX)
         code = ResponseCode.POLLING_TIMEOUT
         if header.poll_time > 0 and deadline_ms > now_ms:
-            waiting = Waiting(channel, request, header.client_id, "", _QUEUE, deadline_ms)
-            if self.lite.waiting.wait(waiting):
+            kept, size = kept_request(request, PopLiteMessageRequestHeader)
+            wait_until(kept, deadline_ms, header.born_time)
+            waiting = Waiting(channel, kept, header.client_id, "", _QUEUE, deadline_ms, size=size)
+            if self._lite.waiting.wait(waiting):
                 return None
             code = ResponseCode.POLLING_FULL
         return self._nothing(request, header, code, now_ms)
@@ -261,7 +299,8 @@ class PopLiteMessageProcessor:
             request, code, "NO_MESSAGE_IN_QUEUE", header=self._header(header, now_ms)
         )
 
-    def _run_again(self, woken: list[Waiting]) -> None:
+    def run_again(self, woken: list[Waiting]) -> None:
+        """Serve requests once more that were woken."""
         for waiting in woken:
             channel: Channel = waiting.channel  # type: ignore[assignment]
             request: RemotingCommand = waiting.request
@@ -276,8 +315,8 @@ class PopLiteMessageProcessor:
 
     def answer_all(self) -> None:
         """The broker stops: nobody is kept waiting."""
-        now_ms = self._broker.now_ms()
-        for waiting in self.lite.waiting.clear():
+        now_ms = self._now_ms()
+        for waiting in self._lite.waiting.clear():
             channel: Channel = waiting.channel  # type: ignore[assignment]
             request: RemotingCommand = waiting.request
             header = request.header(PopLiteMessageRequestHeader)
@@ -287,23 +326,29 @@ class PopLiteMessageProcessor:
                     self._nothing(request, header, ResponseCode.POLLING_TIMEOUT, now_ms),
                 )
 
-    # ------------------------------------------------------------------------------------- 200071
+    # 200071
 
-    def subscribe(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def subscribe(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """200071: what clients take and give up."""
         data = request.body_bytes()
         if not data:
             return create_response(request, ResponseCode.ILLEGAL_OPERATION, "Request body is null.")
-        entries = LiteSubscriptionCtlRequestBody.decode(data).subscription_set
+        entries = LiteSubscriptionCtlRequestBody.decode(
+            checked_list(data, "LiteSubscriptionCtlRequestBody")
+        ).subscription_set
         if not entries:
             return create_response(
                 request,
                 ResponseCode.ILLEGAL_OPERATION,
                 "LiteSubscriptionCtlRequestBody is empty.",
             )
-        self._broker.dispatch_now()
+        self._dispatch_now()
         try:
-            for entry in entries:
+            for number, entry in enumerate(entries):
+                if number:
+                    yield
                 self._subscribe(channel, entry)
         except QuotaExceededError as error:
             return create_response(
@@ -317,7 +362,12 @@ class PopLiteMessageProcessor:
         client_id, group, topic = entry.client_id, entry.group, entry.topic
         if not (client_id.strip() and group.strip() and topic.strip()):
             return
-        lite = self.lite
+        lite = self._lite
+        if len(entry.lite_topic_set) > LITE_TOPICS_MAX:
+            raise IllegalSubscriptionError(
+                f"{len(entry.lite_topic_set)} lite topics in one entry, at most "
+                f"{LITE_TOPICS_MAX} are allowed; send several"
+            )
         queues = [names.lite_queue(topic, each) for each in entry.lite_topic_set if each]
         if entry.action == "PARTIAL_ADD":
             lite.subscribe(channel, client_id, group, topic, queues, entry.offset_option)
@@ -330,32 +380,32 @@ class PopLiteMessageProcessor:
         else:
             raise IllegalSubscriptionError(f"action {entry.action!r} is not known")
 
-    # ----------------------------------------------------------------------- acknowledgements
+    # Acknowledgements
 
     def ack(self, header: AckMessageRequestHeader, receipt: Receipt) -> _Answer:
         """200051 with a lite topic."""
         group = header.consumer_group
-        if self.lite.parent_of(group) != header.topic:
+        if self._lite.parent_of(group) != header.topic:
             return int(ResponseCode.INVALID_PARAMETER), "group type or bind topic not match."
         queue = names.lite_queue(header.topic, header.lite_topic or "")
-        if header.offset > self.lite.end(queue):
+        if header.offset > self._lite.end(queue):
             return int(ResponseCode.NO_MESSAGE), "ack offset illegal."
         if header.queue_id != _QUEUE or receipt.revive_queue_id != ORDER_REVIVE_QUEUE:
             return int(ResponseCode.INVALID_PARAMETER), "ack queue illegal."
-        offsets = self._broker.offsets
+        offsets = self._offsets
         if header.offset < offsets.query(group, queue, _QUEUE):
             return int(ResponseCode.SUCCESS), None
-        orders = self.lite.orders
+        orders = self._lite.orders
         following = orders.commit_and_next(queue, group, _QUEUE, header.offset, receipt.pop_time)
         if following == UNKNOWN_OFFSET:
             return int(ResponseCode.MESSAGE_ILLEGAL), "ack offset illegal."
         if following != NO_EFFECT:
             if not offsets.has_reset(group, queue, _QUEUE):
                 self._commit(queue, group, following)
-            if not orders.is_blocked(queue, group, _QUEUE, None, self._broker.now_ms()):
-                self._broker.dispatch_now()
-                if following < self.lite.end(queue):
-                    self.lite.dispatch(queue, group)
+            if not orders.is_blocked(queue, group, _QUEUE, None, self._now_ms()):
+                self._dispatch_now()
+                if following < self._lite.end(queue):
+                    self._lite.dispatch(queue, group)
         return int(ResponseCode.SUCCESS), None
 
     def change_invisible_time(
@@ -368,15 +418,15 @@ class PopLiteMessageProcessor:
         """200053 with a lite topic."""
         group = header.consumer_group
         queue = names.lite_queue(header.topic, header.lite_topic or "")
-        if header.offset > self.lite.end(queue):
+        if header.offset > self._lite.end(queue):
             return create_response(request, ResponseCode.NO_MESSAGE, header=answer)
-        now_ms = self._broker.now_ms()
-        if header.offset >= self._broker.offsets.query(group, queue, _QUEUE):
+        now_ms = self._now_ms()
+        if header.offset >= self._offsets.query(group, queue, _QUEUE):
             visible_ms = now_ms + header.invisible_time
-            self.lite.orders.set_next_visible(
+            self._lite.orders.set_next_visible(
                 queue, group, _QUEUE, header.offset, receipt.pop_time, visible_ms
             )
-            self.lite.block(queue, group)
+            self._lite.block(queue, group)
             answer.pop_time = receipt.pop_time
             answer.invisible_time = visible_ms - receipt.pop_time
         return create_response(request, ResponseCode.SUCCESS, header=answer)

@@ -13,17 +13,25 @@ from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
 from oberth.broker.expressions import FilterUnknownError
+from oberth.broker.held_requests import HOLD_MS_MAX, kept_request
 from oberth.broker.pull_request_hold import HeldPull, PropertiesFilter
 from oberth.broker.static_topics import NOT_LEADER, LogicalQueue, to_logical_pull
 from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
-from oberth.broker.subscriptions import Subscription, SubscriptionError, build_subscription
+from oberth.broker.subscriptions import (
+    TAG,
+    Subscription,
+    SubscriptionError,
+    build_subscription,
+)
 from oberth.errors import RemoteProtocolError, RemotingError
 from oberth.formats import names
 from oberth.formats import queue_mapping as qm
 from oberth.formats.config_files import LogicQueueMappingItem
+from oberth.formats.message_store_config import BrokerRole
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.aio.processors import error_response
+from oberth.remoting.bodies.route import MASTER_ID
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
 from oberth.remoting.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
@@ -31,8 +39,24 @@ from oberth.remoting.rendered import render_pull_head
 from oberth.store.messages import GetMessageResult, GetMessageStatus, MessageFilter, TagsFilter
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
+
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.cold_reads import ColdReads
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.expressions import Expressions
+    from oberth.broker.own_address import OwnAddress
+    from oberth.broker.peer_brokers import PeerBrokers
+    from oberth.broker.pull_request_hold import PullRequestHold
+    from oberth.broker.static_topics import StaticTopics
+    from oberth.broker.stats import BrokerStats
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.tasks import StartTask
+    from oberth.broker.topic_configs import TopicConfigs
+    from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
 
 FLAG_COMMIT_OFFSET: Final = 1
 FLAG_SUSPEND: Final = 2
@@ -62,15 +86,25 @@ _CODES: Final = {
 }
 _NAMES: Final = {status: status.name for status in GetMessageStatus}
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+_RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
 QUEUE_OFFSET_MAX: Final = 2**63 - 1
 _PULL_CODES: Final = frozenset((0, *_CODES.values()))
 _NEVER_REACHED: Final = 2**62
 """The offset of a held pull that only time, or a change of the mapping, wakes."""
 
 
+TAGS_KEPT_MAX: Final = 16
+"""Tags up to which the filter of a subscription is kept: peers choose them, and so the memory."""
+
+
 @lru_cache(maxsize=4096)
-def _tags_filter(codes: frozenset[int]) -> TagsFilter:
+def _kept_tags_filter(codes: frozenset[int]) -> TagsFilter:
     return TagsFilter(codes)
+
+
+def _tags_filter(codes: frozenset[int]) -> TagsFilter:
+    return _kept_tags_filter(codes) if len(codes) <= TAGS_KEPT_MAX else TagsFilter(codes)
 
 
 class _Refusal(Exception):
@@ -86,9 +120,47 @@ class _Refusal(Exception):
 class PullMessageProcessor:
     """Hands out messages."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._broker_gets = broker.stats.item(BROKER_GET_NUMS, broker.config.broker_cluster_name)
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        own: OwnAddress,
+        store: MessageStore,
+        topics: TopicConfigs,
+        static_topics: StaticTopics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerTable,
+        hold: PullRequestHold,
+        cold_reads: ColdReads,
+        expressions: Expressions | None,
+        peers: PeerBrokers,
+        stats: BrokerStats,
+        now_ms: Callable[[], int],
+        dispatch_now: Callable[[], None],
+        start_task: StartTask,
+        follows_master: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._config = config
+        self._follows_master = follows_master
+        self._store_config = store_config
+        self._own = own
+        self._store = store
+        self._topics = topics
+        self._static_topics = static_topics
+        self._groups = groups
+        self._offsets = offsets
+        self._consumers = consumers
+        self._hold = hold
+        self._cold_reads = cold_reads
+        self._expressions = expressions
+        self._peers = peers
+        self._stats = stats
+        self._now_ms = now_ms
+        self._dispatch_now = dispatch_now
+        self._start_task = start_task
+        self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
 
     def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Answer now, or hold."""
@@ -110,20 +182,19 @@ class PullMessageProcessor:
     def _pull(
         self, channel: Channel, request: RemotingCommand, *, may_hold: bool
     ) -> RemotingCommand | None:
-        broker = self._broker
-        broker.dispatch_now()
+        self._dispatch_now()
         header = request.header(PullMessageRequestHeader)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         offset, commit_offset = header.queue_offset, header.commit_offset
         queue = item = None
-        if broker.static_topics:
-            queue = broker.static_topics.queue(topic, queue_id, request.ext_fields)
+        if self._static_topics:
+            queue = self._static_topics.queue(topic, queue_id, request.ext_fields)
         try:
             group_config, topic_config = self._check(request, header)
             if queue is not None:
                 item = self._stretch(queue, offset)
                 if not queue.is_here(item):
-                    broker.start_task(
+                    self._start_task(
                         self._pull_elsewhere(channel, request, queue, item, may_hold=may_hold)
                     )
                     return None
@@ -137,9 +208,9 @@ class PullMessageProcessor:
             if refusal.forbidden_type is not None:
                 response.ext_fields = {"forbiddenType": str(refusal.forbidden_type)}
             return response
-        offsets = broker.offsets
+        offsets = self._offsets
         reset = offsets.take_reset(group, topic, queue_id)
-        store = broker.store
+        store = self._store
         if reset is not None:
             result = GetMessageResult(
                 GetMessageStatus.OFFSET_RESET,
@@ -168,6 +239,22 @@ class PullMessageProcessor:
             # NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE.
             moved = offset != 0
             code = int(ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND)
+        suggested = 0
+        if self._config.slave_read_enable:
+            suggested = (
+                group_config.which_broker_when_consume_slowly
+                if result.suggest_pulling_from_slave
+                else group_config.broker_id
+            )
+        if self._store_config.broker_role is BrokerRole.SLAVE:
+            if code == _MOVED and not self._store_config.offset_check_in_slave:
+                # Its own begin and end say nothing: the broker that the group reads from decides.
+                code, suggested = _RETRY, group_config.broker_id
+            if self._follows_master() and not result.suggest_pulling_from_slave:
+                # The reader is not behind any more: its master has the newest messages.
+                suggested = MASTER_ID
+                if code:
+                    code = _RETRY
         sys_flag = header.sys_flag
         shown_offsets = (result.next_begin_offset, result.min_offset, result.max_offset)
         offset_delta = None
@@ -178,53 +265,48 @@ class PullMessageProcessor:
             shown_offsets = (logical[0], logical[1], logical[2])
         if may_hold:
             if sys_flag & FLAG_COMMIT_OFFSET and commit_offset >= 0:
-                offsets.commit(group, topic, queue_id, commit_offset, broker.now_ms())
+                offsets.commit(group, topic, queue_id, commit_offset, self._now_ms())
             if code == _NOT_FOUND and sys_flag & FLAG_SUSPEND:
                 timeout_ms = (
                     header.suspend_timeout_millis
-                    if broker.config.long_polling_enable
-                    else broker.config.short_polling_time_ms
+                    if self._config.long_polling_enable
+                    else self._config.short_polling_time_ms
                 )
+                kept, size = kept_request(request, PullMessageRequestHeader)
                 held = HeldPull(
                     channel,
-                    request,
+                    kept,
                     offset,
-                    broker.now_ms() + max(timeout_ms, 0),
+                    self._now_ms() + min(max(timeout_ms, 0), HOLD_MS_MAX),
                     message_filter,
                     properties_filter,
+                    size,
                 )
-                if broker.hold.hold(topic, queue_id, held):
+                if self._hold.hold(topic, queue_id, held):
                     return None
-        if result.suggest_pulling_from_slave and broker.store_config.cold_data_flow_control_enable:
-            now_ms = broker.now_ms()
-            until_ms = broker.cold_reads.waits_until_ms(
+        if result.suggest_pulling_from_slave and self._store_config.cold_data_flow_control_enable:
+            now_ms = self._now_ms()
+            until_ms = self._cold_reads.waits_until_ms(
                 group,
-                broker.config.cg_cold_read_threshold,
-                broker.config.global_cold_read_threshold,
+                self._config.cg_cold_read_threshold,
+                self._config.global_cold_read_threshold,
                 now_ms,
             )
             if until_ms is not None and may_hold and sys_flag & FLAG_SUSPEND:
                 # No arrival ends this wait.
-                held = HeldPull(channel, request, QUEUE_OFFSET_MAX, until_ms)
-                if broker.hold.hold(topic, queue_id, held):
+                kept, size = kept_request(request, PullMessageRequestHeader)
+                held = HeldPull(channel, kept, QUEUE_OFFSET_MAX, until_ms, size=size)
+                if self._hold.hold(topic, queue_id, held):
                     return None
-            broker.cold_reads.add(group, result.buffer_total_size, now_ms)
+            self._cold_reads.add(group, result.buffer_total_size, now_ms)
         offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
         if request.flag & ONEWAY_FLAG:
             return None
-        config = broker.config
-        suggested = 0
-        if config.slave_read_enable:
-            suggested = (
-                group_config.which_broker_when_consume_slowly
-                if result.suggest_pulling_from_slave
-                else group_config.broker_id
-            )
         if code == 0:
             count = result.message_count
             key = f"{topic}@{group}"
-            broker.stats.item(GROUP_GET_NUMS, key).add(count)
-            broker.stats.item(GROUP_GET_SIZE, key).add(result.buffer_total_size)
+            self._stats.item(GROUP_GET_NUMS, key).add(count)
+            self._stats.item(GROUP_GET_SIZE, key).add(result.buffer_total_size)
             self._broker_gets.add(count)
         head = render_pull_head(
             request.opaque,
@@ -241,7 +323,7 @@ class PullMessageProcessor:
         channel.send_frames((head, *result.records) if code == 0 else (head,))
         return None
 
-    # ------------------------------------------------------------------------------ static topics
+    # Static topics
 
     def _stretch(self, queue: LogicalQueue, offset: int) -> LogicQueueMappingItem:
         """The stretch of a logical queue that an offset is in."""
@@ -276,13 +358,12 @@ class PullMessageProcessor:
         may_hold: bool,
     ) -> None:
         """Answer with what the broker of an older stretch has."""
-        broker = self._broker
         header = request.header(PullMessageRequestHeader)
         offset = qm.to_physical(item, header.queue_offset)
         # That broker must neither hold the request nor take the commit offset for its own.
         sys_flag = header.sys_flag & ~(FLAG_SUSPEND | FLAG_COMMIT_OFFSET)
         try:
-            response = await broker.peers.ask(
+            response = await self._peers.ask(
                 str(item.bname),
                 RequestCode.PULL_MESSAGE,
                 {
@@ -310,11 +391,12 @@ class PullMessageProcessor:
         )
         if answer.code == _NOT_FOUND and may_hold and header.sys_flag & FLAG_SUSPEND:
             # It is at the end of the older stretch, and what follows is about to be decided.
-            wait_ms = min(header.suspend_timeout_millis, broker.config.short_polling_time_ms)
+            wait_ms = min(header.suspend_timeout_millis, self._config.short_polling_time_ms)
+            kept, size = kept_request(request, PullMessageRequestHeader)
             held = HeldPull(
-                channel, request, _NEVER_REACHED, broker.now_ms() + max(wait_ms, 0), None, None
+                channel, kept, _NEVER_REACHED, self._now_ms() + max(wait_ms, 0), size=size
             )
-            if broker.hold.hold(queue.topic, queue.items[-1].queue_id, held):
+            if self._hold.hold(queue.topic, queue.items[-1].queue_id, held):
                 return
         shown = PullMessageResponseHeader(
             suggest_which_broker_id=0,
@@ -335,21 +417,20 @@ class PullMessageProcessor:
         self, request: RemotingCommand, header: PullMessageRequestHeader
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         """The checks before the filter, in the reference's order."""
-        broker = self._broker
-        config = broker.config
+        config = self._config
         if not config.readable:
             raise _Refusal(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{broker.ip}] pulling message is forbidden",
+                f"the broker[{self._own.ip}] pulling message is forbidden",
                 FORBIDDEN_BY_BROKER,
             )
         if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
             raise _Refusal(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{broker.ip}] for lite pull consumer is forbidden",
+                f"the broker[{self._own.ip}] for lite pull consumer is forbidden",
                 FORBIDDEN_BY_BROKER,
             )
-        group_config = broker.groups.find(header.consumer_group)
+        group_config = self._groups.find(header.consumer_group)
         if group_config is None:
             raise _Refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -361,7 +442,7 @@ class PullMessageProcessor:
                 f"subscription group no permission, {header.consumer_group}",
                 FORBIDDEN_BY_GROUP,
             )
-        topic_config = broker.topics.get(header.topic)
+        topic_config = self._topics.get(header.topic)
         if topic_config is None:
             raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(header.topic))
         if not topic_config.is_readable:
@@ -387,7 +468,6 @@ class PullMessageProcessor:
         self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig
     ) -> tuple[MessageFilter | None, PropertiesFilter | None]:
         """What the consumer wants: a filter for the store, and one for what arrives."""
-        broker = self._broker
         group, topic = header.consumer_group, header.topic
         if header.sys_flag & FLAG_SUBSCRIPTION:
             try:
@@ -399,29 +479,29 @@ class PullMessageProcessor:
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                     f"parse the consumer's subscription failed: {error}",
                 ) from None
-            broker.consumers.compensate_subscription(group, subscription, broker.now_ms())
+            self._consumers.compensate_subscription(group, subscription, self._now_ms())
         else:
             subscription = self._subscription_of_group(header, group_config)
         if (
-            broker.config.filter_support_retry
+            self._config.filter_support_retry
             and topic.startswith(names.RETRY_PREFIX)
             and subscription.is_tag
-            and broker.expressions is not None
+            and self._expressions is not None
         ):
             retries_of = topic.removeprefix(names.RETRY_PREFIX)
-            return broker.expressions.retry_filters(subscription, retries_of)
+            return self._expressions.retry_filters(subscription, retries_of)
         if subscription.is_tag:
             if not subscription.codes:
                 return None, None
             return _tags_filter(subscription.codes), None
-        if not broker.config.enable_property_filter or broker.expressions is None:
+        if not self._config.enable_property_filter or self._expressions is None:
             raise _Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "The broker does not support consumer to filter message by "
                 f"{subscription.expression_type}",
             )
         try:
-            return broker.expressions.filters(
+            return self._expressions.filters(
                 group,
                 subscription,
                 from_request=header.sys_flag & FLAG_SUBSCRIPTION != 0,
@@ -438,9 +518,8 @@ class PullMessageProcessor:
         self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig
     ) -> Subscription:
         """The subscription that the group's heartbeats brought."""
-        broker = self._broker
         group, topic = header.consumer_group, header.topic
-        found = broker.consumers.get(group)
+        found = self._consumers.get(group)
         if found is None:
             raise _Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -452,7 +531,7 @@ class PullMessageProcessor:
                 f"the consumer group[{group}] can not consume by broadcast way",
                 FORBIDDEN_BY_BROADCASTING,
             )
-        if not broker.groups.is_readable(group, topic):
+        if not self._groups.is_readable(group, topic):
             raise _Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{group}] is forbidden for topic[{topic}]",
@@ -465,10 +544,34 @@ class PullMessageProcessor:
                 f"the consumer's subscription not exist{remarks.FAQ}",
             )
         if subscription.sub_version < header.sub_version:
-            raise _Refusal(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
-            )
+            return _before_its_heartbeat(subscription, header)
         return subscription
+
+
+def _before_its_heartbeat(known: Subscription, header: PullMessageRequestHeader) -> Subscription:
+    """What to hand out for a pull whose subscription is newer than what heartbeats have brought.
+
+    Java clients raise the version with each rebalance, mostly without changing the expression, and
+    the heartbeat that says so may come 30 s later. An expression that the pull names counts. Where
+    it names none, a group that filters by tags gets messages of all tags: consumers compare tags
+    themselves, since the broker compares hashes, and nothing is passed over that the newer
+    expression may want. An SQL92 expression that is not known to be the same is waited for.
+    """
+    kind = header.expression_type or TAG
+    text = header.subscription or ""
+    if kind == known.expression_type and text == known.sub_string:
+        return known
+    if kind != TAG or not known.is_tag:
+        raise _Refusal(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+        )
+    try:
+        return build_subscription(header.topic, text, TAG, header.sub_version)
+    except SubscriptionError as error:
+        raise _Refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {error}",
+        ) from None
 
 
 assert {"suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset"} <= set(

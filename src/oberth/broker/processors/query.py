@@ -16,8 +16,9 @@ from oberth.remoting.headers.admin import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
@@ -25,18 +26,18 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 class QueryMessageProcessor:
     """Finds messages by key and by offset."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, *, store_config: MessageStoreConfig, store: MessageStore) -> None:
+        self._store_config = store_config
+        self._store = store
 
     def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """12: messages by key or unique key."""
         del channel
         header = request.header(QueryMessageRequestHeader)
-        broker = self._broker
         max_num = header.max_num
         if request.fields.get(UNIQUE_KEY_QUERY) == "true":
-            max_num = broker.store_config.default_query_max_num
-        result = broker.store.query_message(
+            max_num = self._store_config.default_query_max_num
+        result = self._store.query_message(
             header.topic,
             header.key,
             max(max_num, 0),
@@ -63,9 +64,9 @@ class QueryMessageProcessor:
         """33: the message at a CommitLog offset."""
         del channel
         header = request.header(ViewMessageRequestHeader)
-        store = self._broker.store
+        store = self._store
         # Decoded first: an offset that a client made up may point into the middle of a record.
-        message = store.look_message_by_offset(header.offset)
+        message = store.find_message(header.offset)
         if message is not None and store.retention.is_hidden(
             message.topic, message.queue_id, header.offset
         ):

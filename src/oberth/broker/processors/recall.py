@@ -19,29 +19,51 @@ from oberth.remoting.headers.send import RecallMessageRequestHeader, RecallMessa
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
+
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.dispatching import Dispatching
+    from oberth.broker.processors.send import SendMessageProcessor
+    from oberth.broker.topic_configs import TopicConfigs
+    from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
 
 
 class RecallMessageProcessor:
     """Takes timed messages back."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        store: MessageStore,
+        topics: TopicConfigs,
+        send: SendMessageProcessor,
+        now_ms: Callable[[], int],
+        dispatching: Dispatching,
+    ) -> None:
+        self._config = config
+        self._store_config = store_config
+        self._store = store
+        self._topics = topics
+        self._send = send
+        self._now_ms = now_ms
+        self._dispatching = dispatching
 
     def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """370: a timed message is not to be delivered."""
-        broker = self._broker
         header = request.header(RecallMessageRequestHeader)
-        if not broker.config.recall_message_enable:
+        if not self._config.recall_message_enable:
             return self._refuse(
                 request, ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden"
             )
-        if not broker.config.writable:
+        if not self._config.writable:
             return self._refuse(
                 request, ResponseCode.SERVICE_NOT_AVAILABLE, "recall failed, broker is not writable"
             )
-        if header.topic not in broker.topics:
+        if header.topic not in self._topics:
             return self._refuse(
                 request, ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(header.topic)
             )
@@ -53,41 +75,44 @@ class RecallMessageProcessor:
             return self._refuse(
                 request, ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match"
             )
-        if handle.broker_name != broker.config.broker_name:
+        if handle.broker_name != self._config.broker_name:
             return self._refuse(
                 request, ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not match"
             )
-        left_ms = handle.deliver_ms - broker.now_ms()
-        if not 0 < left_ms <= broker.store_config.timer_max_delay_sec * 1000:
+        left_ms = handle.deliver_ms - self._now_ms()
+        if not 0 < left_ms <= self._store_config.timer_max_delay_sec * 1000:
             return self._refuse(
                 request, ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid"
             )
-        addresses = broker.send.addresses(channel)
+        addresses = self._send.addresses(channel)
         key = handle.unique_key
-        if broker.store_config.append_topic_for_timer_delete_key:
+        if self._store_config.append_topic_for_timer_delete_key:
             key = f"{handle.topic}+{key}"
         properties = {
             p.TIMER_DEL_UNIQKEY: key,
             p.TIMER_DELIVER_MS: str(handle.deliver_ms),
             p.UNIQ_KEY: handle.unique_key,
-            p.CLUSTER: broker.config.broker_cluster_name,
+            p.CLUSTER: self._config.broker_cluster_name,
         }
         if header.producer_group:
             properties[p.PRODUCER_GROUP] = header.producer_group
+        flaw = p.check_properties(properties)
+        if flaw is not None:
+            return self._refuse(request, ResponseCode.ILLEGAL_OPERATION, f"recall failed, {flaw}")
         message = MessageExtBrokerInner(
             header.topic,
             b"0",
             p.encode_properties(properties),
             0,
-            born_timestamp=broker.now_ms(),
+            born_timestamp=self._now_ms(),
             born_host=addresses.born_host,
             store_host=addresses.store_host,
         )
-        (result,) = broker.store.append_messages([message])
-        broker.dispatch_soon()
+        (result,) = self._store.append_messages([message])
+        self._dispatching.soon()
 
         def answer(status: PutMessageStatus) -> None:
-            outcome = put_outcome(status, body_max=broker.store_config.max_message_size)
+            outcome = put_outcome(status, body_max=self._store_config.max_message_size)
             if not outcome.stored:
                 response = self._refuse(request, outcome.code, outcome.remark)
             else:
@@ -99,14 +124,14 @@ class RecallMessageProcessor:
                 )
             channel.reply(request, response)
 
-        if broker.waits_for_disk and broker.store.needs_wait(message, result):
-            broker.when_durable(result.end_offset, answer)
+        if self._dispatching.waits_for_disk and self._store.needs_wait(message, result):
+            self._dispatching.when_durable(result.end_offset, answer)
         else:
             answer(result.status)
         return None
 
     def _region(self) -> dict[str, str]:
-        return {"MSG_REGION": self._broker.config.region_id}
+        return {"MSG_REGION": self._config.region_id}
 
     def _refuse(self, request: RemotingCommand, code: int, remark: str | None) -> RemotingCommand:
         return create_response(request, code, remark, ext_fields=self._region())

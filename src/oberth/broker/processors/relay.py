@@ -18,8 +18,10 @@ from oberth.remoting.headers.group import (
 )
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumers import ConsumerTable
     from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
 
 RELAY_TIMEOUT_S: Final = 10.0
 """Seconds that a client gets to answer."""
@@ -28,8 +30,12 @@ RELAY_TIMEOUT_S: Final = 10.0
 class RelayProcessor:
     """Carries calls from tools to clients and answers back."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, *, config: BrokerConfig, store: MessageStore, consumers: ConsumerTable
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._consumers = consumers
 
     async def running_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """307: what a client is doing."""
@@ -49,15 +55,15 @@ class RelayProcessor:
         del channel
         header = request.header(ConsumeMessageDirectlyResultRequestHeader)
         fields = dict(request.fields)
-        fields["brokerName"] = self._broker.config.broker_name
+        fields["brokerName"] = self._config.broker_name
         body: Body = request.body
         if header.msg_id:
             try:
                 offset = decode_offset_message_id(header.msg_id).commit_log_offset
             except FormatError as error:
                 return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
-            store = self._broker.store
-            message = store.look_message_by_offset(offset)
+            store = self._store
+            message = store.find_message(offset)
             record = store.select_record(offset) if message is not None else None
             if record is None:
                 return create_response(
@@ -84,7 +90,7 @@ class RelayProcessor:
         fields: dict[str, str],
         body: Body,
     ) -> RemotingCommand:
-        online = self._broker.consumers.get(group)
+        online = self._consumers.get(group)
         client = None if online is None else online.find_client(client_id)
         if client is None:
             return create_response(

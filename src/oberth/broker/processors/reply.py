@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from oberth.errors import RemotingError
 from oberth.formats import properties as p
 from oberth.formats.message import decode_host
+from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_request, create_response
 from oberth.remoting.headers.send import (
@@ -23,8 +24,13 @@ from oberth.remoting.headers.send import (
 from oberth.store.messages import MessageExtBrokerInner
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
+
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.processors.send import SendMessageProcessor
+    from oberth.broker.producers import ProducerTable
     from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
 
 PUSH_TIMEOUT_S: Final = 10.0
 """Seconds that the client that asked gets to take its answer."""
@@ -33,30 +39,47 @@ PUSH_TIMEOUT_S: Final = 10.0
 class ReplyMessageProcessor:
     """Carries answers to those who asked."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        producers: ProducerTable,
+        send: SendMessageProcessor,
+        now_ms: Callable[[], int],
+        dispatch_soon: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._producers = producers
+        self._send = send
+        self._now_ms = now_ms
+        self._dispatch_soon = dispatch_soon
 
     async def reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """324 and 325: one answer."""
-        broker = self._broker
         header = SendMessageRequestHeader.from_command(request)
         fields = {
-            "MSG_REGION": broker.config.region_id,
-            "TRACE_ON": "true" if broker.config.trace_on else "false",
+            "MSG_REGION": self._config.region_id,
+            "TRACE_ON": "true" if self._config.trace_on else "false",
         }
-        refusal = broker.send.refusal_of(header, channel)
+        refusal = self._send.refusal_of(header, channel)
         if refusal is not None:
             return create_response(request, *refusal, ext_fields=fields)
-        properties = p.decode_properties((header.properties or "").encode("utf-8", "replace"))
-        properties[p.PUSH_REPLY_TIME] = str(broker.now_ms())
+        properties = p.decode_properties(
+            p.without_broker_only((header.properties or "").encode("utf-8", "replace"))
+        )
+        properties[p.PUSH_REPLY_TIME] = str(self._now_ms())
         properties[p.MESSAGE_REGION] = fields["MSG_REGION"]
         properties[p.TRACE_SWITCH] = fields["TRACE_ON"]
+        properties.pop(p.INNER_MULTI_DISPATCH, None)  # an answer is for who asked, and nobody else
+        header.sys_flag &= ~(INNER_BATCH | NEED_UNWRAP)
         failure = await self._push(channel, header, properties, request)
         answer = SendMessageResponseHeader(
             msg_id="0", queue_id=max(header.queue_id, 0), queue_offset=0
         )
-        if broker.config.store_reply_message_enable:
-            self._store(channel, header, properties, request, answer)
+        if self._config.store_reply_message_enable:
+            self._keep(channel, header, properties, request, answer)
         return create_response(
             request,
             ResponseCode.SUCCESS if failure is None else ResponseCode.SYSTEM_ERROR,
@@ -73,14 +96,13 @@ class ReplyMessageProcessor:
         request: RemotingCommand,
     ) -> str | None:
         """Give the answer to who asked; why not, or None."""
-        broker = self._broker
         asker = properties.get(p.REPLY_TO_CLIENT)
         if not asker:
             return "REPLY_TO_CLIENT is null, can not reply message"
-        client = broker.producers.find(asker)
+        client = self._producers.find(asker)
         if client is None:
             return f"push reply message fail, channel of <{asker}> not found."
-        addresses = broker.send.addresses(channel)
+        addresses = self._send.addresses(channel)
         push = ReplyMessageRequestHeader(
             producer_group=header.producer_group,
             topic=header.topic,
@@ -95,7 +117,7 @@ class ReplyMessageProcessor:
             unit_mode=bool(header.unit_mode),
             born_host=decode_host(addresses.born_host),
             store_host=decode_host(addresses.store_host),
-            store_timestamp=broker.now_ms(),
+            store_timestamp=self._now_ms(),
         )
         asked: Channel = client.channel  # type: ignore[assignment]
         try:
@@ -109,7 +131,7 @@ class ReplyMessageProcessor:
             return f"push reply message to {asker} fail. {response.remark}"
         return None
 
-    def _store(
+    def _keep(
         self,
         channel: Channel,
         header: SendMessageRequestHeader,
@@ -118,8 +140,7 @@ class ReplyMessageProcessor:
         answer: SendMessageResponseHeader,
     ) -> None:
         """Keep the answer, and say in ``answer`` where; a failure does not fail the reply."""
-        broker = self._broker
-        addresses = broker.send.addresses(channel)
+        addresses = self._send.addresses(channel)
         message = MessageExtBrokerInner(
             header.topic,
             request.body_bytes(),
@@ -133,8 +154,8 @@ class ReplyMessageProcessor:
             header.reconsume_times or 0,
             wait_store_ok=False,
         )
-        (result,) = broker.store.append_messages([message])
-        broker.dispatch_soon()
+        (result,) = self._store.append_messages([message])
+        self._dispatch_soon()
         if result.ok:
             answer.msg_id = f"{addresses.id_prefix}{result.commit_log_offset:016X}"
             answer.queue_offset = result.queue_offset

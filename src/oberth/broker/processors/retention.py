@@ -11,35 +11,42 @@ from typing import TYPE_CHECKING, Any
 
 from oberth.errors import IllegalNameError
 from oberth.formats.config_json import encode_config
-from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.admin import PurgeTopicRequestHeader
 from oberth.store.retention_report import GroupOffsets, LeavingMessages, unread_of
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from collections.abc import Callable
+
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.topic_configs import TopicConfigs
     from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import ProcessorTable, Stage
+    from oberth.store.message_store import MessageStore
 
 
 class RetentionProcessor:
     """Reports and purges."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def register(self, table: ProcessorTable, stage: Stage) -> None:
-        """Serve both codes."""
-        table.async_([RequestCode.OBERTH_GET_RETENTION], self.report, stage=stage)
-        table.async_([RequestCode.OBERTH_PURGE_TOPIC], self.purge, stage=stage)
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicConfigs,
+        offsets: ConsumerOffsets,
+        dispatch_now: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._dispatch_now = dispatch_now
 
     async def report(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """29001: a RetentionReport as JSON."""
         del channel
-        broker = self._broker
-        broker.dispatch_now()
-        offsets = list(broker.offsets)
-        report = await asyncio.to_thread(broker.store.retention_report, offsets)
+        self._dispatch_now()
+        offsets = list(self._offsets)
+        report = await asyncio.to_thread(self._store.retention_report, offsets)
         return create_response(
             request, ResponseCode.SUCCESS, body=encode_config(report.to_json(), pretty=False)
         )
@@ -53,10 +60,9 @@ class RetentionProcessor:
         """
         del channel
         header = request.header(PurgeTopicRequestHeader)
-        broker = self._broker
-        broker.dispatch_now()
+        self._dispatch_now()
         topic = header.topic
-        if topic not in broker.topics:
+        if topic not in self._topics:
             return create_response(
                 request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic[:127]}] not exist"
             )
@@ -69,13 +75,13 @@ class RetentionProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 "either timestamp, or queueId and offset are needed",
             )
-        groups: list[GroupOffsets] = [each for each in broker.offsets if each[0] == topic]
+        groups: list[GroupOffsets] = [each for each in self._offsets if each[0] == topic]
         return await asyncio.to_thread(self._purge, request, header, groups)
 
     def _purge(
         self, request: RemotingCommand, header: PurgeTopicRequestHeader, groups: list[GroupOffsets]
     ) -> RemotingCommand:
-        store = self._broker.store
+        store = self._store
         topic = header.topic
         if header.timestamp is not None:
             before = store.retention.offsets_before(topic, header.timestamp)

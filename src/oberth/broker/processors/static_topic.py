@@ -1,7 +1,7 @@
 """Static topics: 513, and what 14, 15, 29, 30, 31 and 32 mean for a logical queue.
 
 The leader of a logical queue answers for all of it: from its own stretches at once, from others'
-by asking their brokers, with ``lo=false``. Whoever does not lead says NOT_LEADER_FOR_QUEUE. A
+by asking their brokers, with ``lo=false``. A broker that does not lead says NOT_LEADER_FOR_QUEUE. A
 broker that cannot be asked makes the answer an error, never a guess: consumers would start over.
 RocketMQ: rewriteRequestForStaticTopic of AdminBrokerProcessor and ConsumerManageProcessor.
 """
@@ -26,17 +26,29 @@ from oberth.formats import names
 from oberth.formats import queue_mapping as qm
 from oberth.formats.config_files import LogicQueueMappingItem, TopicQueueMappingDetail
 from oberth.formats.topic_config import TopicConfig
+from oberth.remoting.bodies.base import checked_list
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
 from oberth.remoting.headers.admin import CreateTopicRequestHeader
 from oberth.store.messages import PutMessageStatus
 
 if TYPE_CHECKING:
-    from oberth.broker.broker_controller import Broker
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.dispatching import Dispatching
+    from oberth.broker.peer_brokers import PeerBrokers
     from oberth.broker.processors.consumer import ConsumerManageProcessor
+    from oberth.broker.registration import Registration
+    from oberth.broker.static_topic_cleaner import StaticTopicCleaner
+    from oberth.broker.static_topic_strays import StaticTopicStrays
+    from oberth.broker.static_topics import StaticTopics
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.tasks import StartTask
+    from oberth.broker.topic_configs import TopicConfigs
     from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
 
-_LOG: Final = logging.getLogger("oberth.broker")
+_LOG: Final = logging.getLogger(__name__)
 
 Handler = Callable[["Channel", RemotingCommand], RemotingCommand | None]
 Answer = Callable[[LogicalQueue, dict[str, str]], Awaitable[RemotingCommand]]
@@ -47,17 +59,43 @@ _NOT_FOUND_REMARK: Final = "Not found, maybe this group consumer boot first"
 class StaticTopicProcessor:
     """Answers for logical queues."""
 
-    def __init__(self, broker: Broker, consumers: ConsumerManageProcessor) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicConfigs,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        peers: PeerBrokers,
+        static_topics: StaticTopics,
+        static_strays: StaticTopicStrays,
+        now_ms: Callable[[], int],
+        dispatching: Dispatching,
+        start_task: StartTask,
+        registration: Registration,
+        cleaner: StaticTopicCleaner,
+        consumers: ConsumerManageProcessor,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._peers = peers
+        self._static_topics = static_topics
+        self._static_strays = static_strays
+        self._now_ms = now_ms
+        self._dispatching = dispatching
+        self._start_task = start_task
+        self._registration = registration
+        self._cleaner = cleaner
         self._consumers = consumers
-        self._topics = broker.static_topics
 
-    # ---------------------------------------------------------------------------------------- 513
+    # 513
 
-    async def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    async def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """513: make a static topic, or change its mapping on this broker."""
-        del channel
-        broker = self._broker
         header = request.header(CreateTopicRequestHeader)
         topic = header.topic
         try:
@@ -66,7 +104,7 @@ class StaticTopicProcessor:
             return create_response(
                 request, ResponseCode.INVALID_PARAMETER, remarks.illegal_topic(topic, error)
             )
-        if broker.config.validate_system_topic_when_update_topic and broker.topics.is_system_topic(
+        if self._config.validate_system_topic_when_update_topic and self._topics.is_system_topic(
             topic
         ):
             return create_response(
@@ -83,32 +121,35 @@ class StaticTopicProcessor:
             topic_sys_flag=header.topic_sys_flag or 0,
         )
         try:
-            detail = TopicQueueMappingDetail.decode(request.body_bytes(), name="mapping")
+            detail = TopicQueueMappingDetail.decode(
+                checked_list(request.body_bytes(), "mapping"), name="mapping"
+            )
             if detail.topic != topic:
                 raise ConfigFormatError(f"mapping of {str(detail.topic)[:130]!r} for {topic}")
             force = bool(header.force)
-            self._topics.checked(detail, force=force)
-            broker.topics.update(topic_config)
+            self._static_topics.checked(detail, force=force)
+            self._topics.update(topic_config)
             led_before = self._led(topic)
-            await self._topics.put(detail, force=force)
+            await self._static_topics.put(detail, force=force)
         except (ConfigFormatError, OptionError, IllegalNameError, OSError) as error:
             return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
-        broker.mapping_changed(topic)
-        # Whoever asks next where the queue ends must hear of every message that was taken.
+        # Everybody who goes by the old mapping is told.
+        self._topics.announce(topic)
+        self._cleaner.soon()
+        self._dispatching.wake_topic(topic)
+        # The next request for the queue's end must count every message that was taken.
         await self._all_readable()
-        broker.static_strays.given_up(topic, led_before - self._led(topic))
-        if broker.registration is not None:
-            await broker.registration.announced()
-        return create_response(request, ResponseCode.SUCCESS)
+        self._static_strays.given_up(topic, led_before - self._led(topic))
+        done = create_response(request, ResponseCode.SUCCESS)
+        return self._registration.answer_when_announced(channel, request, done)
 
     def _led(self, topic: str) -> set[int]:
         """Physical queues that take messages of a topic."""
-        detail = self._topics.get(topic)
+        detail = self._static_topics.get(topic)
         return set() if detail is None else set(qm.led_queues(detail).values())
 
     async def _all_readable(self) -> None:
-        broker = self._broker
-        if broker.waits_for_disk:
+        if self._dispatching.waits_for_disk:
             durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
             def done(status: PutMessageStatus) -> None:
@@ -117,27 +158,27 @@ class StaticTopicProcessor:
                 if not durable.done():
                     durable.set_result(None)
 
-            broker.when_durable(broker.store.max_phy_offset, done)
+            self._dispatching.when_durable(self._store.max_phy_offset, done)
             await durable
-        broker.dispatch_now()
+        self._dispatching.now()
 
-    # ------------------------------------------------------------------------------ logical queues
+    # Logical queues
 
     def front(self, handler: Handler, answer: Answer) -> Handler:
         """``handler``, but requests for logical queues go to ``answer``."""
 
         def serve(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-            if not self._topics:
+            if not self._static_topics:
                 return handler(channel, request)
             fields = request.fields
-            queue = self._topics.queue(
+            queue = self._static_topics.queue(
                 fields.get("topic", ""), _integer(fields.get("queueId")), fields
             )
             if queue is None:
                 return handler(channel, request)
             if not queue.is_led:
                 return create_response(request, NOT_LEADER, queue.not_leader)
-            self._broker.start_task(self._serve(channel, request, queue, answer))
+            self._start_task(self._serve(channel, request, queue, answer))
             return None
 
         return serve
@@ -157,7 +198,7 @@ class StaticTopicProcessor:
         self, item: LogicQueueMappingItem, code: RequestCode, fields: dict[str, str]
     ) -> RemotingCommand:
         """What another broker says about its stretch."""
-        return await self._broker.peers.ask(
+        return await self._peers.ask(
             str(item.bname), code, {**fields, "queueId": str(item.queue_id)}
         )
 
@@ -183,16 +224,16 @@ class StaticTopicProcessor:
     ) -> int:
         """The physical end of a stretch."""
         if queue.is_here(item):
-            self._broker.dispatch_now()
-            return self._broker.store.max_offset_in_queue(queue.topic, item.queue_id)
+            self._dispatching.now()
+            return self._store.max_offset_in_queue(queue.topic, item.queue_id)
         return await self._offset_of(item, RequestCode.GET_MAX_OFFSET, fields)
 
     async def min_offset(self, queue: LogicalQueue, fields: dict[str, str]) -> RemotingCommand:
         """31: the beginning of the first stretch."""
         item = _present(qm.first_item(queue.items))
         if queue.is_here(item):
-            self._broker.dispatch_now()
-            low = self._broker.store.min_offset_in_queue(queue.topic, item.queue_id)
+            self._dispatching.now()
+            low = self._store.min_offset_in_queue(queue.topic, item.queue_id)
         else:
             low = await self._offset_of(item, RequestCode.GET_MIN_OFFSET, fields)
         return _offset(qm.to_logical_within(item, low))
@@ -203,8 +244,8 @@ class StaticTopicProcessor:
         """32: when the first message of the first stretch was stored."""
         item = _present(qm.first_item(queue.items))
         if queue.is_here(item):
-            self._broker.dispatch_now()
-            time_ms = self._broker.store.earliest_message_time(queue.topic, item.queue_id)
+            self._dispatching.now()
+            time_ms = self._store.earliest_message_time(queue.topic, item.queue_id)
         else:
             time_ms = await self._offset_of(item, RequestCode.GET_EARLIEST_MSG_STORETIME, fields)
         return _success({"timestamp": str(time_ms)})
@@ -216,9 +257,9 @@ class StaticTopicProcessor:
             if not qm.is_decided(item):
                 continue
             if queue.is_here(item):
-                self._broker.dispatch_now()
+                self._dispatching.now()
                 is_upper = fields.get("boundaryType", "").upper() == "UPPER"
-                found = self._broker.store.offset_in_queue_by_time(
+                found = self._store.offset_in_queue_by_time(
                     queue.topic,
                     item.queue_id,
                     int(fields["timestamp"]),
@@ -231,17 +272,16 @@ class StaticTopicProcessor:
                 return _offset(qm.to_logical(item, found))
         raise AssertionError("the last stretch is among the stretches")
 
-    # ------------------------------------------------------------------------------ consumers' ways
+    # Consumers' ways
 
     async def query_offset(self, queue: LogicalQueue, fields: dict[str, str]) -> RemotingCommand:
         """14: where a group goes on: what the newest stretch knows, else the one before it."""
-        broker = self._broker
         group = fields.get("consumerGroup", "")
         for item in reversed(queue.items):
             if not qm.is_decided(item):
                 continue
             if queue.is_here(item):
-                found = broker.offsets.query(group, queue.topic, item.queue_id)
+                found = self._offsets.query(group, queue.topic, item.queue_id)
             else:
                 response = await self._ask(
                     item,
@@ -268,7 +308,6 @@ class StaticTopicProcessor:
 
     async def update_offset(self, queue: LogicalQueue, fields: dict[str, str]) -> RemotingCommand:
         """15: how far a group has come; kept where the message is."""
-        broker = self._broker
         group, offset = fields.get("consumerGroup", ""), int(fields.get("commitOffset", "-1"))
         item = _present(qm.find_item(queue.items, offset))
         physical = max(qm.to_physical(item, offset), 0)
@@ -276,17 +315,17 @@ class StaticTopicProcessor:
             return await self._ask(
                 item, RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "commitOffset": str(physical)}
             )
-        if broker.groups.find(group) is None:
+        if self._groups.find(group) is None:
             return RemotingCommand(
                 code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST.value,
                 remark=f"Group {group} not exist!",
                 ext_fields={},
             )
-        if broker.offsets.has_reset(group, queue.topic, item.queue_id):
+        if self._offsets.has_reset(group, queue.topic, item.queue_id):
             response = _success({})
             response.remark = "Offset has been previously reset"
             return response
-        broker.offsets.commit(group, queue.topic, item.queue_id, physical, broker.now_ms())
+        self._offsets.commit(group, queue.topic, item.queue_id, physical, self._now_ms())
         return _success({})
 
 

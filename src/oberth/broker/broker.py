@@ -1,0 +1,393 @@
+"""Broker: the life of one broker: load, listen, register, and close in reverse.
+
+Lifecycle: ``async with Broker(config, store_config) as broker``. Starting loads ``config/`` and
+the store, listens, and registers; a broker that is returned serves. Stopping is the reverse:
+unregister, stop accepting, answer held pulls, finish what is at work, write the tables, close the
+store.
+
+What the broker knows is in its `Parts`, what works on it in its `Services`, what serves requests in
+its `Processors`. Everything but blocking calls runs on one event loop, without locks. A burst of
+sends from one read is one append; the dispatch that makes them readable follows in the same turn of
+the loop, wakes held pulls, and their answers leave together. What blocks (index queries, syncs of
+files, cleaning) runs in named threads. RocketMQ: BrokerController.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from oberth.broker import request_table
+from oberth.broker.broker_config import FAST_PORT_DISTANCE, BrokerConfig
+from oberth.broker.http_endpoint import HttpEndpoint
+from oberth.broker.metrics import Metrics, MoreMetrics
+from oberth.broker.parts import Parts
+from oberth.broker.schedule_service import TICK_MS
+from oberth.broker.services import Services
+from oberth.broker.serving import Processors
+from oberth.broker.transaction_check import check_all
+from oberth.errors import OptionError, StoreError
+from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
+from oberth.remoting.aio.address import Address
+from oberth.remoting.aio.channel import ChannelOptions
+from oberth.remoting.aio.processors import SERVER_HEADER_SIZE_MAX, ProcessorTable
+from oberth.remoting.aio.server import RemotingServer, ServerOptions
+from oberth.remoting.aio.service import Service
+from oberth.remoting.first_bytes import TrustedProxies
+from oberth.store.files import FileSystem
+from oberth.wall_clock import now_ms
+
+_LOG: Final = logging.getLogger(__name__)
+
+SECOND_MS: Final = 1000
+DAY_MS: Final = 86_400_000
+EXPIRY_SCAN_MS: Final = 10_000
+"""How often clients and locks are looked over for silence."""
+
+STOP_GRACE_S: Final = 5.0
+HA_PORT_DEFAULT: Final = 10_912
+
+
+class Broker(Service):
+    """One broker.
+
+    Args:
+        config: what it is.
+        store_config: where and how it stores.
+        clock_ms: the wall clock.
+        files: where the store keeps its files; None: the operating system's.
+        background: False for a store without threads: the caller flushes (`store.flush`) and
+            makes checkpoints when it wants.
+
+    Attributes:
+        parts: configuration, tables, store and clock.
+        services: what works on them.
+        processors: what serves requests.
+        more_metrics: what further shows figures in ``/metrics``.
+        extend: called with the table of processors before the servers start; for what is built on
+            top of the broker.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: MessageStoreConfig,
+        *,
+        clock_ms: Callable[[], int] = now_ms,
+        files: FileSystem | None = None,
+        background: bool = True,
+    ) -> None:
+        self._background = background
+        self.parts = Parts(config, store_config, clock_ms=clock_ms, files=files)
+        self.services = Services(self.parts)
+        self.processors = Processors(self.parts, self.services)
+        self.more_metrics: list[MoreMetrics] = [self.services.comparison.metrics]
+        self.extend: list[Callable[[ProcessorTable], None]] = []
+        self.server: RemotingServer | None = None
+        self.fast_server: RemotingServer | None = None
+        self.http: HttpEndpoint | None = None
+        self._is_loaded = False
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._day = 0
+        self._next_second_ms = 0
+        self._next_scan_ms = 0
+        self._next_check_ms = 0
+        self._tell()
+
+    def _tell(self) -> None:
+        """Who hears of what; the order is that in which they hear of it."""
+        parts, services, processors = self.parts, self.services, self.processors
+        services.keepers.append(processors.assignment)
+        services.lite.start(processors.lite_pops.run_again)
+        services.dispatching.arrival_listeners.append(processors.pops.on_arrival)
+        services.changes.listeners += [processors.send.config_changed, self._config_changed]
+        parts.topic_listeners.append(processors.send.topics_changed)
+        parts.reset_listeners += [
+            services.dispatching.on_offset_reset,
+            services.pop.on_reset,
+            services.lite.on_reset,
+        ]
+        parts.ticks += [
+            services.access.on_time,
+            services.expressions.on_time,
+            services.brake.on_time,
+        ]
+        if services.timers is not None:
+            parts.ticks.append(services.timers.on_time)
+        parts.ticks += [
+            services.pop.on_time,
+            processors.pops.on_time,
+            services.lite.on_time,
+            services.cleaner.on_time,
+            services.strays.on_time,
+            services.unused_groups.on_time,
+            services.ha.on_time,
+        ]
+
+    @property
+    def address(self) -> Address:
+        """Where clients connect."""
+        return self.parts.own.address
+
+    # Lifecycle
+
+    async def start(self) -> None:
+        """Load, listen, register.
+
+        Raises:
+            ConfigFormatError: a file of ``config/`` and its back-up cannot be read.
+            StoreError: the store cannot be opened; see MessageStore.load.
+            OSError: a port is taken, or a directory cannot be written.
+        """
+        parts, services = self.parts, self.services
+        services.dispatching.start(
+            asyncio.get_running_loop(), self.processors.pull.pull_again, services.pop.has_waiting
+        )
+        # Recovery may take its time, and a name server may share this loop.
+        await asyncio.to_thread(self._load)
+        try:
+            request_table.register(services.processors, self.processors, parts.config)
+            for extend in self.extend:
+                extend(services.processors)
+            await self._listen()
+            self._start_clock()
+            await self._start_replication()
+            await services.registration.start()
+            if parts.config.http_port >= 0:
+                metrics = Metrics(
+                    parts,
+                    services.runtime_info,
+                    lambda: services.processors.stages,
+                    self.more_metrics,
+                )
+                self.http = HttpEndpoint(metrics, self.not_ready)
+                await self.http.start(parts.config.http_address, parts.config.http_port)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def _load(self) -> None:
+        parts, services = self.parts, self.services
+        services.table_files.load()
+        parts.store.load()
+        services.table_files.match_store()
+        for keeper in services.keepers:
+            keeper.load()
+        parts.topics.add_system_topics(max(parts.schedule.level_max, 1))
+        services.table_files.know_lost_topics()
+        parts.groups.add_system_groups()
+        self._is_loaded = True
+        services.table_files.write_first()
+        parts.topic_listeners += [
+            services.table_files.topics_changed,
+            self._refresh_topics,
+            services.registration.topics_changed,
+        ]
+        parts.group_listeners.append(services.table_files.groups_changed)
+        services.dispatching.listen()
+        parts.store.start(reput_thread=False, background=self._background)
+        parts.schedule.start()
+
+    async def _listen(self) -> None:
+        config, access = self.parts.config, self.services.access
+        tls_context, tls_mode = self._tls()
+        options = ServerOptions(
+            host=config.listen_host,
+            port=config.listen_port,
+            channel=ChannelOptions(
+                header_size_max=SERVER_HEADER_SIZE_MAX,
+                idle_timeout_s=config.server_channel_max_idle_time_s,
+                proxies=TrustedProxies(config.proxy_protocol_trusted),
+            ),
+            tls_context=tls_context,
+            tls_mode=tls_mode,
+            grace_s=STOP_GRACE_S,
+            busy_poll_s=config.busy_poll_us / 1_000_000,
+        )
+        table, clients = self.services.processors, self.processors.clients
+        # A gate, or what extends the table, must see each request: then the general way serves all
+        taker = None if access.is_enabled or self.extend else self.processors.send.plain
+        self.server = RemotingServer(
+            access.guard(table), options, on_close=clients.connection_closed, data_taker=taker
+        )
+        await self.server.start()
+        port = self.server.address.port
+        self.parts.own.listens_on(port)
+        fast_port = config.fast_listen_port
+        if fast_port < 0:
+            fast_port = port - FAST_PORT_DISTANCE if config.listen_port else 0
+        elif fast_port == 0:
+            return
+        self.fast_server = RemotingServer(
+            access.guard(table.without(request_table.FAST_PORT_EXCLUDED)),
+            replace(options, port=fast_port),
+            on_close=clients.connection_closed,
+            owns_processors=False,
+            data_taker=taker,
+        )
+        await self.fast_server.start()
+
+    def _tls(self) -> tuple[Any, Any]:
+        from oberth.remoting.aio.tls import TlsMode, server_context  # noqa: PLC0415 - OpenSSL: 30 ms of a start
+
+        config = self.parts.config
+        mode = TlsMode(config.tls_mode)
+        return server_context(mode, config.tls_cert_path, config.tls_key_path), mode
+
+    async def _start_replication(self) -> None:
+        """The HA port is the configured one, or the one behind the broker's own."""
+        parts, ha = self.parts, self.services.ha
+        refusal = self._ha_refusal()
+        if refusal is not None:
+            if parts.store_config.broker_role is BrokerRole.SYNC_MASTER:
+                raise OptionError(refusal)
+            _LOG.warning("no replication: %s", refusal)
+            return
+        configured = parts.store_config.ha_listen_port
+        if configured == HA_PORT_DEFAULT:
+            configured = self.address.port + 1 if parts.config.listen_port else 0
+        try:
+            await ha.start(configured)
+        except OSError as error:
+            if parts.store_config.broker_role is BrokerRole.SYNC_MASTER:
+                raise
+            _LOG.warning("no replication, the HA port %d is taken: %s", configured, error)
+        parts.own.ha_listens_on(ha.port)
+        if parts.store.waits_for_replicas:
+            self.services.dispatching.waits_for_disk = True
+        if ha.is_slave:
+            self.services.tasks.start(self.services.comparison.run())
+
+    def _ha_refusal(self) -> str | None:
+        """Why nobody may connect to the HA port, or None.
+
+        Who connects gets the whole log, and the port knows no accounts.
+        """
+        config = self.parts.config
+        if (
+            self.services.ha.is_slave
+            or not self.services.access.is_enabled
+            or config.ha_allowed_addresses
+            or config.listen_without_access_control
+        ):
+            return None
+        return (
+            "access control is on, and the HA port would send the whole log to any peer: "
+            "name the slaves in haAllowedAddresses, or set listenWithoutAccessControl=true"
+        )
+
+    def not_ready(self) -> str | None:
+        """Why the broker takes no messages, or None."""
+        if self.server is None:
+            return "not listening"
+        if not self.parts.store.flags.is_writeable:
+            return "the store takes no messages: its disk is full or failing"
+        return None
+
+    async def aclose(self) -> None:
+        """Stop serving, write everything down, close the store."""
+        services = self.services
+        if self.http is not None:
+            await self.http.aclose()
+            self.http = None
+        await services.registration.aclose()
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+            self._tick_handle = None
+        services.dispatching.close()
+        for server in (self.fast_server, self.server):
+            if server is not None:
+                services.dispatching.answer_held()
+                self.processors.answer_held()
+                await server.aclose()
+        self.fast_server = self.server = None
+        await services.peers.aclose()
+        await services.client.aclose()
+        await services.ha.aclose()
+        await services.tasks.aclose()
+        if self._is_loaded:
+            services.pop.stop()
+        await asyncio.to_thread(self._close_store)
+
+    def _close_store(self) -> None:
+        parts, services = self.parts, self.services
+        if self._is_loaded:
+            services.transactions.flush()
+            parts.store.dispatch_nowait()
+            for step in (
+                *services.table_files.last_writes(),
+                *(keeper.close for keeper in reversed(services.keepers)),
+            ):
+                try:
+                    step()
+                except (OSError, StoreError) as error:
+                    # One file that a full disk does not take must not keep the store from closing.
+                    _LOG.error("not written at the end: %s", error)
+        parts.store.shutdown()
+
+    # Changes
+
+    def _refresh_topics(self, topics: list[str]) -> None:
+        for topic in topics:
+            if topic in self.parts.topics:
+                self.parts.store.commit_log.refresh_topic(topic)
+
+    def _config_changed(self, changes: Mapping[str, str]) -> None:
+        if "brokerPermission" in changes:
+            self.services.tasks.start(self.services.registration.register_all())
+
+    # Clock
+
+    def _start_clock(self) -> None:
+        now_ms = self.parts.now_ms()
+        self._next_second_ms = now_ms
+        self._next_scan_ms = now_ms + EXPIRY_SCAN_MS
+        self._next_check_ms = now_ms + self.parts.config.transaction_check_interval_ms
+        self._day = now_ms // DAY_MS
+        self.services.table_files.start_clock(now_ms)
+        self._tick()
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tick_handle = loop.call_later(TICK_MS / 1000, self._tick)
+        try:
+            self.on_time(self.parts.now_ms())
+        except Exception:  # noqa: BLE001 - one service's failure must not stop the broker's clock
+            _LOG.exception("a periodic task failed")
+
+    def on_time(self, now_ms: int) -> None:
+        """Do what is due; called about every TICK_MS, on the loop."""
+        parts, services = self.parts, self.services
+        services.dispatching.on_time(now_ms)
+        if not services.ha.is_slave:
+            if parts.schedule.deliver(now_ms):
+                services.dispatching.soon()
+            services.table_files.delay_progress.on_time()
+            services.transactions.on_time(now_ms)
+        if parts.store.dispatch_behind_bytes:
+            services.dispatching.soon()
+        for tick in parts.ticks:
+            tick(now_ms)
+        if now_ms >= self._next_second_ms:
+            self._next_second_ms = now_ms + SECOND_MS
+            self._on_second(now_ms)
+        if now_ms >= self._next_scan_ms:
+            self._next_scan_ms = now_ms + EXPIRY_SCAN_MS
+            self.processors.clients.scan_expired(now_ms)
+        services.table_files.on_time(now_ms)
+        if now_ms >= self._next_check_ms and not services.ha.is_slave:
+            self._next_check_ms = now_ms + parts.config.transaction_check_interval_ms
+            services.tasks.start(check_all(services.transactions, services.dispatching.soon))
+
+    def _on_second(self, now_ms: int) -> None:
+        parts, services = self.parts, self.services
+        services.table_files.on_second()
+        parts.stats.on_time(now_ms)
+        services.runtime_info.on_second(now_ms)
+        day = now_ms // DAY_MS
+        if day != self._day:
+            self._day = day
+            parts.stats.on_midnight()

@@ -1,0 +1,74 @@
+"""Deletions: what it means for every table that a topic or a group is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.lite.lite_service import LiteService
+    from oberth.broker.static_topics import StaticTopics
+    from oberth.broker.stats import BrokerStats
+    from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.topic_configs import TopicConfigs
+    from oberth.store.message_store import MessageStore
+
+
+class Deletions:
+    """Deletes topics and groups of one broker.
+
+    Args:
+        wake_topic: answers the pulls that wait for a topic.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicConfigs,
+        static_topics: StaticTopics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerTable,
+        stats: BrokerStats,
+        lite: LiteService,
+        wake_topic: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._static_topics = static_topics
+        self._groups = groups
+        self._offsets = offsets
+        self._consumers = consumers
+        self._stats = stats
+        self._lite = lite
+        self._wake_topic = wake_topic
+
+    def delete_topics(self, topics: Iterable[str]) -> None:
+        """Forget topics: configuration, queues, offsets, statistics; held pulls are answered."""
+        gone = set(topics)
+        lite = self._lite
+        for parent in [topic for topic in gone if lite.is_parent(topic)]:
+            lite.delete_lite_topics(parent, lite.queues(parent))
+        for topic in gone:
+            self._static_topics.delete(topic)
+            self._topics.delete(topic)
+            self._offsets.delete_topic(topic)
+            self._groups.forget_topic(topic)
+            self._stats.topic_deleted(topic)
+        self._store.delete_topics(gone)
+        for topic in gone:
+            self._wake_topic(topic)
+
+    def delete_group(self, group: str, *, clean_offset: bool) -> None:
+        """Forget a group, and with ``clean_offset`` how far it has come."""
+        # Of lite topics nobody else knows that this group was ever there.
+        clean_offset = clean_offset or self._lite.parent_of(group) is not None
+        self._groups.delete(group)
+        if clean_offset:
+            self._offsets.delete_group(group)
+        self._consumers.remove_group(group)
+        self._stats.group_deleted(group)

@@ -1,0 +1,268 @@
+"""Services: what works in one broker with a life of its own, or is shared by processors.
+
+Each is given the parts and services that it takes, in the order in which they stand on each other.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from oberth.broker.acl.access_control import AccessControl
+from oberth.broker.acl.users import user_of_json
+from oberth.broker.config_changes import ConfigChanges
+from oberth.broker.consumer_filters import ConsumerFilters
+from oberth.broker.deletions import Deletions
+from oberth.broker.dispatching import Dispatching
+from oberth.broker.ha_service import HAService
+from oberth.broker.lite.lite_service import LiteService
+from oberth.broker.log_comparison import LogComparison
+from oberth.broker.peer_brokers import PeerBrokers
+from oberth.broker.pop.pop_service import PopService
+from oberth.broker.registration import Registration
+from oberth.broker.runtime_info import RuntimeInfo
+from oberth.broker.sender_brake import SenderBrake
+from oberth.broker.static_topic_cleaner import StaticTopicCleaner
+from oberth.broker.static_topic_strays import StaticTopicStrays
+from oberth.broker.table_files import TableFiles
+from oberth.broker.tasks import Tasks
+from oberth.broker.timers import TimerService
+from oberth.broker.transaction_check import ProducerCheck
+from oberth.broker.transactions import Transactions
+from oberth.broker.unused_groups import UnusedGroups
+from oberth.formats import names
+from oberth.formats import properties as p
+from oberth.formats.message_store_config import FlushDiskType
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.processors import SERVER_BODY_SIZE_MAX, ProcessorTable
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.parts import FileKeeper, Parts
+    from oberth.store.message_store import MessageStore
+
+
+class Services:
+    """The services of one broker.
+
+    Attributes:
+        processors: which code is served by what; filled before the servers start.
+        client: for what the broker asks of others.
+        keepers: services with files of their own, in the order in which they are loaded.
+
+    Raises:
+        OptionError: options that do not go together.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        config, store_config, now_ms = parts.config, parts.store_config, parts.now_ms
+        self._parts = parts
+        self.tasks = Tasks()
+        self.processors = ProcessorTable(SERVER_BODY_SIZE_MAX)
+        self.client = _inner_client(config, self.processors)
+        self.table_files = TableFiles(
+            config=config,
+            store_config=store_config,
+            config_dir=parts.config_dir,
+            files=parts.files,
+            store=parts.store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            schedule=parts.schedule,
+            now_ms=now_ms,
+            start_task=self.tasks.start,
+        )
+        self.ha = HAService(
+            config=config,
+            store_config=store_config,
+            store=parts.store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            schedule=parts.schedule,
+            client=self.client,
+            now_ms=now_ms,
+            dispatch_soon=lambda: self.dispatching.soon(),
+            tables_replaced=self._tables_replaced,
+        )
+        self.dispatching = Dispatching(
+            parts.store,
+            parts.hold,
+            self.ha,
+            follows=parts.follows,
+            waits_for_disk=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            behind_tables=self.table_files.behind_tables,
+        )
+        self.registration = Registration(
+            config=config,
+            own=parts.own,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            ha=self.ha,
+            client=self.client,
+            start_task=self.tasks.start,
+            answer=self.table_files.answer_when_on_disk,
+        )
+        self.peers = PeerBrokers(config=config, client=self.client)
+        self.changes = ConfigChanges(config, store_config, parts.files, now_ms)
+        self.brake = SenderBrake(
+            store=parts.store,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            limit_bytes=lambda: (
+                parts.in_memory_bytes
+                if config.slow_senders_behind_bytes < 0
+                else config.slow_senders_behind_bytes
+            ),
+        )
+        self.runtime_info = RuntimeInfo(parts, lambda: self.processors.stages)
+        self.comparison = LogComparison(ha=self.ha, store=parts.store, client=self.client)
+        self.runtime_info.sources.append(self.comparison.runtime_info)
+        self.transactions = Transactions(
+            parts.store,
+            parts.offsets,
+            config,
+            lambda: parts.own.store_host,
+            now_ms,
+            ProducerCheck(parts.producers, config.broker_name),
+            parts.producers.has_clients,
+            lambda topic: parts.topics.create_internal(topic, 1),
+        )
+        self.access = AccessControl(
+            config, parts.config_dir, partial(_real_topic, parts.store), parts.files
+        )
+        self.expressions = ConsumerFilters(
+            config=config,
+            config_dir=parts.config_dir,
+            files=parts.files,
+            store=parts.store,
+            consumers=parts.consumers,
+            now_ms=now_ms,
+            start_task=self.tasks.start,
+        )
+        self.timers: TimerService | None = None
+        if store_config.timer_wheel_enable:
+            self.timers = TimerService(
+                store_config=store_config,
+                own=parts.own,
+                store=parts.store,
+                now_ms=now_ms,
+                dispatch_soon=self.dispatching.soon,
+            )
+            self.runtime_info.sources.append(self.timers.store.runtime_info)
+            self.ha.timers = self.timers
+        self.pop = PopService(
+            config=config,
+            store_config=store_config,
+            config_dir=parts.config_dir,
+            files=parts.files,
+            own=parts.own,
+            store=parts.store,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            timers=self.timers,
+            in_memory_bytes=parts.in_memory_bytes,
+            hold_limits=parts.hold_limits,
+            now_ms=now_ms,
+            dispatch_now=self.dispatching.now,
+            dispatch_soon=self.dispatching.soon,
+            start_task=self.tasks.start,
+        )
+        self.lite = LiteService(
+            config=config,
+            store=parts.store,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            peers=self.peers,
+            is_slave=self.ha.is_slave,
+            hold_limits=parts.hold_limits,
+            now_ms=now_ms,
+            arrival_listeners=self.dispatching.arrival_listeners,
+            start_task=self.tasks.start,
+        )
+        self.cleaner = StaticTopicCleaner(
+            store_config=store_config,
+            store=parts.store,
+            static_topics=parts.static_topics,
+            offsets=parts.offsets,
+            peers=self.peers,
+            is_slave=self.ha.is_slave,
+            now_ms=now_ms,
+            dispatch_now=self.dispatching.now,
+            start_task=self.tasks.start,
+        )
+        self.strays = StaticTopicStrays(
+            store=parts.store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            offsets=parts.offsets,
+            peers=self.peers,
+            is_slave=self.ha.is_slave,
+            now_ms=now_ms,
+            start_task=self.tasks.start,
+        )
+        self.unused_groups = UnusedGroups(
+            config=config,
+            store=parts.store,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            is_slave=self.ha.is_slave,
+            now_ms=now_ms,
+            start_task=self.tasks.start,
+            topics_written_soon=self.table_files.topics_written_soon,
+        )
+        self.deletions = Deletions(
+            store=parts.store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            stats=parts.stats,
+            lite=self.lite,
+            wake_topic=self.dispatching.wake_topic,
+        )
+        self.keepers: list[FileKeeper] = [self.access, self.expressions]
+        if self.timers is not None:
+            self.keepers.append(self.timers)
+        self.keepers.append(self.pop)
+
+    def _tables_replaced(self, changed: bool) -> None:
+        """A slave has taken over its master's tables: they go to disk and to the name servers.
+
+        Args:
+            changed: whether topics or groups were among them.
+        """
+        if changed:
+            self._parts.topics_changed([each.topic_name or "" for each in self._parts.topics])
+            self._parts.groups_changed([])
+        self.table_files.write_soon()
+
+
+def _inner_client(config: BrokerConfig, processors: ProcessorTable) -> RemotingClient:
+    credentials = config.inner_client_authentication_credentials
+    if not credentials:
+        return RemotingClient(processors)
+    from oberth.broker.acl.inner_client import SigningClient  # noqa: PLC0415 - only with access control
+
+    access_key, secret_key = user_of_json(
+        credentials, "innerClientAuthenticationCredentials", "accessKey", "secretKey"
+    )
+    return SigningClient(processors, access_key, secret_key)
+
+
+def _real_topic(store: MessageStore, commit_log_offset: int) -> str | None:
+    """The topic of a record, what its sender called it; None where no record starts."""
+    message = store.find_message(commit_log_offset)
+    if message is None:
+        return None
+    if names.is_system_topic(message.topic):
+        return message.properties.get(p.REAL_TOPIC, message.topic)
+    return message.topic

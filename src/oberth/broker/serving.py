@@ -1,0 +1,302 @@
+"""Processors: what serves the requests of one broker, each made of the parts that it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oberth.broker.acl.plain_acl_admin import PlainAclAdminProcessor
+from oberth.broker.acl.processor import AuthAdminProcessor
+from oberth.broker.processors.ack import AckMessageProcessor
+from oberth.broker.processors.admin_broker import BrokerAdminProcessor
+from oberth.broker.processors.admin_groups import GroupAdminProcessor
+from oberth.broker.processors.admin_lite import LiteAdminProcessor
+from oberth.broker.processors.admin_offsets import OffsetAdminProcessor
+from oberth.broker.processors.admin_replicas import ReplicaAdminProcessor
+from oberth.broker.processors.admin_store import StoreAdminProcessor
+from oberth.broker.processors.admin_topics import TopicAdminProcessor
+from oberth.broker.processors.assignment import AssignmentProcessor
+from oberth.broker.processors.client import ClientManageProcessor
+from oberth.broker.processors.consumer import ConsumerManageProcessor
+from oberth.broker.processors.end_transaction import EndTransactionProcessor
+from oberth.broker.processors.pop import PopMessageProcessor
+from oberth.broker.processors.pop_lite import PopLiteMessageProcessor
+from oberth.broker.processors.pull import PullMessageProcessor
+from oberth.broker.processors.query import QueryMessageProcessor
+from oberth.broker.processors.recall import RecallMessageProcessor
+from oberth.broker.processors.relay import RelayProcessor
+from oberth.broker.processors.reply import ReplyMessageProcessor
+from oberth.broker.processors.retention import RetentionProcessor
+from oberth.broker.processors.send import SendMessageProcessor
+from oberth.broker.processors.static_topic import StaticTopicProcessor
+
+if TYPE_CHECKING:
+    from oberth.broker.parts import Parts
+    from oberth.broker.services import Services
+
+
+class Processors:
+    """The processors of one broker. `request_table` says which of them serves which code."""
+
+    def __init__(self, parts: Parts, services: Services) -> None:
+        config, store_config, store = parts.config, parts.store_config, parts.store
+        now_ms = parts.now_ms
+        dispatching = services.dispatching
+        dispatch_now, dispatch_soon = dispatching.now, dispatching.soon
+        table_files = services.table_files
+
+        self.send = SendMessageProcessor(
+            config=config,
+            store_config=store_config,
+            own=parts.own,
+            store=store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            groups=parts.groups,
+            locks=parts.locks,
+            transactions=services.transactions,
+            stats=parts.stats,
+            unique_ids=parts.unique_ids,
+            now_ms=now_ms,
+            dispatching=dispatching,
+            topics_written_once=table_files.topics_written_once,
+            rests_s=services.brake.rests_s,
+        )
+        self.pull = PullMessageProcessor(
+            config=config,
+            store_config=store_config,
+            own=parts.own,
+            store=store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            hold=parts.hold,
+            cold_reads=parts.cold_reads,
+            expressions=services.expressions,
+            peers=services.peers,
+            stats=parts.stats,
+            now_ms=now_ms,
+            dispatch_now=dispatch_now,
+            start_task=services.tasks.start,
+            follows_master=lambda: services.ha.follows_master,
+        )
+        self.pops = PopMessageProcessor(
+            config=config,
+            own=parts.own,
+            store=store,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            expressions=services.expressions,
+            timers=services.timers,
+            stats=parts.stats,
+            now_ms=now_ms,
+            dispatch_now=dispatch_now,
+            service=services.pop,
+        )
+        self.lite_pops = PopLiteMessageProcessor(
+            config=config,
+            own=parts.own,
+            store=store,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            pop=services.pop,
+            stats=parts.stats,
+            now_ms=now_ms,
+            dispatch_now=dispatch_now,
+            lite=services.lite,
+        )
+        self.acks = AckMessageProcessor(
+            config=config,
+            store=store,
+            topics=parts.topics,
+            offsets=parts.offsets,
+            now_ms=now_ms,
+            service=services.pop,
+            pops=self.pops,
+            lite=self.lite_pops,
+        )
+        self.assignment = AssignmentProcessor(
+            config=config,
+            config_dir=parts.config_dir,
+            files=parts.files,
+            topics=parts.topics,
+            groups=parts.groups,
+            consumers=parts.consumers,
+            now_ms=now_ms,
+            client=services.client,
+            start_task=services.tasks.start,
+        )
+        services.ha.take_modes = self.assignment.replace_all
+        self.clients = ClientManageProcessor(
+            config=config,
+            topics=parts.topics,
+            groups=parts.groups,
+            consumers=parts.consumers,
+            producers=parts.producers,
+            locks=parts.locks,
+            hold=parts.hold,
+            expressions=services.expressions,
+            pops=self.pops,
+            lite=services.lite,
+            now_ms=now_ms,
+            topics_written_soon=table_files.topics_written_soon,
+        )
+        self.consumers = ConsumerManageProcessor(
+            store=store,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            locks=parts.locks,
+            in_memory_bytes=parts.in_memory_bytes,
+            now_ms=now_ms,
+            dispatch_now=dispatch_now,
+        )
+        self.static_topics = StaticTopicProcessor(
+            config=config,
+            store=store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            peers=services.peers,
+            static_strays=services.strays,
+            now_ms=now_ms,
+            dispatching=dispatching,
+            start_task=services.tasks.start,
+            registration=services.registration,
+            cleaner=services.cleaner,
+            consumers=self.consumers,
+        )
+        self.query = QueryMessageProcessor(
+            store_config=store_config,
+            store=store,
+        )
+        self.transactions = EndTransactionProcessor(
+            store_config=store_config,
+            store=store,
+            transactions=services.transactions,
+            stats=parts.stats,
+            now_ms=now_ms,
+            dispatching=dispatching,
+        )
+        self.reply = ReplyMessageProcessor(
+            config=config,
+            store=store,
+            producers=parts.producers,
+            send=self.send,
+            now_ms=now_ms,
+            dispatch_soon=dispatch_soon,
+        )
+        self.recall = RecallMessageProcessor(
+            config=config,
+            store_config=store_config,
+            store=store,
+            topics=parts.topics,
+            send=self.send,
+            now_ms=now_ms,
+            dispatching=dispatching,
+        )
+        self.relay = RelayProcessor(
+            config=config,
+            store=store,
+            consumers=parts.consumers,
+        )
+        self.topics = TopicAdminProcessor(
+            config=config,
+            store=store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            stats=parts.stats,
+            dispatch_now=dispatch_now,
+            topics_written_once=table_files.topics_written_once,
+            registration=services.registration,
+            deletions=services.deletions,
+            answer_when_on_disk=table_files.answer_when_on_disk,
+        )
+        self.groups = GroupAdminProcessor(
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            producers=parts.producers,
+            deletions=services.deletions,
+            groups_written_once=table_files.groups_written_once,
+            answer_when_on_disk=table_files.answer_when_on_disk,
+        )
+        self.offsets = OffsetAdminProcessor(
+            config=config,
+            own=parts.own,
+            store=store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            schedule=parts.schedule,
+            stats=parts.stats,
+            now_ms=now_ms,
+            dispatch_now=dispatch_now,
+            on_offset_reset=parts.on_offset_reset,
+        )
+        self.broker = BrokerAdminProcessor(
+            config=config,
+            store_config=store_config,
+            store=store,
+            consumers=parts.consumers,
+            stats=parts.stats,
+            dispatch_now=dispatch_now,
+            changes=services.changes,
+            runtime_info=services.runtime_info,
+        )
+        self.replicas = ReplicaAdminProcessor(
+            own=parts.own,
+            store=store,
+            ha=services.ha,
+            timers=services.timers,
+            now_ms=now_ms,
+        )
+        self.store = StoreAdminProcessor(
+            config=config,
+            store_config=store_config,
+            store=store,
+            cold_reads=parts.cold_reads,
+            now_ms=now_ms,
+        )
+        self.lite = LiteAdminProcessor(
+            config=config,
+            store_config=store_config,
+            store=store,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            dispatch_now=dispatch_now,
+            lite=services.lite,
+        )
+        self.retention = RetentionProcessor(
+            store=store,
+            topics=parts.topics,
+            offsets=parts.offsets,
+            dispatch_now=dispatch_now,
+        )
+        self.accounts = PlainAclAdminProcessor(
+            config=config,
+            own=parts.own,
+            access=services.access,
+            files=parts.files,
+            now_ms=now_ms,
+        )
+        self.users = AuthAdminProcessor(
+            services.access,
+        )
+
+    def answer_held(self) -> None:
+        """Requests that wait for messages are answered with what is there."""
+        self.pops.answer_all()
+        self.lite_pops.answer_all()

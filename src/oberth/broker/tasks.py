@@ -1,0 +1,31 @@
+"""Tasks: work of a broker that ends by itself, and is cancelled when the broker stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+StartTask: TypeAlias = Callable[[Coroutine[Any, Any, Any]], None]
+
+
+class Tasks:
+    """Owns what it has started, until that ends or ``aclose`` cancels it."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Let something run. The loop must be running."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Cancel what still runs, and wait for its end."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

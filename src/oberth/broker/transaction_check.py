@@ -1,0 +1,73 @@
+"""TransactionCheck: asks producers what became of transactions that they have not ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from oberth.errors import RemotingError
+from oberth.formats import names
+from oberth.formats import properties as p
+from oberth.remoting.code import RequestCode
+from oberth.remoting.command import create_request
+from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oberth.broker.producers import ProducerTable
+    from oberth.broker.transactions import Transactions
+    from oberth.formats.message import MessageExt
+
+_LOG: Final = logging.getLogger(__name__)
+
+STEP_PAUSE_S: Final = 0.005
+"""Between two steps of a check, so that sends go on."""
+
+
+class ProducerCheck:
+    """Asks one producer of a group; the ``notify`` of `Transactions`."""
+
+    def __init__(self, producers: ProducerTable, broker_name: str) -> None:
+        self._producers = producers
+        self._broker_name = broker_name
+
+    def __call__(self, half: MessageExt, group: str, /) -> None:
+        """39: what became of a transaction? The answer comes as an END_TRANSACTION."""
+        client = self._producers.next_client(group)
+        if client is None:
+            _LOG.warning("transaction %s: no producer of %s is online", half.uniq_key, group)
+            return
+        properties = half.properties
+        unique_key = half.uniq_key
+        header = CheckTransactionStateRequestHeader(
+            topic=names.TRANS_HALF_TOPIC,
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=half.commit_log_offset,
+            msg_id=unique_key,
+            transaction_id=unique_key,
+            offset_msg_id=f"{half.store_host.hex().upper()}{half.commit_log_offset:016X}",
+        )
+        queue_text = properties.get(p.REAL_QUEUE_ID, "0")
+        body = half.under_topic(
+            properties.get(p.REAL_TOPIC, half.topic),
+            queue_id=int(queue_text) if queue_text.isdigit() else 0,
+        )
+        call = create_request(RequestCode.CHECK_TRANSACTION_STATE, header, body)
+        assert call.ext_fields is not None
+        call.ext_fields["bname"] = self._broker_name
+        try:
+            client.channel.invoke_oneway(call)  # type: ignore[attr-defined]
+        except RemotingError as error:
+            _LOG.warning("transaction %s: %s not asked: %s", unique_key, client.client_id, error)
+
+
+async def check_all(transactions: Transactions, dispatch_soon: Callable[[], None]) -> None:
+    """One round over the half messages, in steps."""
+    more = True
+    while more:
+        asked, more = transactions.check()
+        if asked or more:
+            dispatch_soon()
+        await asyncio.sleep(STEP_PAUSE_S)

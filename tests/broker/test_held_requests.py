@@ -1,0 +1,115 @@
+"""What waits takes what it needs, for a bounded time, and within bounds of count and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from oberth.broker.held_requests import HOLD_MS_MAX, REQUEST_SIZE, HoldLimits
+from oberth.broker.pop.polling import DEADLINES_SPARE, PopPolling, Waiting
+from oberth.remoting.aio.processors import SERVER_BODY_SIZE_MAX
+from oberth.remoting.command import RemotingCommand
+
+FOR_EVER = str(10**15)
+
+
+def waiting_request(live: Any, code: int, **more: str) -> RemotingCommand:
+    """A request that finds nothing and asks to wait."""
+    if code == 11:
+        fields = live.peer.pull_fields("T", 0, sysFlag="6", suspendTimeoutMillis=FOR_EVER)
+    else:
+        fields = {
+            "consumerGroup": "G",
+            "topic": "T",
+            "queueId": "0",
+            "maxMsgNums": "1",
+            "invisibleTime": "1000",
+            "pollTime": FOR_EVER,
+            "bornTime": str(live.broker.parts.now_ms()),
+            "initMode": "1",
+        }
+    return RemotingCommand(code=code, ext_fields={**fields, **more})
+
+
+def held_in(live: Any, code: int) -> list[Any]:
+    pops = live.broker.services.pop
+    return {
+        11: lambda: list(live.broker.parts.hold),
+        200050: lambda: list(pops.polling._numbered.values()),
+        200054: lambda: list(pops.notifying._numbered.values()),
+    }[code]()
+
+
+CODES = pytest.mark.parametrize("code", [11, 200050, 200054])
+
+
+@CODES
+async def test_of_a_request_that_waits_only_its_header_is_kept(live: Any, code: int) -> None:
+    live.broker.parts.topics.create_internal("T", 1)
+    channel = await live.peer.channel()
+    request = waiting_request(live, code, **{f"more-{n}": "x" * 10_000 for n in range(20)})
+    request.remark = "r" * 10_000
+    request.body = b"b" * SERVER_BODY_SIZE_MAX
+    answer = channel.invoke_nowait(request, 10.0)
+    await live.until(lambda: held_in(live, code))
+    (held,) = held_in(live, code)
+    kept: RemotingCommand = held.request
+    assert (kept.body, kept.remark) == (b"", None)
+    assert not [name for name in kept.fields if name.startswith("more-")]
+    assert kept.opaque == request.opaque
+    assert live.broker.parts.hold_limits.total == held.size < 2 * REQUEST_SIZE
+    assert held.deadline_ms - live.broker.parts.now_ms() <= HOLD_MS_MAX
+    await live.later(HOLD_MS_MAX + 200)
+    assert (await answer).code in (0, 19, 210)
+    assert (live.broker.parts.hold_limits.total, len(live.broker.parts.hold_limits)) == (0, 0)
+
+
+@CODES
+async def test_a_connection_holds_so_many_and_the_rest_is_answered(live: Any, code: int) -> None:
+    live.broker.parts.hold_limits.connection_count_max = 3
+    live.broker.parts.topics.create_internal("T", 1)
+    channel = await live.peer.channel()
+    answers = [channel.invoke_nowait(waiting_request(live, code), 10.0) for _ in range(5)]
+    done, waits = await asyncio.wait(answers[3:])
+    assert (len(done), waits) == (2, set())
+    assert {each.result().code for each in done} <= {0, 19, 209}
+    assert len(held_in(live, code)) == 3
+    other = live.another()
+    more = asyncio.create_task(
+        other.call(code, waiting_request(live, code).ext_fields, timeout_s=10.0)
+    )
+    await live.until(lambda: len(held_in(live, code)) == 4)
+    await other.client.aclose()
+    await live.until(lambda: len(held_in(live, code)) == 3)
+    assert len(live.broker.parts.hold_limits) == 1
+    more.cancel()
+
+
+def test_those_that_hold_much_do_not_keep_out_those_that_hold_little() -> None:
+    limits = HoldLimits(connection_bytes_max=800, total_max=1000)
+    while limits.take("greedy", 100):
+        pass
+    while limits.take("also greedy", 100):
+        pass
+    assert limits.total == 800 + 500  # the second came when there were two to share
+    assert limits.take("honest", 100)
+    assert limits.take("honest", 200)
+    assert not limits.take("honest", 100)  # 400 of a share of 333
+    assert not limits.take("greedy", 1)
+    assert not limits.take("also greedy", 1)
+    for _ in range(8):
+        limits.give("greedy", 100)
+    assert limits.take("honest", 100)
+    assert limits.total <= 2 * limits.total_max
+
+
+def test_deadlines_of_what_was_woken_are_not_kept() -> None:
+    polling = PopPolling()
+    for number in range(20_000):
+        assert polling.wait(Waiting("channel", "request", "T", "G", 0, number + 10**12))
+        assert polling.take("T", "G", 0) is not None
+    assert len(polling) == 0
+    assert len(polling._deadlines) <= DEADLINES_SPARE + 1
+    assert polling.on_time(10**15) == []

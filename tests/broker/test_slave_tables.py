@@ -1,0 +1,266 @@
+"""A slave takes over its master's tables: in pages, deletions too, and offsets merged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oberth.broker import ha_service
+from oberth.broker.broker import Broker
+from oberth.broker.broker_config import read_configs
+from oberth.errors import ConfigFormatError
+from oberth.formats.subscription_group import SubscriptionGroupConfig
+from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand, create_request, create_response
+from oberth.store.messages import MessageExtBrokerInner
+
+
+def make(root: Path, name_server: str, **entries: str) -> Broker:
+    values = {
+        "storePathRootDir": str(root),
+        "namesrvAddr": name_server,
+        "brokerName": "broker-a",
+        "listenPort": "0",
+        "mappedFileSizeCommitLog": str(64 * 1024),
+        "mappedFileSizeConsumeQueue": "2000",
+        "messageIndexEnable": "false",
+        "mappedFileSizeTimerLog": "1456",
+        "haSendHeartbeatInterval": "100",
+        **entries,
+    }
+    config, store_config, _ = read_configs(values)
+    return Broker(config, store_config)
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[str]:
+    async with NameServer(NamesrvConfig(listen_port=0)) as server:
+        yield f"127.0.0.1:{server.address.port}"
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(100):
+        while not condition():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
+def topics_of(broker: Broker) -> set[str]:
+    return {each.topic_name or "" for each in broker.parts.topics}
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 500])
+async def test_pages_deletions_and_merged_offsets(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch, page_size: int
+) -> None:
+    monkeypatch.setattr(ha_service, "PAGE_SIZE", page_size)
+    async with (
+        make(tmp_path / "a", name_server) as master,
+        make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave,
+    ):
+        ours, theirs = master.parts, slave.parts
+        for number in range(7):
+            ours.topics.create_internal(f"topic{number}", 2)
+            ours.groups.update(SubscriptionGroupConfig(group_name=f"group{number}"))
+            ours.offsets.commit(f"group{number}", f"topic{number}", 0, number, 1)
+        await until(lambda: slave.services.ha.master_address)
+        await slave.services.ha.synchronize_once()
+        assert topics_of(slave) == topics_of(master)
+        assert theirs.topics.data_version == ours.topics.data_version
+        assert theirs.groups.data_version == ours.groups.data_version
+        assert {each.group_name for each in theirs.groups} == {
+            each.group_name for each in ours.groups
+        }
+        assert theirs.offsets.query("group5", "topic5", 0) == 5
+        # Read here, and not known to the master; known to both, and the master's wins.
+        theirs.offsets.commit("reader", "topic1", 1, 77, 1)
+        theirs.offsets.commit("group5", "topic5", 0, 99, 1)
+        ours.topics.delete("topic6")
+        ours.offsets.delete_topic("topic6")
+        ours.groups.delete("group4")
+        ours.offsets.delete_group("group4")
+        await slave.services.ha.synchronize_once()
+        assert "topic6" not in theirs.topics
+        assert theirs.groups.get("group4") is None
+        assert theirs.offsets.query("group6", "topic6", 0) == -1
+        assert theirs.offsets.query("group4", "topic4", 0) == -1
+        assert theirs.offsets.query("reader", "topic1", 1) == 77
+        assert theirs.offsets.query("group5", "topic5", 0) == 5
+
+
+async def test_what_is_the_same_is_not_read_again(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        make(tmp_path / "a", name_server) as master,
+        make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave,
+    ):
+        master.parts.topics.create_internal("fresh", 2)
+        await until(lambda: slave.services.ha.master_address)
+        await slave.services.ha.synchronize_once()
+
+        def read(*_: Any) -> None:
+            raise AssertionError("the version is the same")
+
+        monkeypatch.setattr(type(slave.parts.topics), "read", read)
+        monkeypatch.setattr(type(slave.parts.groups), "read", read)
+        await slave.services.ha.synchronize_once()
+
+
+class Answers:
+    """A master made of what it answers to each page."""
+
+    def __init__(self, *answers: tuple[dict[str, Any], str | None]) -> None:
+        self.answers = list(answers)
+        self.asked: list[dict[str, str]] = []
+
+    async def invoke(
+        self, address: str, request: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        del address, timeout_s
+        self.asked.append(dict(request.fields))
+        body, total = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        fields = {} if total is None else {"totalTopicNum": total}
+        return create_response(
+            create_request(0), ResponseCode.SUCCESS, ext_fields=fields,
+            body=json.dumps(body).encode(),
+        )  # fmt: skip
+
+
+def page(counter: int, *topics: str) -> dict[str, Any]:
+    return {
+        "dataVersion": {"counter": counter, "stateVersion": 0, "timestamp": 9},
+        "topicConfigTable": {topic: {"topicName": topic} for topic in topics},
+    }
+
+
+async def fetched(slave: Broker, *answers: tuple[dict[str, Any], str | None]) -> Any:
+    master = Answers(*answers)
+    slave.services.ha._client = master  # type: ignore[assignment]
+    found = await slave.services.ha._fetch("127.0.0.1:1", ha_service._TOPIC_PAGES)
+    return master, found
+
+
+async def test_a_table_that_changes_between_two_pages_is_asked_for_anew(tmp_path: Path) -> None:
+    slave = make(tmp_path, "127.0.0.1:1", brokerId="1", brokerRole="SLAVE")
+    master, found = await fetched(
+        slave,
+        (page(1, "a", "gone"), "3"),
+        (page(2, "c"), "3"),
+        (page(2, "a", "b"), "3"),
+        (page(2, "c"), "3"),
+    )
+    assert sorted(found["topicConfigTable"]) == ["a", "b", "c"]
+    assert [each["topicSeq"] for each in master.asked] == ["0", "2", "0", "2"]
+    assert json.loads(master.asked[1]["dataVersion"])["counter"] == 1
+    slave.parts.store.shutdown()
+
+
+async def test_a_master_that_knows_no_pages_gives_everything(tmp_path: Path) -> None:
+    slave = make(tmp_path, "127.0.0.1:1", brokerId="1", brokerRole="SLAVE")
+    master, found = await fetched(slave, (page(1, "a", "b"), None))
+    assert sorted(found["topicConfigTable"]) == ["a", "b"]
+    assert len(master.asked) == 1
+
+
+async def test_pages_that_never_end_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ha_service, "PAGES_MAX", 5)
+    slave = make(tmp_path, "127.0.0.1:1", brokerId="1", brokerRole="SLAVE")
+    with pytest.raises(ConfigFormatError, match="no end"):
+        await fetched(slave, (page(1, "a"), "9"))
+    with pytest.raises(ConfigFormatError, match="no topicConfigTable"):
+        await fetched(slave, ({"dataVersion": {}}, "9"))
+
+
+@pytest.mark.parametrize(
+    ("code", "table", "start", "limit"),
+    [
+        (RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "topicSeq", "maxTopicNum"),
+        (
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            "subscriptionGroupTable",
+            "groupSeq",
+            "maxGroupNum",
+        ),
+    ],
+)
+async def test_a_master_answers_whole_and_in_pages(
+    live: Any, code: RequestCode, table: str, start: str, limit: str
+) -> None:
+    for number in range(9):
+        live.broker.parts.topics.create_internal(f"topic{number}", 2)
+        live.broker.parts.groups.update(SubscriptionGroupConfig(group_name=f"group{number}"))
+
+    async def ask(**fields: str) -> dict[str, Any]:
+        answer = await live.peer.call(code, fields or None)
+        assert answer.code == 0
+        found: dict[str, Any] = json.loads(answer.body_bytes())[table]
+        return found
+
+    whole = await ask()
+    for size in (1, 4, 1000):
+        # As RocketMQ's slaves go on: until the last entry but one.
+        have: dict[str, Any] = {}
+        while True:
+            have.update(await ask(**{start: str(len(have)), limit: str(size)}))
+            if len(have) >= len(whole) - 1:
+                break
+        assert have == whole
+    assert await ask(**{start: str(len(whole))}) == {}
+    assert await ask(**{start: "-5"}) == whole
+
+
+async def test_a_reader_at_a_slaves_end_is_sent_back_to_its_master(
+    tmp_path: Path, name_server: str, make_live: Any
+) -> None:
+    options = {"namesrvAddr": name_server, "haSendHeartbeatInterval": "100"}
+    master = await make_live(**options)
+    slave = await make_live(
+        **options, brokerId="1", brokerRole="SLAVE", slaveReadEnable="true",
+        mappedFileSizeCommitLog=str(master.broker.parts.store_config.mapped_file_size_commit_log),
+    )  # fmt: skip
+    assert (await master.peer.send("T", b"m")).code == 0
+    await until(lambda: slave.broker.parts.store.max_offset_in_queue("T", 0) == 1)
+    await slave.broker.services.ha.synchronize_once()
+    slave.broker.parts.groups.update(SubscriptionGroupConfig(group_name="G", broker_id=1))
+    found = await slave.peer.pull("T", 0)
+    assert (found.code, found.fields["suggestWhichBrokerId"]) == (0, "0")
+    for offset in (1, 9):
+        sent_back = await slave.peer.pull("T", offset)
+        assert sent_back.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert sent_back.fields["suggestWhichBrokerId"] == "0"
+        assert sent_back.fields["nextBeginOffset"] == str(offset)
+    await master.broker.aclose()
+    await until(lambda: not slave.broker.services.ha.follows_master)
+    assert (await slave.peer.pull("T", 1)).code == ResponseCode.PULL_NOT_FOUND
+    # Without its master it says nothing of an offset out of range, unless it is to.
+    out_of_range = await slave.peer.pull("T", 9)
+    assert out_of_range.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert out_of_range.fields["suggestWhichBrokerId"] == "1"
+    slave.broker.parts.store_config.offset_check_in_slave = True
+    assert (await slave.peer.pull("T", 9)).code == ResponseCode.PULL_OFFSET_MOVED
+
+
+async def test_a_slaves_timer_hears_of_its_masters(tmp_path: Path, name_server: str) -> None:
+    async with (
+        make(tmp_path / "a", name_server) as master,
+        make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave,
+    ):
+        timers = slave.services.timers
+        assert timers is not None
+        assert master.services.timers is not None
+        message = MessageExtBrokerInner.of(
+            "T", b"later", properties={"UNIQ_KEY": "U", "TIMER_DELAY_SEC": "3000"}
+        )
+        assert master.parts.store.append_messages([message])[0].ok
+        master.services.dispatching.soon()
+        await until(lambda: len(timers.store.wheel) == 1)
+        assert timers.store.queue_offset == 1
