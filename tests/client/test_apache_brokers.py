@@ -83,6 +83,10 @@ async def test_send_and_consume(cluster: Cluster) -> None:
             "g1", {"T1": "a"}, listener=seen, namesrv_addr=addr, consume_from_where=FIRST
         ):
             messages = await seen.wait(107)
+            async with Admin(namesrv_addr=addr) as admin, asyncio.timeout(100):
+                # Messages of the other tag lie behind the last of ours.
+                while (await admin.consume_stats("g1", "T1")).lag:  # noqa: ASYNC110 - elsewhere
+                    await asyncio.sleep(0.1)
     assert len({result.msg_id for result in results}) == 200
     assert {message.tags for message in messages} == {"a"}
     assert max(len(message.body) for message in messages) == 100_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +14,16 @@ from oberth.client.messages import (
     encode_message_properties,
 )
 from oberth.errors import MQClientError, RecordError
+from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.message import MAGIC_V1, MAGIC_V2, MessageExt, decode_record, encode_host
 from oberth.formats.properties import decode_properties
+from oberth.formats.sys_flag import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_ZSTD,
+    INNER_BATCH,
+    NEED_UNWRAP,
+)
 
 
 def record(
@@ -70,6 +80,32 @@ def test_several_records_as_the_general_decoder_reads_them(
             theirs.body,
             theirs.properties,
         )
+
+
+@pytest.mark.parametrize("algorithm", [0, COMPRESSION_LZ4, COMPRESSION_ZSTD, 0x400])
+def test_a_body_that_does_not_decompress_comes_as_it_is_stored(algorithm: int) -> None:
+    raw = record(b"no such thing", sys_flag=COMPRESSED | algorithm) + record(b"behind it")
+    bad, good = decode_messages(raw)
+    assert bad.body == bad.stored_body == b"no such thing"
+    assert bad.body_error
+    assert (good.body, good.body_error) == (b"behind it", None)
+
+
+def test_an_inner_batch_that_does_not_parse_comes_as_one_message() -> None:
+    wrapped = INNER_BATCH | NEED_UNWRAP
+    whole = encode_batch([BatchItem(1, b"one", b""), BatchItem(2, b"two", b"")])
+    named = b"INNER_BASE\x0142\x02INNER_NUM\x012\x02"
+    raw = record(whole[:-1], properties=named, sys_flag=wrapped)
+    raw += record(zlib.compress(whole), properties=named, sys_flag=wrapped | COMPRESSED)
+    raw += record(b"\x01", properties=named, sys_flag=wrapped | COMPRESSED) + record(b"behind")
+    torn, one, two, packed, behind = decode_messages(raw)
+    assert (torn.body, torn.queue_offset) == (whole[:-1], 42)
+    assert torn.body_error is not None
+    assert [(m.body, m.queue_offset, m.body_error) for m in (one, two)] == [
+        (b"one", 42, None), (b"two", 43, None),
+    ]  # fmt: skip
+    assert packed.body_error is not None
+    assert behind.body == b"behind"
 
 
 def test_a_record_cut_off_at_the_end_is_left_out() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -38,16 +41,16 @@ def test_table() -> None:
 
 
 async def test_remote_sends_what_changed_and_failures_again() -> None:
-    sent: list[tuple[MessageQueue, int, bool]] = []
+    sent: list[tuple[MessageQueue, int]] = []
     fail = True
 
     async def fetch(queue: MessageQueue) -> int | None:
         return None if queue == ONE else 9
 
-    async def commit(queue: MessageQueue, offset: int, wait: bool) -> None:
+    async def commit(queue: MessageQueue, offset: int) -> None:
         if fail:
             raise RemotingConnectError("no")
-        sent.append((queue, offset, wait))
+        sent.append((queue, offset))
 
     store = RemoteBrokerOffsetStore(fetch, commit)
     await store.load()
@@ -55,10 +58,69 @@ async def test_remote_sends_what_changed_and_failures_again() -> None:
     assert await store.read(TWO) == 9
     store.table.update(ONE, 4, increase_only=True)
     await store.persist([ONE, TWO])
+    with pytest.raises(MQClientError, match="1 of 1 offsets are not committed"):
+        await store.persist([ONE, TWO], wait=True)
     fail = False
     await store.persist([ONE, TWO], wait=True)
-    await store.persist([ONE, TWO])
-    assert sent == [(ONE, 4, True)]
+    await store.persist([ONE, TWO], wait=True)
+    assert sent == [(ONE, 4)]
+
+
+class SlowBroker:
+    """Answers commits when it is told to."""
+
+    def __init__(self) -> None:
+        self.kept: dict[MessageQueue, int] = {}
+        self.asked: list[tuple[MessageQueue, int, asyncio.Future[None]]] = []
+        self.store = RemoteBrokerOffsetStore(self._fetch, self._commit)
+
+    async def _fetch(self, queue: MessageQueue) -> int | None:
+        return self.kept.get(queue)
+
+    async def _commit(self, queue: MessageQueue, offset: int) -> None:
+        answer = asyncio.get_running_loop().create_future()
+        self.asked.append((queue, offset, answer))
+        await answer
+        self.kept[queue] = offset
+
+    async def serve(self, turns: int = 5) -> None:
+        """What has been asked is answered, the newest first."""
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        while self.asked:
+            self.asked.pop()[2].set_result(None)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+
+async def test_an_older_commit_never_comes_after_a_newer_one() -> None:
+    """A broker takes requests of one connection in any order."""
+    broker = SlowBroker()
+    broker.store.table.update(ONE, 5, increase_only=False)
+    await broker.store.persist([ONE])
+    broker.store.table.update(ONE, 21, increase_only=False)
+    await broker.store.persist([ONE])
+    last = asyncio.create_task(broker.store.persist([ONE], wait=True))
+    await broker.serve()
+    assert broker.kept == {ONE: 5}
+    assert not last.done()
+    await broker.serve()
+    await last
+    assert broker.kept == {ONE: 21}
+
+
+async def test_who_waits_waits_for_what_is_on_its_way() -> None:
+    broker = SlowBroker()
+    broker.store.table.update(ONE, 5, increase_only=False)
+    await broker.store.persist([ONE])
+    waiting = asyncio.create_task(broker.store.persist([ONE], wait=True))
+    await asyncio.sleep(0)
+    [(_, _, answer)] = broker.asked
+    answer.set_exception(RemotingConnectError("gone"))
+    broker.asked.clear()
+    await broker.serve()
+    await waiting
+    assert broker.kept == {ONE: 5}
 
 
 async def test_file_in_javas_form(tmp_path: Path) -> None:
@@ -77,6 +139,33 @@ async def test_file_in_javas_form(tmp_path: Path) -> None:
     path.with_suffix(".json.bak").write_text("x")
     with pytest.raises(MQClientError, match=r"offsets\.json"):
         await LocalFileOffsetStore(path).load()
+
+
+async def test_a_full_disk_leaves_the_file_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "g" / "offsets.json"
+    store = LocalFileOffsetStore(path)
+    store.table.update(ONE, 4, increase_only=True)
+    await store.persist([ONE])
+    before = path.read_bytes()
+    store.table.update(ONE, 5, increase_only=True)
+    fsync = os.fsync
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    await store.persist([ONE])
+    with pytest.raises(MQClientError, match=r"offsets\.json: .*No space left"):
+        await store.persist([ONE], wait=True)
+    assert [each.name for each in path.parent.iterdir()] == ["offsets.json"]
+    assert path.read_bytes() == before
+    monkeypatch.setattr(os, "fsync", fsync)
+    await store.persist([ONE], wait=True)
+    again = LocalFileOffsetStore(path)
+    await again.load()
+    assert await again.read(ONE) == 5
 
 
 @pytest.mark.parametrize("client_id", ["", "..", "a/b", "a\0b"])

@@ -12,6 +12,7 @@ from oberth.client.pop_consumer import (
     ReceiptHandle,
     attach_handles,
     parse_offset_info,
+    parse_order_counts,
     real_topic,
     retry_flag_of,
 )
@@ -128,3 +129,9 @@ async def test_a_loop_acknowledges_what_was_not_settled_by_hand(mq: EmbeddedBrok
     # One by hand, one by the loop; the message in hand when the loop was left is not acknowledged.
     assert acks.hits == 2
     assert taken == [b"0", b"1", b"2"]
+
+
+def test_how_often_messages_in_order_were_handed_out() -> None:
+    text = "0 qo3%7 2;0 3 1;1 qo3%7 5;;0 x;0 3 -1;0 4 " + "9" * 30
+    assert parse_order_counts(text) == {("0", "qo3%7"): 2, ("0", "3"): 1, ("1", "qo3%7"): 5}
+    assert parse_order_counts(None) == {}

@@ -6,8 +6,17 @@ import asyncio
 
 import pytest
 
-from oberth.client import ConsumeFromWhere, Message, MessageQueue, Producer, PullConsumer
-from oberth.errors import MQClientError
+from oberth.client import (
+    ConsumeFromWhere,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    group_consumer,
+)
+from oberth.client.instance import ClientInstance
+from oberth.client.pulling import update_consumer_offset
+from oberth.errors import MQClientError, RemotingTimeoutError
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -46,6 +55,34 @@ async def test_subscribe_poll_commit(mq: EmbeddedBroker) -> None:
     async with PullConsumer("g", {"T": "*"}, namesrv_addr=mq.namesrv_addr) as consumer:
         assert sorted(await take(consumer, 3)) == [b"100", b"101", b"102"]
     assert mq.lag("g", "T") == 0
+
+
+async def test_a_commit_that_failed_says_so(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`commit` returns when the brokers have the offsets, and not otherwise."""
+    busy = {"failures": 3}
+
+    async def sometimes(
+        instance: ClientInstance, group: str, queue: MessageQueue, offset: int
+    ) -> None:
+        if busy["failures"]:
+            busy["failures"] -= 1
+            raise RemotingTimeoutError("busy")
+        await update_consumer_offset(instance, group, queue, offset)
+
+    monkeypatch.setattr(group_consumer, "update_consumer_offset", sometimes)
+    await fill(mq, 21)
+    async with PullConsumer(
+        "g", namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+    ) as consumer:
+        await consumer.assign(await consumer.fetch_message_queues("T"))
+        await take(consumer, 21)
+        with pytest.raises(MQClientError, match="3 of 4 offsets are not committed"):
+            await consumer.commit()
+        assert 0 < mq.lag("g", "T") < 21
+        await consumer.commit()
+        assert mq.lag("g", "T") == 0
 
 
 async def test_assign_and_seek(mq: EmbeddedBroker) -> None:

@@ -93,6 +93,29 @@ async def test_everything_is_consumed_and_committed(
     assert mq.lag("g", "T") == 0
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_body_that_does_not_decompress_holds_nothing_up(
+    mq: EmbeddedBroker, orderly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oberth.client.producer.compress", lambda *given: b"no zlib")
+    async with Producer("filler", namesrv_addr=mq.namesrv_addr) as producer:
+        for body in (b"before", b"x" * 10_000, b"behind"):
+            await producer.send(Message("T", body, sharding_key="one queue"))
+    seen = Seen()
+    async with PushConsumer(
+        "g",
+        {"T": "*"},
+        listener=seen,
+        orderly=orderly,
+        namesrv_addr=mq.namesrv_addr,
+        consume_from_where=FIRST,
+    ):
+        await mq.wait_until(lambda: len(seen.bodies) == 3)
+    assert sorted(seen.bodies) == [b"before", b"behind", b"no zlib"]
+    assert [m.body for m in seen.messages if m.body_error] == [b"no zlib"]
+    assert mq.lag("g", "T") == 0
+
+
 async def test_order_in_each_queue(mq: EmbeddedBroker) -> None:
     async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
         for n in range(200):
@@ -419,7 +442,7 @@ async def test_heartbeats_without_subscriptions(
         assert topics(sent[-1]) == []
         fingerprint = sent[-1].heartbeat_fingerprint
         assert {each.heartbeat_fingerprint for each in sent} == {fingerprint} != {0}
-        group = mq.broker.consumers.get("g")
+        group = mq.broker.parts.consumers.get("g")
         assert group is not None
         assert sorted(group.subscriptions) == ["%RETRY%g", "T"]
         # What changed is told in full, and a broker that lost us gets everything anew.

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
-from oberth.broker.broker_controller import Broker
 from oberth.client import (
     ConsumeFromWhere,
     Message,
@@ -78,7 +78,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[str, list[Broker]]]:
 
 async def tell(broker: Broker, items: list[dict[str, Any]], epoch: int) -> None:
     mapping = {
-        "bname": broker.config.broker_name,
+        "bname": broker.parts.config.broker_name,
         "epoch": epoch,
         "hostedQueues": {"0": items},
         "topic": T,
@@ -97,8 +97,8 @@ async def tell(broker: Broker, items: list[dict[str, Any]], epoch: int) -> None:
         request = RemotingCommand(code=513, ext_fields=fields, body=json.dumps(mapping).encode())
         response = await client.invoke(str(broker.address), request)
     assert response.code == 0, response.remark
-    assert broker.registration is not None
-    await broker.registration.register_all()
+    assert broker.services.registration is not None
+    await broker.services.registration.register_all()
 
 
 async def test_follows_a_move(cluster: tuple[str, list[Broker]]) -> None:
@@ -153,4 +153,4 @@ async def test_follows_a_move(cluster: tuple[str, list[Broker]]) -> None:
     assert list(dict.fromkeys(found)) == [
         (0, offset, b"%d" % n) for n, offset in enumerate((0, 1, 2, STEP, STEP + 1, STEP + 2))
     ]
-    assert brokers[1].offsets.query("G", T, 0) == 3
+    assert brokers[1].parts.offsets.query("G", T, 0) == 3

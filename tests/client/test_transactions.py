@@ -69,7 +69,7 @@ async def test_another_member_answers_the_check(mq: EmbeddedBroker) -> None:
         await producer.send_message_in_transaction(Message("T", b"later"))
     async with TransactionProducer("g", second, namesrv_addr=mq.namesrv_addr) as producer:
         await producer.fetch_publish_message_queues("T")
-        await mq.wait_until(lambda: "g" in mq.broker.producers.groups())
+        await mq.wait_until(lambda: "g" in mq.broker.parts.producers.groups())
         mq.clock.advance(minutes=1)
         await mq.wait_until(lambda: mq.bodies("T") == [b"later"])
     assert first.checked == []

@@ -14,11 +14,12 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from oberth.client.config import ClientConfig
-from oberth.client.instance import ClientInstance
+from oberth.client.instance import ClientInstance, ClientService
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.producer import client_config
 from oberth.client.pulling import (
@@ -40,10 +41,12 @@ from oberth.formats.java_properties import parse_properties
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.formats.subscription_group import SubscriptionGroupConfig, SubscriptionGroups
 from oberth.formats.topic_config import READ_WRITE, TopicConfig, TopicConfigs
-from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.bodies.admin import AclInfo, UserInfo
+from oberth.remoting.bodies.base import Body, BodyError, MessageQueue
 from oberth.remoting.bodies.clients import (
     ConsumerConnection,
     ProducerConnection,
+    ProducerInfo,
     ProducerTableInfo,
 )
 from oberth.remoting.bodies.offsets import ResetOffsetBody
@@ -67,10 +70,16 @@ from oberth.remoting.bodies.stats import (
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import create_request
 from oberth.remoting.headers.admin import (
+    CreateAclRequestHeader,
     CreateTopicRequestHeader,
+    CreateUserRequestHeader,
+    DeleteAclRequestHeader,
     DeleteTopicRequestHeader,
+    DeleteUserRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    ListAclsRequestHeader,
+    ListUsersRequestHeader,
     PurgeTopicRequestHeader,
     QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,
@@ -102,6 +111,9 @@ from oberth.remoting.headers.namesrv import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from oberth.remoting.headers.replication import LogChecksumsRequestHeader
+
+B = TypeVar("B", bound=Body)
 
 TIMEOUT_S: Final = 5.0
 QUERY_TIMEOUT_S: Final = 18.0
@@ -158,7 +170,7 @@ class GroupProgress:
         return sum(each.lag for each in self.queues)
 
 
-class Admin:
+class Admin(ClientService):
     """Administration.
 
     Args:
@@ -177,18 +189,6 @@ class Admin:
         self.config = client_config(config, namesrv_addr)
         self._timeout_s = timeout_ms / 1000
         self._instance: ClientInstance | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.shutdown()
 
     async def start(self) -> None:
         """Get ready; connections are opened when they are needed."""
@@ -219,7 +219,7 @@ class Admin:
         )
         return response.body_bytes()
 
-    # ------------------------------------------------------------------------------------- cluster
+    # Cluster
 
     async def cluster_info(self) -> ClusterInfo:
         """Clusters, their brokers and addresses. RocketMQ: examineBrokerClusterInfo."""
@@ -313,7 +313,17 @@ class Admin:
             addr, RequestCode.OBERTH_GET_RETENTION, timeout_s=max(QUERY_TIMEOUT_S, self._timeout_s)
         )
         found: dict[str, Any] = json.loads(body)
-        return found
+        # A broker's JSON leaves out what is null.
+        return {"due": None, "heldBy": None, **found}
+
+    async def log_checksums(self, addr: str, header: LogChecksumsRequestHeader) -> bytes:
+        """Checksums of a broker's log as JSON, see the header; Oberth's brokers only."""
+        return await self._ask(
+            addr,
+            RequestCode.OBERTH_GET_LOG_CHECKSUMS,
+            header,
+            timeout_s=max(QUERY_TIMEOUT_S, self._timeout_s),
+        )
 
     async def purge_topic(
         self,
@@ -369,9 +379,12 @@ class Admin:
 
     async def all_producers(self, addr: str) -> dict[str, int]:
         """How many clients of each producer group a broker knows (from 4.9.3 on)."""
+        return {group: len(clients) for group, clients in (await self.producers(addr)).items()}
+
+    async def producers(self, addr: str) -> dict[str, list[ProducerInfo]]:
+        """The clients of each producer group that a broker knows (from 4.9.3 on)."""
         body = await self._ask(addr, RequestCode.GET_ALL_PRODUCER_INFO)
-        data = ProducerTableInfo.decode(body).data
-        return {group: len(clients) for group, clients in data.items()}
+        return ProducerTableInfo.decode(body).data
 
     async def broker_topic_stats(self, addr: str, topic: str) -> TopicStatsTable:
         """Both ends of a topic's queues on one broker."""
@@ -391,7 +404,63 @@ class Admin:
             await self._ask(addr, RequestCode.VIEW_BROKER_STATS_DATA, header)
         )
 
-    # --------------------------------------------------------------------------- KV configuration
+    # Users and policies (brokers from 5.3)
+
+    async def users(self, addr: str, text: str = "") -> list[UserInfo]:
+        """Users of a broker whose name holds a text."""
+        header = ListUsersRequestHeader(filter=text or None)
+        return _list_of(UserInfo, await self._ask(addr, RequestCode.AUTH_LIST_USER, header))
+
+    async def create_user(self, addr: str, user: UserInfo) -> None:
+        """Make a user at a broker.
+
+        Raises:
+            MQBrokerError: there is one of this name, or it cannot be (code 16).
+        """
+        header = CreateUserRequestHeader(username=user.username)
+        await self._ask(addr, RequestCode.AUTH_CREATE_USER, header, user.encode())
+
+    async def update_user(self, addr: str, user: UserInfo) -> None:
+        """Change a user at a broker; what is None stays."""
+        header = CreateUserRequestHeader(username=user.username)
+        await self._ask(addr, RequestCode.AUTH_UPDATE_USER, header, user.encode())
+
+    async def delete_user(self, addr: str, username: str) -> None:
+        """Delete a user and its policies at a broker; brokers say nothing if there is none."""
+        header = DeleteUserRequestHeader(username=username)
+        await self._ask(addr, RequestCode.AUTH_DELETE_USER, header)
+
+    async def acls(self, addr: str, subject: str = "", resource: str = "") -> list[AclInfo]:
+        """Policies of a broker, by texts that subject (``User:NAME``) and resource hold."""
+        header = ListAclsRequestHeader(
+            subject_filter=subject or None, resource_filter=resource or None
+        )
+        return _list_of(AclInfo, await self._ask(addr, RequestCode.AUTH_LIST_ACL, header))
+
+    async def create_acl(self, addr: str, acl: AclInfo) -> None:
+        """Add to the policies of a subject at a broker."""
+        header = CreateAclRequestHeader(subject=acl.subject)
+        await self._ask(addr, RequestCode.AUTH_CREATE_ACL, header, acl.encode())
+
+    async def update_acl(self, addr: str, acl: AclInfo) -> None:
+        """Change the policies of a subject at a broker."""
+        header = CreateAclRequestHeader(subject=acl.subject)
+        await self._ask(addr, RequestCode.AUTH_UPDATE_ACL, header, acl.encode())
+
+    async def delete_acl(
+        self, addr: str, subject: str, *, resource: str = "", policy_type: str = ""
+    ) -> None:
+        """Delete all policies of a subject at a broker, or those of a resource or a type.
+
+        Raises:
+            MQBrokerError: there is none (code 16).
+        """
+        header = DeleteAclRequestHeader(
+            subject=subject, resource=resource or None, policy_type=policy_type or None
+        )
+        await self._ask(addr, RequestCode.AUTH_DELETE_ACL, header)
+
+    # KV configuration
 
     async def put_kv_config(self, namespace: str, key: str, value: str) -> None:
         """Set a value at all name servers."""
@@ -429,7 +498,7 @@ class Admin:
             return {}
         return KVTable.decode(response.body_bytes()).table
 
-    # -------------------------------------------------------------------------------------- topics
+    # Topics
 
     async def topic_list(self, cluster: str | None = None) -> list[str]:
         """All topics, or those of one cluster; sorted. RocketMQ: fetchAllTopicList."""
@@ -455,6 +524,15 @@ class Admin:
         if route is None:
             raise MQBrokerError(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic!r}")
         return route
+
+    async def _masters_of_group(self, group: str) -> dict[str, str]:
+        """The brokers of a group's retry topic, which is made when its first member connects."""
+        topic = names.retry_topic(group)
+        if await self._client().fetch_route(topic, self._timeout_s) is None:
+            raise MQBrokerError(
+                ResponseCode.TOPIC_NOT_EXIST, f"no broker knows group {group!r}: no {topic!r}"
+            )
+        return await self._masters_of(topic)
 
     async def _masters_of(self, topic: str) -> dict[str, str]:
         route = await self.topic_route(topic)
@@ -521,6 +599,46 @@ class Admin:
             text = ";".join(f"{name}:{header.write_queue_nums}" for name in masters)
             await self.put_kv_config(ORDER_TOPIC_NAMESPACE, topic, text)
 
+    async def put_order_config(self, topic: str) -> None:
+        """Tell the name servers the queues of an order topic, as its masters have them."""
+        tables = {
+            name: await self.all_topic_configs(addr)
+            for name, addr in (await self.masters()).items()
+        }
+        text = ";".join(
+            f"{name}:{table[topic].write_queue_nums}"
+            for name, table in tables.items()
+            if topic in table
+        )
+        await self.put_kv_config(ORDER_TOPIC_NAMESPACE, topic, text)
+
+    async def put_topic_config(
+        self, addr: str, wanted: TopicConfig, current: TopicConfig | None = None
+    ) -> None:
+        """Have a topic at a broker as ``wanted`` says; ``current`` is how it is there now.
+
+        Only attributes that change are sent: brokers refuse those that may not, changed or not.
+        """
+        topic = names.check_topic(wanted.topic_name or "")
+        before = {} if current is None else current.attributes
+        changes = [
+            f"+{key}={value}"
+            for key, value in wanted.attributes.items()
+            if before.get(key) != value
+        ] + [f"-{key}" for key in before if key not in wanted.attributes]
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic=names.AUTO_CREATE_TOPIC_KEY,
+            read_queue_nums=wanted.read_queue_nums,
+            write_queue_nums=wanted.write_queue_nums,
+            perm=wanted.perm,
+            topic_filter_type=wanted.topic_filter_type,
+            topic_sys_flag=wanted.topic_sys_flag,
+            order=wanted.order,
+            attributes=",".join(changes) or None,
+        )
+        await self._ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
     async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Delete a topic and its offsets on all masters, then at the name servers."""
         for addr in (await self.masters(cluster)).values():
@@ -559,7 +677,7 @@ class Admin:
         await self._masters_of(topic)
         return await self._client().subscribe_queues(topic)
 
-    # -------------------------------------------------------------------------------------- groups
+    # Groups
 
     async def create_group(
         self,
@@ -629,9 +747,7 @@ class Admin:
         Raises:
             MQBrokerError: none is (code 206).
         """
-        addr = broker_addr or next(
-            iter((await self._masters_of(names.retry_topic(group))).values()), None
-        )
+        addr = broker_addr or next(iter((await self._masters_of_group(group)).values()), None)
         if addr is None:
             raise MQClientError(f"group {group}: no broker knows it")
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
@@ -649,7 +765,7 @@ class Admin:
         self, group: str, client_id: str, *, jstack: bool = False
     ) -> ConsumerRunningInfo:
         """What a member tells about itself."""
-        addr = next(iter((await self._masters_of(names.retry_topic(group))).values()))
+        addr = next(iter((await self._masters_of_group(group)).values()))
         header = GetConsumerRunningInfoRequestHeader(
             consumer_group=group, client_id=client_id, jstack_enable=jstack
         )
@@ -684,7 +800,7 @@ class Admin:
         for addr in (await self._masters_of(topic)).values():
             await self._ask(addr, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body.encode())
 
-    # ------------------------------------------------------------------------------------- offsets
+    # Offsets
 
     async def consume_stats(self, group: str, topic: str | None = None) -> GroupProgress:
         """How far a group is, in one topic or in all. RocketMQ: examineConsumeStats.
@@ -692,10 +808,16 @@ class Admin:
         Raises:
             MQBrokerError: neither the topic nor the group's retry topic exists (code 17).
         """
+        masters = await (self._masters_of(topic) if topic else self._masters_of_group(group))
+        return await self.consume_stats_at(masters.values(), group, topic)
+
+    async def consume_stats_at(
+        self, addrs: Iterable[str], group: str, topic: str | None = None
+    ) -> GroupProgress:
+        """How far a group is by what these brokers know; empty if none knows it."""
         progress = GroupProgress(group)
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
-        masters = await self._masters_of(topic or names.retry_topic(group))
-        for addr in masters.values():
+        for addr in addrs:
             body = await self._ask(
                 addr,
                 RequestCode.GET_CONSUME_STATS,
@@ -824,7 +946,7 @@ class Admin:
         """When the first message of a queue was stored, ms."""
         return await earliest_msg_store_time(self._client(), queue)
 
-    # ------------------------------------------------------------------------------------- messages
+    # Messages
 
     async def view_message(self, topic: str, msg_id: str) -> MessageExt:
         """A message by either kind of id. RocketMQ: viewMessage.
@@ -928,6 +1050,14 @@ class Admin:
         return QueryConsumeQueueResponseBody.decode(
             await self._ask(addr, RequestCode.QUERY_CONSUME_QUEUE, header)
         )
+
+
+def _list_of(kind: type[B], data: bytes) -> list[B]:
+    """Bodies from a JSON list; brokers send nothing for an empty one."""
+    try:
+        return msgspec.json.decode(data or b"[]", type=list[kind], strict=False)  # type: ignore[valid-type]
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BodyError(f"no list of {kind.__name__}: {error}") from None
 
 
 def _properties(settings: Mapping[str, str]) -> bytes:

@@ -15,6 +15,7 @@ the same classes.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import inspect
 import os
@@ -32,10 +33,10 @@ RENAMED: Final = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__
 
 INNER_METHODS: Final = frozenset(
     {
-        "consume_directly", "consumer_data", "consumer_status", "do_rebalance", "lock_queues",
-        "may_consume", "on_check_transaction", "on_job_done", "on_job_start", "on_route",
-        "persist_offsets", "publish_topics", "running_info",
-        "subscribed_topics", "unlock_queues", "renew_locks", "give_up_expired",
+        "aclose", "consume_directly", "consumer_data", "consumer_status", "do_rebalance",
+        "give_up_expired", "lock_queues", "may_consume", "on_check_transaction", "on_job_done",
+        "on_job_start", "on_route", "persist_offsets", "publish_topics", "renew_locks",
+        "running_info", "subscribed_topics", "unlock_queues",
     }
 )  # fmt: skip
 """Public only for the parts of the client; applications do not call them."""
@@ -61,7 +62,14 @@ class LoopThread:
                     target=self._run, args=(self._loop,), name="oberth-loop", daemon=True
                 )
                 self._thread.start()
+                atexit.register(self._tell_forgotten, self._loop, self._pid)
             return self._loop
+
+    def _tell_forgotten(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
+        from oberth.client.instance import ClientInstance  # noqa: PLC0415 - nobody has one before the first call
+
+        if pid == os.getpid():
+            ClientInstance.tell_forgotten(loop)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)

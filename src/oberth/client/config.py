@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -96,11 +96,6 @@ class ClientConfig:
 def split_addresses(text: str) -> list[str]:
     """The addresses of ``a:1;b:2``."""
     return [piece.strip() for piece in text.split(";") if piece.strip()]
-
-
-def join_addresses(addresses: Iterable[str]) -> str:
-    """The text that ``split_addresses`` takes apart."""
-    return ";".join(addresses)
 
 
 def local_ip() -> str:

@@ -1,8 +1,8 @@
 """ConsumeService: hands messages of our queues to listeners and takes their verdicts.
 
 Queues with messages stand in line and are served in turns. A *job* is one call of a listener: in
-order, a queue has at most one at a time. Whoever serves (a worker task, a thread, an ``async for``)
-takes jobs with ``next_job`` and gives each back with ``finish`` exactly once. RocketMQ:
+order, a queue has at most one at a time. A server (a worker task, a thread, an ``async for``) takes
+jobs with ``next_job`` and gives each back with ``finish`` exactly once. RocketMQ:
 ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService.
 """
 
@@ -26,7 +26,7 @@ from oberth.client.consume import (
 from oberth.client.group_consumer import AssignedQueue
 from oberth.client.messages import MessageExt
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 
 TURN_S: Final = 0.005
 """For how long listeners that never wait may keep the loop."""
@@ -103,7 +103,7 @@ class ConsumeService:
         self._thread_cost_s = THREAD_RUN_S
         self._thread_done: deque[tuple[ConsumeJob, ConsumeStatus, Exception | None]] = deque()
 
-    # ------------------------------------------------------------------------------------ serving
+    # Serving
 
     def start(
         self,
@@ -229,7 +229,7 @@ class ConsumeService:
         if self._orderly and not assigned.process_queue.suspended:
             self.ready(assigned)
 
-    # ------------------------------------------------------------------------------------ workers
+    # Workers
 
     async def _work(self) -> None:
         loop = self._loop
@@ -263,7 +263,7 @@ class ConsumeService:
                 await asyncio.sleep(0)
                 turn_end = loop.time() + TURN_S
 
-    # ------------------------------------------------------------------------------------ threads
+    # Threads
 
     def _feed_threads(self) -> None:
         assert self._threads is not None

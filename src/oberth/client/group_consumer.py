@@ -12,14 +12,14 @@ work on for longer than that are consumed twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from oberth.client.config import ClientConfig
-from oberth.client.instance import ClientInstance, now_ms
+from oberth.client.instance import ClientInstance, ClientService
 from oberth.client.namespace import with_namespace, without_namespace
 from oberth.client.offset_store import (
     NO_OFFSET,
@@ -37,7 +37,11 @@ from oberth.client.pulling import (
     update_consumer_offset,
 )
 from oberth.client.rebalance import AllocateMessageQueueAveragely, AllocateStrategy
-from oberth.client.subscriptions import MessageSelector, build_subscription_data
+from oberth.client.subscriptions import (
+    MessageSelector,
+    build_subscription_data,
+    check_subscriptions,
+)
 from oberth.errors import MQBrokerError, MQClientError, OberthError, RemotingError
 from oberth.formats import names
 from oberth.remoting.bodies.base import MessageQueue
@@ -58,8 +62,9 @@ from oberth.remoting.bodies.running_info import (
     ConsumerRunningInfo,
 )
 from oberth.remoting.code import ANNOUNCED_VERSION, RequestCode, ResponseCode
+from oberth.wall_clock import now_ms
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 
 REVOKE_GRACE_S: Final = 0.3
 """For how long a queue that goes to another member waits for its listeners."""
@@ -111,7 +116,7 @@ class AssignedQueue:
         return self.process_queue.dropped
 
     def changed(self) -> None:
-        """Listeners gave something back: whoever waits for it looks again."""
+        """Listeners gave something back: waiting pulls look again."""
         room = self.room
         if room is not None and not room.done():
             room.set_result(None)
@@ -131,7 +136,7 @@ class AssignedQueue:
         return True
 
 
-class GroupConsumer(ABC):
+class GroupConsumer(ClientService):
     """Base of consumers; see the module.
 
     Attributes:
@@ -178,22 +183,11 @@ class GroupConsumer(ABC):
         # The instance may be another's too and rebalance at any time, also while we still start.
         self._may_take = False
         self._rebalance_lock = asyncio.Lock()
+        check_subscriptions(subscriptions)
         for topic, expression in (subscriptions or {}).items():
             self._subscribe(topic, expression)
 
-    # -------------------------------------------------------------------------------- life cycle
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.shutdown()
+    # Life cycle
 
     @abstractmethod
     async def start(self) -> None:
@@ -277,7 +271,7 @@ class GroupConsumer(ABC):
         """Whether it is started and not shut down."""
         return self._instance is not None
 
-    # ----------------------------------------------------------------------------- subscriptions
+    # Subscriptions
 
     def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Want messages of a topic; before or after the start.
@@ -310,7 +304,7 @@ class GroupConsumer(ABC):
         """The topics that are wanted, retry topics among them."""
         return {without_namespace(self._namespace, topic) for topic in self._subscriptions}
 
-    # ---------------------------------------------------------------------- called by the instance
+    # Called by the instance
 
     def subscribed_topics(self) -> Iterable[str]:
         """Topics whose routes are needed."""
@@ -350,8 +344,13 @@ class GroupConsumer(ABC):
     async def _fetch_offset(self, queue: MessageQueue) -> int | None:
         return await query_consumer_offset(self._running(), self.group, queue)
 
-    async def _commit_offset(self, queue: MessageQueue, offset: int, wait: bool) -> None:
-        await update_consumer_offset(self._running(), self.group, queue, offset, wait)
+    async def _commit_offset(self, queue: MessageQueue, offset: int) -> None:
+        await update_consumer_offset(self._running(), self.group, queue, offset)
+
+    async def _commit_last(self, queues: Iterable[MessageQueue]) -> None:
+        """Commits offsets of queues that go; what cannot be is consumed again by the next owner."""
+        with contextlib.suppress(MQClientError):  # the store has logged it
+            await self._store().persist(queues, wait=True)
 
     def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
         """Offsets of a topic, for GET_CONSUMER_STATUS_FROM_CLIENT."""
@@ -385,7 +384,7 @@ class GroupConsumer(ABC):
             consume_result=CMResult.CR_RETURN_NULL, remark="this consumer has no listener"
         )
 
-    # ---------------------------------------------------------------------------------- rebalance
+    # Rebalance
 
     async def do_rebalance(self) -> bool:
         """Take the queues that are ours now; False: look again soon."""
@@ -520,7 +519,7 @@ class GroupConsumer(ABC):
                 continue
             self._note_progress(assigned)
             unlocked.append(assigned.queue)
-        await store.persist(unlocked, wait=True)
+        await self._commit_last(unlocked)
         for queue in unlocked:
             self.assigned.pop(queue, None)
             store.table.remove(queue)
@@ -539,7 +538,7 @@ class GroupConsumer(ABC):
             assigned.task.cancel()
             assigned.task = None
 
-    def _assignment_changed(self) -> None:  # noqa: B027 - most have nothing to do then
+    def _assignment_changed(self) -> None:
         """Queues came or went."""
 
     async def _start_offset(self, queue: MessageQueue) -> int:
@@ -561,11 +560,7 @@ class GroupConsumer(ABC):
             return await search_offset(instance, queue, timestamp_ms)
         return 0 if is_retry else await max_offset(instance, queue)
 
-    async def _revoke_all(self) -> None:
-        if self.assigned:
-            await self._revoke(list(self.assigned))
-
-    # -------------------------------------------------------------------------------------- resets
+    # Resets
 
     async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         """RESET_CONSUMER_CLIENT_OFFSET: go on elsewhere."""
@@ -583,12 +578,12 @@ class GroupConsumer(ABC):
         store = self._store()
         for assigned in given:
             store.table.update(assigned.queue, offsets[assigned.queue], increase_only=False)
-        await store.persist([assigned.queue for assigned in given], wait=True)
+        await self._commit_last([assigned.queue for assigned in given])
         for assigned in given:
             if self.assigned.get(assigned.queue) is assigned:
                 self._take(assigned.queue, offsets[assigned.queue])
 
-    # --------------------------------------------------------------------------------------- locks
+    # Locks
 
     async def lock_queues(self, queues: list[MessageQueue]) -> set[MessageQueue]:
         """The queues whose lock we hold now; asks the master of each broker."""

@@ -14,8 +14,12 @@ import itertools
 import logging
 import os
 import random
+import sys
+import threading
 import time
+import traceback
 import weakref
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -26,6 +30,7 @@ from oberth.client.config import ClientConfig, local_ip, split_addresses
 from oberth.client.route import (
     TopicPublishInfo,
     any_address,
+    check_route,
     is_same_route,
     publish_queues,
     subscribe_queues,
@@ -43,6 +48,7 @@ from oberth.formats.names import AUTO_CREATE_TOPIC_KEY
 from oberth.remoting.aio.channel import Channel, ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable, Stage
+from oberth.remoting.aio.service import Service
 from oberth.remoting.bodies.base import Body, MessageQueue
 from oberth.remoting.bodies.clients import (
     ConsumerData,
@@ -68,16 +74,27 @@ from oberth.remoting.headers.group import (
 from oberth.remoting.headers.namesrv import GetRouteInfoRequestHeader
 from oberth.remoting.headers.send import ReplyMessageRequestHeader
 from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
+from oberth.wall_clock import now_ms
 
 if TYPE_CHECKING:
     from oberth.remoting.bodies.pop import MessageQueueAssignment
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 NO_NAME_SERVER: Final = 10004
 NOT_FOUND_TOPIC: Final = 10005
+BROKER_NOT_EXIST: Final = 10003
 """MQClientError.response_code, as in RocketMQ: ClientErrorCode."""
+
+NAME_SERVER_CODES: Final = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
+"""Requests that every name server knows and no broker."""
 
 NAMESPACED: Final = "nsd"
 NAMESPACE: Final = "ns"
@@ -97,10 +114,9 @@ READ_REST_S: Final = 0.001
 REBALANCE_PAUSE_S: Final = 0.02
 """Notices that come together make one rebalance."""
 
-
-def now_ms() -> int:
-    """The wall clock, ms since the epoch."""
-    return time.time_ns() // 1_000_000
+STACKS_MAX: Final = 200
+STACK_DEPTH_MAX: Final = 50
+"""Threads and tasks, and calls of a task, that an answer with stacks shows."""
 
 
 def without_subscriptions(data: HeartbeatData) -> HeartbeatData:
@@ -193,6 +209,18 @@ class InnerConsumer(Protocol):
         """Consume one message at once."""
 
 
+class ClientService(Service):
+    """A producer, a consumer or an admin: ended by ``shutdown``."""
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """End what was started."""
+
+    async def aclose(self) -> None:
+        """The same as ``shutdown``."""
+        await self.shutdown()
+
+
 class ClientInstance:
     """Shared state of clients with one configuration.
 
@@ -246,7 +274,7 @@ class ClientInstance:
         self.remoting = RemotingClient(
             self._processors(),
             ClientOptions(
-                channel=ChannelOptions(proxy_protocol=False, read_rest_s=READ_REST_S),
+                channel=ChannelOptions(read_rest_s=READ_REST_S),
                 connect_timeout_s=config.connect_timeout_ms / 1000,
                 timeout_s=config.mq_client_api_timeout_ms / 1000,
                 tls_context=config.tls_context,
@@ -254,7 +282,7 @@ class ClientInstance:
             on_close=self._on_connection_closed,
         )
 
-    # -------------------------------------------------------------------------------- life cycle
+    # Life cycle
 
     @classmethod
     async def acquire(
@@ -367,7 +395,7 @@ class ClientInstance:
                 _LOG.exception("%s: %s", self.client_id, work.__name__)
             await asyncio.sleep(interval_s)
 
-    # ------------------------------------------------------------------------------------ requests
+    # Requests
 
     def stamp(self, request: RemotingCommand) -> None:
         """Add what every request has: the namespace, and last the signature, which covers it."""
@@ -422,7 +450,7 @@ class ClientInstance:
         """
         await self.invoke_oneway(addr, create_request(code, header, body))
 
-    # ------------------------------------------------------------------------------- name servers
+    # Name servers
 
     @property
     def name_server_addresses(self) -> list[str]:
@@ -436,7 +464,7 @@ class ClientInstance:
             self._namesrv_index = random.randrange(len(self._namesrv))
 
     async def _refresh_name_servers(self) -> None:
-        from oberth.client.name_server_list import fetch_name_servers
+        from oberth.client.name_server_list import fetch_name_servers  # noqa: PLC0415 - few clients need it
 
         found = await asyncio.to_thread(fetch_name_servers, self.config.namesrv_url)
         self.update_name_server_addresses(found)
@@ -454,14 +482,17 @@ class ClientInstance:
 
         Raises:
             MQBrokerError: a code that is not allowed.
-            MQClientError: there are no name servers.
+            MQClientError: there are no name servers, or a broker's address was given for one.
             RemotingError: none of them answered.
         """
         if not self._namesrv and self.config.namesrv_url:
             await self._refresh_name_servers()
         count = len(self._namesrv)
         if not count:
-            raise MQClientError("no name server address is known", NO_NAME_SERVER)
+            raise MQClientError(
+                "no name server address is known: give namesrv_addr, or set NAMESRV_ADDR",
+                NO_NAME_SERVER,
+            )
         failure: RemotingError | None = None
         for _ in range(count):
             addr = self._namesrv[self._namesrv_index % len(self._namesrv)]
@@ -472,10 +503,22 @@ class ClientInstance:
             except RemotingError as error:
                 failure = error
                 self._namesrv_index += 1
+            except MQBrokerError as error:
+                if (
+                    error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                    or code not in NAME_SERVER_CODES
+                ):
+                    raise
+                raise MQClientError(
+                    f"{addr} does not know request {int(code)} and seems to be no name server: "
+                    "namesrv_addr wants the address of a name server (port 9876 unless it was "
+                    "changed), not of a broker (10911)",
+                    NO_NAME_SERVER,
+                ) from error
         assert failure is not None
         raise failure
 
-    # -------------------------------------------------------------------------------------- routes
+    # Routes
 
     async def fetch_route(
         self, topic: str, timeout_s: float | None = None
@@ -489,7 +532,9 @@ class ClientInstance:
         )
         if response.code != ResponseCode.SUCCESS or not response.body_bytes():
             return None
-        return TopicRouteData.decode(response.body_bytes())
+        route = TopicRouteData.decode(response.body_bytes())
+        check_route(topic, route)
+        return route
 
     async def update_route(
         self, topic: str, *, template: str = "", queue_nums_max: int = 0
@@ -601,7 +646,11 @@ class ClientInstance:
             route = await self.update_route(topic, template=template, queue_nums_max=queue_nums)
         info = self.publish_info_nowait(topic)
         if info is None:
-            why = "no route info of this topic" if route is None else "no queue may be written"
+            why = (
+                "no route info of this topic: no name server knows it, and brokers do not create it"
+                if route is None
+                else "no queue may be written"
+            )
             raise MQClientError(f"topic {topic}: {why}", NOT_FOUND_TOPIC)
         return info
 
@@ -640,7 +689,9 @@ class ClientInstance:
             await self.update_route(queue.topic)
             addr = self.broker_address(queue.broker_name, broker_id)
             if addr is None:
-                raise MQClientError(f"broker {queue.broker_name} of {queue.topic} has no address")
+                raise MQClientError(
+                    f"broker {queue.broker_name} of {queue.topic} has no address", BROKER_NOT_EXIST
+                )
         return addr
 
     async def address_of_topic(self, topic: str) -> str | None:
@@ -652,13 +703,41 @@ class ClientInstance:
             return None
         return any_address(random.choice(route.broker_datas))
 
-    # ----------------------------------------------------------------------------------- heartbeats
+    # Heartbeats
 
     def heartbeat_soon(self) -> None:
         """Tell the brokers at once who we are."""
         self._heartbeat_wanted.set()
 
     async def _heartbeat_loop(self) -> None:
+        try:
+            await self._heartbeats()
+        except asyncio.CancelledError:
+            if not self._closed:
+                self._tell_forgotten(
+                    "its event loop has ended: use `async with`, or await its shutdown()"
+                )
+            raise
+
+    @classmethod
+    def tell_forgotten(cls, loop: asyncio.AbstractEventLoop) -> None:
+        """The program of the blocking face ends; names the clients that nobody has shut down."""
+        for instances in list(cls._instances.get(loop, {}).values()):
+            for instance in instances:
+                if not instance._closed:
+                    instance._tell_forgotten("the program ends: use `with`, or call its shutdown()")
+
+    def _tell_forgotten(self, advice: str) -> None:
+        """The loop ends under us: nobody has shut the clients down."""
+        for kind, clients in (("producer", self.producers), ("consumer", self.consumers)):
+            for group in clients:
+                _LOG.warning(
+                    "%s %s was never shut down and %s; messages that were on their way may not "
+                    "have been sent",
+                    kind, group, advice,
+                )  # fmt: skip
+
+    async def _heartbeats(self) -> None:
         while True:
             try:
                 async with asyncio.timeout(self.config.heartbeat_broker_interval_ms / 1000):
@@ -740,7 +819,7 @@ class ClientInstance:
             # The broker has dropped us from its groups with the connection.
             self._loop.call_later(HEARTBEAT_AFTER_LOSS_S, self._heartbeat_wanted.set)
 
-    # ------------------------------------------------------------------------ rebalance and commits
+    # Rebalance and commits
 
     def rebalance_soon(self) -> None:
         """Look at once which queues are ours."""
@@ -791,7 +870,7 @@ class ClientInstance:
             MQBrokerError: the broker has no such service (before 5.0), or refuses.
             RemotingError: no answer.
         """
-        from oberth.remoting.bodies.pop import (
+        from oberth.remoting.bodies.pop import (  # noqa: PLC0415 - few clients need it
             QueryAssignmentRequestBody,
             QueryAssignmentResponseBody,
         )
@@ -810,7 +889,7 @@ class ClientInstance:
         answer = QueryAssignmentResponseBody.decode(response.body_bytes())
         return answer.message_queue_assignments
 
-    # ------------------------------------------------------------------------ requests from brokers
+    # Requests from brokers
 
     def _processors(self) -> ProcessorTable:
         table = ProcessorTable()
@@ -831,8 +910,8 @@ class ClientInstance:
             self.rebalance_soon()
 
     def _on_check_transaction(self, channel: Channel, request: RemotingCommand) -> None:
-        from oberth.client.messages import decode_messages
-        from oberth.formats.properties import PRODUCER_GROUP
+        from oberth.client.messages import decode_messages  # noqa: PLC0415 - few clients need it
+        from oberth.formats.properties import PRODUCER_GROUP  # noqa: PLC0415 - few clients need it
 
         header = request.header(CheckTransactionStateRequestHeader)
         messages = decode_messages(request.body_bytes())
@@ -851,7 +930,7 @@ class ClientInstance:
         return create_response(request, ResponseCode.SUCCESS)
 
     async def _on_reset(self, channel: Channel, request: RemotingCommand) -> None:
-        from oberth.remoting.bodies.offsets import ResetOffsetBody
+        from oberth.remoting.bodies.offsets import ResetOffsetBody  # noqa: PLC0415 - few clients need it
 
         del channel
         header = request.header(ResetOffsetRequestHeader)
@@ -861,7 +940,7 @@ class ClientInstance:
             await consumer.reset_offsets(header.topic, dict(offsets))
 
     def _on_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        from oberth.remoting.bodies.offsets import GetConsumerStatusBody
+        from oberth.remoting.bodies.offsets import GetConsumerStatusBody  # noqa: PLC0415 - few clients need it
 
         del channel
         header = request.header(GetConsumerStatusRequestHeader)
@@ -876,7 +955,13 @@ class ClientInstance:
         consumer = self.consumers.get(header.consumer_group)
         if consumer is None:
             return self._not_here(request, header.consumer_group)
-        return create_response(request, ResponseCode.SUCCESS, body=consumer.running_info().encode())
+        body = consumer.running_info()
+        if header.jstack_enable:
+            from oberth.remoting.bodies.running_info import ConsumerRunningInfo  # noqa: PLC0415 - few clients need it
+
+            if isinstance(body, ConsumerRunningInfo):
+                body.jstack = stacks()
+        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
 
     async def _on_consume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         del channel
@@ -893,3 +978,22 @@ class ClientInstance:
             ResponseCode.SYSTEM_ERROR,
             f"The Consumer Group <{group}> not exist in this consumer",
         )
+
+
+def stacks() -> str:
+    """Where each thread of the process is, and each task of the running loop; newest call last."""
+    names = {each.ident: each.name for each in threading.enumerate()}
+    parts = [
+        f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    for task in sorted(asyncio.all_tasks(), key=lambda each: each.get_name()):
+        lines = [
+            f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in '
+            f"{frame.f_code.co_name}\n"
+            for frame in task.get_stack(limit=STACK_DEPTH_MAX)
+        ]
+        parts.append(f"task {task.get_name()}\n{''.join(lines)}")
+        if len(parts) >= STACKS_MAX:
+            break
+    return "\n".join(parts)

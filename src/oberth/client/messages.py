@@ -20,12 +20,28 @@ from oberth.formats.batch_body import decode_batch
 from oberth.formats.compression import decompress_body
 from oberth.formats.message import (
     BLANK,
+    BODY_CRC,
+    BODY_LENGTH,
+    BODY_POSITION_V4,
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    COMMIT_LOG_OFFSET,
     FIXED,
     FIXED_SIZE_V1,
     FIXED_V4,
+    FLAG,
     HOST_BITS,
+    MAGIC,
     MAGIC_V1,
     MAGIC_V2,
+    PREPARED_TRANSACTION_OFFSET,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    RECONSUME_TIMES,
+    RECORD_SIZE,
+    STORE_HOST,
+    STORE_TIMESTAMP,
+    SYS_FLAG,
     decode_host,
 )
 from oberth.formats.message_id import offset_message_id
@@ -77,7 +93,7 @@ class Message:
         transaction_id: of a message that was sent in a transaction, else "".
 
     Raises:
-        MQClientError: a reserved property.
+        MQClientError: a reserved property, or a body that is not made of bytes.
     """
 
     __slots__ = ("body", "flag", "properties", "topic", "transaction_id")
@@ -85,7 +101,7 @@ class Message:
     def __init__(
         self,
         topic: str,
-        body: bytes = b"",
+        body: bytes | bytearray | memoryview = b"",
         *,
         tags: str = "",
         keys: str | Iterable[str] = "",
@@ -98,7 +114,7 @@ class Message:
         wait_store_msg_ok: bool = True,
     ) -> None:
         self.topic = topic
-        self.body = body
+        self.body: bytes = body if body.__class__ is bytes else as_bytes(body)
         self.flag = flag
         self.transaction_id = ""
         made = {p.WAIT: "true" if wait_store_msg_ok else "false"}
@@ -180,6 +196,24 @@ class Message:
         return self.properties.get(name, default)
 
 
+def as_bytes(body: object) -> bytes:
+    """A body as bytes.
+
+    Raises:
+        MQClientError: it is none; the message says what to do.
+    """
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    how = (
+        "text needs an encoding: body.encode()"
+        if isinstance(body, str)
+        else "encode it first, for example json.dumps(body).encode()"
+    )
+    raise MQClientError(f"body is {type(body).__name__}, allowed is bytes; {how}", MESSAGE_ILLEGAL)
+
+
 class SendStatus(enum.Enum):
     """What the broker did with a message; the message is stored in all cases."""
 
@@ -215,18 +249,10 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     recall_handle: str = ""
 
 
-_QUEUE_ID: Final = 3
-_FLAG: Final = 4
-_QUEUE_OFFSET: Final = 5
-_COMMIT_LOG_OFFSET: Final = 6
-_SYS_FLAG: Final = 7
-_BORN_TIMESTAMP: Final = 8
-_BORN_HOST: Final = 9
-_STORE_TIMESTAMP: Final = 10
-_STORE_HOST: Final = 11
-_RECONSUME_TIMES: Final = 12
-_PREPARED_OFFSET: Final = 13
-_BODY_LENGTH: Final = 14
+KEPT_BODY_SIZE: Final = 256 * 1024
+KEPT_BODY_RATIO: Final = 16
+"""A body that is larger than the one and grew by more than the other is not kept in its message:
+an answer of 2 MB could come to hold gigabytes."""
 
 
 class MessageExt:
@@ -242,6 +268,7 @@ class MessageExt:
 
     __slots__ = (
         "_body",
+        "_body_error",
         "_body_start",
         "_data",
         "_fixed",
@@ -275,10 +302,11 @@ class MessageExt:
         self._properties_start = properties_start
         self._properties_end = properties_end
         self.broker_name = broker_name
-        self.queue_id: int = fixed[3]
-        self.queue_offset: int = fixed[5]
-        self.reconsume_times: int = fixed[12]
+        self.queue_id: int = fixed[QUEUE_ID]
+        self.queue_offset: int = fixed[QUEUE_OFFSET]
+        self.reconsume_times: int = fixed[RECONSUME_TIMES]
         self._body: bytes | None = None
+        self._body_error: str | None = None
         self._properties: dict[str, str] | None = None
 
     def __repr__(self) -> str:
@@ -292,54 +320,54 @@ class MessageExt:
     @property
     def store_size(self) -> int:
         """Bytes of the whole record."""
-        value: int = self._fixed[0]
+        value: int = self._fixed[RECORD_SIZE]
         return value
 
     @property
     def body_crc(self) -> int:
         """The record's checksum of the stored body."""
-        value: int = self._fixed[2]
+        value: int = self._fixed[BODY_CRC]
         return value
 
     @property
     def flag(self) -> int:
         """The application's number."""
-        value: int = self._fixed[_FLAG]
+        value: int = self._fixed[FLAG]
         return value
 
     @property
     def sys_flag(self) -> int:
         """See formats.sys_flag."""
-        value: int = self._fixed[_SYS_FLAG]
+        value: int = self._fixed[SYS_FLAG]
         return value
 
     @property
     def commit_log_offset(self) -> int:
         """Where the record lies in the broker's CommitLog."""
-        value: int = self._fixed[_COMMIT_LOG_OFFSET]
+        value: int = self._fixed[COMMIT_LOG_OFFSET]
         return value
 
     @property
     def born_timestamp(self) -> int:
         """When the producer made it, ms."""
-        value: int = self._fixed[_BORN_TIMESTAMP]
+        value: int = self._fixed[BORN_TIMESTAMP]
         return value
 
     @property
     def store_timestamp(self) -> int:
         """When the broker stored it, ms."""
-        value: int = self._fixed[_STORE_TIMESTAMP]
+        value: int = self._fixed[STORE_TIMESTAMP]
         return value
 
     @property
     def born_host(self) -> str:
         """``address:port`` of the producer."""
-        return decode_host(self._host(_BORN_HOST))
+        return decode_host(self._host(BORN_HOST))
 
     @property
     def store_host(self) -> str:
         """``address:port`` of the broker."""
-        return decode_host(self._host(_STORE_HOST))
+        return decode_host(self._host(STORE_HOST))
 
     def _host(self, index: int) -> bytes:
         host: bytes = self._fixed[index]
@@ -348,23 +376,36 @@ class MessageExt:
     @property
     def prepared_transaction_offset(self) -> int:
         """Of a message of a transaction: where its half message starts."""
-        value: int = self._fixed[_PREPARED_OFFSET]
+        value: int = self._fixed[PREPARED_TRANSACTION_OFFSET]
         return value
 
     @property
     def body(self) -> bytes:
-        """The body, decompressed.
+        """The body, decompressed; as it is stored where that cannot be, see `body_error`.
 
-        Raises:
-            FormatError: the compressed body is damaged.
+        Any producer can set the flag of compressed bodies over bytes that are none. Apache's client
+        leaves out such a message and those behind it in the same answer. A body that is very much
+        larger than what is stored is decompressed anew each time.
         """
         body = self._body
         if body is None:
             body = self._data[self._body_start : self._topic_at]
-            if self._fixed[_SYS_FLAG] & flags.COMPRESSED:
-                body = decompress_body(body, self._fixed[_SYS_FLAG])
+            if self._fixed[SYS_FLAG] & flags.COMPRESSED:
+                stored_size = len(body)
+                try:
+                    body = decompress_body(body, self._fixed[SYS_FLAG])
+                except FormatError as error:
+                    self._body_error = str(error)
+                if len(body) > KEPT_BODY_SIZE and len(body) > KEPT_BODY_RATIO * stored_size:
+                    return body
             self._body = body
         return body
+
+    @property
+    def body_error(self) -> str | None:
+        """Why `body` is only what is stored: it does not decompress, or is no batch. Else None."""
+        _ = self.body
+        return self._body_error
 
     @property
     def stored_body(self) -> bytes:
@@ -404,7 +445,7 @@ class MessageExt:
     @property
     def offset_msg_id(self) -> str:
         """The broker's id, which says where the message lies."""
-        return offset_message_id(self._host(_STORE_HOST), self._fixed[_COMMIT_LOG_OFFSET])
+        return offset_message_id(self._host(STORE_HOST), self._fixed[COMMIT_LOG_OFFSET])
 
     @property
     def msg_id(self) -> str:
@@ -438,21 +479,21 @@ def decode_messages(data: bytes, broker_name: str = "") -> list[MessageExt]:
     topics: dict[bytes, str] = {}
     while size_of_data - position >= FIXED_SIZE_V1:
         fixed = unpack(data, position)
-        size, magic = fixed[0], fixed[1]
+        size, magic = fixed[RECORD_SIZE], fixed[MAGIC]
         end = position + size
-        body_start = position + 88
+        body_start = position + BODY_POSITION_V4
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < FIXED_SIZE_V1:
             raise _no_record(data, position)
         if end > size_of_data:
             break
-        if fixed[7] & HOST_BITS:
-            layout = FIXED[fixed[7] & HOST_BITS]
+        if fixed[SYS_FLAG] & HOST_BITS:
+            layout = FIXED[fixed[SYS_FLAG] & HOST_BITS]
             if layout.size > size:
                 raise _no_record(data, position)
             fixed = layout.unpack_from(data, position)
             body_start = position + layout.size
-        topic_at = body_start + fixed[14]
-        if fixed[14] < 0 or topic_at + 3 > end:
+        topic_at = body_start + fixed[BODY_LENGTH]
+        if fixed[BODY_LENGTH] < 0 or topic_at + 3 > end:
             raise _no_record(data, position)
         if magic == MAGIC_V1:
             topic_start = topic_at + 1
@@ -480,7 +521,7 @@ def decode_messages(data: bytes, broker_name: str = "") -> list[MessageExt]:
             properties_end,
             broker_name,
         )
-        if fixed[7] & flags.NEED_UNWRAP and fixed[7] & flags.INNER_BATCH:
+        if fixed[SYS_FLAG] & flags.NEED_UNWRAP and fixed[SYS_FLAG] & flags.INNER_BATCH:
             messages += _unwrap(message)
         else:
             append(message)
@@ -497,19 +538,25 @@ def _no_record(data: bytes, position: int) -> RecordError:
 
 
 def _unwrap(message: MessageExt) -> list[MessageExt]:
-    """The messages of an inner batch, which the broker stored as one record."""
+    """The messages of an inner batch, which the broker stored as one record.
+
+    A body that holds none is one message, with a `body_error`: the queue has to go on.
+    """
     try:
-        items = decode_batch(message.stored_body)
+        if message.body_error is not None:
+            return [message]
+        items = decode_batch(message.body)
         base = int(message.get_property(p.INNER_BASE, "0"))
     except (FormatError, ValueError) as error:
-        raise RecordError(f"inner batch at {message.commit_log_offset}: {error}") from None
+        message._body_error = f"inner batch: {error}"
+        return [message]
     made = []
     for number, item in enumerate(items):
         fixed = list(message._fixed)
-        fixed[_FLAG] = item.flag
-        fixed[_QUEUE_OFFSET] = base + number
-        fixed[_SYS_FLAG] &= ~(flags.NEED_UNWRAP | flags.INNER_BATCH | flags.COMPRESSED)
-        fixed[_BODY_LENGTH] = len(item.body)
+        fixed[FLAG] = item.flag
+        fixed[QUEUE_OFFSET] = base + number
+        fixed[SYS_FLAG] &= ~(flags.NEED_UNWRAP | flags.INNER_BATCH | flags.COMPRESSED)
+        fixed[BODY_LENGTH] = len(item.body)
         data = item.body + item.properties
         made.append(
             MessageExt(

@@ -19,7 +19,7 @@ from oberth.remoting.bodies.offsets import ResetOffsetBody
 if TYPE_CHECKING:
     from pathlib import Path
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 
 NO_OFFSET: Final = -1
 """Of a queue whose group has none."""
@@ -88,25 +88,37 @@ class OffsetStore(Protocol):
         """The kept offset, or NO_OFFSET when there is none."""
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
-        """Keep what changed; with ``wait``, until it is known to be kept."""
+        """Keep what changed; what cannot be kept now is kept with the next call.
+
+        Args:
+            queues: those that are looked at.
+            wait: until all of it is known to be kept, from earlier calls as well.
+
+        Raises:
+            MQClientError: only with ``wait``: some is not kept.
+        """
 
 
 class RemoteBrokerOffsetStore:
     """Offsets at the brokers.
 
+    Of one queue one commit is on its way at a time: brokers serve requests of one connection side
+    by side, and an older offset that comes second would be the one that stays.
+
     Args:
         fetch: asks a broker; None: it has none.
-        commit: tells a broker; with its last argument, waits for the answer.
+        commit: tells a broker, and returns when it has answered.
     """
 
     def __init__(
         self,
         fetch: Callable[[MessageQueue], Awaitable[int | None]],
-        commit: Callable[[MessageQueue, int, bool], Awaitable[None]],
+        commit: Callable[[MessageQueue, int], Awaitable[None]],
     ) -> None:
         self.table = ConsumerOffsetTable()
         self._fetch = fetch
         self._commit = commit
+        self._under_way: dict[MessageQueue, asyncio.Task[Exception | None]] = {}
 
     async def load(self) -> None:
         """See ``OffsetStore``; each queue is asked for when it is taken."""
@@ -124,19 +136,45 @@ class RemoteBrokerOffsetStore:
         return offset
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
-        """See ``OffsetStore``; what could not be sent is sent with the next call."""
-        changed = self.table.take_dirty(queues)
-        if not changed:
+        """See ``OffsetStore``."""
+        wanted = list(queues)
+        if not wait:
+            free = [queue for queue in wanted if queue not in self._under_way]
+            for queue, offset in self.table.take_dirty(free):
+                self._start(queue, offset)
             return
+        while busy := [self._under_way[queue] for queue in wanted if queue in self._under_way]:
+            await asyncio.wait(busy)
+        changed = self.table.take_dirty(wanted)
+        errors = await asyncio.gather(*(self._start(queue, offset) for queue, offset in changed))
+        failed = [
+            (queue, error) for (queue, _), error in zip(changed, errors, strict=True) if error
+        ]
+        if failed:
+            queue, error = failed[0]
+            raise MQClientError(
+                f"{len(failed)} of {len(changed)} offsets are not committed, "
+                f"among them that of {queue}: {error}"
+            ) from error
 
-        async def commit(queue: MessageQueue, offset: int) -> None:
-            try:
-                await self._commit(queue, offset, wait)
-            except (RemotingError, ClientError) as error:
-                self.table.mark_dirty(queue)
-                _LOG.warning("offset %d of %s is not committed: %s", offset, queue, error)
+    def _start(self, queue: MessageQueue, offset: int) -> asyncio.Task[Exception | None]:
+        task = asyncio.create_task(self._send(queue, offset))
+        self._under_way[queue] = task
+        task.add_done_callback(lambda _: self._under_way.pop(queue))
+        return task
 
-        await asyncio.gather(*(commit(queue, offset) for queue, offset in changed))
+    async def _send(self, queue: MessageQueue, offset: int) -> Exception | None:
+        """Sends one offset; why it could not be."""
+        try:
+            await self._commit(queue, offset)
+        except (RemotingError, ClientError) as error:
+            self.table.mark_dirty(queue)
+            _LOG.warning("offset %d of %s is not committed: %s", offset, queue, error)
+            return error
+        except BaseException:
+            self.table.mark_dirty(queue)
+            raise
+        return None
 
 
 class LocalFileOffsetStore:
@@ -180,21 +218,40 @@ class LocalFileOffsetStore:
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
         """See ``OffsetStore``; the file is always written completely."""
-        del wait
-        if self.table.take_dirty(queues):
-            data = ResetOffsetBody(offset_table=self.table.of_topic()).encode()
+        changed = self.table.take_dirty(queues)
+        if not changed:
+            return
+        data = ResetOffsetBody(offset_table=self.table.of_topic()).encode()
+        try:
             await asyncio.to_thread(self._write_file, data)
+        except OSError as error:
+            for queue, _ in changed:
+                self.table.mark_dirty(queue)
+            _LOG.warning("%s: the offsets are not kept: %s", self.path, error)
+            if wait:
+                raise MQClientError(f"{self.path}: the offsets are not kept: {error}") from error
 
     def _write_file(self, data: bytes) -> None:
+        """The file is the old or the new one at every moment, and never a part of it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".json.tmp")
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         if self.path.exists():
             os.replace(self.path, self.path.with_suffix(".json.bak"))
         os.replace(temporary, self.path)
+        if hasattr(os, "O_DIRECTORY"):
+            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
 
 
 def local_offsets_path(client_id: str, group: str, root: str = "") -> Path:
@@ -203,7 +260,7 @@ def local_offsets_path(client_id: str, group: str, root: str = "") -> Path:
     Raises:
         MQClientError: the client id has a character that may not be part of a path.
     """
-    from pathlib import Path
+    from pathlib import Path  # noqa: PLC0415 - for broadcast groups
 
     if "/" in client_id or client_id in ("", ".", "..") or "\0" in client_id:
         raise MQClientError(f"client id {client_id!r} cannot name a directory")

@@ -18,16 +18,19 @@ import logging
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from oberth.client.config import ClientConfig
-from oberth.client.instance import ClientInstance
+from oberth.client.instance import ClientInstance, ClientService
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.namespace import with_namespace, without_namespace
 from oberth.client.producer import client_config
-from oberth.client.retry import pop_retry_delay_ms
-from oberth.client.subscriptions import MessageSelector, build_subscription_data
+from oberth.client.retry import IdlePulls, pop_retry_delay_ms
+from oberth.client.subscriptions import (
+    MessageSelector,
+    build_subscription_data,
+    check_subscriptions,
+)
 from oberth.errors import MQBrokerError, MQClientError, OberthError, RemoteProtocolError
 from oberth.formats import names
 from oberth.formats import properties as p
@@ -53,7 +56,7 @@ from oberth.remoting.headers.pop import (
     PopMessageResponseHeader,
 )
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 
 POP_BATCH_MAX: Final = 32
 INVISIBLE_MS: Final = 60_000
@@ -120,6 +123,10 @@ def real_topic(topic: str, group: str, retry_flag: str) -> str:
     return names.pop_retry_topic(topic, group, v2=retry_flag == "2")
 
 
+INT_DIGITS_MAX: Final = 10
+"""Digits of a count."""
+
+
 def parse_offset_info(text: str | None) -> dict[tuple[str, int], str]:
     """``retryFlag queueId value`` joined by ``;``, as a map.
 
@@ -137,6 +144,20 @@ def parse_offset_info(text: str | None) -> dict[tuple[str, int], str]:
     return made
 
 
+def parse_order_counts(text: str | None) -> dict[tuple[str, str], int]:
+    """``retryFlag queue count`` joined by ``;``, as a map; what is no such piece is left out.
+
+    A queue is its number, or ``qo<number>%<offset>`` for one message of it.
+    """
+    made: dict[tuple[str, str], int] = {}
+    for piece in (text or "").split(";"):
+        flag, _, rest = piece.partition(" ")
+        queue, _, count = rest.partition(" ")
+        if count.isascii() and count.isdigit() and len(count) < INT_DIGITS_MAX:
+            made[flag, queue] = int(count)
+    return made
+
+
 def attach_handles(
     messages: Iterable[MessageExt],
     header: PopMessageResponseHeader,
@@ -144,6 +165,8 @@ def attach_handles(
     broker_name: str,
 ) -> None:
     """Give each message of an answer its POP_CK, and its topic back if it comes from a retry.
+
+    Of a group that consumes in order the answer also says how often each was handed out before.
 
     Raises:
         RemoteProtocolError: the answer does not say where its messages start.
@@ -154,11 +177,19 @@ def attach_handles(
         for key, text in parse_offset_info(header.msg_offset_info).items()
     }
     firsts: dict[tuple[str, int], int] = {}
+    counts = parse_order_counts(header.order_count_info)
     for message in messages:
         properties = message.properties
+        flag = retry_flag_of(message.topic, topic)
+        if counts:
+            queue_id = message.queue_id
+            count = counts.get((flag, f"qo{queue_id}%{message.queue_offset}"))
+            if count is None:
+                count = counts.get((flag, str(queue_id)), 0)
+            if count:
+                message.reconsume_times = count
         if p.POP_CK not in properties:
             # Brokers write the handle of a message from a retry topic into the message itself.
-            flag = retry_flag_of(message.topic, topic)
             key = (flag, message.queue_id)
             if header.start_offset_info is None:
                 start = firsts.setdefault(key, message.queue_offset)
@@ -193,7 +224,7 @@ def retry_flag_of(stored_topic: str, topic: str) -> str:
     return "2" if stored_topic.endswith(f"+{topic}") else "1"
 
 
-class PopConsumer:
+class PopConsumer(ClientService):
     """Takes messages of a group one by one.
 
     Args:
@@ -233,20 +264,9 @@ class PopConsumer:
         self._turn = itertools.count(random.randrange(1 << 16))
         self._closing = False
         self._in_hand: set[int] = set()
+        check_subscriptions(subscriptions)
         for topic, expression in (subscriptions or {}).items():
             self.subscribe(topic, expression)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.shutdown()
 
     async def start(self) -> None:
         """Join the group."""
@@ -285,7 +305,7 @@ class PopConsumer:
         """Want them no more."""
         self._subscriptions.pop(with_namespace(self._namespace, topic), None)
 
-    # ------------------------------------------------------------------------------------ messages
+    # Messages
 
     async def receive(
         self,
@@ -453,7 +473,10 @@ class PopConsumer:
         A message that was acknowledged or postponed by hand is left as it is. Leaving the loop
         leaves the last message to its hidden time.
         """
+        loop = asyncio.get_running_loop()
+        idle = IdlePulls()
         while not self._closing:
+            asked_s = loop.time()
             try:
                 messages = await self.receive()
             except (MQBrokerError, MQClientError, OSError, OberthError) as error:
@@ -462,6 +485,9 @@ class PopConsumer:
                 _LOG.warning("%s: receive: %s", self.group, error)
                 await asyncio.sleep(1.0)
                 continue
+            rest_s = idle.rest_after(loop.time() - asked_s, got_on=bool(messages))
+            if rest_s:
+                await asyncio.sleep(rest_s)
             for message in messages:
                 self._in_hand.add(id(message))
                 try:
@@ -472,7 +498,7 @@ class PopConsumer:
                 finally:
                     self._in_hand.discard(id(message))
 
-    # ---------------------------------------------------------------------- called by the instance
+    # Called by the instance
 
     def subscribed_topics(self) -> Iterable[str]:
         """Topics whose routes are needed."""

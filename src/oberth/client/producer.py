@@ -19,20 +19,22 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from oberth.client.config import ClientConfig, fast_address
 from oberth.client.fault_latency import LatencyFaultTolerance
-from oberth.client.instance import ClientInstance, now_ms
+from oberth.client.instance import ClientInstance, ClientService
 from oberth.client.messages import (
     MESSAGE_ILLEGAL,
     REPLY_MESSAGE,
     Message,
     SendResult,
     SendStatus,
+    as_bytes,
     encode_message_properties,
 )
 from oberth.client.namespace import (
@@ -69,6 +71,7 @@ from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
 from oberth.remoting.headers.send import RecallMessageRequestHeader, RecallMessageResponseHeader
+from oberth.wall_clock import now_ms
 
 if TYPE_CHECKING:
     from oberth.client.messages import MessageExt
@@ -76,7 +79,7 @@ if TYPE_CHECKING:
     from oberth.client.trace import TraceDispatcher
     from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 
 COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
 """Bodies above are compressed in a thread: on the loop they would hold up everybody else."""
@@ -176,7 +179,7 @@ def _result(status: SendStatus, pending: _PendingSend, response: RemotingCommand
     )
 
 
-class Producer:
+class Producer(ClientService):
     """Sends messages of one producer group.
 
     Args:
@@ -257,19 +260,7 @@ class Producer:
         self._retries: set[asyncio.Task[None]] = set()
         self._requests: RequestTable | None = None
 
-    # -------------------------------------------------------------------------------- life cycle
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.shutdown()
+    # Life cycle
 
     async def start(self) -> None:
         """Join the cluster; connections are opened when they are needed."""
@@ -278,9 +269,7 @@ class Producer:
         self._instance = await ClientInstance.acquire(self.config, producer=self)
         self._loop = asyncio.get_running_loop()
         if self.config.enable_trace:
-            from oberth.client.trace import TraceDispatcher
-
-            self._trace = TraceDispatcher(self.config)
+            self._trace = make_trace(self.config)
             self._watched = True
             await self._trace.start()
 
@@ -321,7 +310,7 @@ class Producer:
         """How brokers know this process."""
         return self._instance_or_raise().client_id
 
-    # ----------------------------------------------------------------------- called by the instance
+    # Called by the instance
 
     def publish_topics(self) -> Iterable[str]:
         """Topics that were sent to."""
@@ -343,7 +332,7 @@ class Producer:
             self.group, addr, header.transaction_id,
         )  # fmt: skip
 
-    # ------------------------------------------------------------------------------------- sending
+    # Sending
 
     async def send(
         self,
@@ -770,11 +759,16 @@ class Producer:
             RequestTimeoutError: no reply in time.
             MQClientError, MQBrokerError, RemotingError: the request could not be sent.
         """
-        from oberth.client.request_reply import RequestTable
+        from oberth.client.request_reply import RequestTable  # noqa: PLC0415 - few producers need it
 
         if self._requests is None:
             self._requests = RequestTable(self._instance_or_raise())
-        return await self._requests.request(self, msg, timeout_ms)
+        return await self._requests.request(
+            msg,
+            timeout_ms,
+            self.fetch_publish_message_queues,
+            partial(self.send, timeout_ms=timeout_ms),
+        )
 
     async def recall_message(self, topic: str, recall_handle: str) -> str:
         """Take back a delayed message that is not due yet; gives its id.
@@ -783,7 +777,7 @@ class Producer:
             MQClientError: the handle is broken.
             MQBrokerError: the broker refuses (it must have ``recallMessageEnable``).
         """
-        from oberth.client.recall import broker_of_recall_handle
+        from oberth.client.recall import broker_of_recall_handle  # noqa: PLC0415 - few producers need it
 
         instance = self._instance_or_raise()
         topic = with_namespace(self._namespace, topic)
@@ -807,13 +801,15 @@ class Producer:
         info = await self._publish_info(with_namespace(namespace, topic))
         return [queue_without_namespace(namespace, queue) for queue in info.queues]
 
-    # ---------------------------------------------------------------------------- making it ready
+    # Making it ready
 
     def _prepare_nowait(self, msg: Message | Sequence[Message]) -> _Outgoing | None:
         """The message as it goes over the wire; None: compressing it would take too long."""
         if not isinstance(msg, Message):
             return self._prepare_batch(msg)
         body = msg.body
+        if body.__class__ is not bytes:
+            body = msg.body = as_bytes(body)
         size = len(body)
         if size > self.compress_msg_body_over_bytes:
             if size > COMPRESS_IN_THREAD_BYTES:
@@ -884,6 +880,7 @@ class Producer:
         items = []
         ids = []
         for msg in msgs:
+            msg.body = as_bytes(msg.body)
             self._check(msg)
             properties = msg.properties
             msg_id = properties.get(p.UNIQ_KEY)
@@ -916,7 +913,7 @@ class Producer:
             born_ms,
         )
 
-    # -------------------------------------------------------------------------------- back pressure
+    # Back pressure
 
     def _has_room(self, size: int) -> bool:
         return self._in_flight < self.back_pressure_for_async_send_num and (
@@ -962,7 +959,7 @@ class Producer:
                 waiter.set_result(None)
                 count -= 1
 
-    # -------------------------------------------------------------------------------------- outcome
+    # Outcome
 
     def _note_outcome(
         self, pending: _PendingSend, response: RemotingCommand | None, error: Exception | None
@@ -1003,6 +1000,12 @@ def check_batch(msgs: Sequence[Message]) -> None:
     Raises:
         MQClientError: none at all, several topics or WAIT settings, delays, or a retry topic.
     """
+    found: object = msgs
+    if not isinstance(found, Sequence) or not all(isinstance(each, Message) for each in found):
+        raise MQClientError(
+            f"found {type(msgs).__name__}, allowed is Message(topic, body) or a list of them",
+            MESSAGE_ILLEGAL,
+        )
     if not msgs:
         raise MQClientError("a batch without messages", MESSAGE_ILLEGAL)
     topic = msgs[0].topic
@@ -1044,3 +1047,22 @@ def split_batch(msgs: Sequence[Message], size_max: int) -> list[list[Message]]:
         batches[-1].append(msg)
         size += item_size
     return batches
+
+
+_trace_numbers = count(1)
+
+
+def make_trace(config: ClientConfig) -> TraceDispatcher:
+    """What sends the trace records of a client: with a producer of its own, over its connections.
+
+    It is not started yet.
+    """
+    from oberth.client.trace import GROUP_PREFIX, SEND_TIMEOUT_MS, TraceDispatcher  # noqa: PLC0415 - few producers need it
+
+    producer = Producer(
+        f"{GROUP_PREFIX}_{next(_trace_numbers)}",
+        config=replace(config, enable_trace=False),
+        send_msg_timeout_ms=SEND_TIMEOUT_MS,
+        create_topic_key="",
+    )
+    return TraceDispatcher(config.trace_topic, producer)

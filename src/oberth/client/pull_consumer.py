@@ -42,7 +42,7 @@ from oberth.client.pulling import (
     search_offset,
 )
 from oberth.client.rebalance import AllocateStrategy
-from oberth.client.retry import PULL_ERROR_DELAY_S
+from oberth.client.retry import PULL_ERROR_DELAY_S, IdlePulls
 from oberth.client.subscriptions import MessageSelector, build_subscription_data
 from oberth.errors import MQClientError, OberthError
 from oberth.remoting.bodies.base import MessageQueue
@@ -53,7 +53,7 @@ from oberth.remoting.bodies.clients import (
     SubscriptionData,
 )
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 
 POLL_TIMEOUT_MS: Final = 5_000
 AUTO_COMMIT_INTERVAL_MS: Final = 5_000
@@ -126,7 +126,7 @@ class PullConsumer(GroupConsumer):
         self._manual: dict[MessageQueue, SubscriptionData] = {}
         self._next_commit_ms = 0
 
-    # -------------------------------------------------------------------------------- life cycle
+    # Life cycle
 
     async def start(self) -> None:
         """Join the group; fetching starts as soon as queues are ours."""
@@ -153,7 +153,7 @@ class PullConsumer(GroupConsumer):
             self._handed_out.clear()
         await self._leave()
 
-    # ---------------------------------------------------------------------------------- assignment
+    # Assignment
 
     def subscribe(self, topic: str, expression: str | MessageSelector = "*") -> None:
         """Want messages of a topic, shared with the group.
@@ -168,7 +168,7 @@ class PullConsumer(GroupConsumer):
     async def assign(
         self, queues: Iterable[MessageQueue], expression: str | MessageSelector = "*"
     ) -> None:
-        """Read just these queues, whoever else does; a second call replaces the first.
+        """Read just these queues, also if others do; a second call replaces the first.
 
         Raises:
             MQClientError: topics are subscribed to.
@@ -213,7 +213,7 @@ class PullConsumer(GroupConsumer):
         """A queue that the program named, as brokers know it."""
         return queue_with_namespace(self._namespace, queue)
 
-    # ------------------------------------------------------------------------------------- fetching
+    # Fetching
 
     def _start_queue(self, assigned: AssignedQueue) -> None:
         assigned.task = self._running().spawn(self._fetch(assigned))
@@ -225,6 +225,8 @@ class PullConsumer(GroupConsumer):
     async def _fetch(self, assigned: AssignedQueue) -> None:
         queue, process_queue = assigned.queue, assigned.process_queue
         instance = self._running()
+        idle = IdlePulls()
+        loop = asyncio.get_running_loop()
         while not process_queue.dropped:
             process_queue.last_pull_ms = instance.now_ms()
             subscription = self._manual.get(queue) or self._subscriptions.get(queue.topic)
@@ -243,11 +245,12 @@ class PullConsumer(GroupConsumer):
                 with_subscription=True,
                 suspend_timeout_ms=LITE_SUSPEND_MAX_MS,
             )
+            asked_at, asked_s = process_queue.next_offset, loop.time()
             try:
                 result = await pull(
                     instance,
                     template,
-                    process_queue.next_offset,
+                    asked_at,
                     sys_flag=SUSPEND_FLAG | SUBSCRIPTION_FLAG | LITE_PULL_FLAG,
                     broker_id=assigned.pull_from,
                 )
@@ -255,10 +258,18 @@ class PullConsumer(GroupConsumer):
                 _LOG.info("%s: pull of %s: %s", self.group, queue, error)
                 await asyncio.sleep(PULL_ERROR_DELAY_S / 3)
                 continue
+            is_illegal = result.status is PullStatus.OFFSET_ILLEGAL
+            rest_s = idle.rest_after(
+                loop.time() - asked_s,
+                got_on=bool(result.messages)
+                or (result.next_begin_offset > asked_at and not is_illegal),
+            )
+            if rest_s:
+                await asyncio.sleep(rest_s)
             if assigned.is_gone:
                 return
             assigned.pull_from = result.suggested_broker_id
-            if result.status is PullStatus.OFFSET_ILLEGAL:
+            if is_illegal:
                 _LOG.warning(
                     "%s: %s has no offset %d, going on at %d",
                     self.group, queue, process_queue.next_offset, result.next_begin_offset,
@@ -332,7 +343,7 @@ class PullConsumer(GroupConsumer):
                 yield message
                 self._handed_out[queue] = message.queue_offset + 1
 
-    # -------------------------------------------------------------------------------------- offsets
+    # Offsets
 
     def _note_progress(self, assigned: AssignedQueue) -> None:
         """Only what was given out is done, and with ``auto_commit`` off only ``commit`` says so."""
@@ -355,6 +366,10 @@ class PullConsumer(GroupConsumer):
         Args:
             offsets: of the next message to be read, by queue.
             wait: until the brokers have them.
+
+        Raises:
+            MQClientError: only with ``wait``: a broker does not have some; they are committed with
+                the next call.
         """
         store = self._store()
         if offsets is None:

@@ -232,7 +232,7 @@ async def pull(
     )
 
 
-# ------------------------------------------------------------------------------------------ offsets
+# Offsets
 
 
 async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
@@ -305,18 +305,13 @@ async def query_consumer_offset(
 
 
 async def update_consumer_offset(
-    instance: ClientInstance, group: str, queue: MessageQueue, offset: int, wait: bool = True
+    instance: ClientInstance, group: str, queue: MessageQueue, offset: int
 ) -> None:
-    """Commit an offset; without ``wait`` nobody answers."""
+    """Commit an offset."""
     if offset < 0:
         raise MQClientError(f"offset {offset} of {queue}, allowed 0 and above")
     addr = await instance.require_address(queue)
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
-    if wait:
-        await instance.ask(
-            addr, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_s=OFFSET_TIMEOUT_S
-        )
-    else:
-        await instance.tell(addr, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+    await instance.ask(addr, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_s=OFFSET_TIMEOUT_S)

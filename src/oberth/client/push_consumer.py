@@ -33,6 +33,7 @@ from oberth.client.consume import (
     BatchMessageListener,
     ConsumeContext,
     ConsumeStatus,
+    ListenerFailures,
     MessageListener,
 )
 from oberth.client.consume_service import ConsumeJob, ConsumeService
@@ -57,12 +58,18 @@ from oberth.client.retry import (
     PULL_FLOW_CONTROL_BY_BROKER_DELAY_S,
     PULL_FLOW_CONTROL_DELAY_S,
     PULL_SUSPENDED_DELAY_S,
+    IdlePulls,
 )
 from oberth.client.send_back import send_message_back, send_to_retry_topic
-from oberth.client.subscriptions import MessageSelector, build_subscription_data
+from oberth.client.subscriptions import (
+    MessageSelector,
+    build_subscription_data,
+    check_listener,
+)
 from oberth.errors import ClientError, MQBrokerError, MQClientError, OberthError, RemotingError
 from oberth.formats import names
 from oberth.formats import properties as p
+from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.clients import ConsumeFromWhere, MessageModel
 from oberth.remoting.bodies.running_info import (
     CMResult,
@@ -77,7 +84,7 @@ from oberth.remoting.code import ResponseCode
 if TYPE_CHECKING:
     from oberth.client.trace import TraceDispatcher
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 
 SEND_BACK_RETRY_S: Final = 5.0
 """How soon a message is consumed again that could not be given back."""
@@ -209,6 +216,8 @@ class PushConsumer(GroupConsumer):
             allocate_strategy=allocate_strategy,
             offset_store_dir=offset_store_dir,
         )
+        check_listener(listener, "listener")
+        check_listener(batch_listener, "batch_listener")
         if listener is not None and batch_listener is not None:
             raise MQClientError("a listener and a batch listener: one of them is enough")
         self.orderly = orderly
@@ -228,6 +237,8 @@ class PushConsumer(GroupConsumer):
         self.suspend_current_queue_time_ms = suspend_current_queue_time_ms
         self.post_subscription_when_pull = post_subscription_when_pull
         self.await_termination_ms_when_shutdown = await_termination_ms_when_shutdown
+        self._idle_pulls: dict[MessageQueue, IdlePulls] = {}
+        self._failures = ListenerFailures()
         self._service: ConsumeService | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._iterators: list[_MessageIterator] = []
@@ -243,7 +254,7 @@ class PushConsumer(GroupConsumer):
             if not 1 <= value <= 1024:
                 raise MQClientError(f"{what} is {value}, allowed 1 to 1024")
 
-    # -------------------------------------------------------------------------------- life cycle
+    # Life cycle
 
     async def __aexit__(
         self,
@@ -283,9 +294,9 @@ class PushConsumer(GroupConsumer):
         self._service = service
         service.start(self.listener, self.batch_listener, self.consume_thread_max)
         if self.config.enable_trace:
-            from oberth.client.trace import TraceDispatcher
+            from oberth.client.producer import make_trace  # noqa: PLC0415 - for traces
 
-            self._trace = TraceDispatcher(self.config)
+            self._trace = make_trace(self.config)
             await self._trace.start()
         if self.TAKES_LOCKS and self.message_model is MessageModel.CLUSTERING:
             self._spawn(self._renew_locks())
@@ -314,7 +325,7 @@ class PushConsumer(GroupConsumer):
             try:
                 for assigned in self.assigned.values():
                     self._note_progress(assigned)
-                await self._store().persist(list(self.assigned), wait=True)
+                await self._commit_last(list(self.assigned))
                 if self.TAKES_LOCKS and self.message_model is MessageModel.CLUSTERING:
                     await self.unlock_queues(list(self.assigned))
             except OberthError as error:
@@ -390,15 +401,21 @@ class PushConsumer(GroupConsumer):
         """Pull again."""
         self._suspended = False
 
-    # ------------------------------------------------------------------------------------- pulling
+    # Pulling
 
     def _start_queue(self, assigned: AssignedQueue) -> None:
+        # They outlast a restart of the queue, which an answer that moves the offset brings about.
+        if len(self._idle_pulls) > 2 * len(self.assigned) + 16:
+            known = self._idle_pulls.items()
+            self._idle_pulls = {queue: each for queue, each in known if queue in self.assigned}
         assigned.task = self._spawn(self._pull_loop(assigned))
 
     async def _pull_loop(self, assigned: AssignedQueue) -> None:
         queue = assigned.queue
         process_queue = assigned.process_queue
         instance = self._running()
+        idle = self._idle_pulls.setdefault(queue, IdlePulls())
+        loop = asyncio.get_running_loop()
         while not process_queue.dropped:
             now_ms = instance.now_ms()
             process_queue.last_pull_ms = now_ms
@@ -415,6 +432,7 @@ class PushConsumer(GroupConsumer):
             subscription = self._subscriptions.get(queue.topic)
             if subscription is None:
                 return
+            asked_at, asked_s = process_queue.next_offset, loop.time()
             try:
                 result = await self._pull(instance, assigned)
             except MQBrokerError as error:
@@ -425,9 +443,17 @@ class PushConsumer(GroupConsumer):
                 _LOG.info("%s: pull of %s: %s", self.group, queue, error)
                 await self._look_again(instance, queue.topic)
                 continue
+            is_illegal = result.status is PullStatus.OFFSET_ILLEGAL
+            rest_s = idle.rest_after(
+                loop.time() - asked_s,
+                got_on=bool(result.messages)
+                or (result.next_begin_offset > asked_at and not is_illegal),
+            )
+            if rest_s:
+                await asyncio.sleep(rest_s)
             if assigned.is_gone:
                 return
-            if result.status is PullStatus.OFFSET_ILLEGAL:
+            if is_illegal:
                 # Its own task: restarting the queue ends this one.
                 self._spawn(self._go_on_at(assigned, result.next_begin_offset))
                 return
@@ -528,7 +554,7 @@ class PushConsumer(GroupConsumer):
         finally:
             assigned.room = None
 
-    # ------------------------------------------------------------------- called by the service
+    # Called by the service
 
     def may_consume(self, assigned: AssignedQueue) -> bool:
         """In order: whether the queue's lock is ours."""
@@ -544,7 +570,7 @@ class PushConsumer(GroupConsumer):
     def on_job_start(self, job: ConsumeJob) -> None:
         """A listener is about to be called."""
         if self._trace is not None:
-            from oberth.client.trace import sub_before_record
+            from oberth.client.trace import sub_before_record  # noqa: PLC0415 - for traces
 
             self._trace.add(
                 sub_before_record(
@@ -559,10 +585,8 @@ class PushConsumer(GroupConsumer):
     def on_job_done(self, job: ConsumeJob, status: ConsumeStatus, error: Exception | None) -> None:
         """A listener's verdict."""
         if error is not None:
-            _LOG.warning(
-                "%s: listener failed for %s of %s",
-                self.group, job.messages[0].msg_id, job.assigned.queue, exc_info=error,
-            )  # fmt: skip
+            what = f"{job.messages[0].msg_id} of {job.assigned.queue}"
+            self._failures.note(self.group, what, error, asyncio.get_running_loop().time())
         self._note_rates(job, status)
         if self._trace is not None:
             self._note_trace(job, status, error)
@@ -580,7 +604,7 @@ class PushConsumer(GroupConsumer):
             rates.consume_failed_msgs += len(job.messages)
 
     def _note_trace(self, job: ConsumeJob, status: ConsumeStatus, error: Exception | None) -> None:
-        from oberth.client.trace import sub_after_record
+        from oberth.client.trace import sub_after_record  # noqa: PLC0415 - for traces
 
         assert self._trace is not None
         now_ms = self._running().now_ms()
@@ -645,7 +669,7 @@ class PushConsumer(GroupConsumer):
             if self._service is not None and not process_queue.dropped:
                 self._service.ready(assigned)
 
-    # ---------------------------------------------------------------------------------- in order
+    # In order
 
     def _done_orderly(self, job: ConsumeJob, status: ConsumeStatus) -> None:
         process_queue = job.assigned.process_queue
@@ -722,7 +746,7 @@ class PushConsumer(GroupConsumer):
             else:
                 _LOG.warning("%s: the lock of %s is lost", self.group, queue)
 
-    # ------------------------------------------------------------------------------------ time-outs
+    # Time-outs
 
     async def _scan_expired(self) -> None:
         while True:
@@ -751,7 +775,7 @@ class PushConsumer(GroupConsumer):
             )
         return len(expired)
 
-    # --------------------------------------------------------------------- requests of brokers
+    # Requests of brokers
 
     async def consume_directly(self, body: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
         """CONSUME_MESSAGE_DIRECTLY: give one message to the listener, whatever the queues say."""

@@ -4,7 +4,7 @@ Pure functions of the sorted queues and the sorted client ids. Every member comp
 alone, so all clients of a group, in whatever language, must come to the same result: the rules and
 their names are those of RocketMQ's ``AllocateMessageQueueStrategy`` implementations.
 
-Whoever calls sorts both lists: queues by topic, broker name and number, ids as text.
+The caller sorts both lists: queues by topic, broker name and number, ids as text.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class AllocateMessageQueueAveragelyByCircle:
 
 @dataclass(frozen=True, slots=True)
 class AllocateMessageQueueByConfig:
-    """A fixed list, whoever else is there."""
+    """A fixed list, for any set of members."""
 
     queues: tuple[MessageQueue, ...] = ()
     name: str = "CONFIG"

@@ -21,7 +21,8 @@ from oberth.remoting.aio.address import parse_address
 from oberth.remoting.headers.send import ReplyMessageRequestHeader
 
 if TYPE_CHECKING:
-    from oberth.client.producer import Producer
+    from collections.abc import Awaitable, Callable
+
 
 NO_REPLY: Final = 10007
 """MQClientError.response_code of a message that nobody can reply to."""
@@ -50,8 +51,21 @@ class RequestTable:
                 future.set_exception(MQClientError("the producer is shut down"))
         self._waiting.clear()
 
-    async def request(self, producer: Producer, message: Message, timeout_ms: int) -> MessageExt:
-        """See ``Producer.request``."""
+    async def request(
+        self,
+        message: Message,
+        timeout_ms: int,
+        find_queues: Callable[[str], Awaitable[object]],
+        send: Callable[[Message], Awaitable[object]],
+    ) -> MessageExt:
+        """See ``Producer.request``.
+
+        Args:
+            message: the request.
+            timeout_ms: from now until the reply.
+            find_queues: makes the brokers of a topic known.
+            send: sends the request.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         correlation_id = str(uuid.uuid4())
@@ -64,11 +78,11 @@ class RequestTable:
         self._waiting[correlation_id] = future
         try:
             async with asyncio.timeout_at(deadline):
-                await producer.fetch_publish_message_queues(message.topic)
+                await find_queues(message.topic)
                 if not self._known_to.issuperset(self._instance.brokers):
                     self._known_to.update(self._instance.brokers)
                     await self._instance.send_heartbeats()
-                await producer.send(message, timeout_ms=timeout_ms)
+                await send(message)
                 return await future
         except TimeoutError as error:
             raise RequestTimeoutError(

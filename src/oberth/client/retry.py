@@ -48,6 +48,39 @@ PULL_FLOW_CONTROL_BY_BROKER_DELAY_S: Final = 0.02
 PULL_FLOW_CONTROL_DELAY_S: Final = 0.05
 PULL_SUSPENDED_DELAY_S: Final = 1.0
 
+IDLE_REST_FIRST_S: Final = 0.01
+IDLE_REST_MAX_S: Final = 1.0
+HELD_PULL_S: Final = 0.5
+"""A broker that has held a pull for so long has waited for messages, as it should."""
+
+
+class IdlePulls:
+    """How long to rest after pulls of a queue that brought nothing.
+
+    A broker that is asked to wait for messages answers late. One that answers at once and brings
+    nothing is asked again a little later each time, not as fast as the network allows.
+    """
+
+    __slots__ = ("_in_a_row",)
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def rest_after(self, took_s: float, *, got_on: bool) -> float:
+        """Seconds to rest now.
+
+        Args:
+            took_s: for how long the broker had the request.
+            got_on: whether it brought messages, or went on to a later offset.
+        """
+        if got_on or took_s >= HELD_PULL_S:
+            self._in_a_row = 0
+            return 0.0
+        self._in_a_row += 1
+        if self._in_a_row == 1:
+            return 0.0
+        return min(IDLE_REST_FIRST_S * 2.0 ** min(self._in_a_row - 2, 20), IDLE_REST_MAX_S)
+
 
 def is_send_retryable(error: Exception, response_codes: frozenset[int]) -> bool:
     """Whether a send that failed so may be tried on another broker.

@@ -7,13 +7,57 @@ write. RocketMQ: MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishI
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
+from oberth.errors import RemoteProtocolError
 from oberth.formats.queue_mapping import NO_BROKER, logical_queues
 from oberth.formats.topic_config import Permission
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.route import MASTER_ID, BrokerData, TopicRouteData
+
+COUNT_DIGITS_MAX: Final = 10
+
+QUEUES_MAX: Final = 1 << 17
+"""Queues of a topic's route in all; a broker makes at most 65 536 for a topic."""
+
+
+def check_route(topic: str, route: TopicRouteData) -> None:
+    """Compare a route's numbers with what clients make of them: an object for each queue.
+
+    Raises:
+        RemoteProtocolError: more queues than QUEUES_MAX, or a number below 0.
+    """
+    for kind in ("read", "write"):
+        counts = [getattr(data, f"{kind}_queue_nums") for data in route.queue_datas]
+        if min(counts, default=0) < 0 or sum(counts) > QUEUES_MAX:
+            raise RemoteProtocolError(
+                f"route of {topic}: {sum(counts)} {kind} queues on {len(counts)} brokers, allowed "
+                f"are 0 to {QUEUES_MAX} in all"
+            )
+    total = sum(count for _, count in _ordered(topic, route.order_topic_conf or ""))
+    if total > QUEUES_MAX:
+        raise RemoteProtocolError(
+            f"order configuration of {topic}: {total} queues, allowed are {QUEUES_MAX}"
+        )
+
+
+def _ordered(topic: str, text: str) -> Iterator[tuple[str, int]]:
+    """Brokers and their queues of an order configuration; what is no such item is left out.
+
+    Raises:
+        RemoteProtocolError: a number of queues that no number of ours holds.
+    """
+    for item in text.split(";"):
+        broker, found, count = item.strip().partition(":")
+        if found and count.isascii() and count.isdigit():
+            if len(count) > COUNT_DIGITS_MAX:
+                raise RemoteProtocolError(
+                    f"order configuration of {topic}: a number of {len(count)} digits, allowed "
+                    f"are {COUNT_DIGITS_MAX}"
+                )
+            yield broker, int(count)
 
 
 def publish_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
@@ -25,15 +69,11 @@ def publish_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     if route.topic_queue_mapping_by_broker:
         return [queue for queue in static_queues(topic, route) if queue.broker_name != NO_BROKER]
     if route.order_topic_conf:
-        queues = []
-        for item in route.order_topic_conf.split(";"):
-            broker, found, count = item.strip().partition(":")
-            if found and count.isdigit():
-                queues += [
-                    MessageQueue(topic=topic, broker_name=broker, queue_id=number)
-                    for number in range(int(count))
-                ]
-        return queues
+        return [
+            MessageQueue(topic=topic, broker_name=broker, queue_id=number)
+            for broker, count in _ordered(topic, route.order_topic_conf)
+            for number in range(count)
+        ]
     masters = {
         broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs
     }

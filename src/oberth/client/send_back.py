@@ -22,7 +22,7 @@ from oberth.remoting.headers.send import (
     SendMessageRequestHeaderV2,
 )
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 
 SEND_BACK_TIMEOUT_S: Final = 5.0
 

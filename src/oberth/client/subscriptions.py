@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from oberth.errors import MQClientError
@@ -31,6 +32,39 @@ class MessageSelector(NamedTuple):
     def by_sql(sql: str) -> MessageSelector:
         """Messages whose properties make an SQL92 condition true; the broker must allow it."""
         return MessageSelector(sql, SQL92)
+
+
+def check_subscriptions(subscriptions: object) -> None:
+    """Compare what a consumer was given with what it takes.
+
+    Raises:
+        MQClientError: it is no mapping of topics to expressions; the message shows one.
+    """
+    if subscriptions is None:
+        return
+    if not isinstance(subscriptions, Mapping):
+        raise MQClientError(
+            f"subscriptions is {type(subscriptions).__name__}, allowed is a dict: topics and the "
+            'tags that are wanted of them, such as {"OrderTopic": "*"}'
+        )
+    for topic, expression in subscriptions.items():
+        if not isinstance(topic, str) or not isinstance(expression, str | MessageSelector):
+            raise MQClientError(
+                f"subscription {topic!r}: {expression!r}, allowed are a topic and its tags as text "
+                '("*", "paid || sent") or a MessageSelector'
+            )
+
+
+def check_listener(listener: object, name: str) -> None:
+    """Compare a listener with what is called.
+
+    Raises:
+        MQClientError: it cannot be called.
+    """
+    if listener is not None and not callable(listener):
+        raise MQClientError(
+            f"{name} is {type(listener).__name__}, allowed is a function, plain or async"
+        )
 
 
 def build_subscription_data(

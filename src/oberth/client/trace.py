@@ -12,16 +12,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from oberth.client.config import ClientConfig
 from oberth.client.messages import Message, MessageExt
 from oberth.errors import OberthError
 from oberth.formats import properties as p
 from oberth.remoting.command import RemotingCommand
 
-_LOG: Final = logging.getLogger("oberth.client.trace")
+_LOG: Final = logging.getLogger(__name__)
 
 FIELD_SEPARATOR: Final = "\x01"
 RECORD_SEPARATOR: Final = "\x02"
@@ -147,23 +146,34 @@ def trace_message(topic: str, records: Sequence[TraceRecord]) -> Message:
     return Message(topic, body, keys=list(keys))
 
 
+class TraceSender(Protocol):
+    """What a producer of trace records can do."""
+
+    @property
+    def client_id(self) -> str:
+        """Names the client; it has started."""
+
+    async def start(self) -> None:
+        """Join the cluster."""
+
+    async def shutdown(self) -> None:
+        """Leave it."""
+
+    async def send(self, msg: Message, /) -> object:
+        """Send a message."""
+
+
 class TraceDispatcher:
     """Sends records in the background, with a producer of its own.
 
     Args:
-        config: of the client that is traced; the dispatcher shares its connections.
+        topic: where they go.
+        producer: sends them, and nothing else; it is started and shut down here.
     """
 
-    def __init__(self, config: ClientConfig) -> None:
-        from oberth.client.producer import Producer
-
-        self._topic = config.trace_topic
-        self._producer = Producer(
-            f"{GROUP_PREFIX}_{id(self):x}",
-            config=replace(config, enable_trace=False),
-            send_msg_timeout_ms=SEND_TIMEOUT_MS,
-            create_topic_key="",
-        )
+    def __init__(self, topic: str, producer: TraceSender) -> None:
+        self._topic = topic
+        self._producer = producer
         self._queue: deque[TraceRecord] = deque(maxlen=QUEUE_MAX)
         self._task: asyncio.Task[None] | None = None
         self._host = ""

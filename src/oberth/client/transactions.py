@@ -42,7 +42,7 @@ from oberth.remoting.headers.transaction import (
     EndTransactionRequestHeader,
 )
 
-_LOG: Final = logging.getLogger("oberth.client")
+_LOG: Final = logging.getLogger(__name__)
 
 CHECKS_MAX: Final = 2000
 """Checks that may wait for their listener; more are left to the broker's next question."""
@@ -191,7 +191,7 @@ class TransactionProducer(Producer):
         *,
         from_check: bool,
     ) -> None:
-        from oberth.client.trace import end_transaction_record
+        from oberth.client.trace import end_transaction_record  # noqa: PLC0415 - for traces
 
         assert self._trace is not None
         self._trace.add(
@@ -208,7 +208,7 @@ class TransactionProducer(Producer):
             ]
         )
 
-    # ------------------------------------------------------------------------------------- checks
+    # Checks
 
     def on_check_transaction(
         self, addr: str, header: CheckTransactionStateRequestHeader, body: bytes

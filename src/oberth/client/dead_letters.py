@@ -1,0 +1,168 @@
+"""Dead letters of live brokers: found, and sent to their origin topics again.
+
+A letter stays where it is; what is sent is a copy without what brokers and clients noted on the
+way, with REDRIVEN_FROM naming the letter. By that a second call knows which letters were sent:
+it asks the brokers' index for messages with the letter's unique key. Letters without one, and two
+calls at the same time, have no such memory. RocketMQ: SendMessageProcessor (consumerSendMsgBack).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final, NamedTuple
+
+from oberth.client.admin import Admin
+from oberth.client.messages import RESERVED_PROPERTIES, Message, MessageExt
+from oberth.client.producer import Producer
+from oberth.errors import MQBrokerError, MQClientError
+from oberth.formats import properties as p
+from oberth.formats.names import DLQ_PREFIX, dlq_topic
+from oberth.remoting.code import ResponseCode
+
+REDRIVEN_FROM: Final = "REDRIVEN_FROM"
+REASON: Final = "DLQ_REASON"
+"""A property that applications may set."""
+
+DROPPED: Final = RESERVED_PROPERTIES | p.BROKER_ONLY | {REASON, REDRIVEN_FROM}
+"""Properties that a letter's copy does not have, but for its keys, tags, sharding and unique key:
+a delay or a transaction that is over must not begin again."""
+
+PULL_COUNT: Final = 32
+COPIES_MAX: Final = 64
+"""Messages with one unique key that are looked at for REDRIVEN_FROM."""
+
+
+class Receipt(NamedTuple):
+    """What became of one dead letter.
+
+    Attributes:
+        dead_letter_id: its offset message id among the dead letters.
+        origin_topic: where it went again; "" where that is not known.
+        status: ``redriven``, ``would be redriven`` (a dry run), ``already`` (by a call before),
+            ``no origin topic``, or ``unreadable body`` (it does not decompress: it stays among the
+            dead letters).
+        queue_id: its new queue.
+        queue_offset: its new queue offset.
+        message_id: its new offset message id.
+    """
+
+    dead_letter_id: str
+    origin_topic: str
+    status: str
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    message_id: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The receipt under JSON names."""
+        return {
+            "deadLetterId": self.dead_letter_id,
+            "originTopic": self.origin_topic,
+            "status": self.status,
+            "queueId": self.queue_id,
+            "queueOffset": self.queue_offset,
+            "messageId": self.message_id,
+        }
+
+
+def origin_topic(letter: MessageExt) -> str:
+    """Where a letter was first; "" where nobody noted it."""
+    properties = letter.properties
+    return properties.get(p.DLQ_ORIGIN_TOPIC) or properties.get(p.RETRY_TOPIC) or ""
+
+
+def origin_message_id(letter: MessageExt) -> str | None:
+    """The offset message id that a letter had there."""
+    properties = letter.properties
+    return properties.get(p.DLQ_ORIGIN_MESSAGE_ID) or properties.get(p.ORIGIN_MESSAGE_ID)
+
+
+def new_message(letter: MessageExt) -> Message:
+    """The copy that is sent."""
+    made = Message(origin_topic(letter), letter.body, flag=letter.flag)
+    kept = (p.KEYS, p.TAGS, p.SHARDING_KEY, p.UNIQ_KEY)
+    made.properties.update(
+        (name, value)
+        for name, value in letter.properties.items()
+        if name in kept or not (name in DROPPED or name.startswith(p.TRANSIENT_PREFIX))
+    )
+    made.properties[REDRIVEN_FROM] = letter.offset_msg_id
+    return made
+
+
+async def groups_with_dead_letters(admin: Admin) -> list[str]:
+    """Groups that have a topic of dead letters, sorted."""
+    return [
+        topic.removeprefix(DLQ_PREFIX)
+        for topic in await admin.topic_list()
+        if topic.startswith(DLQ_PREFIX)
+    ]
+
+
+async def dead_letters(admin: Admin, group: str) -> AsyncIterator[MessageExt]:
+    """A group's dead letters by queue and offset; those that come meanwhile are left out.
+
+    Raises:
+        MQClientError: the topic of dead letters may not be read, as old brokers made it.
+    """
+    topic = dlq_topic(group)
+    try:
+        queues = await admin.topic_queues(topic)
+    except MQBrokerError as error:
+        if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+            return
+        raise
+    if not queues:
+        raise MQClientError(f"{topic} may not be read: its permission is write only")
+    for queue in queues:
+        offset, end = await admin.min_offset(queue), await admin.max_offset(queue)
+        while offset < end:
+            result = await admin.pull(queue, offset, max_num=PULL_COUNT)
+            for letter in result.messages:
+                if letter.queue_offset < end:
+                    yield letter
+            if result.next_begin_offset <= offset:
+                break
+            offset = result.next_begin_offset
+
+
+async def redrive(admin: Admin, producer: Producer | None, letter: MessageExt) -> Receipt:
+    """Send a letter to its origin topic again, unless that has it already.
+
+    Args:
+        admin: asks whether it was sent before.
+        producer: sends it; None: a dry run.
+        letter: of `dead_letters`.
+
+    Raises:
+        RemotingError, MQBrokerError: it could not be sent, or it is not known whether it was.
+    """
+    topic = origin_topic(letter)
+    if not topic:
+        return Receipt(letter.offset_msg_id, "", "no origin topic")
+    made = new_message(letter)
+    if letter.body_error is not None:
+        return Receipt(letter.offset_msg_id, topic, "unreadable body")
+    if made.msg_id and await _was_sent(admin, topic, made.msg_id, letter.offset_msg_id):
+        return Receipt(letter.offset_msg_id, topic, "already")
+    if producer is None:
+        return Receipt(letter.offset_msg_id, topic, "would be redriven")
+    sent = await producer.send(made)
+    return Receipt(
+        letter.offset_msg_id,
+        topic,
+        "redriven",
+        sent.message_queue.queue_id,
+        sent.queue_offset,
+        sent.offset_msg_id,
+    )
+
+
+async def _was_sent(admin: Admin, topic: str, key: str, letter_id: str) -> bool:
+    try:
+        found = await admin.query_message_by_unique_key(topic, key, max_num=COPIES_MAX)
+    except MQBrokerError as error:
+        if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        raise
+    return any(each.properties.get(REDRIVEN_FROM) == letter_id for each in found)

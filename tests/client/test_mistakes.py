@@ -1,0 +1,361 @@
+"""What goes wrong in a program's first hour, and what a peer says that cannot be: each is told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oberth.client import (
+    ConsumeFromWhere,
+    Message,
+    MessageExt,
+    MessageModel,
+    PopConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
+from oberth.client import push_consumer as push_module
+from oberth.client.consume import FAILURES_KNOWN_MAX, ListenerFailures
+from oberth.client.messages import KEPT_BODY_RATIO, KEPT_BODY_SIZE, as_bytes, decode_messages
+from oberth.client.pulling import PullResult, PullStatus
+from oberth.client.retry import HELD_PULL_S, IDLE_REST_MAX_S, IdlePulls
+from oberth.client.route import QUEUES_MAX, check_route, publish_queues, subscribe_queues
+from oberth.errors import IllegalNameError, MQClientError, RemoteProtocolError
+from oberth.formats.compression import Compression, compress, with_compression
+from oberth.formats.message import MAGIC_V1, body_crc, record_size
+from oberth.formats.message import MessageExt as StoredMessage
+from oberth.remoting.bodies.route import BrokerData, QueueData, TopicRouteData
+from oberth.testing.embedded_broker import EmbeddedBroker
+
+# ------------------------------------------------------------------------------ the caller's own
+
+
+@pytest.mark.parametrize(
+    ("body", "advice"), [("text", "body.encode()"), ({"a": 1}, "json.dumps"), (None, "json.dumps")]
+)
+def test_a_body_that_is_not_bytes(body: Any, advice: str) -> None:
+    with pytest.raises(MQClientError, match="allowed is bytes") as caught:
+        Message("T", body)
+    assert advice in str(caught.value)
+
+
+def test_other_buffers_are_bodies() -> None:
+    assert Message("T", bytearray(b"x")).body == b"x"
+    assert Message("T", memoryview(b"x")).body == b"x"
+    assert as_bytes(b"x") == b"x"
+
+
+async def test_a_body_that_became_text_later(mq: EmbeddedBroker) -> None:
+    message: Any = Message("T", b"x")
+    message.body = "text"
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        for send in (producer.send, producer.send_async, producer.send_oneway):
+            with pytest.raises(MQClientError, match="body is str"):
+                await send(message)
+        with pytest.raises(MQClientError, match="body is str"):
+            await producer.send([message])
+
+
+@pytest.mark.parametrize("wrong", ["T", b"x", ["T"], 7])
+async def test_what_is_no_message(mq: EmbeddedBroker, wrong: Any) -> None:
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        with pytest.raises(MQClientError, match=r"allowed is Message\(topic, body\)"):
+            await producer.send(wrong)
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, PopConsumer, PullConsumer])
+@pytest.mark.parametrize("subscriptions", ["T", ["T"], {"T": None}, {"T": ["A"]}, {1: "*"}])
+def test_a_consumer_with_wrong_subscriptions(kind: Any, subscriptions: Any) -> None:
+    with pytest.raises(MQClientError, match=r"subscription.*allowed"):
+        kind("g", subscriptions)
+
+
+@pytest.mark.parametrize("name", ["listener", "batch_listener"])
+def test_a_listener_that_cannot_be_called(name: str) -> None:
+    wrong: Any = {name: "listen"}
+    with pytest.raises(MQClientError, match=f"{name} is str, allowed is a function"):
+        PushConsumer("g", {"T": "*"}, **wrong)
+
+
+@pytest.mark.parametrize("kind", [Producer, PushConsumer, PopConsumer, PullConsumer])
+def test_a_group_that_is_no_text(kind: Any) -> None:
+    with pytest.raises(IllegalNameError, match="group is list, allowed is text"):
+        kind(["g"])
+
+
+async def test_a_brokers_address_instead_of_a_name_servers(mq: EmbeddedBroker) -> None:
+    wanted = "seems to be no name server: namesrv_addr wants the address of a name server"
+    async with Producer("g", namesrv_addr=mq.address) as producer:
+        with pytest.raises(MQClientError, match=wanted):
+            await producer.send(Message("T", b"x"))
+    consumer = PushConsumer("g", {"T": "*"}, namesrv_addr=mq.address, listener=print)
+    with pytest.raises(MQClientError, match=wanted):
+        await consumer.start()
+    await consumer.shutdown()
+
+
+def test_a_producer_that_is_never_shut_down_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def program() -> None:
+        await Producer("forgotten", namesrv_addr="127.0.0.1:1").start()
+
+    async def tidy() -> None:
+        async with Producer("tidy", namesrv_addr="127.0.0.1:1"):
+            pass
+
+    with caplog.at_level(logging.WARNING, "oberth.client"):
+        asyncio.run(tidy())
+        asyncio.run(program())
+    gc.collect()
+    (record,) = [each for each in caplog.records if "never shut down" in each.message]
+    assert "producer forgotten was never shut down" in record.message
+    assert "async with" in record.message
+
+
+def test_a_blocking_producer_that_is_never_shut_down_is_told() -> None:
+    program = (
+        "from oberth.client.blocking import Producer\n"
+        "with Producer('tidy', namesrv_addr='127.0.0.1:1'): pass\n"
+        "Producer('forgotten', namesrv_addr='127.0.0.1:1').start()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    [line] = [each for each in done.stderr.splitlines() if "never shut down" in each]
+    assert "producer forgotten was never shut down" in line
+    assert "use `with`" in line
+
+
+async def test_sends_count_from_when_the_loop_could_work(mq: EmbeddedBroker) -> None:
+    """A program that sends thousands in a loop in debug mode holds the loop for seconds."""
+    async with Producer("g", namesrv_addr=mq.namesrv_addr, send_msg_timeout_ms=2000) as producer:
+        await producer.send(Message("T", b"first"))
+        futures = [await producer.send_async(Message("T", b"%d" % number)) for number in range(50)]
+        time.sleep(2.5)  # noqa: ASYNC251 - as a slow program does
+        results = await asyncio.gather(*futures)
+    assert len({(each.message_queue, each.queue_offset) for each in results}) == 50
+
+
+# ------------------------------------------------------------------------------- a peer's numbers
+
+
+def route(read: int, write: int, order: str | None = None, brokers: int = 1) -> TopicRouteData:
+    names = [f"b{number}" for number in range(brokers)]
+    return TopicRouteData(
+        broker_datas=[BrokerData(broker_name=name, broker_addrs={0: "a:1"}) for name in names],
+        queue_datas=[
+            QueueData(broker_name=name, perm=6, read_queue_nums=read, write_queue_nums=write)
+            for name in names
+        ],
+        order_topic_conf=order,
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        route(2**31, 4),
+        route(4, 2**31),
+        route(-1, 4),
+        route(4, -1),
+        route(70_000, 4, brokers=2),
+        route(4, 4, "b0:2147483648"),
+        route(4, 4, "b0:" + "9" * 5000),
+        route(4, 4, ";".join(["b0:65536"] * 3)),
+    ],
+)
+def test_routes_of_too_many_queues(wrong: TopicRouteData) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"T: .*allowed"):
+        check_route("T", wrong)
+
+
+def test_routes_as_large_as_brokers_make_them() -> None:
+    for allowed in (
+        route(65_536, 65_536, brokers=2),
+        route(0, 0),
+        route(4, 4, "b0:4;b1;:;b2:x;b3:٣"),  # what is no number is left out, as in Java
+    ):
+        check_route("T", allowed)
+    assert QUEUES_MAX == 2 * 65_536
+    assert len(publish_queues("T", route(4, 4, "b0:2;b1:1"))) == 3
+    assert len(subscribe_queues("T", route(4, 4))) == 4
+
+
+async def test_a_name_server_with_such_a_route(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TopicRouteData, "decode", lambda data: route(2**31, 2**31))
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        with pytest.raises(RemoteProtocolError, match="2147483648 read queues on 1 brokers"):
+            await producer.send(Message("T", b"x"))
+
+
+async def test_a_broker_and_such_a_route(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says whose the queues are by its own topics then."""
+
+    class Routes:
+        @staticmethod
+        def decode(data: bytes) -> TopicRouteData:
+            return route(2**31, 2**31)
+
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"x"))
+    monkeypatch.setattr("oberth.broker.processors.assignment.TopicRouteData", Routes)
+    async with PushConsumer(
+        "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, listener=print, client_rebalance=False
+    ) as consumer:
+        await mq.wait_until(lambda: len([q for q in consumer.assigned if q.topic == "T"]) == 4)
+    assert "2147483648 read queues on 1 brokers" in caplog.text
+
+
+HOST = b"\x7f\0\0\1\0\0\0\1"
+
+
+def stored(body: bytes, sys_flag: int) -> bytes:
+    return StoredMessage(
+        topic="T", queue_id=0, queue_offset=0, commit_log_offset=0,
+        record_size=record_size(len(body), 1, 0, sys_flag, MAGIC_V1), body_crc=body_crc(body),
+        magic=MAGIC_V1, flag=0, sys_flag=sys_flag, born_timestamp=1, born_host=HOST,
+        store_timestamp=1, store_host=HOST, reconsume_times=0,
+        prepared_transaction_offset=0, body=body, properties_raw=b"",
+    ).encode()  # fmt: skip
+
+
+def test_bodies_that_grow_a_thousandfold_are_not_kept() -> None:
+    flag = with_compression(0, Compression.ZLIB)
+    large = bytes(2 * KEPT_BODY_SIZE)
+    packed = compress(large, Compression.ZLIB)
+    assert len(packed) * KEPT_BODY_RATIO < len(large)
+    small = compress(b"x" * 1000, Compression.ZLIB)
+    first, second = decode_messages(stored(packed, flag) + stored(small, flag))
+    assert first.body == large
+    assert first._body is None
+    assert first.body_error is None
+    assert second.body is second.body
+
+
+# -------------------------------------------------------------------------------- endless answers
+
+
+def test_rests_grow_while_nothing_comes() -> None:
+    idle = IdlePulls()
+    rests = [idle.rest_after(0.0, got_on=False) for _ in range(12)]
+    assert rests[0] == 0, "one such answer is nothing"
+    assert rests == sorted(rests)
+    assert rests[-1] == IDLE_REST_MAX_S
+    assert idle.rest_after(HELD_PULL_S, got_on=False) == 0, "the broker has waited"
+    assert idle.rest_after(0.0, got_on=False) == 0
+    assert idle.rest_after(0.0, got_on=False) > 0
+    assert idle.rest_after(0.0, got_on=True) == 0
+
+
+@pytest.mark.parametrize(
+    "status", [PullStatus.NO_NEW_MSG, PullStatus.NO_MATCHED_MSG, PullStatus.OFFSET_ILLEGAL]
+)
+@pytest.mark.parametrize("kind", [PushConsumer, PullConsumer])
+async def test_a_broker_that_answers_nothing_at_once(
+    mq: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    status: PullStatus,
+    kind: Any,
+) -> None:
+    """19, 20 and 21 without an end: asked again later each time, also when the queue restarts."""
+    from oberth.client import pull_consumer
+
+    rests: list[float] = []
+    enough = asyncio.Event()
+
+    async def answer(*arguments: Any, **options: Any) -> PullResult:
+        return PullResult(status, 0, 0, 0)
+
+    rest_after = IdlePulls.rest_after
+
+    def noted(self: IdlePulls, took_s: float, *, got_on: bool) -> float:
+        rests.append(rest_after(self, took_s, got_on=got_on))
+        if len(rests) == 6:
+            enough.set()
+        return rests[-1]
+
+    monkeypatch.setattr(push_module, "pull", answer)
+    monkeypatch.setattr(pull_consumer, "pull", answer)
+    monkeypatch.setattr(IdlePulls, "rest_after", noted)
+    # Broadcasting: no retry topic, whose queue would be pulled too.
+    more: dict[str, Any] = {"message_model": MessageModel.BROADCASTING}
+    if kind is PushConsumer:
+        more["listener"] = print
+    async with Producer("p", namesrv_addr=mq.namesrv_addr, default_topic_queue_nums=1) as producer:
+        await producer.send(Message("T", b"x"))
+    async with kind(
+        "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, offset_store_dir=str(tmp_path), **more
+    ):
+        await enough.wait()
+    assert rests[:6] == [0.0, 0.01, 0.02, 0.04, 0.08, 0.16]
+
+
+def test_a_failing_listener_shows_its_traceback_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failures = ListenerFailures()
+
+    def fail(text: str) -> Exception:
+        try:
+            raise ValueError(text)
+        except ValueError as error:
+            return error
+
+    with caplog.at_level(logging.WARNING, "oberth.client"):
+        for number in range(600):
+            failures.note("g", f"message {number}", fail("broken\nand long"), number / 100)
+        failures.note("g", "other", KeyError("x"), 6.0)
+        failures.note("g", "later", fail("broken"), 61.0)
+    full = [record for record in caplog.records if record.exc_info]
+    assert [record.message for record in full] == [
+        "g: listener failed for message 0",
+        "g: listener failed for other",
+        "g: listener failed for later",
+    ]
+    assert caplog.records[1].message == "g: listener failed for message 1: ValueError: broken"
+    assert len(caplog.records) == 602
+    for number in range(2 * FAILURES_KNOWN_MAX):
+        failures.note("g", "m", type(f"E{number}", (Exception,), {})(), 0.0)
+    assert len(failures._shown) == FAILURES_KNOWN_MAX
+
+
+async def test_messages_of_a_failing_listener(
+    mq: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = asyncio.Event()
+    count = 0
+
+    async def listener(message: MessageExt) -> None:
+        nonlocal count
+        count += 1
+        if count == 20:
+            seen.set()
+        raise RuntimeError("no luck")
+
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        for _ in range(20):
+            await producer.send(Message("T", b"x"))
+    with caplog.at_level(logging.WARNING, "oberth.client"):
+        async with PushConsumer(
+            "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, listener=listener,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        ):  # fmt: skip
+            await seen.wait()
+    failed = [each for each in caplog.records if "listener failed" in each.message]
+    assert len(failed) >= 19
+    assert sum(each.exc_info is not None for each in failed) == 1
