@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from oberth.broker.config_file import ConfigFile
 from oberth.client.transactions import LocalTransactionState
+from oberth.errors import OptionError
 from oberth.testing.simulated_loop import Machine, simulated
 from oberth.testing.simulation import Ledger, Sent, Simulation, _BrokerLife, _Disk
 
@@ -50,24 +52,33 @@ def test_a_broker_that_acknowledges_too_early_is_caught() -> None:
     pytest.fail("no seed saw a loss")
 
 
+def test_a_setting_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
+    with simulated(7) as loop, pytest.raises(OptionError, match="did you mean maxHashSlotNum"):
+        Simulation(loop, tmp_path, 1.0, {"maxHashSlot": "50"})
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
 def test_configuration_files_come_whole_out_of_a_power_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: float
 ) -> None:
-    """They are written behind the disk's back; it must not mix the pages of two of their states."""
+    """They lie on the disk that loses power: what was synced, or what was written after it."""
     with simulated(7) as loop:
         monkeypatch.setattr(loop, "spawn", lambda machine, work: work.close())
         simulation = Simulation(loop, tmp_path, 1.0, {})
         config = tmp_path / "broker-a-0" / "config"
-        config.mkdir(parents=True)
-        path = config / "topics.json"
-        path.write_bytes(b"old" * 20_000)
         disk = _Disk()
-        disk.adopt(str(config.parent))
-        path.write_bytes(b"new" * 20_000)
+        file = ConfigFile(config / "topics.json", disk)
+        file.write_document({"text": "old" * 20_000}, sync=True)
+        file.write_document({"text": "new" * 20_000})
         simulation.brokers["broker-a"] = _BrokerLife(Machine("broker-a"), disk, config.parent)
-        simulation.start_broker("broker-a", keep=0.5)
-    copy = tmp_path / "broker-a-1" / "config" / "topics.json"
-    assert copy.read_bytes() == path.read_bytes()
+        simulation.start_broker("broker-a", keep=keep)
+    found: list[dict[str, str]] = []
+    copy = ConfigFile(tmp_path / "broker-a-1" / "config" / "topics.json")
+    assert copy.load(found.append)
+    text = found[0]["text"]
+    assert text in ("old" * 20_000, "new" * 20_000)
+    if keep != 0.5:
+        assert text == ("new" if keep else "old") * 20_000
 
 
 def ledger_of(*messages: Sent) -> Ledger:

@@ -32,9 +32,13 @@ __all__ = ["TestOutcome", "all_tests", "run_tests"]
 VERSION: Final = "5.5.0"
 TIMEOUT_S: Final = 3600.0
 
-#: Packages whose tests build what they test inside the Java process: brokers in a container with
-#: their replicas, controllers, DLedger, a proxy.
 IN_PROCESS: Final = ("autoswitchrole", "container", "dledger", "grpc")
+"""Packages whose tests build what they test inside the Java process: brokers in a container with
+their replicas, controllers, DLedger, a proxy."""
+
+GRPC: Final = ("BrokerGrpcIT", "OberthProxyGrpcIT")
+"""ClusterGrpcIT of theirs, which builds a proxy inside the Java process, with our servers in its
+place: the first broker itself, and our proxy before all three."""
 
 _PACKAGE: Final = "org/apache/rocketmq/test/"
 
@@ -60,13 +64,14 @@ def all_tests(lib: Path | None = None) -> dict[str, str]:
     jar = (lib or _lib()) / f"rocketmq-test-{VERSION}-tests.jar"
     with zipfile.ZipFile(jar) as packed:
         names = sorted(name for name in packed.namelist() if name.endswith("IT.class"))
-    return {
+    found = {
         name.rpartition("/")[2].removesuffix(".class"): name.removesuffix(".class").replace(
             "/", "."
         )
         for name in names
         if name.startswith(_PACKAGE) and name.split("/")[4] not in IN_PROCESS
     }
+    return found | {name: f"org.apache.rocketmq.test.grpc.v2.{name}" for name in GRPC}
 
 
 def run_tests(

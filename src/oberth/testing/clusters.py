@@ -27,7 +27,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Protocol, Self
+from typing import IO, Final, Protocol, Self
 
 from oberth.errors import PeerUnavailableError, RemoteProtocolError
 from oberth.testing import peers
@@ -46,12 +46,10 @@ __all__ = [
     "resident_bytes",
 ]
 
-#: Names that cluster_for() takes, beside ``host:port`` of a name server.
-KINDS = ("apache-5.5.0", "apache-4.9.7", "oberth")
+KINDS: Final = ("apache-5.5.0", "apache-4.9.7", "oberth")
+"""Names that cluster_for() takes, beside ``host:port`` of a name server."""
 
-#: Keys of broker.conf that the suites need wherever they run: everything switched on, and the
-#: long periods of transactions made short.
-SUITE_CONF: Mapping[str, str] = {
+SUITE_CONF: Final[Mapping[str, str]] = {
     "autoCreateTopicEnable": "true",
     "enablePropertyFilter": "true",
     "traceTopicEnable": "true",
@@ -62,14 +60,18 @@ SUITE_CONF: Mapping[str, str] = {
     "diskMaxUsedSpaceRatio": "95",
     "waitTimeMillsInSendQueue": "10000",  # a busy machine is no reason to refuse
 }
+"""Keys of broker.conf that the suites need wherever they run: everything switched on, and the
+long periods of transactions made short."""
 
-_PORT_RANGE = range(20_000, 30_000)  # below the ports that Linux gives to outgoing connections
-_READY_TIMEOUT_S = 300.0  # a JVM on a crowded machine; only one that hangs takes so long
-_STOP_TIMEOUT_S = 30.0
-_POLL_S = 0.01
-_LOG_TAIL_BYTES = 3_000
-_FRAME_BYTES_MAX = 16 * 1024 * 1024
-_GET_BROKER_CLUSTER_INFO = 106
+_PORT_RANGE: Final = range(
+    20_000, 30_000
+)  # below the ports that Linux gives to outgoing connections
+_READY_TIMEOUT_S: Final = 300.0  # a JVM on a crowded machine; only one that hangs takes so long
+_STOP_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.01
+_LOG_TAIL_BYTES: Final = 3_000
+_FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+_GET_BROKER_CLUSTER_INFO: Final = 106
 
 
 def free_port(also: Sequence[int] = ()) -> int:
@@ -275,7 +277,7 @@ class Cluster(Protocol):
 
     kind: str
     namesrv_addr: str
-    #: Empty when the processes are not ours to stop.
+    # Empty when the processes are not ours to stop.
     brokers: list[Node]
 
     def __enter__(self) -> Self: ...
@@ -343,7 +345,7 @@ def _write_conf(path: Path, conf: Mapping[str, str]) -> None:
     path.write_text("".join(f"{key}={value}\n" for key, value in conf.items()))
 
 
-_LOGBACK = """<configuration>
+_LOGBACK: Final = """<configuration>
   <appender name="console" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{0} %msg%n</pattern></encoder>
   </appender>
@@ -455,7 +457,7 @@ def _oberth_up(directory: Path, namesrv_port: int, port: int) -> list[str]:
         *(sys.executable, "-m", "oberth", "up"),
         *("--store", str(directory / "store")),
         *("--namesrv-port", str(namesrv_port), "--port", str(port)),
-        *("-c", str(directory / "broker.conf")),
+        *("-c", str(directory / "broker.conf"), "--console-port", "-1"),
     ]
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import sys
 import tempfile
@@ -22,10 +23,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
-from oberth.broker.broker_controller import Broker
 from oberth.client.config import ClientConfig
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.formats import names
@@ -34,6 +35,11 @@ from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.testing.virtual_clock import VirtualClock
 from oberth.testing.wire_faults import WireFaults
+
+if TYPE_CHECKING:
+    from oberth.proxy.front import GrpcFront
+
+_LOG: Final = logging.getLogger(__name__)
 
 DEFAULT_SETTINGS: Final = {
     "brokerName": "broker-a",
@@ -62,6 +68,7 @@ class EmbeddedBroker:
         settings: keys of broker.conf, over DEFAULT_SETTINGS.
         store: the store's directory; None: a temporary one, which is deleted at the end.
         clock: of the broker; None: one that shows the real time.
+        grpc: whether gRPC clients are served, at ``grpc_address``; needs ``oberth[grpc]``.
 
     Attributes:
         clock: set it forward with ``advance``.
@@ -74,6 +81,7 @@ class EmbeddedBroker:
         *,
         store: Path | str | None = None,
         clock: VirtualClock | None = None,
+        grpc: bool = False,
     ) -> None:
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
         self.clock: VirtualClock = clock or VirtualClock()
@@ -84,6 +92,8 @@ class EmbeddedBroker:
         self._namesrv: NameServer | None = None
         self._broker: Broker | None = None
         self._port = 0
+        self._serves_grpc = grpc
+        self._front: GrpcFront | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
 
@@ -128,6 +138,7 @@ class EmbeddedBroker:
         """Bring both down and delete the files."""
         with contextlib.suppress(ValueError):
             self.clock.remove_listener(self._on_advance)
+        await self._stop_grpc()
         if self._broker is not None:
             await self._broker.aclose()
             self._broker = None
@@ -139,7 +150,7 @@ class EmbeddedBroker:
         self._root = None
 
     async def _start_broker(self) -> None:
-        broker_config, store_config, _ = read_configs(
+        broker_config, store_config, warnings = read_configs(
             {
                 **self.settings,
                 "storePathRootDir": str(self.store_dir),
@@ -147,6 +158,8 @@ class EmbeddedBroker:
                 **({"listenPort": str(self._port)} if self._port else {}),
             }
         )
+        for warning in warnings:
+            _LOG.warning("%s", warning)
         broker = Broker(broker_config, store_config, clock_ms=self.clock)
         broker.extend.append(self._add_faults)
         await broker.start()
@@ -154,6 +167,19 @@ class EmbeddedBroker:
         broker._next_scan_ms = sys.maxsize
         self._broker = broker
         self._port = broker.address.port
+        if self._serves_grpc:
+            from oberth.proxy.front import GrpcFront  # noqa: PLC0415 - an extra
+
+            self._front = GrpcFront(broker)
+            await self._front.start()
+            # As the broker's own port, the same in every life.
+            broker_config.grpc_server_port = self._front.address.port
+            self.settings["grpcServerPort"] = str(self._front.address.port)
+
+    async def _stop_grpc(self) -> None:
+        front, self._front = self._front, None
+        if front is not None:
+            await front.aclose()
 
     def _add_faults(self, table: ProcessorTable) -> None:
         # One place through which every request comes; the table has no other hook.
@@ -163,7 +189,8 @@ class EmbeddedBroker:
         if self._broker is None or self._loop is None:
             return
         if threading.get_ident() == self._thread_id:
-            self._broker._on_time(self.clock())
+            self._dispatch()  # what was acknowledged came before
+            self._broker.on_time(self.clock())
         else:
             # A test may set the clock forward from its own thread.
             self._loop.call_soon_threadsafe(self._on_advance)
@@ -172,7 +199,7 @@ class EmbeddedBroker:
         """``clock.advance``: what is due then happens now."""
         return self.clock.advance(ms, seconds=seconds, minutes=minutes)
 
-    # ----------------------------------------------------------------------------------- addresses
+    # Addresses
 
     @property
     def store_dir(self) -> Path:
@@ -192,6 +219,12 @@ class EmbeddedBroker:
         return str(self.broker.address)
 
     @property
+    def grpc_address(self) -> str:
+        """``host:port`` for gRPC clients; the same after ``recover``."""
+        assert self._front is not None, "gRPC is not served, EmbeddedBroker(grpc=True) does"
+        return str(self._front.address)
+
+    @property
     def client_config(self) -> ClientConfig:
         """A configuration for clients of this broker."""
         return ClientConfig(namesrv_addr=self.namesrv_addr)
@@ -202,7 +235,7 @@ class EmbeddedBroker:
         assert self._broker is not None, "the broker is not up"
         return self._broker
 
-    # ---------------------------------------------------------------------------- kill and recover
+    # Kill and recover
 
     async def kill(self) -> None:
         """As ``kill -9`` does: connections break, and only what is in the files is left."""
@@ -212,7 +245,11 @@ class EmbeddedBroker:
             if server is not None:
                 for channel in list(server.channels):
                     channel.abort()
+        if self._front is not None and self._front.server is not None:
+            for each in list(self._front.server.channels):
+                each.abort()
         await asyncio.to_thread(_copy_store, self.store_dir, image)
+        await self._stop_grpc()
         self._broker = None
         await broker.aclose()
         self._lives += 1
@@ -227,22 +264,23 @@ class EmbeddedBroker:
 
     async def restart(self) -> None:
         """Stop in order and start again on the same port and files."""
+        await self._stop_grpc()
         await self.broker.aclose()
         self._broker = None
         await self._start_broker()
 
-    # ------------------------------------------------------------------------------- what is there
+    # What is there
 
     def topics(self) -> list[str]:
         """Topics that messages were sent to, without the broker's own."""
         return sorted(
-            topic for topic in self.broker.store.topics() if not names.is_system_topic(topic)
+            topic for topic in self.broker.parts.store.topics() if not names.is_system_topic(topic)
         )
 
     def messages(self, topic: str, queue_id: int | None = None) -> list[MessageExt]:
         """What is stored in a topic, by queue and offset; of one queue when it is given."""
         broker = self.broker
-        store = broker.store
+        store = broker.parts.store
         self._dispatch()
         queue_ids = [queue_id] if queue_id is not None else self._queue_ids(topic)
         found: list[MessageExt] = []
@@ -252,15 +290,15 @@ class EmbeddedBroker:
                 unit = store.consume_queue_unit(topic, each, offset)
                 record = store.select_record(unit.commit_log_offset) if unit is not None else None
                 if record is not None:
-                    found += decode_messages(bytes(record), broker.config.broker_name)
+                    found += decode_messages(bytes(record), broker.parts.config.broker_name)
         return found
 
     def _dispatch(self) -> None:
         """What was acknowledged in this turn of the loop is in the log and not yet in its queue."""
-        self.broker._dispatch()
+        self.broker.services.dispatching.now()
 
     def _queue_ids(self, topic: str) -> list[int]:
-        return [queue.queue_id for queue in self.broker.store.queues.queues(topic)]
+        return [queue.queue_id for queue in self.broker.parts.store.queues.queues(topic)]
 
     def bodies(self, topic: str) -> list[bytes]:
         """Bodies stored in a topic, in the order in which they were stored."""
@@ -273,14 +311,14 @@ class EmbeddedBroker:
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
         """What a group has committed, by queue."""
-        for each_topic, each_group, queues in self.broker.offsets:
+        for each_topic, each_group, queues in self.broker.parts.offsets:
             if (each_topic, each_group) == (topic, group):
                 return dict(queues)
         return {}
 
     def lag(self, group: str, topic: str) -> int:
         """Messages of a topic that a group has not committed."""
-        store = self.broker.store
+        store = self.broker.parts.store
         self._dispatch()
         committed = self.offsets(group, topic)
         return sum(

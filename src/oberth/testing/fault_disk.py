@@ -1,9 +1,12 @@
 """A disk that forgets what was not synced, tears it, fails and fills up.
 
 `FaultDisk` keeps real files in a directory, and beside them what would be left of each after a
-power cut: the bytes of its last sync, under the names of the last directory sync. `crash_image`
+power cut: the bytes of its last sync, under the names of the last directory sync; a directory that
+it made is there when its parent was synced, and what lies in it goes with it. `crash_image`
 writes one of the states that the machine could come back with: of what was not synced, any pages
 may have reached the disk and any may not, a page may be torn, and a new name may be there or gone.
+
+What is synced is noted, and the machine's own disk is not waited for.
 
 Every operation that changes something is an event with a number; `cut_power_at` ends the machine
 just before one of them: that call and all later ones raise `PowerCut`.
@@ -17,12 +20,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from oberth.errors import StoreFullError
 from oberth.store.files import Mapping, OsFileSystem, RandomFile
 
-PAGE_SIZE = 4096
-SECTOR_SIZE = 512
+PAGE_SIZE: Final = 4096
+SECTOR_SIZE: Final = 512
 
 
 class PowerCut(BaseException):
@@ -49,6 +53,8 @@ class FaultDisk(OsFileSystem):
     _files: dict[str, _File] = field(default_factory=dict)
     # Names that survive: path -> file, as of the last sync of its directory.
     _names: dict[str, _File] = field(default_factory=dict)
+    # Directories that were made here and whose names no sync has brought to the disk yet.
+    _fresh_directories: set[str] = field(default_factory=set)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def event(self, what: str) -> None:
@@ -83,6 +89,7 @@ class FaultDisk(OsFileSystem):
         with self._lock:
             self._files.clear()
             self._names.clear()
+            self._fresh_directories.clear()
 
     def _file(self, path: str) -> _File:
         return self._files.setdefault(path, _File())
@@ -105,16 +112,38 @@ class FaultDisk(OsFileSystem):
             self._file(path)
         return _FaultMapping(self, mapping)
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RandomFile:
+    def open(
+        self, path: str, *, create: bool = False, writable: bool = True, mode: int | None = None
+    ) -> RandomFile:
         """See FileSystem."""
         path = os.path.abspath(path)
         if create and not os.path.exists(path):
             self.event(f"create {path}")
             self.room(path)
-        file = OsFileSystem.open(self, path, create=create, writable=writable)
+        file = OsFileSystem.open(self, path, create=create, writable=writable, mode=mode)
         with self._lock:
             self._file(path)
         return _FaultFile(self, file)
+
+    def make_dirs(self, path: str, *, durable: bool = True) -> None:
+        """See FileSystem."""
+        missing: list[str] = []
+        at = os.path.abspath(path)
+        while not os.path.isdir(at):
+            missing.append(at)
+            at = os.path.dirname(at)
+        if missing:
+            self.event(f"make-dirs {path}")
+        with self._lock:
+            self._fresh_directories.update(missing)
+            OsFileSystem.make_dirs(self, path, durable=durable)
+
+    def remove_dir(self, path: str) -> None:
+        """See FileSystem."""
+        OsFileSystem.remove_dir(self, path)
+        if not os.path.exists(path):
+            with self._lock:
+                self._fresh_directories.discard(os.path.abspath(path))
 
     def remove(self, path: str) -> None:
         """See FileSystem."""
@@ -124,14 +153,23 @@ class FaultDisk(OsFileSystem):
             OsFileSystem.remove(self, path)
             self._files.pop(path, None)
 
-    def rename(self, source: str, target: str) -> None:
+    def rename(self, source: str, target: str, *, durable: bool = True) -> None:
         """See FileSystem."""
         source, target = os.path.abspath(source), os.path.abspath(target)
         self.event(f"rename {source} {target}")
         with self._lock:
             os.replace(source, target)
             self._files[target] = self._files.pop(source, _File())
-        self.sync_directory(os.path.dirname(target))
+        if durable:
+            self.sync_directory(os.path.dirname(target))
+
+    def link(self, source: str, target: str) -> None:
+        """See FileSystem."""
+        source, target = os.path.abspath(source), os.path.abspath(target)
+        self.event(f"link {source} {target}")
+        with self._lock:
+            OsFileSystem().link(source, target)
+            self._files[target] = self._file(source)
 
     def write_file(self, path: str, data: bytes) -> None:
         """See FileSystem."""
@@ -156,6 +194,9 @@ class FaultDisk(OsFileSystem):
             for name, file in self._files.items():
                 if os.path.dirname(name) == path:
                     self._names[name] = file
+            self._fresh_directories = {
+                name for name in self._fresh_directories if os.path.dirname(name) != path
+            }
 
     def sync_all(self, path: str) -> bool:
         """See FileSystem."""
@@ -165,6 +206,7 @@ class FaultDisk(OsFileSystem):
                 if os.path.exists(name):
                     self.synced(name)
             self._names = dict(self._files)
+            self._fresh_directories.clear()
         return True
 
     # After the power cut
@@ -182,8 +224,11 @@ class FaultDisk(OsFileSystem):
         root = os.path.abspath(root)
         with self._lock:
             paths = sorted({*self._files, *self._names})
+            lost = {name for name in sorted(self._fresh_directories) if rng.random() >= keep}
             for path in paths:
                 if not path.startswith(root + os.sep):
+                    continue
+                if not lost.isdisjoint(map(str, Path(path).parents)):
                     continue
                 live = self._files.get(path)
                 durable = self._names.get(path)
@@ -242,18 +287,26 @@ class _FaultMapping:
 
     def sync(self) -> None:
         self._disk.event(f"sync {self.path}")
-        self._mapping.sync()
         self._disk.synced(self.path)
         self._disk.event(f"synced {self.path}")
 
     def next_data(self, position: int) -> int | None:
         return self._mapping.next_data(position)
 
+    def data_end(self, position: int) -> int:
+        return self._mapping.data_end(position)
+
+    def read(self, position: int, size: int) -> bytes:
+        return self._mapping.read(position, size)
+
     def find(self, needle: bytes, start: int, end: int) -> int:
         return self._mapping.find(needle, start, end)
 
     def advise(self, advice: int, start: int = 0) -> None:
         self._mapping.advise(advice, start)
+
+    def read_ahead(self, position: int, end: int) -> None:
+        self._mapping.read_ahead(position, end)
 
     def close(self) -> None:
         self.view = memoryview(b"")
@@ -282,5 +335,4 @@ class _FaultFile:
 
     def sync(self) -> None:
         self._disk.event(f"sync {self.path}")
-        self._file.sync()
         self._disk.synced(self.path)

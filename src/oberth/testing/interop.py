@@ -23,7 +23,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -48,8 +48,7 @@ __all__ = [
     "stream_json",
 ]
 
-#: Scenarios of the Java client, those of 4.x first; a test compares with the program's own list.
-SCENARIOS = (
+SCENARIOS: Final = (
     "send-sync",
     "send-async",
     "send-oneway",
@@ -98,9 +97,9 @@ SCENARIOS = (
     "pop-push-retry",
     "pop-push-orderly",
 )
+"""Scenarios of the Java client, those of 4.x first; a test compares with the program's own list."""
 
-#: Scenarios of the Go client.
-GO_SCENARIOS = (
+GO_SCENARIOS: Final = (
     "go-send-sync",
     "go-send-async",
     "go-send-oneway",
@@ -119,9 +118,9 @@ GO_SCENARIOS = (
     "go-offsets-resume",
     "go-pull",
 )
+"""Scenarios of the Go client."""
 
-#: Scenarios of the client suite that end quickly and still touch most of the request path.
-SMALL = (
+SMALL: Final = (
     "send-sync",
     "send-async",
     "send-oneway",
@@ -141,10 +140,11 @@ SMALL = (
     "lite-pull-assign",
     "query",
 )
+"""Scenarios of the client suite that end quickly and still touch most of the request path."""
 
-_CLIENT_HEAP = "512m"
-_SCENARIO_TIMEOUT_S = 90
-_SUITE_TIMEOUT_S = 900
+_CLIENT_HEAP: Final = "512m"
+_SCENARIO_TIMEOUT_S: Final = 90
+_SUITE_TIMEOUT_S: Final = 900
 
 
 @dataclass(frozen=True, slots=True)

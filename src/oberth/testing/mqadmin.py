@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -42,8 +43,7 @@ __all__ = [
     "write_record",
 ]
 
-#: broker.conf of a cluster whose commands are compared: users and policies kept, not enforced.
-ADMIN_CONF: Mapping[str, str] = {
+ADMIN_CONF: Final[Mapping[str, str]] = {
     "authenticationMetadataProvider": (
         "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
     ),
@@ -51,15 +51,14 @@ ADMIN_CONF: Mapping[str, str] = {
         "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider"
     ),
 }
+"""broker.conf of a cluster whose commands are compared: users and policies kept, not enforced."""
 
-_MOMENT = "figures of the moment"
-_SETTINGS = "settings that we do not have are not listed"
-_NAMED = "the message names what was wrong and what is allowed"
-_COUNTS = "it counts what there is inside the broker"
+_MOMENT: Final = "figures of the moment"
+_SETTINGS: Final = "settings that we do not have are not listed"
+_NAMED: Final = "the message names what was wrong and what is allowed"
+_COUNTS: Final = "it counts what there is inside the broker"
 
-#: Commands whose output or message differs on purpose, or in what is no contract. A key that ends
-#: with * stands for every label that begins so.
-MEANT: Mapping[str, str] = {
+MEANT: Final[Mapping[str, str]] = {
     "brokerStatus*": f"{_MOMENT}; thread pools that we do not have",
     "clusterList*": _MOMENT,
     "statsAll*": _MOMENT,
@@ -75,22 +74,24 @@ MEANT: Mapping[str, str] = {
     "queryCq behind": "Apache's answer has no body, on which the tool fails",
     "queryCq queue": "Apache's answer has no body, on which the tool fails",
     "cloneGroupOffset -o": "a group that may be made is made by its first offset",
-    "getUser*": "passwords are not shown to whoever asks unsigned",
-    "made: getUser": "passwords are not shown to whoever asks unsigned",
-    "made: listUser": "passwords are not shown to whoever asks unsigned",
+    "getUser*": "passwords are not shown to unsigned requests",
+    "made: getUser": "passwords are not shown to unsigned requests",
+    "made: listUser": "passwords are not shown to unsigned requests",
     "updateSubGroup unknown attribute": "no Java exception in the message",
     "createAcl resource": _NAMED,
     "createAcl action": _NAMED,
 }
+"""Commands whose output or message differs on purpose, or in what is no contract. A key that ends
+with * stands for every label that begins so."""
 
-#: Commands that Apache's cluster answers and ours refuses, with the reason; keys as in MEANT.
-REFUSED: Mapping[str, str] = {
+REFUSED: Final[Mapping[str, str]] = {
     "updateBrokerConfig": "flushDiskType cannot change while the broker runs",
     "updateBrokerConfig unknown": "a setting that does not exist is an error",
     "updateBrokerConfig value": "a value that does not parse is an error",
     "createUser type": "a type of user that does not exist is an error",
     "deleteUser -c": "the last Super user is not deleted",
 }
+"""Commands that Apache's cluster answers and ours refuses, with the reason; keys as in MEANT."""
 
 
 def reason_of(reasons: Mapping[str, str], label: str) -> str | None:
@@ -104,11 +105,10 @@ def reason_of(reasons: Mapping[str, str], label: str) -> str | None:
     return None
 
 
-_TIMEOUT_S = 1800
-_LINES_KEPT = 1500
+_TIMEOUT_S: Final = 1800
+_LINES_KEPT: Final = 1500
 
-#: What differs between any two runs, and what it is replaced by; in this order.
-_VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
+_VOLATILE: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d([:,.]\d+)?"), "<date>"),
     (re.compile(r"\d{4}-\d\d-\d\d#\d\d:\d\d:\d\d([:,.]\d+)?"), "<date>"),
     (re.compile(r"/?\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(:\d+)?(@[\w#.-]+)?"), "<addr>"),
@@ -135,6 +135,7 @@ _VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^%RETRY%AdminIdle\b.*$", re.MULTILINE), ""),
     (re.compile(r"[ \t]+"), " "),
 )
+"""What differs between any two runs, and what it is replaced by; in this order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from oberth.errors import PeerUnavailableError
 
@@ -52,27 +53,29 @@ __all__ = [
     "tool",
 ]
 
-#: Releases whose broker and name server can be started.
-SERVER_VERSIONS = ("5.5.0", "4.9.7")
-#: Releases of the Java client that suites are run with.
-CLIENT_VERSIONS = ("5.5.0", "4.9.8")
-#: The proxy, and the newest gRPC clients that speak to it; each language counts for itself.
-PROXY_VERSION = "5.5.0"
-GRPC_JAVA_VERSION = "5.2.0"
-GRPC_PYTHON_VERSION = "5.1.2"
-GRPC_NODE_VERSION = "1.0.8"
+SERVER_VERSIONS: Final = ("5.5.0", "4.9.7")
+"""Releases whose broker and name server can be started."""
+CLIENT_VERSIONS: Final = ("5.5.0", "4.9.8")
+"""Releases of the Java client that suites are run with."""
+PROXY_VERSION: Final = "5.5.0"
+"""The proxy, and the newest gRPC clients that speak to it; each language counts for itself."""
+GRPC_JAVA_VERSION: Final = "5.2.0"
+GRPC_PYTHON_VERSION: Final = "5.1.2"
+GRPC_NODE_VERSION: Final = "1.0.8"
 
-_MAVEN_TIMEOUT_S = 600
-_COMPILE_TIMEOUT_S = 300
-_COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy-dependencies"
+_MAVEN_TIMEOUT_S: Final = 600
+_COMPILE_TIMEOUT_S: Final = 300
+_COPY_DEPENDENCIES: Final = (
+    "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy-dependencies"
+)
 
-#: What RocketMQ needs opened to run on Java 17.
-ADD_OPENS = (
+ADD_OPENS: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
+"""What RocketMQ needs opened to run on Java 17."""
 
 
 def checkout() -> Path:

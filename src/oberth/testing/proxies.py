@@ -26,7 +26,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Protocol, Self
 
 import click
 
@@ -42,13 +42,17 @@ from oberth.testing.interop import (
 )
 
 __all__ = [
+    "DIRECT_LANGUAGES",
     "GRPC_LANGUAGES",
+    "GRPC_MISSING",
     "GRPC_SCENARIOS",
     "GRPC_SMALL",
     "PROXY_CONF",
     "REMOTING_SCENARIOS",
     "REMOTING_SETTINGS",
     "ApacheProxy",
+    "Endpoint",
+    "OberthProxy",
     "create_group",
     "create_topic",
     "grpc_sources",
@@ -57,10 +61,17 @@ __all__ = [
     "run_remoting_suite",
 ]
 
-GRPC_LANGUAGES = ("java", "python", "node")
+GRPC_LANGUAGES: Final = ("java", "python", "node")
 
-#: Scenario -> the message type of its topic.
-GRPC_SCENARIOS: Mapping[str, str] = {
+DIRECT_LANGUAGES: Final = (*GRPC_LANGUAGES, "go")
+"""Of the client for Go there is no record behind Apache's proxy."""
+
+GRPC_MISSING: Final[Mapping[str, frozenset[str]]] = {
+    "go": frozenset({"recall", "priority", "lite"})
+}
+"""Scenarios for which a client has no calls."""
+
+GRPC_SCENARIOS: Final[Mapping[str, str]] = {
     "send-normal": "NORMAL",
     "push": "NORMAL",
     "push-retry": "NORMAL",
@@ -81,21 +92,21 @@ GRPC_SCENARIOS: Mapping[str, str] = {
     "priority": "PRIORITY",
     "lite": "LITE",
 }
+"""Scenario -> the message type of its topic."""
 
-#: Keys of broker.conf, beside the suites' own, for a cluster behind a proxy: light queues as lite
-#: topics need them, and a busy machine is no reason to refuse or to give a transaction up.
-PROXY_CONF: Mapping[str, str] = {
+PROXY_CONF: Final[Mapping[str, str]] = {
     "enableLmq": "true",
     "enableMultiDispatch": "true",
     "transactionCheckMax": "1000",
     "osPageCacheBusyTimeOutMills": "30000",
 }
+"""Keys of broker.conf, beside the suites' own, for a cluster behind a proxy: light queues as lite
+topics need them, and a busy machine is no reason to refuse or to give a transaction up."""
 
-#: Keys of rmq-proxy.json for the remoting suite, whose topics have no message type.
-REMOTING_SETTINGS: Mapping[str, object] = {"enableTopicMessageTypeCheck": False}
+REMOTING_SETTINGS: Final[Mapping[str, object]] = {"enableTopicMessageTypeCheck": False}
+"""Keys of rmq-proxy.json for the remoting suite, whose topics have no message type."""
 
-#: Those that end within seconds and still touch every kind of message and both kinds of consumer.
-GRPC_SMALL = (
+GRPC_SMALL: Final = (
     "send-normal",
     "push",
     "push-sql92",
@@ -109,11 +120,10 @@ GRPC_SMALL = (
     "wrong-type",
     "lite",
 )
+"""Those that end within seconds and still touch every kind of message and both kinds of consumer.
+"""
 
-#: What the remoting client does through the proxy's remoting port. Not among them: what the proxy
-#: has no answer for, whoever is behind it (pull, lite-pull-subscribe, pop-push), and scenarios of
-#: which its own hops do not keep the short times on a busy machine.
-REMOTING_SCENARIOS = (
+REMOTING_SCENARIOS: Final = (
     "send-sync",
     "send-async",
     "send-oneway",
@@ -130,22 +140,33 @@ REMOTING_SCENARIOS = (
     "timer-recall",
     "pop-push-orderly",
 )
+"""What the remoting client does through the proxy's remoting port. Left out are requests that the
+proxy does not serve with any broker behind it (pull, lite-pull-subscribe, pop-push), and scenarios
+whose short times the additional hop exceeds on a busy machine."""
 
-QUEUES = 4
+QUEUES: Final = 4
 
-_RETRY_SOON = {
+_RETRY_SOON: Final = {
     "type": "EXPONENTIAL",
     "exponentialRetryPolicy": {"initial": 1000, "max": 2000, "multiplier": 2},
 }
 
-_HEAP = "512m"
-_READY_TIMEOUT_S = 240.0
-_SUITE_TIMEOUT_S = 600.0
-_CREATE_TOPIC = 17
-_CREATE_GROUP = 200
-_GET_ROUTE = 105
-_ROUTE_TIMEOUT_S = 15.0
-_ROUTE_POLL_S = 0.05
+_HEAP: Final = "512m"
+_READY_TIMEOUT_S: Final = 240.0
+_SUITE_TIMEOUT_S: Final = 600.0
+_CREATE_TOPIC: Final = 17
+_CREATE_GROUP: Final = 200
+_GET_ROUTE: Final = 105
+_ROUTE_TIMEOUT_S: Final = 15.0
+_ROUTE_POLL_S: Final = 0.05
+
+
+class Endpoint(Protocol):
+    """What gRPC clients are given: Apache's proxy, or a broker of ours."""
+
+    @property
+    def endpoint(self) -> str:
+        """``host:port``."""
 
 
 class ApacheProxy:
@@ -212,6 +233,36 @@ class ApacheProxy:
         self.node.kill()  # it keeps nothing, and takes half a minute to stop
 
 
+class OberthProxy:
+    """``oberth proxy`` before a cluster.
+
+    Args:
+        cluster: what it stands before.
+        directory: where its log goes.
+    """
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        port = free_port()
+        self.endpoint = f"127.0.0.1:{port}"
+        directory.mkdir(parents=True, exist_ok=True)
+        self.node = Node(
+            "proxy",
+            self.endpoint,
+            directory,
+            [
+                *(sys.executable, "-m", "oberth", "proxy", "-v"),
+                *("-n", cluster.namesrv_addr, "--port", str(port)),
+            ],
+        )
+
+    def __enter__(self) -> Self:
+        self.node.start(_READY_TIMEOUT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.node.kill()
+
+
 def create_topic(cluster: Cluster, topic: str, message_type: str, queues: int = QUEUES) -> None:
     """Make a topic on every broker of the cluster; returns when all of them are in its route."""
     attributes = f"+message.type={message_type}"
@@ -262,7 +313,7 @@ def grpc_sources(language: str) -> Path:
     return peers.checkout() / "tests" / "interop" / "grpc" / language
 
 
-def _java(main: str, directory: Path) -> list[str]:
+def _java(main: str, directory: Path, *, tls: bool = False) -> list[str]:
     """The command of one of our programs over the gRPC client for Java."""
     lib = peers.jars(peers.GRPC_JAVA_VERSION, "grpc")
     common = peers.checkout() / "tests" / "interop" / "java" / "common" / "Json.java"
@@ -270,23 +321,26 @@ def _java(main: str, directory: Path) -> list[str]:
     options = (
         *("-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={directory}"),
         *("-Drocketmq.log.level=warn", f"-Drocketmq.log.root={directory / 'logs'}"),
+        f"-Dsuite.tls={str(tls).lower()}",
     )
     return peers.java_command(lib, main, classes=classes, options=options)
 
 
 def ledger_command(
-    proxy: ApacheProxy, run: str, directory: Path, *, ordered: bool, settle_s: int
+    proxy: Endpoint, run: str, directory: Path, *, ordered: bool, settle_s: int
 ) -> list[str]:
     """The command of traffic to kill brokers in; ``ordered`` checks the order of message groups."""
     arguments = [proxy.endpoint, run, str(ordered).lower(), str(settle_s)]
     return [*_java("GrpcLedger", directory), *arguments]
 
 
-def _command(language: str, directory: Path) -> tuple[list[str], dict[str, str]]:
+def _command(
+    language: str, directory: Path, *, tls: bool = False
+) -> tuple[list[str], dict[str, str]]:
     """The suite's command without its arguments, and what it needs in its environment."""
     source = grpc_sources(language)
     if language == "java":
-        return _java("GrpcSuite", directory), {}
+        return _java("GrpcSuite", directory, tls=tls), {}
     if language == "python":
         packages = peers.python_grpc()
         # -S: nothing of this environment's own packages, only those beside the client.
@@ -300,32 +354,37 @@ def _command(language: str, directory: Path) -> tuple[list[str], dict[str, str]]
             "NODE_PATH": str(modules / "node_modules"),
             "HOME": str(directory),
         }
-    raise PeerUnavailableError(f"{language!r} is none of {', '.join(GRPC_LANGUAGES)}")
+    if language == "go":
+        return [str(peers.compile_go("grpc", source))], {"HOME": str(directory)}
+    raise PeerUnavailableError(f"{language!r} is none of {', '.join(DIRECT_LANGUAGES)}")
 
 
 def run_grpc_suite(
     cluster: Cluster,
-    proxy: ApacheProxy,
+    proxy: Endpoint,
     language: str,
     directory: Path,
     *,
     only: Sequence[str] = (),
     parallel: int = 4,
     timeout_s: float = _SUITE_TIMEOUT_S,
+    tls: bool = False,
 ) -> Iterator[Outcome]:
     """Run scenarios of one language's client; gives each outcome as it is known.
 
     Args:
-        cluster: what the proxy stands before.
-        proxy: a running proxy.
+        cluster: what the proxy stands before, or the broker itself.
+        proxy: a running proxy, or a broker's own gRPC port.
         language: one of GRPC_LANGUAGES.
         directory: where the client may write.
         only: scenarios; when empty, all of them.
         parallel: scenarios at a time.
         timeout_s: of the whole run.
+        tls: as the client for Java does it by default; the others check certificates.
     """
-    names = list(only or GRPC_SCENARIOS)
-    command, environment = _command(language, directory)
+    missing = GRPC_MISSING.get(language, frozenset())
+    names = [name for name in only or GRPC_SCENARIOS if name not in missing]
+    command, environment = _command(language, directory, tls=tls)
     run = f"{language}{zlib.crc32(os.urandom(8)):08x}"
     for name in names:
         message_type = GRPC_SCENARIOS[name]
@@ -375,6 +434,14 @@ def run_remoting_suite(
 @click.option(
     "--language", default="java", show_default=True, help="Whose client, all, or remoting."
 )
+@click.option(
+    "--proxy",
+    "proxy_kind",
+    type=click.Choice(["apache", "oberth"]),
+    default="apache",
+    show_default=True,
+    help="Whose proxy.",
+)
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Keys of broker.conf.")
 @click.option("--proxy-conf", default="{}", help="JSON with further keys of rmq-proxy.json.")
 @click.option("--observed", is_flag=True, help="Also show what was observed.")
@@ -383,26 +450,31 @@ def main(
     broker: str,
     brokers: int,
     language: str,
+    proxy_kind: str,
     conf: tuple[str, ...],
     proxy_conf: str,
     observed: bool,
     scenarios: tuple[str, ...],
 ) -> None:
-    """Run scenarios of a gRPC client through Apache's proxy before a cluster."""
+    """Run scenarios of a gRPC client through a proxy before a cluster."""
     bad = 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster is stopped
     directory = Path(tempfile.mkdtemp(prefix="oberth-proxy-"))
     keys = {**PROXY_CONF, **dict(pair.partition("=")[::2] for pair in conf)}
     try:
         cluster = cluster_for(broker, directory, keys, brokers=brokers)
-        proxy = ApacheProxy(cluster, directory / "proxy", settings=json.loads(proxy_conf))
+        proxy = (
+            ApacheProxy(cluster, directory / "proxy", settings=json.loads(proxy_conf))
+            if proxy_kind == "apache"
+            else OberthProxy(cluster, directory / "proxy")
+        )
         with cluster, proxy:
-            languages = GRPC_LANGUAGES if language == "all" else (language,)
+            languages = DIRECT_LANGUAGES if language == "all" else (language,)
             for each in languages:
                 folder = directory / each
                 outcomes = (
                     run_remoting_suite(cluster, proxy, folder, only=scenarios)
-                    if each == "remoting"
+                    if each == "remoting" and isinstance(proxy, ApacheProxy)
                     else run_grpc_suite(cluster, proxy, each, folder, only=scenarios)
                 )
                 for o in outcomes:

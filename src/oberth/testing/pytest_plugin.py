@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def rocketmq(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     """A RocketMQ broker with a fresh store; see ``oberth.testing.embedded_broker``."""
-    from oberth.testing.blocking import EmbeddedBroker
+    from oberth.testing.blocking import EmbeddedBroker  # noqa: PLC0415 - every pytest loads plugins
 
     marker = request.node.get_closest_marker("rocketmq")
     with EmbeddedBroker(marker.kwargs if marker is not None else None) as broker:

@@ -39,7 +39,9 @@ EPOCH_S: Final = 1_700_000_000.0
 HIGH_WATER: Final = 256 * 1024
 """Bytes on their way above which a transport asks its protocol to pause."""
 
-_MACHINE: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("machine", default=None)
+_MACHINE: Final[contextvars.ContextVar[Machine | None]] = contextvars.ContextVar(
+    "machine", default=None
+)
 
 
 class SimulationStuckError(OberthError):
@@ -558,10 +560,10 @@ class _InlineThread:
 @contextlib.contextmanager
 def simulated(seed: int) -> Iterator[SimulatedLoop]:
     """A loop, while time, chance and threads of this process are the simulation's."""
-    import time
+    import time  # noqa: PLC0415 - only the simulation patches them
 
-    from oberth.remoting.aio import processors
-    from oberth.store import index_service
+    from oberth.remoting.aio import processors  # noqa: PLC0415 - only the simulation patches them
+    from oberth.store import index_service  # noqa: PLC0415 - only the simulation patches them
 
     loop = SimulatedLoop(seed)
     state = random.getstate()

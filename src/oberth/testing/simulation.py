@@ -35,15 +35,15 @@ from typing import Any, Final
 
 import click
 
+from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
-from oberth.broker.broker_controller import Broker
 from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
 from oberth.client.messages import Message, MessageExt, decode_messages
 from oberth.client.pop_consumer import PopConsumer
 from oberth.client.push_consumer import PushConsumer
 from oberth.client.transactions import LocalTransactionState, TransactionProducer
-from oberth.errors import OberthError
+from oberth.errors import OberthError, OptionError
 from oberth.formats.message_store_config import FlushDiskType
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
@@ -62,7 +62,7 @@ SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(64 << 10),
     "mappedFileSizeConsumeQueue": "2000",
     "maxIndexNum": "200",
-    "maxHashSlot": "50",
+    "maxHashSlotNum": "50",
     "mappedFileSizeTimerLog": str(52 * 200),
     "timerPrecisionMs": "100",
     "transactionCheckInterval": "2000",
@@ -226,6 +226,9 @@ class Simulation:
     ) -> None:
         self.loop = loop
         self.root = root
+        warnings = read_configs({**SETTINGS, **settings})[2]
+        if warnings:
+            raise OptionError("; ".join(warnings))
         self.settings = settings
         self.rng: random.Random = loop.rng
         self.bad_luck_s = bad_luck_s
@@ -273,12 +276,6 @@ class Simulation:
         before = self.brokers.get(name)
         if before is not None:
             before.disk.crash_image(str(root), str(before.root), self.rng, keep)
-            for path in sorted(before.root.rglob("*.json*")):
-                # Written behind the disk's back, with syncs of their own: whole, while the disk
-                # mixes the pages of those that it adopted.
-                target = root / path.relative_to(before.root)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
             before.disk.forget()
             before.broker = None
         disk = _Disk()
@@ -309,10 +306,10 @@ class Simulation:
         checkpoint_at = loop.time() + 5
         while True:
             await asyncio.sleep(self.rng.uniform(0.001, 0.02) if is_sync else 0.2)
-            broker.store.flush()
+            broker.parts.store.flush()
             if loop.time() >= checkpoint_at:
                 checkpoint_at = loop.time() + 5
-                broker.store.checkpoint_now()
+                broker.parts.store.checkpoint_now()
 
     def _power_is_off(self, name: str, life: _BrokerLife) -> None:
         if life.machine.is_alive:
@@ -534,7 +531,7 @@ class Simulation:
         for life in self.brokers.values():
             if life.broker is None:
                 continue
-            store = life.broker.store
+            store = life.broker.parts.store
             store.dispatch_nowait()
             for topic in ("Plain", "Ordered"):
                 for queue in store.queues.queues(topic):

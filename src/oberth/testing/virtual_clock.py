@@ -5,8 +5,9 @@ Time runs as usual between two calls of ``advance``, unless the clock is frozen.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from oberth.wall_clock import now_ms
 
 
 class VirtualClock:
@@ -18,7 +19,7 @@ class VirtualClock:
     """
 
     def __init__(self, start_ms: int | None = None, *, frozen: bool = False) -> None:
-        real = _real_ms()
+        real = now_ms()
         self._shown_ms = real if start_ms is None else start_ms
         self._real_ms = real
         self._frozen = frozen
@@ -27,7 +28,7 @@ class VirtualClock:
     def __call__(self) -> int:
         if self._frozen:
             return self._shown_ms
-        return self._shown_ms + _real_ms() - self._real_ms
+        return self._shown_ms + now_ms() - self._real_ms
 
     def advance(self, ms: float = 0, *, seconds: float = 0, minutes: float = 0) -> int:
         """Set the clock forward, and wake who waits for the time; gives the new time.
@@ -50,7 +51,3 @@ class VirtualClock:
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """No more."""
         self._listeners.remove(listener)
-
-
-def _real_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -4,8 +4,8 @@
 
 From a shell, to keep what a broker of 5.5.0 says, or to see where ours differs:
 
-    python -m oberth.testing.lite_answers --broker apache-5.5.0 --record FILE
-    python -m oberth.testing.lite_answers --rival FILE
+    python -m tests.rigs.lite_answers --broker apache-5.5.0 --record FILE
+    python -m tests.rigs.lite_answers --rival FILE
 
 The same requests, in the same order, with names and offsets that are known beforehand: parents and
 groups of every kind, subscriptions, sends, pops, acknowledgements that fit and that do not, and
@@ -31,8 +31,8 @@ from oberth.testing.clusters import cluster_for, remoting_call
 
 __all__ = ["LITE_CONF", "answers"]
 
-#: broker.conf of a broker that has lite topics.
-LITE_CONF: Mapping[str, str] = {"enableLmq": "true", "enableMultiDispatch": "true"}
+LITE_CONF: Final[Mapping[str, str]] = {"enableLmq": "true", "enableMultiDispatch": "true"}
+"""broker.conf of a broker that has lite topics."""
 
 PARENT: Final = "Parent"
 GROUP: Final = "LiteGroup"
@@ -40,8 +40,8 @@ INVISIBLE_MS: Final = 4_000
 _DISPATCHED_S: Final = 1.0
 _A_MOMENT: Final = 10**11  # ms; less is no time of today
 _LEFT_OUT: Final = frozenset({"MSG_REGION", "TRACE_ON", "msgId", "transactionId", "queueOffset"})
-#: Remarks of success that say nothing.
 _NOTHING_SAID: Final = frozenset({None, "", "not set any response code"})
+"""Remarks of success that say nothing."""
 
 
 class _Session:

@@ -15,14 +15,14 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oberth.testing import peers
 
 __all__ = ["ApacheDump", "StoredMessage", "put_messages", "read_store"]
 
-_TIMEOUT_S = 120
-_HEAP = "512m"
+_TIMEOUT_S: Final = 120
+_HEAP: Final = "512m"
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ def read_store(
         config: keys of MessageStoreConfig, ``{root}`` for the directory.
         start: also start its services, so that missing queues and indexes are built.
         questions: ``("key", topic, key, max, begin, end)``, ``("get", topic, queue, offset, max)``
-            or ``("time", topic, queue, timestamp)``.
+            ``("time", topic, queue, timestamp, boundary)`` or ``("bounds", topic, queue)``.
     """
     text = "".join("\t".join(map(str, question)) + "\n" for question in questions)
     mode = "start" if start else "load"
