@@ -1,0 +1,1 @@
+"""The controller: which replica of each broker name is its master, kept through kills."""
