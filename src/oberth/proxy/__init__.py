@@ -1,0 +1,1 @@
+"""RocketMQ 5's gRPC protocol, served by the broker's own process or before other brokers."""

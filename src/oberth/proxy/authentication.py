@@ -1,0 +1,84 @@
+"""Who calls: the header ``authorization`` of gRPC clients.
+
+    MQv2-HMAC-SHA1 Credential=<access key>[/...], SignedHeaders=x-mq-date-time, Signature=<hex>
+
+The signature covers the text of the header ``x-mq-date-time``, as ``yyyyMMdd'T'HHmmss'Z'``, and
+neither the call nor its content. Somebody who reads one call can therefore make others, until the
+date is too old where its age is checked. Only TLS keeps others from reading calls.
+RocketMQ: DefaultAuthenticationContextBuilder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from oberth.proxy.codes import Code, StatusError
+
+AUTHORIZATION: Final = "authorization"
+DATE_TIME: Final = "x-mq-date-time"
+DATE_FORMAT: Final = "%Y%m%dT%H%M%SZ"
+FIELDS_MAX: Final = 8
+
+
+class Signer(NamedTuple):
+    """What a call says of who makes it; nothing of it is checked.
+
+    Attributes:
+        access_key: name of the user; "" if the call is not signed.
+        content: what was signed.
+        signature: HMAC-SHA1 of it.
+    """
+
+    access_key: str
+    content: bytes
+    signature: bytes
+
+
+NOBODY: Final = Signer("", b"", b"")
+
+
+def signer_of(metadata: Mapping[str, str]) -> Signer:
+    """What a call's headers say of who makes it; where they say nothing that can be read, NOBODY.
+
+    Clients without a user send the header, too, with an empty Credential.
+    """
+    text = metadata.get(AUTHORIZATION, "")
+    if not text:
+        return NOBODY
+    _, _, rest = text.partition(" ")
+    fields = dict(_pair(each) for each in rest.split(",", FIELDS_MAX)[:FIELDS_MAX])
+    access_key = fields.get("Credential", "").partition("/")[0]
+    try:
+        signature = bytes.fromhex(fields.get("Signature", ""))
+    except ValueError:
+        return NOBODY
+    if not access_key:
+        return NOBODY
+    return Signer(access_key, metadata.get(DATE_TIME, "").encode("utf-8", "replace"), signature)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.strip().partition("=")
+    return name, value.strip()
+
+
+def check_age(signer: Signer, now_ms: int, age_max_s: int) -> None:
+    """Whether a signed date is near enough to now, in UTC.
+
+    Raises:
+        StatusError: UNAUTHORIZED: it is not, or is no date.
+    """
+    text = signer.content.decode("utf-8", "replace")
+    try:
+        signed = datetime.strptime(text, DATE_FORMAT).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise StatusError(
+            Code.UNAUTHORIZED, f"{DATE_TIME} {text[:40]!r} is no date, allowed yyyyMMdd'T'HHmmss'Z'"
+        ) from None
+    if abs(now_ms / 1000 - signed) > age_max_s:
+        raise StatusError(
+            Code.UNAUTHORIZED,
+            f"{DATE_TIME} {text} is {now_ms / 1000 - signed:.0f} s old, allowed {age_max_s} s",
+        )

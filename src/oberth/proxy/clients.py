@@ -1,0 +1,148 @@
+"""The gRPC clients of a server: their settings, their Telemetry streams, what they produce.
+
+A client is known by its id (``x-mq-client-id``), over all its connections. Its settings come over
+Telemetry before anything else and decide what heartbeats register. It is forgotten when its
+stream has ended and it has sent no heartbeat for `EXPIRED_S`, or when it says that it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any, Final
+
+from oberth.proxy import messages as m
+from oberth.proxy.backend import Peer
+from oberth.proxy.http2 import Call
+
+EXPIRED_S: Final = 120.0
+UNNAMED_S: Final = 10.0
+"""The same for a client that has sent no settings: peers choose how many there are."""
+
+CLIENTS_MAX: Final = 50_000
+CLIENT_ID_MAX: Final = 512
+"""Characters of a client id."""
+
+ANSWER_TIMEOUT_S: Final = 3.0
+
+_TYPES: Final = m.enum_values("ClientType")
+PRODUCER: Final = _TYPES["PRODUCER"]
+PUSH_CONSUMER: Final = _TYPES["PUSH_CONSUMER"]
+CONSUMERS: Final = {number: name for name, number in _TYPES.items() if name.endswith("_CONSUMER")}
+LITE_CONSUMERS: Final = frozenset({_TYPES["LITE_PUSH_CONSUMER"], _TYPES["LITE_SIMPLE_CONSUMER"]})
+
+
+class GrpcClient:
+    """One client.
+
+    Attributes:
+        client_id: as it names itself.
+        access_key: the user that it signs as; "" without access control.
+        peer: how the broker sees it.
+        settings: the last that it sent, merged with ours; None before.
+        streams: its open Telemetry calls, the newest last.
+        last_seen: loop time of its last call.
+    """
+
+    __slots__ = (
+        "_nonces", "_waiting", "access_key", "client_id", "last_seen", "peer", "settings",
+        "streams",
+    )  # fmt: skip
+
+    def __init__(self, client_id: str, access_key: str, peer: Peer, now: float) -> None:
+        self.client_id = client_id
+        self.access_key = access_key
+        self.peer = peer
+        self.settings: Any = None
+        self.streams: list[Call] = []
+        self.last_seen = now
+        self._nonces = itertools.count(1)
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+
+    @property
+    def group(self) -> str:
+        """The group that it consumes for, or ""."""
+        if self.settings is None or not self.settings.HasField("subscription"):
+            return ""
+        name: str = self.settings.subscription.group.name
+        return name
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether its group consumes in order."""
+        return self.settings is not None and bool(self.settings.subscription.fifo)
+
+    def tell(self, command: Any) -> bool:
+        """Send a command over the newest open stream; whether there is one."""
+        for call in reversed(self.streams):
+            if call.is_open:
+                call.send(command.SerializeToString())
+                return True
+        return False
+
+    async def ask(self, command: Any, body: Any) -> Any:
+        """Send a command with a nonce and wait for the answer that bears it.
+
+        Args:
+            command: the TelemetryCommand.
+            body: the part of it that takes the nonce.
+
+        Raises:
+            TimeoutError: the client does not answer, or has no stream.
+        """
+        nonce = f"{self.client_id[:64]}-{next(self._nonces)}"
+        body.nonce = nonce
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[nonce] = answer
+        try:
+            if not self.tell(command):
+                raise TimeoutError(f"{self.client_id} has no Telemetry stream")
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await answer
+        finally:
+            self._waiting.pop(nonce, None)
+
+    def answered(self, nonce: str, command: Any) -> None:
+        """A client's answer to a command."""
+        answer = self._waiting.get(nonce)
+        if answer is not None and not answer.done():
+            answer.set_result(command)
+
+
+class ClientTable:
+    """All clients, by id."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, GrpcClient] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def get(self, client_id: str) -> GrpcClient | None:
+        """A client that is known."""
+        return self._clients.get(client_id)
+
+    def add(self, client: GrpcClient) -> None:
+        """Keep a client."""
+        self._clients[client.client_id] = client
+
+    def remove(self, client: GrpcClient) -> None:
+        """Forget a client: it leaves its groups."""
+        if self._clients.get(client.client_id) is client:
+            del self._clients[client.client_id]
+        client.peer.close()
+
+    def on_time(self, now: float) -> list[GrpcClient]:
+        """Forget who has neither a stream nor been heard of; who that was."""
+        gone = [
+            client
+            for client in self._clients.values()
+            if not client.streams
+            and now - client.last_seen > (UNNAMED_S if client.settings is None else EXPIRED_S)
+        ]
+        for client in gone:
+            self.remove(client)
+        return gone
+
+    def __iter__(self) -> Any:
+        return iter(list(self._clients.values()))

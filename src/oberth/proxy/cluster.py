@@ -1,0 +1,360 @@
+"""ClusterBackend: brokers that name servers know, ours and Apache's, behind one gRPC port.
+
+Routes, topics and groups are asked of name servers and brokers and believed for `FRESH_S`. Each
+gRPC client has connections of its own to the brokers that it uses, so that they know it as they
+know any client: its group has one more member, and what they ask of it (what became of a
+transaction, stack traces) comes to it.
+
+Brokers with access control are asked under the proxy's own credentials. Then gRPC clients must sign
+as the same user: nobody gets more through the proxy than he has himself.
+RocketMQ: the proxy's cluster mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+from oberth.client.config import ClientConfig
+from oberth.client.instance import ClientInstance
+from oberth.errors import MQBrokerError, MQClientError, OberthError
+from oberth.formats.subscription_group import SubscriptionGroupConfig
+from oberth.formats.topic_config import Permission, TopicConfig
+from oberth.proxy.backend import BrokerQueues, Peer
+from oberth.proxy.local import RequestHandler
+from oberth.remoting.aio.address import Address
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.processors import ProcessorTable, Stage
+from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo
+from oberth.remoting.code import LanguageCode, RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.headers.admin import GetTopicConfigRequestHeader
+from oberth.remoting.headers.group import GetSubscriptionGroupConfigRequestHeader
+from oberth.wall_clock import now_ms
+
+_LOG: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FRESH_S: Final = 5.0
+"""How long an answer about routes, topics and groups is believed."""
+
+FACTS_MAX: Final = 10_000
+"""Topics, or groups, that are remembered."""
+
+CALL_MAX_S: Final = 30.0
+"""The longest that a command may take, a poll of 20 s among them."""
+
+ASKED: Final = (
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
+)
+"""What brokers ask of clients."""
+
+_LANGUAGES: Final = {"GOLANG": "GO", "DOT_NET": "DOTNET"}
+"""Names of gRPC's that remoting has otherwise."""
+
+
+class Facts(Generic[T]):
+    """Answers by name, each asked again when it is older than `FRESH_S`.
+
+    While it is asked the others that want it wait for the same answer. If there is none, the last
+    one goes on being believed: brokers outlive their name servers.
+    """
+
+    def __init__(self, ask: Callable[[str], Awaitable[T]]) -> None:
+        self._ask = ask
+        self._known: OrderedDict[str, tuple[float, asyncio.Task[T]]] = OrderedDict()
+        self._last: dict[str, T] = {}
+
+    async def get(self, name: str) -> T:
+        """The answer for a name; raises what asking raised."""
+        loop = asyncio.get_running_loop()
+        at, task = self._known.get(name, (0.0, None))
+        if task is None or loop.time() - at >= FRESH_S or (task.done() and _failed(task)):
+            task = loop.create_task(self._fetch(name))
+            self._known[name] = (loop.time(), task)
+            self._known.move_to_end(name)
+            while len(self._known) > FACTS_MAX:
+                oldest, _ = self._known.popitem(last=False)
+                self._last.pop(oldest, None)
+        return await asyncio.shield(task)
+
+    async def _fetch(self, name: str) -> T:
+        try:
+            found = self._last[name] = await self._ask(name)
+        except OberthError as error:
+            if name not in self._last:
+                raise
+            _LOG.info("%r not asked again: %s", name, error)
+            return self._last[name]
+        return found
+
+    def close(self) -> None:
+        """Ask no more."""
+        for _, task in self._known.values():
+            task.cancel()
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+class ClusterBackend:
+    """All brokers of the name servers of a configuration.
+
+    Lifecycle: ``async with``; the addresses of the brokers are known from then on.
+
+    Args:
+        config: name servers, credentials and TLS towards brokers.
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._instance: ClientInstance | None = None
+        self._addresses: dict[str, str] = {}
+        self._cluster = Facts(self._ask_cluster)
+        self._routes = Facts(self._ask_route)
+        self._topics = Facts(self._ask_topic)
+        self._groups = Facts(self._ask_group)
+
+    async def __aenter__(self) -> ClusterBackend:
+        self._instance = await ClientInstance.acquire(self._config)
+        try:
+            await self._cluster.get("")
+        except OberthError as error:  # they may come later
+            _LOG.warning("no brokers known yet: %s", error)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for facts in (self._cluster, self._routes, self._topics, self._groups):
+            facts.close()
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            await instance.release()
+
+    @property
+    def instance(self) -> ClientInstance:
+        """Our own client of the cluster."""
+        assert self._instance is not None, "the backend is not open"
+        return self._instance
+
+    # The facts
+
+    async def _ask_cluster(self, _: str) -> dict[str, str]:
+        answer = await self.instance.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        table = ClusterInfo.decode(answer.body_bytes()).broker_addr_table
+        self._addresses = {
+            name: data.broker_addrs[MASTER_ID]
+            for name, data in table.items()
+            if MASTER_ID in data.broker_addrs
+        }
+        return self._addresses
+
+    async def _ask_route(self, topic: str) -> list[BrokerQueues]:
+        route = await self.instance.fetch_route(topic)
+        if route is None:
+            return []
+        masters = {
+            each.broker_name for each in route.broker_datas if MASTER_ID in each.broker_addrs
+        }
+        return [
+            BrokerQueues(
+                data.broker_name,
+                MASTER_ID,
+                data.read_queue_nums,
+                data.write_queue_nums,
+                bool(data.perm & Permission.READ),
+                bool(data.perm & Permission.WRITE),
+            )
+            for data in sorted(route.queue_datas, key=lambda each: each.broker_name)
+            if data.broker_name in masters
+        ]
+
+    async def _ask_topic(self, topic: str) -> str:
+        for queues in await self._routes.get(topic):
+            answer = await self.instance.ask(
+                await self.address(queues.broker_name),
+                RequestCode.GET_TOPIC_CONFIG,
+                GetTopicConfigRequestHeader(topic=topic),
+                allowed=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST),
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                config = TopicConfig.decode(answer.body_bytes())
+                return config.attributes.get("message.type", "")
+        return ""
+
+    async def _ask_group(self, group: str) -> SubscriptionGroupConfig | None:
+        for broker in await self.brokers():
+            try:
+                answer = await self.instance.ask(
+                    await self.address(broker),
+                    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+                    GetSubscriptionGroupConfigRequestHeader(group=group),
+                )
+            except MQBrokerError:
+                continue  # this one does not have it
+            return SubscriptionGroupConfig.decode(answer.body_bytes())
+        return None
+
+    async def address(self, broker: str) -> str:
+        """Where a broker's master is.
+
+        Raises:
+            MQClientError: no name server knows it.
+        """
+        found = (await self._cluster.get("")).get(broker)
+        if found is None:
+            raise MQClientError(f"broker {broker[:80]!r} is not known to any name server")
+        return found
+
+    async def forget_offsets(self, group: str, topic: str) -> None:
+        """Brokers have no command for that."""
+        raise MQClientError("brokers have no command that deletes a group's offsets in a topic")
+
+    def now_ms(self) -> int:
+        """The wall clock; brokers and proxy shall agree about it."""
+        return now_ms()
+
+    async def brokers(self) -> list[str]:
+        """The names of the masters."""
+        return sorted(await self._cluster.get(""))
+
+    async def queues(self, topic: str) -> list[BrokerQueues]:
+        """Where a topic has queues; nothing for an unknown one."""
+        return await self._routes.get(topic)
+
+    async def message_type(self, topic: str) -> str:
+        """The attribute ``message.type`` of a topic, "" without one."""
+        return await self._topics.get(topic)
+
+    async def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """A group's configuration."""
+        return await self._groups.get(name)
+
+    def has_broker(self, name: str) -> bool:
+        """Whether a broker of this name was known when brokers were last asked for."""
+        return name in self._addresses
+
+    def not_ready(self) -> str | None:
+        """Why no messages are taken, or None."""
+        return None if self._addresses else "no broker is known"
+
+    def peer(self, remote: Address, local: Address) -> Peer:
+        """A new client, with connections of its own."""
+        return ClusterPeer(self, remote)
+
+    # Access
+
+    def unknown_signer(
+        self, host: str, access_key: str, content: bytes, signature: bytes
+    ) -> str | None:
+        """Without credentials of our own anybody may ask; else who has the same."""
+        own = self.instance.credentials
+        if own is None:
+            return None
+        if not access_key:
+            return f"No accessKey is configured, request from {host}"
+        wanted = hmac.new(own.secret_key.encode(), content, hashlib.sha1).digest()
+        if access_key != own.access_key or not hmac.compare_digest(wanted, signature):
+            return f"Check signature failed for accessKey={access_key[:80]}"
+        return None
+
+    def refusal(self, host: str, access_key: str, request: RemotingCommand) -> str | None:
+        """Brokers decide what their user may do."""
+        return None
+
+
+class ClusterPeer:
+    """One gRPC client as brokers see it.
+
+    Attributes:
+        on_request: serves what brokers ask of the client.
+    """
+
+    def __init__(self, backend: ClusterBackend, remote: Address) -> None:
+        self._backend = backend
+        self._remote = remote
+        self.on_request: RequestHandler | None = None
+        table = ProcessorTable()
+        table.async_(ASKED, self._serve, stage=Stage("grpc", tasks=4))
+        self._client = RemotingClient(table, backend.instance.remoting.options)
+        self._brokers: dict[Channel, str] = {}
+        self._work: set[asyncio.Task[Any]] = set()
+
+    def __repr__(self) -> str:
+        return f"<ClusterPeer {self._remote}>"
+
+    async def call(
+        self,
+        broker: str,
+        request: RemotingCommand,
+        on_late: Callable[[RemotingCommand], None] | None = None,
+    ) -> RemotingCommand:
+        """See `Peer.call`."""
+        address = await self._backend.address(broker)
+        channel = await self._client.channel(address)
+        self._brokers = {
+            each: name for each, name in self._brokers.items() if not each.is_closed
+        } | {channel: broker}
+        language = request.language or ""
+        language = _LANGUAGES.get(language, language)
+        request.language = language if language in LanguageCode.__members__ else "OTHER"
+        instance = self._backend.instance
+        if instance.stamps:
+            instance.stamp(request)
+        if _has_no_answer(request):
+            await self._client.invoke_oneway(address, request)
+            return create_response(request, ResponseCode.SUCCESS)
+        work = asyncio.get_running_loop().create_task(
+            self._client.invoke(address, request, CALL_MAX_S)
+        )
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if on_late is None:
+                work.cancel()
+            else:
+                work.add_done_callback(lambda done: _late(done, on_late))
+            raise
+
+    async def _serve(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        if self.on_request is None:
+            return create_response(request, ResponseCode.SYSTEM_ERROR, "the client is gone")
+        return await self.on_request(self._brokers.get(channel, ""), request)
+
+    def close(self) -> None:
+        """The client is gone: its connections end, and brokers take it out of its groups."""
+        self.on_request = None
+        for work in self._work:
+            work.cancel()
+        closing = asyncio.get_running_loop().create_task(self._client.aclose())
+        _CLOSING.add(closing)
+        closing.add_done_callback(_CLOSING.discard)
+
+
+_CLOSING: Final[set[asyncio.Task[None]]] = set()
+"""Connections on their way out; a task that nobody holds may be collected."""
+
+
+def _has_no_answer(request: RemotingCommand) -> bool:
+    """Whether Apache's brokers leave a command unanswered: an end that decides nothing."""
+    return (
+        request.code == RequestCode.END_TRANSACTION
+        and request.fields.get("commitOrRollback") == "0"
+    )
+
+
+def _late(work: asyncio.Task[RemotingCommand], on_late: Callable[[RemotingCommand], None]) -> None:
+    if not work.cancelled() and work.exception() is None:
+        on_late(work.result())

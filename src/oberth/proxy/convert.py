@@ -1,0 +1,388 @@
+"""Messages of gRPC to what a broker stores, and back.
+
+To a broker: a property string, a sysFlag and a type. Back: user and system properties, where the
+names that RocketMQ keeps for itself become fields. RocketMQ: SendMessageActivity, GrpcConverter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Final, TypeVar
+
+from oberth.client.messages import RESERVED_PROPERTIES, MessageExt
+from oberth.formats import properties as p
+from oberth.formats.java_string import java_hash
+from oberth.formats.sys_flag import COMPRESSED, TRANSACTION_PREPARED
+from oberth.proxy import messages as m
+from oberth.proxy.backend import BrokerQueues
+from oberth.proxy.clients import CONSUMERS, LITE_CONSUMERS
+from oberth.proxy.codes import Code, StatusError
+
+T = TypeVar("T")
+
+PROPERTY_COUNT_MAX: Final = 128
+PROPERTIES_SIZE_MAX: Final = 16 * 1024
+MESSAGE_GROUP_SIZE_MAX: Final = 64
+RECOVERY_MS_MAX: Final = 3_600_000
+
+OWN_PROPERTIES: Final = (
+    RESERVED_PROPERTIES - {p.SHARDING_KEY, p.TRANSACTION_ID, p.TRANSACTION_CHECK_TIMES}
+) | {
+    p.BORN_HOST, p.BORN_TIMESTAMP, p.DUP_INFO, p.INNER_MULTI_QUEUE_OFFSET, p.LITE_TOPIC,
+    p.ORIGIN_GROUP, p.PRIORITY, p.TRACE_CONTEXT,
+}  # fmt: skip
+"""Names that are not the user's: what they tell is in fields. RocketMQ: MessageConst."""
+
+_TYPES: Final = m.enum_values("MessageType")
+_ENCODINGS: Final = m.enum_values("Encoding")
+_DIGESTS: Final = m.enum_values("DigestType")
+NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY = (
+    _TYPES[name] for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
+)
+_TYPE_NAMES: Final = {number: name for name, number in _TYPES.items()}
+
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+def set_timestamp(field: Any, ms: int) -> None:
+    """Puts ms since the epoch into a Timestamp."""
+    field.seconds, rest = divmod(ms, 1000)
+    field.nanos = rest * 1_000_000
+
+
+def set_duration(field: Any, ms: int) -> None:
+    """Puts ms into a Duration."""
+    field.seconds, rest = divmod(ms, 1000)
+    field.nanos = rest * 1_000_000
+
+
+def ms_of(field: Any) -> int:
+    """Ms of a Timestamp or Duration."""
+    return int(field.seconds) * 1000 + int(field.nanos) // 1_000_000
+
+
+def has_control(text: str) -> bool:
+    """Whether a text holds a control character."""
+    return _CONTROL.search(text) is not None
+
+
+def check_name(text: str, what: str, code: Code) -> str:
+    """A text that is neither blank nor holds control characters.
+
+    Raises:
+        StatusError: it is or does.
+    """
+    if not text.strip():
+        raise StatusError(code, f"{what} cannot be blank")
+    if has_control(text):
+        raise StatusError(code, f"{what} cannot contain control characters")
+    return text
+
+
+def type_of(message: Any) -> int:
+    """The type that a message's fields make it, as the client says."""
+    return int(message.system_properties.message_type)
+
+
+def properties_of(message: Any, topic: str, now_ms: int, *, delay_ms_max: int) -> dict[str, str]:
+    """The properties under which a broker stores a message.
+
+    Raises:
+        StatusError: a field that no broker takes.
+    """
+    system = message.system_properties
+    # Counted before anything is looked at: peers choose how many there are.
+    for what, count, allowed in (
+        ("user properties", len(message.user_properties), PROPERTY_COUNT_MAX),
+        ("keys", len(system.keys), PROPERTIES_SIZE_MAX),
+    ):
+        if count > allowed:
+            raise StatusError(
+                Code.MESSAGE_PROPERTIES_TOO_LARGE, f"{count} {what}, allowed {allowed}"
+            )
+    user = dict(message.user_properties)
+    for name, value in user.items():
+        if name in OWN_PROPERTIES:
+            raise StatusError(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} is used by system"
+            )
+        if has_control(name) or has_control(value):
+            raise StatusError(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"property {name!r} cannot contain control characters",
+            )
+    made = dict(user)
+    size = sum(len(name) + len(value) for name, value in user.items())
+    if system.HasField("tag"):
+        tag = check_name(system.tag, "tag", Code.ILLEGAL_MESSAGE_TAG)
+        if "|" in tag:
+            raise StatusError(Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
+        made[p.TAGS] = tag
+        size += len(tag)
+    keys = [check_name(key, "key", Code.ILLEGAL_MESSAGE_KEY) for key in system.keys]
+    if keys:
+        made[p.KEYS] = " ".join(keys)
+        size += len(made[p.KEYS])
+    if size > PROPERTIES_SIZE_MAX:
+        raise StatusError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{size} characters of properties, allowed {PROPERTIES_SIZE_MAX}",
+        )
+    made[p.UNIQ_KEY] = check_name(system.message_id, "message id", Code.ILLEGAL_MESSAGE_ID)
+    made[p.WAIT] = "true"
+    kind = type_of(message)
+    if kind == TRANSACTION:
+        made[p.TRANSACTION_PREPARED] = "true"
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            recovery_ms = ms_of(system.orphaned_transaction_recovery_duration)
+            if recovery_ms > RECOVERY_MS_MAX:
+                raise StatusError(
+                    Code.BAD_REQUEST,
+                    f"transaction recovery after {recovery_ms} ms, allowed {RECOVERY_MS_MAX}",
+                )
+            made[p.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(recovery_ms // 1000)
+    made[p.PRODUCER_GROUP] = topic
+    if system.HasField("delivery_timestamp"):
+        deliver_ms = ms_of(system.delivery_timestamp)
+        if deliver_ms - now_ms > delay_ms_max:
+            raise StatusError(
+                Code.ILLEGAL_DELIVERY_TIME,
+                f"the delivery time is {deliver_ms - now_ms} ms ahead, allowed {delay_ms_max}",
+            )
+        made[p.TIMER_DELIVER_MS] = str(deliver_ms)
+    if system.HasField("priority"):
+        made[p.PRIORITY] = str(system.priority)
+    if system.HasField("delivery_attempt"):
+        made[p.RECONSUME_TIME] = str(system.delivery_attempt)
+    if system.HasField("message_group"):
+        group = check_name(system.message_group, "message group", Code.ILLEGAL_MESSAGE_GROUP)
+        if len(group.encode()) >= MESSAGE_GROUP_SIZE_MAX:
+            raise StatusError(
+                Code.ILLEGAL_MESSAGE_GROUP,
+                f"message group of {len(group.encode())} bytes, "
+                f"allowed {MESSAGE_GROUP_SIZE_MAX - 1}",
+            )
+        made[p.SHARDING_KEY] = group
+    if system.HasField("lite_topic"):
+        made[p.LITE_TOPIC] = check_name(system.lite_topic, "lite topic", Code.ILLEGAL_LITE_TOPIC)
+    if system.HasField("trace_context"):
+        made[p.TRACE_CONTEXT] = system.trace_context
+    if system.born_host:
+        made[p.BORN_HOST] = system.born_host
+    if system.HasField("born_timestamp"):
+        made[p.BORN_TIMESTAMP] = str(ms_of(system.born_timestamp))
+    return made
+
+
+def sys_flag_of(message: Any) -> int:
+    """The sysFlag of a message."""
+    flag = 0
+    if message.system_properties.body_encoding == _ENCODINGS["GZIP"]:
+        flag |= COMPRESSED
+    if type_of(message) == TRANSACTION:
+        flag |= TRANSACTION_PREPARED
+    return flag
+
+
+def queue_of(key: str, queues: list[T]) -> T:
+    """The queue of a message group: Guava's consistentHash of its Java hash."""
+    return queues[consistent_hash(java_hash(key), len(queues))]
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """Guava's ``Hashing.consistentHash``: which of the buckets a 64-bit value goes to."""
+    state = value & (2**64 - 1)
+    candidate = 0
+    while True:
+        state = (2862933555777941757 * state + 1) & (2**64 - 1)
+        following = int((candidate + 1) / (((state >> 33) + 1) / float(1 << 31)))
+        if not 0 <= following < buckets:
+            return candidate
+        candidate = following
+
+
+def fill_message(
+    target: Any, message: MessageExt, topic: str, *, handle: str | None, now_ms: int
+) -> None:
+    """Fills a ``Message`` from a record.
+
+    Args:
+        target: an empty ``Message``.
+        message: the record.
+        topic: the name that the client asked for.
+        handle: the receipt handle; None for messages that were not handed out for a time.
+        now_ms: when it is delivered.
+    """
+    properties = message.properties
+    target.topic.name = topic
+    user = target.user_properties
+    for name, value in properties.items():
+        if name not in OWN_PROPERTIES:
+            user[name] = value
+    body = message.stored_body
+    target.body = body
+    system = target.system_properties
+    if message.sys_flag & COMPRESSED:
+        system.body_encoding = _ENCODINGS["GZIP"]
+    else:
+        system.body_encoding = _ENCODINGS["IDENTITY"]
+    system.body_digest.type = _DIGESTS["MD5"]
+    system.body_digest.checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    tag = properties.get(p.TAGS)
+    if tag:
+        system.tag = tag
+    keys = properties.get(p.KEYS)
+    if keys:
+        system.keys.extend(keys.split())
+    system.message_id = properties.get(p.UNIQ_KEY) or message.offset_msg_id
+    system.message_type = stored_type(properties)
+    set_timestamp(system.born_timestamp, message.born_timestamp)
+    system.born_host = properties.get(p.BORN_HOST) or message.born_host
+    set_timestamp(system.store_timestamp, message.store_timestamp)
+    system.store_host = message.store_host
+    deliver = properties.get(p.TIMER_DELIVER_MS) or properties.get(p.TIMER_OUT_MS)
+    if deliver and deliver.isdecimal():
+        set_timestamp(system.delivery_timestamp, int(deliver))
+    if handle is not None:
+        system.receipt_handle = handle
+    system.queue_id = message.queue_id
+    system.queue_offset = message.queue_offset
+    system.delivery_attempt = message.reconsume_times + 1
+    group = properties.get(p.SHARDING_KEY)
+    if group:
+        system.message_group = group
+    lite = properties.get(p.LITE_TOPIC)
+    if lite:
+        system.lite_topic = lite
+    priority = properties.get(p.PRIORITY)
+    if priority and priority.isdecimal():
+        system.priority = int(priority)
+    trace = properties.get(p.TRACE_CONTEXT)
+    if trace:
+        system.trace_context = trace
+    origin = properties.get(p.DLQ_ORIGIN_TOPIC)
+    if origin:
+        system.dead_letter_queue.topic = origin
+        system.dead_letter_queue.message_id = properties.get(p.DLQ_ORIGIN_MESSAGE_ID, "")
+
+
+def stored_type(properties: dict[str, str]) -> int:
+    """The type of a record. RocketMQ: GrpcConverter.buildMessageType."""
+    if properties.get(p.TRANSACTION_PREPARED, "").lower() == "true":
+        return TRANSACTION
+    if (
+        p.DELAY in properties
+        or p.TIMER_DELIVER_MS in properties
+        or p.TIMER_DELAY_SEC in properties
+        or p.TIMER_DELAY_MS in properties
+    ):
+        return DELAY
+    if p.SHARDING_KEY in properties:
+        return FIFO
+    if p.LITE_TOPIC in properties:
+        return LITE
+    if p.PRIORITY in properties:
+        return PRIORITY
+    return NORMAL
+
+
+def type_name(number: int) -> str:
+    """The name of a message type."""
+    return _TYPE_NAMES.get(number, "UNSPECIFIED")
+
+
+PERMISSIONS: Final = m.enum_values("Permission")
+FILTERS: Final = m.enum_values("FilterType")
+ACCEPTED: Final = {
+    "NORMAL": (NORMAL,),
+    "FIFO": (FIFO,),
+    "DELAY": (DELAY,),
+    "TRANSACTION": (TRANSACTION,),
+    "MIXED": (NORMAL, FIFO, DELAY, TRANSACTION),
+    "LITE": (LITE,),
+    "PRIORITY": (PRIORITY,),
+}
+
+
+def permissions_of(queues: BrokerQueues) -> list[int]:
+    """The permission of each queue in the order in which clients see them: by broker, from 0 on."""
+    both = min(queues.read_count, queues.write_count)
+    read = write = none = 0
+    if queues.may_read and queues.may_write:
+        read, write = queues.read_count - both, queues.write_count - both
+    elif queues.may_read:
+        read, both = queues.read_count, 0
+    elif queues.may_write:
+        write, both = queues.write_count, 0
+    else:
+        none, both = max(1, queues.read_count, queues.write_count), 0
+    return (
+        [PERMISSIONS["READ"]] * read
+        + [PERMISSIONS["WRITE"]] * write
+        + [PERMISSIONS["READ_WRITE"]] * both
+        + [PERMISSIONS["NONE"]] * none
+    )
+
+
+def consumer_data(settings: Any) -> dict[str, Any]:
+    """What a heartbeat says of a consumer with these settings."""
+    subscription = settings.subscription
+    entries = []
+    for entry in subscription.subscriptions:
+        is_sql = entry.expression.type == FILTERS["SQL"]
+        text = entry.expression.expression or "*"
+        entries.append(
+            {
+                "topic": entry.topic.name,
+                "subString": text,
+                "expressionType": "SQL92" if is_sql else "TAG",
+                "tagsSet": [] if is_sql or text == "*" else [t.strip() for t in text.split("||")],
+                "codeSet": [],
+                "classFilterMode": False,
+                "subVersion": 0,
+            }
+        )
+    kind = CONSUMERS.get(settings.client_type, "")
+    lite = settings.client_type in LITE_CONSUMERS
+    return {
+        "groupName": subscription.group.name,
+        "consumeType": "CONSUME_ACTIVELY"
+        if "SIMPLE" in kind or "PULL" in kind
+        else "CONSUME_PASSIVELY",
+        "messageModel": "LITE_SELECTIVE" if lite else "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "subscriptionDataSet": entries,
+        "unitMode": False,
+    }
+
+
+DEFAULT_RETRY_MS: Final = tuple(
+    1000 * s
+    for s in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+"""Times between attempts of a group without its own policy. RocketMQ: CustomizedRetryPolicy."""
+
+
+def fill_backoff(policy: Any, config: Any) -> None:
+    """A group's attempts and the times between them."""
+    policy.max_attempts = (config.retry_max_times if config is not None else 16) + 1
+    retry = config.group_retry_policy if config is not None else None
+    if retry is not None and retry.type == "EXPONENTIAL":
+        chosen = retry.exponential_retry_policy
+        set_duration(policy.exponential_backoff.initial, chosen.initial if chosen else 5_000)
+        set_duration(policy.exponential_backoff.max, chosen.max if chosen else 7_200_000)
+        policy.exponential_backoff.multiplier = chosen.multiplier if chosen else 2
+        return
+    custom = retry.customized_retry_policy if retry is not None else None
+    for delay_ms in custom.next if custom else DEFAULT_RETRY_MS:
+        set_duration(policy.customized_backoff.next.add(), delay_ms)
+
+
+def tags_of(expression: Any) -> frozenset[str] | None:
+    """The tags that are wanted; None for all, or for a filter that is not by tags."""
+    text = expression.expression.strip()
+    if expression.type == FILTERS["SQL"] or text in ("", "*"):
+        return None
+    return frozenset(tag.strip() for tag in text.split("||") if tag.strip())

@@ -1,0 +1,339 @@
+"""ServiceCore: what every call needs: who calls, whether it may, and the broker's answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from oberth.errors import OberthError
+from oberth.formats import names
+from oberth.proxy import messages as m
+from oberth.proxy.authentication import check_age, signer_of
+from oberth.proxy.backend import Backend, BrokerQueues, Peer
+from oberth.proxy.clients import (
+    CLIENT_ID_MAX,
+    CLIENTS_MAX,
+    ClientTable,
+    GrpcClient,
+)
+from oberth.proxy.codes import Code, StatusError, code_of
+from oberth.proxy.convert import (
+    check_name,
+)
+from oberth.proxy.http2 import Call, Handler, parse
+from oberth.remoting.aio.address import Address
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand
+
+BODY_MAX: Final = 4 * 1024 * 1024
+BROKER_TIMEOUT_S: Final = 3.0
+BATCH_MAX: Final = 32
+INVISIBLE_MS_MIN: Final = 10_000
+POLL_MS_MIN: Final = 5_000
+NOWHERE: Final = Address("0.0.0.0", 0)
+"""Where commands come from that are no client's."""
+
+POLL_MS_MAX: Final = 20_000
+REPEATED_MAX: Final = 500
+"""Messages, entries, topics or subscriptions of one call."""
+
+
+Unary = Callable[["Context", Any, Any], Awaitable[None]]
+"""Serves a request: fills the response, or raises StatusError."""
+
+BrokerRequestHandler = Callable[
+    [GrpcClient, str, RemotingCommand], Awaitable[RemotingCommand | None]
+]
+
+
+async def _unserved(client: GrpcClient, broker: str, request: RemotingCommand) -> None:
+    """Answers nothing."""
+
+
+class Context:
+    """What a call is served with.
+
+    Attributes:
+        call: the call.
+        client_id: who calls; "" for an administrator, who is no client of any group.
+        access_key: whose signature it bears; "" without access control.
+    """
+
+    __slots__ = ("access_key", "call", "client_id")
+
+    def __init__(self, call: Call, client_id: str) -> None:
+        self.call = call
+        self.client_id = client_id
+        self.access_key = ""
+
+
+def check_count(what: str, count: int) -> None:
+    """Whether a call is about few enough things to serve them in one turn of the loop.
+
+    Raises:
+        StatusError: it is not.
+    """
+    if count > REPEATED_MAX:
+        raise StatusError(Code.BAD_REQUEST, f"{count} {what}, allowed {REPEATED_MAX}")
+
+
+def set_status(message: Any, code: Code, text: str = "") -> None:
+    """Puts a status into a response; into its remark if it has none."""
+    if not hasattr(message, "status"):
+        message.remark = f"{code.name}: {text}" if text else code.name
+        return
+    message.status.code = int(code)
+    message.status.message = text or code.name
+
+
+def topic_of(resource: Any) -> str:
+    """The name of a topic that clients may use.
+
+    Raises:
+        StatusError: ILLEGAL_TOPIC: it is none.
+    """
+    name: str = resource.name
+    check_name(name, "topic", Code.ILLEGAL_TOPIC)
+    try:
+        names.check_topic(name)
+    except OberthError as error:
+        raise StatusError(Code.ILLEGAL_TOPIC, str(error)) from None
+    if names.is_system_topic(name):
+        raise StatusError(Code.ILLEGAL_TOPIC, f"cannot access system topic {name}")
+    return name
+
+
+def group_of(resource: Any) -> str:
+    """The name of a group that clients may use.
+
+    Raises:
+        StatusError: ILLEGAL_CONSUMER_GROUP: it is none.
+    """
+    name: str = resource.name
+    check_name(name, "group", Code.ILLEGAL_CONSUMER_GROUP)
+    try:
+        names.check_group(name)
+    except OberthError as error:
+        raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, str(error)) from None
+    if names.is_system_group(name):
+        raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, f"cannot use system group {name}")
+    return name
+
+
+class ServiceCore:
+    """What the parts of a service share.
+
+    Args:
+        backend: where topics, groups and messages are.
+        date_age_max_s: how old a signed date may be; 0: any age.
+        body_max: bytes of a message's body.
+        check_types: whether a message must be of its topic's type.
+        invisible_ms_min: the shortest time for which a message is handed out.
+        poll_ms_min: the shortest time for which a receive waits.
+
+    Attributes:
+        clients: that are known.
+        results: calls that ended, by method and RocketMQ's code.
+        sent, received: messages that were stored, and handed out.
+        on_broker_request: serves what a broker asks of a client.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        date_age_max_s: int = 0,
+        body_max: int = BODY_MAX,
+        check_types: bool = True,
+        invisible_ms_min: int = INVISIBLE_MS_MIN,
+        poll_ms_min: int = POLL_MS_MIN,
+    ) -> None:
+        self.backend = backend
+        self.clients = ClientTable()
+        self.results: Counter[tuple[str, int]] = Counter()
+        self.sent = self.received = 0
+        self.on_broker_request: BrokerRequestHandler = _unserved
+        self.body_max = body_max
+        self.check_types = check_types
+        self.invisible_ms_min = invisible_ms_min
+        self.poll_ms_min = poll_ms_min
+        self._date_age_max_s = date_age_max_s
+        self._own_peer: Peer | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def unary(self, name: str, serve: Unary, *, for_admin: bool = False) -> Handler:
+        """What serves a call with one message there and one back.
+
+        Args:
+            name: of the call.
+            serve: fills the response.
+            for_admin: whether it is a call of ``Admin``.
+        """
+        method = (m.ADMIN_METHODS if for_admin else m.METHODS)[name]
+        request_class = m.message_class(method.request)
+        response_class = m.message_class(method.response)
+
+        async def handle(call: Call) -> None:
+            request = parse(request_class, await call.only_message())
+            response = response_class()
+            try:
+                context = self.admit(call, for_admin=for_admin)
+                set_status(response, Code.OK)
+                await serve(context, request, response)
+            except StatusError as error:
+                response = response_class()
+                set_status(response, error.code, error.message)
+            except OberthError as error:
+                response = response_class()
+                set_status(response, Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+            status = getattr(response, "status", None)
+            self.results[name, int(Code.OK) if status is None else status.code] += 1
+            call.send(response.SerializeToString())
+
+        return handle
+
+    def admit(self, call: Call, *, for_admin: bool = False) -> Context:
+        """Who calls, if it may.
+
+        Raises:
+            StatusError: it may not, or does not say who it is.
+        """
+        client_id = "" if for_admin else call.metadata.get("x-mq-client-id", "")
+        if not for_admin and not 0 < len(client_id) <= CLIENT_ID_MAX:
+            raise StatusError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
+        context = Context(call, client_id)
+        signer = signer_of(call.metadata)
+        refusal = self.backend.unknown_signer(call.channel.remote.host, *signer)
+        if refusal is not None:
+            raise StatusError(Code.UNAUTHORIZED, refusal)
+        if signer.access_key and self._date_age_max_s:
+            check_age(signer, self.backend.now_ms(), self._date_age_max_s)
+        context.access_key = signer.access_key
+        known = self.clients.get(context.client_id)
+        if known is not None and known.access_key != context.access_key:
+            raise StatusError(
+                Code.UNAUTHORIZED, f"client id {context.client_id[:80]!r} is another user's"
+            )
+        return context
+
+    def authorize(self, context: Context, request: RemotingCommand) -> None:
+        """Whether the caller may ask for this.
+
+        Raises:
+            StatusError: UNAUTHORIZED: it may not.
+        """
+        refusal = self.backend.refusal(
+            context.call.channel.remote.host, context.access_key, request
+        )
+        if refusal is not None:
+            raise StatusError(Code.UNAUTHORIZED, refusal)
+
+    def client(self, context: Context) -> GrpcClient:
+        """The client of a call, known or new."""
+        now = asyncio.get_running_loop().time()
+        client = self.clients.get(context.client_id)
+        if client is None:
+            if len(self.clients) >= CLIENTS_MAX:
+                raise StatusError(
+                    Code.TOO_MANY_REQUESTS, f"{len(self.clients)} clients, allowed {CLIENTS_MAX}"
+                )
+            channel = context.call.channel
+            client = GrpcClient(
+                context.client_id,
+                context.access_key,
+                self.backend.peer(channel.remote, channel.local),
+                now,
+            )
+            client.peer.on_request = lambda broker, request: self.on_broker_request(
+                client, broker, request
+            )
+            self.clients.add(client)
+        client.last_seen = now
+        return client
+
+    async def invoke(
+        self,
+        context: Context,
+        broker: str,
+        code: RequestCode,
+        fields: dict[str, str],
+        body: bytes = b"",
+        *,
+        timeout_s: float = BROKER_TIMEOUT_S,
+        on_late: Callable[[RemotingCommand], None] | None = None,
+    ) -> RemotingCommand:
+        """A broker's answer to a command of this client's; ``on_late``: see `Peer.call`."""
+        request = RemotingCommand(code=int(code), ext_fields=fields, body=body)
+        request.language = context.call.metadata.get("x-mq-language", "OTHER")
+        self.authorize(context, request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                peer = self.client(context).peer if context.client_id else self._own()
+                return await peer.call(broker, request, on_late)
+        except TimeoutError:
+            raise StatusError(
+                Code.PROXY_TIMEOUT, f"{broker} did not answer code {int(code)} in {timeout_s} s"
+            ) from None
+
+    async def invoke_alone(
+        self, broker: str, code: RequestCode, fields: dict[str, str], body: bytes = b""
+    ) -> RemotingCommand:
+        """A broker's answer to a command that is no client's."""
+        async with asyncio.timeout(BROKER_TIMEOUT_S):
+            return await self._own().call(
+                broker, RemotingCommand(code=int(code), ext_fields=fields, body=body)
+            )
+
+    def _own(self) -> Peer:
+        if self._own_peer is None:
+            self._own_peer = self.backend.peer(NOWHERE, NOWHERE)
+        return self._own_peer
+
+    async def checked(
+        self,
+        context: Context,
+        broker: str,
+        code: RequestCode,
+        fields: dict[str, str],
+        body: bytes = b"",
+    ) -> RemotingCommand:
+        """The broker's answer to a command that succeeded.
+
+        Raises:
+            StatusError: it did not.
+        """
+        answer = await self.invoke(context, broker, code, fields, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise StatusError(code_of(answer.code), answer.remark or "")
+        return answer
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run what no call waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def queues(self, topic: str) -> list[BrokerQueues]:
+        """Where a topic has queues.
+
+        Raises:
+            StatusError: TOPIC_NOT_FOUND: nowhere.
+        """
+        found = await self.backend.queues(topic)
+        if not found:
+            raise StatusError(
+                Code.TOPIC_NOT_FOUND, f"No topic route info in name server for the topic: {topic}"
+            )
+        return found
+
+    def close(self) -> None:
+        """All clients leave their groups; what runs ends."""
+        for client in self.clients:
+            self.clients.remove(client)
+        for task in self._tasks:
+            task.cancel()
+        if self._own_peer is not None:
+            self._own_peer.close()
+            self._own_peer = None

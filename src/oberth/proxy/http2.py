@@ -1,0 +1,910 @@
+"""GrpcChannel: one HTTP/2 connection with gRPC calls. Plain text and TLS share the port.
+
+The frames are read and written by the sans-I/O library h2; this module keeps its limits, cuts the
+data of each stream into gRPC messages, and runs a call's handler in a task. All that is sent in one
+turn of the loop leaves in one write.
+
+Lifecycle: made by `GrpcServer`, opened by the loop, ended by either side. When the connection is
+lost every call of it is cancelled.
+
+What a peer may cost is bounded:
+
+    headers of a call              HEADER_LIST_MAX bytes after decompression
+    a message                      MESSAGE_MAX bytes, after decompression INFLATED_MAX
+    unfinished messages, answers   `Budget`, all connections of a server together; beyond it the
+                                   connection that holds most is closed
+    calls at a time                STREAMS_MAX on a connection; each counts CALL_SIZE in the budget
+    frames that carry nothing      CONTROL_MAX in a second; beyond it the connection is closed
+    settings                       as many such frames as they have calls to change, by eights
+    beginning a connection         HANDSHAKE_S, TLS among it
+    answers that it does not read  WRITE_HIGH bytes in the socket's buffer, the others as above;
+                                   nothing more is read from it
+    a turn of the loop             SLICE_S of reading and SLICE_S of writing on a connection; what
+                                   is left follows in the next one
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import struct
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from enum import IntEnum
+from typing import Any, Final, Protocol, cast
+from urllib.parse import quote
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError as H2Error
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame
+
+from oberth.errors import RemoteProtocolError
+from oberth.proxy import messages as m
+from oberth.remoting.aio.address import Address, peer_address
+from oberth.remoting.aio.tls import ContextSource, ServerTls
+from oberth.remoting.first_bytes import PROXY_OPTION, TrustedProxies, detect, parse_proxy_header
+from oberth.remoting.first_bytes import Protocol as FirstProtocol
+
+_LOG: Final = logging.getLogger(__name__)
+
+HEADER_LIST_MAX: Final = 16 * 1024
+MESSAGE_MAX: Final = 16 * 1024 * 1024
+INFLATED_MAX: Final = 5 * 1024 * 1024
+"""Bytes of a message that came compressed: a few KiB become so many, at some 2 ms a MiB."""
+
+CALL_SIZE: Final = 4096
+"""Bytes that an open call counts for in the budget, beside its messages."""
+
+FRAME_MAX: Final = 16 * 1024
+"""Bytes of a frame; what we announce by saying nothing."""
+
+HEADER_BLOCK_MAX: Final = 64 * 1024
+"""Bytes of a call's headers as they come, over several frames."""
+
+STREAMS_MAX: Final = 1024
+CONTROL_MAX: Final = 2000
+"""Frames a second that carry nothing: pings, settings, resets, priorities, empty data."""
+
+FEED_MAX: Final = 2048
+"""Bytes that are parsed before the time is looked at: at most 120 calls, some 12 ms."""
+
+HANDSHAKE_S: Final = 10.0
+"""From the first byte, or none, to the end of the client's preface."""
+
+SETTINGS_SHARE: Final = 8
+"""Calls whose windows a frame of settings changes for the cost of a frame that carries nothing."""
+
+SLICE_S: Final = 0.005
+CLOSED_STREAMS_KEPT: Final = 1024
+"""Streams whose end is remembered, so that frames still on their way are told from mistakes."""
+
+WINDOW: Final = 1024 * 1024
+"""Bytes that a peer may send on one stream before we take them."""
+
+CONNECTION_WINDOW: Final = 8 * 1024 * 1024
+WRITE_HIGH: Final = 4 * 1024 * 1024
+QUEUED_MAX: Final = 64
+"""Messages of a client's stream that wait for its handler; beyond it the stream is ended."""
+
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEAD_SIZE: Final = 9
+_HEADERS: Final = frozenset({1, 9})  # HEADERS, CONTINUATION
+_END_HEADERS: Final = 4
+
+_PREFIX: Final = struct.Struct(">BI")
+_CONTENT_TYPE: Final = ("content-type", "application/grpc")
+_OK: Final = ((":status", "200"), _CONTENT_TYPE)
+_ENDED_OK: Final = (("grpc-status", "0"),)
+
+
+class GrpcStatus(IntEnum):
+    """How a call ended for gRPC itself; see ``codes.Code`` for RocketMQ's own."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class CallError(Exception):
+    """Ends a call with a gRPC status."""
+
+    def __init__(self, status: GrpcStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def parse(message_class: Any, raw: bytes) -> Any:
+    """A message from its bytes.
+
+    Raises:
+        CallError: they are none.
+    """
+    try:
+        if len(raw) > m.UNCOUNTED_SIZE_MAX:
+            m.count_fields(message_class.DESCRIPTOR, raw)
+    except ValueError as error:
+        raise CallError(
+            GrpcStatus.RESOURCE_EXHAUSTED, f"{message_class.DESCRIPTOR.name}: {error}"
+        ) from None
+    try:
+        return message_class.FromString(raw)
+    except Exception as error:  # noqa: BLE001 - the library's DecodeError
+        raise CallError(
+            GrpcStatus.INTERNAL, f"no {message_class.DESCRIPTOR.name}: {error}"
+        ) from None
+
+
+class Budget:
+    """Bytes that connections of a server hold: unfinished messages, and answers not yet sent."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+class _Connection(H2Connection):
+    MAX_CLOSED_STREAMS = CLOSED_STREAMS_KEPT
+
+
+class FrameSizes:
+    """Looks at the head of every frame before h2 does, which would wait for all of a long one."""
+
+    __slots__ = ("_block", "_head", "_left")
+
+    def __init__(self) -> None:
+        self._left = len(_PREFACE)  # bytes of the frame that comes now
+        self._head = b""
+        self._block = 0  # bytes of headers that have not ended
+
+    def receive(self, data: bytes) -> None:
+        """Look at the frames in the next bytes.
+
+        Raises:
+            RemoteProtocolError: one of them is too long, or headers are.
+        """
+        position = 0
+        while position < len(data):
+            if self._left:
+                step = min(self._left, len(data) - position)
+                self._left -= step
+                position += step
+                continue
+            step = min(_HEAD_SIZE - len(self._head), len(data) - position)
+            self._head += data[position : position + step]
+            position += step
+            if len(self._head) < _HEAD_SIZE:
+                return
+            self._left = int.from_bytes(self._head[:3], "big")
+            kind, flags = self._head[3], self._head[4]
+            self._head = b""
+            if self._left > FRAME_MAX:
+                raise RemoteProtocolError(f"a frame of {self._left} bytes, allowed {FRAME_MAX}")
+            if kind in _HEADERS:
+                self._block += self._left
+                if self._block > HEADER_BLOCK_MAX:
+                    raise RemoteProtocolError(
+                        f"headers of {self._block} bytes, allowed {HEADER_BLOCK_MAX}"
+                    )
+                if flags & _END_HEADERS:
+                    self._block = 0
+
+
+Handler = Callable[["Call"], Awaitable[None]]
+
+
+class ServerHooks(Protocol):
+    """What a channel asks of its server."""
+
+    def handler_of(self, path: str) -> Handler | None:
+        """What serves ``/package.Service/Method``; None: nothing does."""
+
+    def on_open(self, channel: GrpcChannel) -> None:
+        """The connection stands."""
+
+    def on_close(self, channel: GrpcChannel) -> None:
+        """The connection is gone."""
+
+    def reduce(self) -> None:
+        """The budget is exceeded: close the connection that holds most."""
+
+    def on_call_end(self, path: str, status: GrpcStatus, seconds: float) -> None:
+        """A call ended."""
+
+
+def parse_timeout(text: str) -> float | None:
+    """Seconds that a ``grpc-timeout`` header gives; None for what is none."""
+    unit = _TIMEOUT_UNITS.get(text[-1:])
+    digits = text[:-1]
+    if unit is None or not digits.isascii() or not digits.isdecimal() or len(digits) > 8:
+        return None
+    return int(digits) * unit
+
+
+_TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+class Call:
+    """One call: its metadata, the client's messages, and what is answered.
+
+    Attributes:
+        path: ``/package.Service/Method``.
+        metadata: headers by name in lower case; of a name that comes twice the last.
+        channel: the connection.
+        deadline: loop time until which the client waits; None for ever.
+    """
+
+    __slots__ = (
+        "_buffer", "_closed", "_ended", "_messages", "_more", "_queued_bytes", "_status", "began",
+        "channel", "deadline", "metadata", "out", "out_bytes", "path", "stream_id", "task",
+    )  # fmt: skip
+
+    def __init__(
+        self, channel: GrpcChannel, stream_id: int, path: str, metadata: dict[str, str]
+    ) -> None:
+        self.channel = channel
+        self.stream_id = stream_id
+        self.path = path
+        self.metadata = metadata
+        self.began = channel.loop.time()
+        timeout_s = parse_timeout(metadata.get("grpc-timeout", ""))
+        self.deadline = None if timeout_s is None else self.began + timeout_s
+        self.task: asyncio.Task[None] | None = None
+        self.out: deque[bytes | memoryview] = deque()
+        self.out_bytes = 0
+        self._buffer = bytearray()
+        self._messages: deque[bytes] = deque()
+        self._more: asyncio.Future[None] | None = None
+        self._ended = False
+        self._closed = False
+        self._status: tuple[tuple[str, str], ...] | None = None
+        self._queued_bytes = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can still be sent."""
+        return not self._closed and self._status is None
+
+    def remaining_s(self) -> float | None:
+        """Seconds until the client gives up; None: it never does."""
+        return None if self.deadline is None else self.deadline - self.channel.loop.time()
+
+    # Reading
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of the stream came.
+
+        Raises:
+            CallError: a message that is too long, or in an encoding that is not spoken.
+        """
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _PREFIX.size:
+            compressed, size = _PREFIX.unpack_from(buffer)
+            if size > MESSAGE_MAX:
+                raise CallError(
+                    GrpcStatus.RESOURCE_EXHAUSTED,
+                    f"a message of {size} bytes, allowed {MESSAGE_MAX}",
+                )
+            if len(buffer) < _PREFIX.size + size:
+                return
+            message = bytes(memoryview(buffer)[_PREFIX.size : _PREFIX.size + size])
+            del buffer[: _PREFIX.size + size]
+            if compressed:
+                message = self._inflate(message)
+            if len(self._messages) >= QUEUED_MAX:
+                raise CallError(
+                    GrpcStatus.RESOURCE_EXHAUSTED,
+                    f"{QUEUED_MAX} messages wait to be read, no more are taken",
+                )
+            self._messages.append(message)
+            self._queued_bytes += len(message)
+            self._wake()
+
+    def _inflate(self, message: bytes) -> bytes:
+        encoding = self.metadata.get("grpc-encoding", "identity")
+        if encoding not in ("gzip", "deflate"):
+            raise CallError(
+                GrpcStatus.UNIMPLEMENTED, f"grpc-encoding {encoding[:40]!r}, allowed gzip, deflate"
+            )
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        try:
+            plain = unpacker.decompress(message, INFLATED_MAX + 1)
+        except zlib.error as error:
+            raise CallError(
+                GrpcStatus.INTERNAL, f"a message that is no {encoding}: {error}"
+            ) from None
+        if len(plain) > INFLATED_MAX:
+            raise CallError(
+                GrpcStatus.RESOURCE_EXHAUSTED,
+                f"a message of more than {INFLATED_MAX} bytes after {encoding}",
+            )
+        return plain
+
+    def _wake(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    def end_input(self) -> None:
+        """The client sends no more."""
+        self._ended = True
+        self._wake()
+
+    @property
+    def held(self) -> int:
+        """Bytes that the call counts for: its own, what was received, and what is to be sent."""
+        return CALL_SIZE + len(self._buffer) + self._queued_bytes + self.out_bytes
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        """The client's messages, as they come, until it ends its side."""
+        while True:
+            while self._messages:
+                message = self._messages.popleft()
+                self._queued_bytes -= len(message)
+                self.channel.count_held(self)
+                yield message
+            if self._ended:
+                return
+            self._more = self.channel.loop.create_future()
+            await self._more
+
+    async def only_message(self) -> bytes:
+        """The one message of a unary call.
+
+        Raises:
+            CallError: the client sent none, or several.
+        """
+        message: bytes | None = None
+        async for each in self.messages():
+            if message is not None:
+                raise CallError(GrpcStatus.INTERNAL, "several messages in a unary call")
+            message = each
+        if message is None:
+            raise CallError(GrpcStatus.INTERNAL, "no message in a unary call")
+        return message
+
+    # Writing
+
+    def send(self, message: bytes) -> None:
+        """One message to the client, in the next write."""
+        if not self.is_open:
+            return
+        self.out.append(_PREFIX.pack(0, len(message)) + message)
+        self.out_bytes += _PREFIX.size + len(message)
+        self.channel.count_held(self)
+        self.channel.flush_soon(self)
+
+    def end(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
+        """End the call behind what was sent."""
+        if not self.is_open:
+            return
+        if status is GrpcStatus.OK:
+            self._status = _ENDED_OK
+        else:
+            self._status = (
+                ("grpc-status", str(int(status))),
+                ("grpc-message", quote(message[:512], safe=" ,:;()[]'/=")),
+            )
+        self.channel.hooks.on_call_end(self.path, status, self.channel.loop.time() - self.began)
+        self.channel.flush_soon(self)
+
+    @property
+    def trailers(self) -> tuple[tuple[str, str], ...] | None:
+        """What ends the call, once it is known."""
+        return self._status
+
+    def close(self) -> None:
+        """Nothing of the call is wanted any more."""
+        self._closed = True
+        self._ended = True
+        self.out.clear()
+        self.out_bytes = 0
+        self._messages.clear()
+        self._queued_bytes = 0
+        self._buffer.clear()
+        self._wake()
+        if self.task is not None and self._status is None:
+            self.task.cancel()
+
+
+class GrpcChannel(asyncio.Protocol):
+    """One connection.
+
+    Attributes:
+        remote: address of the peer; behind a trusted proxy that says so, of the client.
+        local: our end, the address that the peer dialled.
+        calls: by stream.
+        held: bytes of calls, of unfinished messages and of answers not yet sent.
+        made_at: loop time at which the connection was accepted.
+        is_begun: whether the client's preface has come.
+    """
+
+    def __init__(
+        self,
+        hooks: ServerHooks,
+        *,
+        budget: Budget,
+        tls_context: ContextSource | None = None,
+        tls_only: bool = False,
+        proxies: TrustedProxies | None = None,
+    ) -> None:
+        self.hooks = hooks
+        self.loop = asyncio.get_running_loop()
+        self.remote = Address("", 0)
+        self.local = Address("", 0)
+        self.calls: dict[int, Call] = {}
+        self.made_at = self.last_active = self.loop.time()
+        self.is_begun = False
+        self.is_tls = False
+        self.held = 0
+        self._budget = budget
+        self._held: dict[int, int] = {}  # stream: its share of budget.used
+        self._tls_context = tls_context
+        self._tls_only = tls_only
+        self._proxies = proxies or TrustedProxies()
+        self._proxied = False
+        self._first_bytes: bytes | None = b""
+        self._tls: ServerTls | None = None
+        self._transport: asyncio.Transport | None = None
+        self._connection: Any = _Connection(
+            H2Configuration(client_side=False, header_encoding="utf-8")
+        )
+        self._sizes = FrameSizes()
+        self._unread = b""  # what came and waits for the next turn of the loop
+        self._is_reading = False
+        self._peer_reads = True
+        self._is_paused = False
+        self._ready: dict[int, Call] = {}  # calls with something to send
+        self._blocked: set[int] = set()  # of those, who wait for a window
+        self._flush_scheduled = False
+        self._headers_sent: set[int] = set()
+        self._control_at = 0.0
+        self._control_count = 0
+        self._draining = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<GrpcChannel {self.local} - {self.remote}>"
+
+    # Asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(WRITE_HIGH, WRITE_HIGH // 4)
+        self.remote = peer_address(transport.get_extra_info("peername"))
+        self.local = peer_address(transport.get_extra_info("sockname"))
+        self.hooks.on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        if self._closed:
+            return
+        self.last_active = self.loop.time()
+        try:
+            if self._first_bytes is not None:
+                data = self._read_first_bytes(data)
+            if self._tls is not None:
+                plain, ended = self._tls.receive(data)
+                self._write_tls()
+                data = plain
+                if ended:
+                    self.close()
+                    return
+        except (RemoteProtocolError, ssl.SSLError) as error:
+            _LOG.warning("%s: closed: %s", self, error)
+            self.abort()
+            return
+        if data:
+            self._unread = self._unread + data if self._unread else data
+            if not self._is_reading:
+                self._read_on()
+
+    def _read_on(self) -> None:
+        """Read what came, as far as one turn of the loop goes."""
+        self._is_reading = False
+        if self._closed:
+            return
+        began = self.loop.time()
+        data = memoryview(self._unread)
+        position = 0
+        try:
+            while position < len(data) and not self._closed:
+                self._receive(bytes(data[position : position + FEED_MAX]))
+                position += FEED_MAX
+                if position < len(data) and self.loop.time() - began > SLICE_S:
+                    self._is_reading = True
+                    self.loop.call_soon(self._read_on)
+                    break
+            self._write_out()
+        except RemoteProtocolError as error:
+            _LOG.warning("%s: closed: %s", self, error)
+            self.abort()
+        except H2Error as error:
+            _LOG.info("%s: closed: %s: %s", self, type(error).__name__, error)
+            self._write_out()  # the GOAWAY that says why
+            self.close()
+        except Exception as error:  # noqa: BLE001 - the library raises others for odd input, too
+            _LOG.info("%s: closed: %s: %s", self, type(error).__name__, error)
+            self.abort()
+        self._unread = bytes(data[position:])
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        """Read from a peer that reads, and whose last bytes are read."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        wanted = self._peer_reads and not self._is_reading
+        if wanted == self._is_paused:
+            self._is_paused = not wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """Called by the loop."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._closed = True
+        for call in list(self.calls.values()):
+            self._drop(call)
+        self._ready.clear()
+        self.hooks.on_close(self)
+
+    def pause_writing(self) -> None:
+        """Called by the transport: the peer does not read."""
+        self._peer_reads = False
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """Called by the transport: the peer reads again."""
+        self._peer_reads = True
+        self._update_reading()
+        self._flush()
+
+    # Reading
+
+    def _read_first_bytes(self, data: bytes) -> bytes:
+        assert self._first_bytes is not None
+        data = self._first_bytes + data
+        if b"PRI * HTTP/2.0".startswith(data[:14]) and len(data) < 14:
+            self._first_bytes = data  # begins as "PROXY " does
+            return b""
+        protocol = detect(data)
+        if protocol is FirstProtocol.PROXY and not self._proxied:
+            if self.remote.host not in self._proxies:
+                raise RemoteProtocolError(
+                    f"a PROXY header from {self.remote.host}, allowed from the addresses in "
+                    f"{PROXY_OPTION} only"
+                )
+            header = parse_proxy_header(data)
+            if header is None:
+                self._first_bytes = data
+                return b""
+            self._proxied = True
+            if header.source is not None:
+                self.remote = Address(*header.source)
+            self._first_bytes = b""
+            return self._read_first_bytes(data[header.size :])
+        if protocol is FirstProtocol.UNDECIDED:
+            self._first_bytes = data
+            return b""
+        self._first_bytes = None
+        if protocol is FirstProtocol.TLS:
+            context = self._tls_context
+            if callable(context):
+                context = context()
+            if context is None:
+                raise RemoteProtocolError("a TLS handshake, allowed plain text (no certificate)")
+            self._tls = ServerTls(context)
+            self.is_tls = True
+        elif self._tls_only:
+            raise RemoteProtocolError("plain text, allowed TLS only")
+        self._begin()
+        return data
+
+    def _begin(self) -> None:
+        connection = self._connection
+        # Not update(): that would count as announced what the first frame does not announce.
+        connection.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
+                SettingCodes.INITIAL_WINDOW_SIZE: WINDOW,
+                SettingCodes.MAX_HEADER_LIST_SIZE: HEADER_LIST_MAX,
+                SettingCodes.ENABLE_PUSH: 0,
+            },
+        )
+        connection.decoder.max_header_list_size = HEADER_LIST_MAX
+        connection.initiate_connection()
+        connection.increment_flow_control_window(CONNECTION_WINDOW)
+        self._write_out()
+
+    def _receive(self, data: bytes) -> None:
+        self._sizes.receive(data)
+        for event in self._connection.receive_data(data):
+            if isinstance(event, RequestReceived):
+                self._on_request(event)
+            elif isinstance(event, DataReceived):
+                if not event.data and event.stream_ended is None:
+                    self._count_control()
+                self._on_data(event)
+            elif isinstance(event, StreamEnded):
+                call = self.calls.get(event.stream_id)
+                if call is not None:
+                    call.end_input()
+            elif isinstance(event, StreamReset):
+                self._count_control()
+                call = self.calls.get(event.stream_id)
+                if call is not None:
+                    self._drop(call)
+            elif isinstance(event, WindowUpdated):
+                self._on_window(event.stream_id)
+            elif isinstance(event, ConnectionTerminated):
+                self.close()
+                return
+            else:
+                if isinstance(event, RemoteSettingsChanged):
+                    self.is_begun = True
+                    self._count_control(1 + len(self.calls) // SETTINGS_SHARE)
+                    self._on_window(0)
+                else:
+                    self._count_control()
+
+    def _count_control(self, count: int = 1) -> None:
+        now = self.loop.time()
+        if now - self._control_at >= 1.0:
+            self._control_at = now
+            self._control_count = 0
+        self._control_count += count
+        if self._control_count > CONTROL_MAX:
+            self._connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+            self._write_out()
+            raise RemoteProtocolError(
+                f"more than {CONTROL_MAX} frames in a second that carry nothing"
+            )
+
+    def _on_request(self, event: RequestReceived) -> None:
+        metadata = dict(cast("list[tuple[str, str]]", event.headers))
+        stream_id = event.stream_id
+        assert stream_id is not None
+        if metadata.get(":method") != "POST" or not metadata.get("content-type", "").startswith(
+            "application/grpc"
+        ):
+            self._connection.send_headers(
+                stream_id, ((":status", "415"), ("content-length", "0")), end_stream=True
+            )
+            return
+        call = Call(self, stream_id, metadata.get(":path", ""), metadata)
+        self.calls[stream_id] = call
+        self.count_held(call)
+        handler = None if self._draining else self.hooks.handler_of(call.path)
+        if self._draining:
+            call.end(GrpcStatus.UNAVAILABLE, "the server is going away")
+        elif handler is None:
+            call.end(GrpcStatus.UNIMPLEMENTED, f"unknown method {call.path[:200]}")
+        else:
+            call.task = self.loop.create_task(self._run(call, handler))
+
+    def _on_data(self, event: DataReceived) -> None:
+        stream_id = event.stream_id
+        assert stream_id is not None
+        length = event.flow_controlled_length or 0
+        call = self.calls.get(stream_id)
+        if call is not None and call.is_open:
+            try:
+                call.feed(event.data or b"")
+            except CallError as error:
+                call.end(error.status, error.message)
+            self.count_held(call)
+        if length:
+            self._connection.acknowledge_received_data(length, stream_id)
+
+    def count_held(self, call: Call) -> None:
+        """What a call holds of the server's budget changed."""
+        if self.calls.get(call.stream_id) is not call:
+            return
+        held = call.held
+        self._count(held - self._held.get(call.stream_id, 0))
+        self._held[call.stream_id] = held
+        if self._budget.used > self._budget.limit:
+            self.hooks.reduce()
+
+    def _count(self, change: int) -> None:
+        self._budget.used += change
+        self.held += change
+
+    async def _run(self, call: Call, handler: Handler) -> None:
+        try:
+            remaining = call.remaining_s()
+            if remaining is None:
+                await handler(call)
+            else:
+                async with asyncio.timeout(max(remaining, 0.0)):
+                    await handler(call)
+            call.end()
+        except CallError as error:
+            call.end(error.status, error.message)
+        except TimeoutError:
+            call.end(GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller hears of it
+            _LOG.exception("%s: %s failed", self, call.path)
+            call.end(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
+
+    def _drop(self, call: Call) -> None:
+        if call.is_open:
+            self.hooks.on_call_end(call.path, GrpcStatus.CANCELLED, self.loop.time() - call.began)
+        call.close()
+        self.calls.pop(call.stream_id, None)
+        self._ready.pop(call.stream_id, None)
+        self._blocked.discard(call.stream_id)
+        self._headers_sent.discard(call.stream_id)
+        self._count(-self._held.pop(call.stream_id, 0))
+
+    # Writing
+
+    def flush_soon(self, call: Call) -> None:
+        """A call has something to send."""
+        if self._closed:
+            return
+        self._ready[call.stream_id] = call
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._closed or not self._peer_reads:
+            return
+        until = self.loop.time() + SLICE_S
+        for stream_id, call in list(self._ready.items()):
+            if stream_id in self._blocked:
+                continue
+            try:
+                self._send_call(call, until)
+            except H2Error as error:
+                _LOG.debug("%s: stream %d: %s", self, stream_id, error)
+                self._drop(call)
+            if self.loop.time() > until:
+                self._write_out()
+                if self._ready:
+                    self._flush_scheduled = True
+                    self.loop.call_soon(self._flush)
+                return
+        self._write_out()
+
+    def _send_call(self, call: Call, until: float) -> None:
+        """Send what a call has, as far as windows and the time go."""
+        connection = self._connection
+        stream_id = call.stream_id
+        if call.out and stream_id not in self._headers_sent:
+            connection.send_headers(stream_id, _OK)
+            self._headers_sent.add(stream_id)
+        while call.out:
+            piece = call.out[0]
+            room = min(
+                connection.local_flow_control_window(stream_id), connection.max_outbound_frame_size
+            )
+            if room <= 0:
+                self._blocked.add(stream_id)
+                self.count_held(call)
+                return
+            if len(piece) <= room:
+                connection.send_data(stream_id, piece)
+                call.out.popleft()
+                call.out_bytes -= len(piece)
+            else:
+                # A view: a peer may open its window by a byte at a time.
+                piece = memoryview(piece)
+                connection.send_data(stream_id, piece[:room])
+                call.out[0] = piece[room:]
+                call.out_bytes -= room
+            if call.out and self.loop.time() > until:
+                # Behind those that have waited as long.
+                self._ready[stream_id] = self._ready.pop(stream_id)
+                self.count_held(call)
+                return
+        self.count_held(call)
+        self._ready.pop(stream_id, None)
+        trailers = call.trailers
+        if trailers is None:
+            return
+        if stream_id in self._headers_sent:
+            connection.send_headers(stream_id, trailers, end_stream=True)
+        else:
+            connection.send_headers(stream_id, _OK + trailers, end_stream=True)
+        if not call._ended:  # the client may still send: it need not
+            connection.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+        self._drop(call)
+
+    def _on_window(self, stream_id: int | None) -> None:
+        if stream_id:
+            self._blocked.discard(stream_id)
+        else:
+            self._blocked.clear()
+        if self._ready and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush)
+
+    def _write_out(self) -> None:
+        data = self._connection.data_to_send()
+        if data:
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.last_active = self.loop.time()
+        if self._tls is not None:
+            self._tls.send(data)
+            self._write_tls()
+        else:
+            self._transport.write(data)
+
+    def _write_tls(self) -> None:
+        assert self._tls is not None
+        assert self._transport is not None
+        outgoing = self._tls.take_outgoing()
+        if outgoing:
+            self._transport.write(outgoing)
+
+    # Closing
+
+    def drain(self) -> None:
+        """Take no more calls; those that run may end."""
+        if self._draining or self._closed:
+            return
+        self._draining = True
+        if self._first_bytes is None:
+            # Not h2's close_connection: after it nothing more can be sent on open streams.
+            last = max(self._connection.highest_inbound_stream_id, 0)
+            self._write(GoAwayFrame(0, last_stream_id=last).serialize())
+
+    def close(self) -> None:
+        """Send what is waiting, then close."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._transport is not None:
+            if self._tls is not None:
+                self._tls.close()
+                self._write_tls()
+            self._transport.close()
+
+    def give_up(self) -> None:
+        """Close, and end its calls at once."""
+        self.abort()
+        for call in list(self.calls.values()):
+            self._drop(call)
+
+    def abort(self) -> None:
+        """Close and throw away what is waiting."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()

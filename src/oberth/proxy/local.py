@@ -1,0 +1,233 @@
+"""LocalPeer: a gRPC client as the broker in this process sees it: a connection without a socket.
+
+The broker's processors serve the commands that calls are translated to, as they serve those of any
+connection, so that a group's gRPC and remoting members are one group. Commands of one turn of the
+loop are handed over together, and so are one burst. Answers are commands again; a frame that the
+broker has rendered already is read back.
+
+The broker's own requests (what became of a transaction, stack traces) come to `on_request`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any, cast
+
+from oberth.errors import RemotingSendRequestError, RemotingTimeoutError
+from oberth.remoting.aio.address import Address
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.code import RequestCode
+from oberth.remoting.command import (
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    Buffer,
+    RemotingCommand,
+)
+from oberth.remoting.connection import RemotingConnection
+
+RequestHandler = Callable[[str, RemotingCommand], Awaitable[RemotingCommand | None]]
+"""Serves a request of the broker of a name."""
+
+
+class LocalBroker:
+    """Hands commands to the processors of a broker in this process.
+
+    Args:
+        name: the broker's.
+        processors: the broker's, without the gate of access control.
+        closed: called with a channel that is gone.
+    """
+
+    def __init__(
+        self, name: str, processors: ProcessorTable, closed: Callable[[Channel], None]
+    ) -> None:
+        self.name = name
+        self._processors = processors
+        self._closed = closed
+        self._turn: dict[LocalPeer, list[RemotingCommand]] = {}
+
+    def submit(self, peer: LocalPeer, request: RemotingCommand) -> None:
+        """Serve a request with what else comes in this turn of the loop."""
+        if not self._turn:
+            asyncio.get_running_loop().call_soon(self._serve)
+        self._turn.setdefault(peer, []).append(request)
+
+    def _serve(self) -> None:
+        turn, self._turn = self._turn, {}
+        self._processors.dispatch_turn(cast(Any, turn.items()))
+
+    def peer_closed(self, peer: LocalPeer) -> None:
+        """A client is gone: it leaves its groups."""
+        self._closed(cast(Channel, peer))
+
+
+class LocalPeer:
+    """One client of the broker; stands where a `Channel` stands.
+
+    Attributes:
+        remote: the client's address.
+        local: the address that it dialled.
+        context: the broker's, see `Channel.context`.
+        on_request: serves what the broker asks; None answers nothing.
+    """
+
+    def __init__(self, broker: LocalBroker, remote: Address, local: Address) -> None:
+        self._broker = broker
+        self.remote = remote
+        self.local = local
+        self.context: Any = None
+        self.on_request: RequestHandler | None = None
+        self.in_work = 0
+        self.is_tls = False
+        self._opaques = count(1)
+        self._open: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._late: dict[int, Callable[[RemotingCommand], None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._reader = RemotingConnection()
+        self._is_closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<LocalPeer {self.remote}>"
+
+    # The client's requests
+
+    async def call(
+        self,
+        broker: str,
+        request: RemotingCommand,
+        on_late: Callable[[RemotingCommand], None] | None = None,
+    ) -> RemotingCommand:
+        """The broker's answer, whatever its code; the caller bounds the time.
+
+        Args:
+            broker: its name; there is but one.
+            request: the command.
+            on_late: gets the answer if nobody waits for it any more when it comes.
+
+        Raises:
+            RemotingSendRequestError: the client is gone.
+        """
+        if self._is_closed:
+            raise RemotingSendRequestError(f"{self.remote} is gone, code {request.code} not sent")
+        request.opaque = opaque = next(self._opaques)
+        answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        self._open[opaque] = answer
+        try:
+            self._broker.submit(self, request)
+            return await answer
+        finally:
+            self._open.pop(opaque, None)
+            if answer.cancelled() and on_late is not None:
+                self._late[opaque] = on_late
+
+    # What processors call on it
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._is_closed
+
+    def work_started(self, size: int) -> None:
+        """A request with so long a body was queued."""
+        del size
+        self.in_work += 1
+
+    def work_finished(self, size: int) -> None:
+        """A queued request is done."""
+        del size
+        self.in_work -= 1
+
+    def hold_reading(self) -> None:
+        """Nothing to do: a call waits for its answer."""
+
+    def resume_reading(self) -> None:
+        """Nothing to do."""
+
+    def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        """An answer to one of the client's requests."""
+        if request.flag & ONEWAY_FLAG:
+            return
+        response.opaque = request.opaque
+        self._answered(response)
+
+    def _answered(self, response: RemotingCommand) -> None:
+        answer = self._open.get(response.opaque)
+        if answer is not None and not answer.done():
+            answer.set_result(response)
+            return
+        on_late = self._late.pop(response.opaque, None)
+        if on_late is not None:
+            on_late(response)
+
+    def send(self, command: RemotingCommand) -> None:
+        """A command of the broker's."""
+        if command.flag & RESPONSE_FLAG:
+            self._answered(command)
+
+    def send_frame(self, frame: Buffer) -> None:
+        """An answer that is rendered already."""
+        for command in self._reader.receive_data(frame):
+            self._answered(command)
+
+    def send_frames(self, frames: Sequence[Buffer]) -> None:
+        """The pieces of an answer that is rendered already."""
+        self.send_frame(b"".join(frames))
+
+    def invoke_oneway(self, request: RemotingCommand) -> None:
+        """A request of the broker's that wants no answer."""
+        if self.on_request is None or self._is_closed:
+            return
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            return  # gRPC clients are not told: they ask for their assignment
+        task = self._loop.create_task(self._serve_oneway(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve_oneway(self, request: RemotingCommand) -> None:
+        assert self.on_request is not None
+        await self.on_request(self._broker.name, request)
+
+    async def invoke(self, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """A request of the broker's, as `Channel.invoke`.
+
+        Raises:
+            RemotingSendRequestError: the client cannot be asked.
+            RemotingTimeoutError: it does not answer.
+        """
+        if self.on_request is None or self._is_closed:
+            raise RemotingSendRequestError(f"{self.remote} cannot be asked")
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self.on_request(self._broker.name, request)
+        except TimeoutError:
+            raise RemotingTimeoutError(
+                f"{self.remote} did not answer code {request.code} in {timeout_s:g} s"
+            ) from None
+        if response is None:
+            raise RemotingSendRequestError(f"{self.remote} does not serve code {request.code}")
+        return response
+
+    def cork(self) -> None:
+        """Nothing to do: answers are no bytes."""
+
+    def uncork(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """The client is gone: its groups hear of it, its open requests end."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for answer in self._open.values():
+            if not answer.done():
+                answer.set_exception(RemotingSendRequestError(f"{self.remote} is gone"))
+        for task in self._tasks:
+            task.cancel()
+        self._late.clear()
+        self._broker.peer_closed(self)
+
+    abort = close

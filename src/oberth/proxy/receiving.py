@@ -1,0 +1,483 @@
+"""Receives: messages handed out for a time, and what becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import Any, Final
+
+from oberth.client.pop_consumer import ReceiptHandle, real_topic
+from oberth.errors import MQClientError, OberthError
+from oberth.formats import properties as p
+from oberth.formats.subscription_group import SubscriptionGroupConfig
+from oberth.proxy import messages as m
+from oberth.proxy.clients import (
+    LITE_CONSUMERS,
+    PUSH_CONSUMER,
+    GrpcClient,
+)
+from oberth.proxy.codes import Code, StatusError, code_of
+from oberth.proxy.convert import (
+    FILTERS,
+    fill_message,
+    ms_of,
+    set_timestamp,
+    tags_of,
+)
+from oberth.proxy.core import (
+    BATCH_MAX,
+    BROKER_TIMEOUT_S,
+    POLL_MS_MAX,
+    Context,
+    ServiceCore,
+    check_count,
+    group_of,
+    set_status,
+    topic_of,
+)
+from oberth.proxy.handles import (
+    handle_code,
+    invisible_header,
+    popped,
+    renewed,
+    visible_at,
+)
+from oberth.proxy.http2 import Call, parse
+from oberth.proxy.renewals import Renewal, Renewals
+from oberth.remoting.bodies.lite import (
+    LiteSubscriptionCtlRequestBody,
+    LiteSubscriptionEntry,
+    OffsetOption,
+)
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand
+from oberth.remoting.headers.pop import (
+    AckMessageRequestHeader,
+    PopLiteMessageRequestHeader,
+    PopMessageRequestHeader,
+)
+from oberth.remoting.headers.send import (
+    ConsumerSendMsgBackRequestHeader,
+)
+
+_LOG: Final = logging.getLogger(__name__)
+
+INVISIBLE_MS_MAX: Final = 43_200_000
+AUTO_RENEW_INVISIBLE_MS: Final = 60_000
+GIVEN_BACK_MS: Final = 1_000
+"""When others see a message that its client did not get, or left."""
+
+ALL_QUEUES: Final = -1
+_LITE_ACTIONS: Final = {
+    number: name for name, number in m.enum_values("LiteSubscriptionAction").items()
+}
+
+
+class Receives:
+    """ReceiveMessage and what follows.
+
+    Attributes:
+        renewals: messages that push consumers work on.
+    """
+
+    def __init__(self, core: ServiceCore) -> None:
+        self._core = core
+        self.renewals = Renewals()
+        self._turns = itertools.count()
+
+    async def receive(self, call: Call) -> None:
+        request = parse(m.ReceiveMessageRequest, await call.only_message())
+        try:
+            context = self._core.admit(call)
+            await self._receive_checked(context, request)
+        except StatusError as error:
+            self._send_received(call, error.code, error.message)
+        except OberthError as error:
+            self._send_received(
+                call, Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"
+            )
+        last = m.ReceiveMessageResponse()
+        set_timestamp(last.delivery_timestamp, self._core.backend.now_ms())
+        call.send(last.SerializeToString())
+
+    def _send_received(self, call: Call, code: Code, text: str = "") -> None:
+        answer = m.ReceiveMessageResponse()
+        set_status(answer, code, text)
+        self._core.results["ReceiveMessage", int(code)] += 1
+        call.send(answer.SerializeToString())
+
+    async def _receive_checked(self, context: Context, request: Any) -> None:
+        call = context.call
+        topic = topic_of(request.message_queue.topic)
+        group = group_of(request.group)
+        poll_ms = self._poll_ms(call, request)
+        if request.auto_renew:
+            invisible_ms = AUTO_RENEW_INVISIBLE_MS
+        else:
+            invisible_ms = ms_of(request.invisible_duration)
+            shortest = self._core.invisible_ms_min
+            if not shortest <= invisible_ms <= INVISIBLE_MS_MAX:
+                raise StatusError(
+                    Code.ILLEGAL_INVISIBLE_TIME,
+                    f"the invisibleTime is {invisible_ms} ms, allowed {shortest} to "
+                    f"{INVISIBLE_MS_MAX}",
+                )
+        client = self._core.client(context)
+        settings = client.settings
+        is_lite = settings is not None and settings.client_type in LITE_CONSUMERS
+        count = min(max(request.batch_size, 1), BATCH_MAX)
+        now_ms = self._core.backend.now_ms()
+        if is_lite:
+            code = RequestCode.POP_LITE_MESSAGE
+            fields = PopLiteMessageRequestHeader(
+                client_id=client.client_id,
+                consumer_group=group,
+                topic=topic,
+                max_msg_num=count,
+                invisible_time=invisible_ms,
+                poll_time=poll_ms,
+                born_time=now_ms,
+                attempt_id=request.attempt_id or None,
+            ).to_ext_fields()
+        else:
+            code = RequestCode.POP_MESSAGE
+            config = await self._core.backend.group(group)
+            is_sql = request.filter_expression.type == FILTERS["SQL"]
+            fields = PopMessageRequestHeader(
+                consumer_group=group,
+                topic=topic,
+                queue_id=self._asked_queue(client, request, config),
+                max_msg_nums=count,
+                invisible_time=invisible_ms,
+                poll_time=poll_ms,
+                born_time=now_ms,
+                init_mode=1,
+                exp_type="SQL92" if is_sql else "TAG",
+                exp=request.filter_expression.expression or "*",
+                order=config is not None and config.consume_message_orderly,
+                attempt_id=request.attempt_id or None,
+            ).to_ext_fields()
+        broker = await self._asked_broker(request, topic)
+        answer = await self._core.invoke(
+            context,
+            broker,
+            code,
+            fields,
+            timeout_s=poll_ms / 1000 + BROKER_TIMEOUT_S,
+            on_late=lambda late: self._give_late_back(late, topic, group, broker),
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            self._send_received(call, *receive_status(answer))
+            return
+        await self._hand_out(context, request, topic, group, broker, answer)
+
+    async def _asked_broker(self, request: Any, topic: str) -> str:
+        """The broker that a receive names, else any that can be read, in turns."""
+        name: str = request.message_queue.broker.name
+        if name:
+            return name
+        readable = [
+            queues.broker_name
+            for queues in await self._core.queues(topic)
+            if queues.may_read and queues.read_count
+        ]
+        if not readable:
+            raise StatusError(Code.FORBIDDEN, f"no readable queue of topic {topic}")
+        return readable[next(self._turns) % len(readable)]
+
+    @staticmethod
+    def _asked_queue(
+        client: GrpcClient, request: Any, config: SubscriptionGroupConfig | None
+    ) -> int:
+        """The queue of a receive: all of them, but where queues were assigned one by one.
+
+        Simple consumers name any queue of the broker that they mean, some always the first one.
+        """
+        is_push = client.settings is not None and client.settings.client_type == PUSH_CONSUMER
+        if is_push and config is not None and config.consume_message_orderly:
+            return int(request.message_queue.id)
+        return ALL_QUEUES
+
+    def _poll_ms(self, call: Call, request: Any) -> int:
+        shortest_ms = self._core.poll_ms_min
+        remaining_s = call.remaining_s()
+        remaining_ms = POLL_MS_MAX * 10 if remaining_s is None else int(remaining_s * 1000)
+        if request.HasField("long_polling_timeout"):
+            poll_ms = ms_of(request.long_polling_timeout)
+        else:
+            poll_ms = remaining_ms - int(BROKER_TIMEOUT_S * 500)
+        poll_ms = min(max(poll_ms, shortest_ms), POLL_MS_MAX)
+        if poll_ms > remaining_ms:
+            if remaining_ms < shortest_ms:
+                raise StatusError(
+                    Code.ILLEGAL_POLLING_TIME,
+                    f"the deadline time remaining is not enough for polling: {remaining_ms} ms",
+                )
+            poll_ms = remaining_ms
+        return poll_ms
+
+    async def _hand_out(
+        self,
+        context: Context,
+        request: Any,
+        topic: str,
+        group: str,
+        broker_name: str,
+        answer: RemotingCommand,
+    ) -> None:
+        """Send messages to the client; those that have been tried too often go to the DLQ."""
+        call = context.call
+        found = popped(answer, topic, broker_name)
+        self._send_received(call, Code.OK)
+        now_ms = self._core.backend.now_ms()
+        config = await self._core.backend.group(group)
+        attempts_max = (config.retry_max_times if config is not None else 16) + 1
+        wanted = tags_of(request.filter_expression)
+        for message in found:
+            handle = f"{message.properties[p.POP_CK]} {message.commit_log_offset}"
+            lite_topic = message.properties.get(p.LITE_TOPIC, "")
+            if not call.is_open:
+                self._core.start(self._give_back(topic, group, handle, lite_topic))
+                continue
+            if wanted is not None and message.tags not in wanted:
+                await self._ack_one(context, topic, group, handle, lite_topic)
+                continue
+            if message.reconsume_times >= attempts_max:
+                await self._to_dead_letters(context, topic, group, handle, lite_topic)
+                continue
+            piece = m.ReceiveMessageResponse()
+            fill_message(piece.message, message, topic, handle=handle, now_ms=now_ms)
+            call.send(piece.SerializeToString())
+            self._core.received += 1
+            if request.auto_renew:
+                self.renewals.add(
+                    Renewal(context.client_id, handle, topic, group, lite_topic, now_ms),
+                    visible_at(handle),
+                )
+
+    def _give_late_back(
+        self, answer: RemotingCommand, topic: str, group: str, broker_name: str
+    ) -> None:
+        """A call has ended before its messages came: others get them soon."""
+        if answer.code != ResponseCode.SUCCESS:
+            return
+        for message in popped(answer, topic, broker_name):
+            lite_topic = message.properties.get(p.LITE_TOPIC, "")
+            self._core.start(
+                self._give_back(topic, group, message.properties[p.POP_CK], lite_topic)
+            )
+
+    def give_all_back(self, client: GrpcClient) -> None:
+        """What a client had in work that is gone is for others."""
+        for renewal in self.renewals.remove_client(client.client_id):
+            self._core.start(
+                self._give_back(renewal.topic, renewal.group, renewal.handle, renewal.lite_topic)
+            )
+
+    async def _give_back(self, topic: str, group: str, handle: str, lite_topic: str) -> None:
+        """A message becomes visible in `GIVEN_BACK_MS`; if that fails, when its time is over."""
+        parsed = ReceiptHandle.parse(handle)
+        header = invisible_header(topic, group, parsed, GIVEN_BACK_MS, lite_topic)
+        try:
+            await self._core.invoke_alone(
+                parsed.broker_name,
+                RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+                header.to_ext_fields(),
+            )
+        except (TimeoutError, OberthError) as error:
+            _LOG.info("%s for %s not given back: %s", topic, group, error)
+
+    def renew_due(self) -> None:
+        """Begin to renew what is due; about every second."""
+        for renewal in self.renewals.due(self._core.backend.now_ms()):
+            self._core.start(self._renew(renewal))
+
+    async def _renew(self, renewal: Renewal) -> None:
+        """A message stays invisible for another while."""
+        old = ReceiptHandle.parse(renewal.handle)
+        header = invisible_header(
+            renewal.topic, renewal.group, old, renewal.next_ms, renewal.lite_topic
+        )
+        try:
+            answer = await self._core.invoke_alone(
+                old.broker_name,
+                RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+                header.to_ext_fields(),
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                raise MQClientError(answer.remark or f"code {answer.code}")
+        except (TimeoutError, OberthError) as error:
+            renewal.failures += 1
+            _LOG.info("%s for %s not renewed: %s", renewal.topic, renewal.group, error)
+            if self.renewals.get(renewal.client_id, renewal.given) is renewal:
+                self.renewals.schedule(renewal, old.pop_time_ms + old.invisible_ms)
+            return
+        renewal.failures = 0
+        renewal.steps += 1
+        renewal.handle = renewed(renewal.handle, old, answer)
+        if self.renewals.get(renewal.client_id, renewal.given) is renewal:
+            self.renewals.schedule(renewal, visible_at(renewal.handle))
+
+    async def ack(self, context: Context, request: Any, response: Any) -> None:
+        topic = topic_of(request.topic)
+        group = group_of(request.group)
+        if not request.entries:
+            raise StatusError(Code.INVALID_RECEIPT_HANDLE, "no entry to acknowledge")
+        check_count("entries", len(request.entries))
+        codes: set[int] = set()
+        answers = await asyncio.gather(
+            *(self._ack_entry(context, topic, group, entry) for entry in request.entries)
+        )
+        for entry, (code, text) in zip(request.entries, answers, strict=True):
+            result = response.entries.add()
+            result.message_id = entry.message_id
+            result.receipt_handle = entry.receipt_handle
+            set_status(result, code, text)
+            codes.add(int(code))
+        if len(codes) == 1:
+            set_status(response, answers[0][0], answers[0][1])
+        else:
+            set_status(response, Code.MULTIPLE_RESULTS, "mixed results")
+
+    async def _ack_entry(
+        self, context: Context, topic: str, group: str, entry: Any
+    ) -> tuple[Code, str]:
+        given = entry.receipt_handle
+        renewal = self.renewals.get(context.client_id, given)
+        handle = given if renewal is None else renewal.handle
+        try:
+            await self._ack_one(context, topic, group, handle, entry.lite_topic)
+        except StatusError as error:
+            return error.code, error.message
+        self.renewals.remove(context.client_id, given)
+        return Code.OK, ""
+
+    async def _ack_one(
+        self, context: Context, topic: str, group: str, text: str, lite_topic: str
+    ) -> None:
+        handle = self._handle(text, check_expiry=True)
+        header = AckMessageRequestHeader(
+            consumer_group=group,
+            topic=real_topic(topic, group, handle.retry_flag),
+            queue_id=handle.queue_id,
+            extra_info=handle.text(),
+            offset=handle.offset,
+            lite_topic=lite_topic or None,
+        )
+        answer = await self._core.invoke(
+            context, handle.broker_name, RequestCode.ACK_MESSAGE, header.to_ext_fields()
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise StatusError(handle_code(answer), answer.remark or "")
+
+    def _handle(self, text: str, *, check_expiry: bool = False) -> ReceiptHandle:
+        try:
+            handle = ReceiptHandle.parse(text)
+        except MQClientError as error:
+            raise StatusError(Code.INVALID_RECEIPT_HANDLE, str(error)) from None
+        if not self._core.backend.has_broker(handle.broker_name):
+            raise StatusError(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"the receipt handle is of broker {handle.broker_name[:80]!r}",
+            )
+        if check_expiry and handle.pop_time_ms + handle.invisible_ms <= self._core.backend.now_ms():
+            raise StatusError(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"the receipt handle expired at {handle.pop_time_ms + handle.invisible_ms}",
+            )
+        return handle
+
+    async def change_invisible(self, context: Context, request: Any, response: Any) -> None:
+        topic = topic_of(request.topic)
+        group = group_of(request.group)
+        invisible_ms = ms_of(request.invisible_duration)
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            raise StatusError(
+                Code.ILLEGAL_INVISIBLE_TIME,
+                f"the invisibleTime is {invisible_ms} ms, allowed 0 to {INVISIBLE_MS_MAX}",
+            )
+        renewal = self.renewals.remove(context.client_id, request.receipt_handle)
+        text = request.receipt_handle if renewal is None else renewal.handle
+        handle = self._handle(text, check_expiry=True)
+        header = invisible_header(
+            topic, group, handle, invisible_ms, request.lite_topic, suspend=request.suspend
+        )
+        answer = await self._core.invoke(
+            context,
+            handle.broker_name,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            header.to_ext_fields(),
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise StatusError(handle_code(answer), answer.remark or "")
+        response.receipt_handle = renewed(text, handle, answer)
+
+    async def forward(self, context: Context, request: Any, response: Any) -> None:
+        topic = topic_of(request.topic)
+        group = group_of(request.group)
+        renewal = self.renewals.remove(context.client_id, request.receipt_handle)
+        handle = request.receipt_handle if renewal is None else renewal.handle
+        await self._to_dead_letters(context, topic, group, handle, request.lite_topic)
+
+    async def _to_dead_letters(
+        self, context: Context, topic: str, group: str, text: str, lite_topic: str
+    ) -> None:
+        handle = self._handle(text)
+        parts = text.split(" ")
+        if len(parts) < 9 or not parts[8].isdecimal():
+            raise StatusError(
+                Code.INVALID_RECEIPT_HANDLE, "the receipt handle names no CommitLog offset"
+            )
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=int(parts[8]),
+            group=group,
+            delay_level=-1,
+            origin_topic=real_topic(topic, group, handle.retry_flag),
+            max_reconsume_times=0,
+        )
+        await self._core.checked(
+            context,
+            handle.broker_name,
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            header.to_ext_fields(),
+        )
+        await self._ack_one(context, topic, group, text, lite_topic)
+
+    async def sync_lite(self, context: Context, request: Any, response: Any) -> None:
+        topic = topic_of(request.topic)
+        group = group_of(request.group)
+        option = None
+        if request.HasField("offset_option"):
+            kind = request.offset_option.WhichOneof("offset_type")
+            if kind is not None:
+                option = OffsetOption(
+                    type=kind.upper(), value=int(getattr(request.offset_option, kind))
+                )
+        entry = LiteSubscriptionEntry(
+            action=_LITE_ACTIONS.get(request.action, ""),
+            client_id=context.client_id,
+            group=group,
+            lite_topic_set=list(request.lite_topic_set),
+            offset_option=option,
+            topic=topic,
+            version=request.version,
+        )
+        body = LiteSubscriptionCtlRequestBody(subscription_set=[entry]).encode()
+        for broker in await self._core.backend.brokers():
+            await self._core.checked(context, broker, RequestCode.LITE_SUBSCRIPTION_CTL, {}, body)
+
+
+def receive_status(answer: RemotingCommand) -> tuple[Code, str]:
+    code = answer.code
+    if code in (
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.POLLING_TIMEOUT,
+        ResponseCode.NO_MESSAGE,
+    ):
+        return Code.MESSAGE_NOT_FOUND, "no new message"
+    if code == ResponseCode.POLLING_FULL:
+        return Code.TOO_MANY_REQUESTS, "polling full"
+    return code_of(code), answer.remark or ""

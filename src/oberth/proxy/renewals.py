@@ -1,0 +1,131 @@
+"""Renewals: messages whose invisible time goes on for as long as a push consumer works on them.
+
+A client that asks for ``auto_renew`` holds a receipt handle for as long as it takes. Shortly before
+the message would be seen by others, its time is made longer, by 1, 3, 5, 10, 30 and then 60
+minutes; the client still uses the handle that it was given. That ends with the acknowledgement,
+with the client, after `FAILURES_MAX` failures in a row, and `KEPT_MS` after the message was handed
+out. A start of the broker forgets it: the message is seen again when the current time is over.
+RocketMQ: ReceiptHandleProcessor, RenewStrategyPolicy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RENEW_MS: Final = tuple(60_000 * minutes for minutes in (1, 3, 5, 10, 30, 60))
+AHEAD_MS: Final = 10_000
+"""How long before its time is over a message is renewed."""
+
+FAILURES_MAX: Final = 3
+KEPT_MS: Final = 3 * 3_600_000
+PER_CLIENT_MAX: Final = 10_000
+"""Messages of one client; the time of further ones is not made longer."""
+
+AT_ONCE_MAX: Final = 500
+"""Renewals that are begun at a time."""
+
+
+class Renewal:
+    """One message in work.
+
+    Attributes:
+        client_id: who works on it.
+        given: the handle that the client was given.
+        handle: the one that is valid now.
+        topic, group, lite_topic: where from, and for whom.
+        began_ms: when it was handed out.
+        due_s: when it is to be renewed; 0: not noted.
+        steps: how often it was renewed.
+        failures: how often in a row that failed.
+    """
+
+    __slots__ = (
+        "began_ms", "client_id", "due_s", "failures", "given", "group", "handle", "lite_topic",
+        "steps", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self, client_id: str, given: str, topic: str, group: str, lite_topic: str, now_ms: int
+    ) -> None:
+        self.client_id = client_id
+        self.given = self.handle = given
+        self.topic = topic
+        self.group = group
+        self.lite_topic = lite_topic
+        self.began_ms = now_ms
+        self.due_s = 0
+        self.steps = 0
+        self.failures = 0
+
+    @property
+    def next_ms(self) -> int:
+        """How long the next step makes it invisible."""
+        return RENEW_MS[min(self.steps, len(RENEW_MS) - 1)]
+
+
+class Renewals:
+    """All messages in work, by client and handle, and by the second in which they are due."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[str, dict[str, Renewal]] = {}
+        # Not a heap: nearly all are acknowledged long before, and shall leave nothing behind.
+        self._due: dict[int, dict[tuple[str, str], Renewal]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_client.values()))
+
+    def add(self, renewal: Renewal, visible_ms: int) -> None:
+        """Keep a message that was handed out; nothing if the client has too many."""
+        mine = self._by_client.setdefault(renewal.client_id, {})
+        if len(mine) < PER_CLIENT_MAX:
+            mine[renewal.given] = renewal
+            self.schedule(renewal, visible_ms)
+
+    def schedule(self, renewal: Renewal, visible_ms: int) -> None:
+        """Look at a message again shortly before others see it."""
+        renewal.due_s = (visible_ms - AHEAD_MS) // 1000
+        self._due.setdefault(renewal.due_s, {})[renewal.client_id, renewal.given] = renewal
+
+    def _unschedule(self, renewal: Renewal) -> None:
+        bucket = self._due.get(renewal.due_s)
+        if bucket is not None:
+            bucket.pop((renewal.client_id, renewal.given), None)
+            if not bucket:
+                del self._due[renewal.due_s]
+
+    def get(self, client_id: str, given: str) -> Renewal | None:
+        """The message of a handle."""
+        return self._by_client.get(client_id, {}).get(given)
+
+    def remove(self, client_id: str, given: str) -> Renewal | None:
+        """Forget a message; what it was."""
+        mine = self._by_client.get(client_id)
+        if mine is None:
+            return None
+        found = mine.pop(given, None)
+        if not mine:
+            del self._by_client[client_id]
+        if found is not None:
+            self._unschedule(found)
+        return found
+
+    def remove_client(self, client_id: str) -> list[Renewal]:
+        """Forget a client; what it had in work."""
+        found = list(self._by_client.pop(client_id, {}).values())
+        for renewal in found:
+            self._unschedule(renewal)
+        return found
+
+    def due(self, now_ms: int) -> list[Renewal]:
+        """Messages to be renewed now, at most `AT_ONCE_MAX`; they are no longer scheduled."""
+        found: list[Renewal] = []
+        for second in sorted(each for each in self._due if each * 1000 <= now_ms):
+            for renewal in list(self._due[second].values()):
+                if len(found) >= AT_ONCE_MAX:
+                    return found
+                self._unschedule(renewal)
+                if renewal.failures >= FAILURES_MAX or now_ms - renewal.began_ms >= KEPT_MS:
+                    self.remove(renewal.client_id, renewal.given)
+                else:
+                    found.append(renewal)
+        return found

@@ -1,0 +1,182 @@
+"""GrpcServer: listens, opens channels, finds the handler of a call, drains at the end.
+
+    async with GrpcServer(table, options) as server: server.address
+
+A handler table maps ``/package.Service/Method`` to a coroutine function that gets the `Call`.
+Closing is opening in reverse: stop accepting, tell peers to go elsewhere (GOAWAY), let calls end
+for ``grace_s``, close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from oberth.proxy.http2 import HANDSHAKE_S, Budget, GrpcChannel, GrpcStatus, Handler
+from oberth.remoting.aio.service import Listener
+from oberth.remoting.aio.tls import ContextSource
+from oberth.remoting.first_bytes import TrustedProxies
+
+_LOG: Final = logging.getLogger(__name__)
+
+BACKLOG: Final = 1024
+METHOD: Final = "grpc"
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """How a server listens.
+
+    Attributes:
+        host: address to listen on; loopback unless told otherwise.
+        port: 0 takes a free one.
+        channel_max: connections at a time; more are closed at once.
+        held_bytes_max: bytes of unfinished messages and unsent answers, over all connections.
+        idle_s: seconds without a call and without a byte after which a connection is closed.
+        handshake_s: seconds that a peer has to begin, however slowly it sends.
+        grace_s: seconds that calls get when the server closes.
+        tls_context: certificate and key; None: TLS is not offered.
+        tls_only: whether plain text is refused.
+        proxies: peers whose PROXY headers are believed.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    channel_max: int = 20_000
+    held_bytes_max: int = 256 * 1024 * 1024
+    idle_s: float = 120.0
+    handshake_s: float = HANDSHAKE_S
+    grace_s: float = 5.0
+    tls_context: ContextSource | None = None
+    tls_only: bool = False
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+
+
+class GrpcServer(Listener):
+    """A listening port, its connections and their calls.
+
+    Attributes:
+        channels: that are open.
+        calls: how many calls ended, by path and status.
+        seconds: how long they took, by path.
+    """
+
+    def __init__(self, handlers: Mapping[str, Handler], options: GrpcOptions | None = None) -> None:
+        self.options = options or GrpcOptions()
+        self.channels: set[GrpcChannel] = set()
+        self.calls: Counter[tuple[str, GrpcStatus]] = Counter()
+        self.seconds: Counter[str] = Counter()
+        self._handlers = dict(handlers)
+        self._budget = Budget(self.options.held_bytes_max)
+        self._server: asyncio.Server | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Listen; OSError if the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._make_channel, self.options.host, self.options.port, backlog=BACKLOG
+        )
+        self._idle_timer = loop.call_later(self._look_s, self._close_idle)
+
+    @property
+    def _look_s(self) -> float:
+        """How often connections are looked at."""
+        return min(self.options.idle_s, self.options.handshake_s) / 4
+
+    def _make_channel(self) -> GrpcChannel:
+        return GrpcChannel(
+            self,
+            budget=self._budget,
+            tls_context=self.options.tls_context,
+            tls_only=self.options.tls_only,
+            proxies=self.options.proxies,
+        )
+
+    # Channels' hooks
+
+    def handler_of(self, path: str) -> Handler | None:
+        """Called by a channel."""
+        return self._handlers.get(path)
+
+    def on_open(self, channel: GrpcChannel) -> None:
+        """Called by a channel."""
+        if len(self.channels) >= self.options.channel_max:
+            _LOG.warning(
+                "%s: closed, %d connections, allowed %d",
+                channel,
+                len(self.channels),
+                self.options.channel_max,
+            )
+            channel.abort()
+            return
+        self.channels.add(channel)
+
+    def on_close(self, channel: GrpcChannel) -> None:
+        """Called by a channel."""
+        self.channels.discard(channel)
+
+    def reduce(self) -> None:
+        """Called by a channel: close the one that holds most, which need not be the caller."""
+        largest = max(self.channels, key=lambda channel: channel.held)
+        _LOG.warning(
+            "%s: closed, it holds %d bytes, all connections more than %d",
+            largest,
+            largest.held,
+            self.options.held_bytes_max,
+        )
+        largest.give_up()
+
+    def on_call_end(self, path: str, status: GrpcStatus, seconds: float) -> None:
+        """Called by a channel. Paths that nobody serves share one name: peers choose them."""
+        known = path if path in self._handlers else "unknown"
+        self.calls[known, status] += 1
+        self.seconds[known] += seconds  # type: ignore[assignment]
+
+    def _close_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - self.options.idle_s
+        begun_by = loop.time() - self.options.handshake_s
+        for channel in [c for c in self.channels if not c.is_begun and c.made_at < begun_by]:
+            _LOG.info("%s: closed, not begun in %.0f s", channel, self.options.handshake_s)
+            channel.abort()
+        for channel in [c for c in self.channels if not c.calls and c.last_active < oldest]:
+            _LOG.info("%s: closed after %.0f s without a call", channel, self.options.idle_s)
+            channel.drain()
+            channel.close()
+        self._idle_timer = loop.call_later(self._look_s, self._close_idle)
+
+    def drain(self) -> None:
+        """Take no more connections and calls, and tell peers so."""
+        if self._server is not None:
+            self._server.close()
+        for channel in list(self.channels):
+            channel.drain()
+
+    async def aclose(self) -> None:
+        """Stop accepting, let calls end, close."""
+        server = self._server
+        if server is None:
+            return
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self.drain()
+        tasks = [
+            call.task
+            for channel in self.channels
+            for call in channel.calls.values()
+            if call.task is not None
+        ]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.options.grace_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)  # what the last calls sent leaves in this turn
+        for channel in list(self.channels):
+            channel.close()
+        await server.wait_closed()
+        self._server = None

@@ -1,0 +1,204 @@
+"""Telemetry: settings of clients, and commands in both directions."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from oberth.client.messages import decode_messages
+from oberth.proxy import messages as m
+from oberth.proxy.clients import (
+    LITE_CONSUMERS,
+    GrpcClient,
+)
+from oberth.proxy.codes import Code, StatusError
+from oberth.proxy.convert import (
+    consumer_data,
+    fill_backoff,
+    fill_message,
+    set_duration,
+)
+from oberth.proxy.core import (
+    BATCH_MAX,
+    POLL_MS_MAX,
+    Context,
+    ServiceCore,
+    check_count,
+    group_of,
+    set_status,
+    topic_of,
+)
+from oberth.proxy.handles import (
+    transaction_id,
+)
+from oberth.proxy.http2 import Call, CallError, GrpcStatus, parse
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.headers.transaction import (
+    CheckTransactionStateRequestHeader,
+)
+
+_LOG: Final = logging.getLogger(__name__)
+
+LITE_QUOTA: Final = 2_000
+LITE_TOPIC_SIZE_MAX: Final = 64
+TELEMETRY_STREAMS_MAX: Final = 8
+"""Telemetry calls that one client may have open."""
+
+
+class Telemetry:
+    """Telemetry and Heartbeat."""
+
+    def __init__(self, core: ServiceCore) -> None:
+        self._core = core
+        core.on_broker_request = self.on_broker_request
+
+    async def heartbeat(self, context: Context, request: Any, response: Any) -> None:
+        client = self._core.client(context)
+        if client.settings is None:
+            raise StatusError(
+                Code.UNRECOGNIZED_CLIENT_TYPE, f"the settings of {context.client_id} are not known"
+            )
+        await self._register(context, client)
+
+    async def _register(self, context: Context, client: GrpcClient) -> None:
+        """Tell the broker what a client produces and consumes."""
+        settings = client.settings
+        body: dict[str, Any] = {"clientID": client.client_id}
+        if settings.HasField("subscription"):
+            body["consumerDataSet"] = [consumer_data(settings)]
+        else:
+            for topic in settings.publishing.topics:
+                # What is asked about a transaction shows its message.
+                self._core.authorize(
+                    context,
+                    RemotingCommand(
+                        code=int(RequestCode.SEND_MESSAGE_V2), ext_fields={"b": topic.name}
+                    ),
+                )
+            body["producerDataSet"] = [
+                {"groupName": topic.name} for topic in settings.publishing.topics
+            ]
+        raw = msgspec.json.encode(body)
+        for broker in await self._core.backend.brokers():
+            await self._core.checked(context, broker, RequestCode.HEART_BEAT, {}, raw)
+
+    async def serve(self, call: Call) -> None:
+        """Settings and commands in both directions, for as long as the client lives."""
+        try:
+            context = self._core.admit(call)
+        except StatusError as error:
+            raise CallError(GrpcStatus.INVALID_ARGUMENT, error.message) from None
+        client = self._core.client(context)
+        if len(client.streams) >= TELEMETRY_STREAMS_MAX:
+            client.streams.pop(0).end(GrpcStatus.UNAVAILABLE, "too many Telemetry streams")
+        client.streams.append(call)
+        try:
+            async for raw in call.messages():
+                command = parse(m.TelemetryCommand, raw)
+                client = self._core.client(context)
+                if call not in client.streams:
+                    client.streams.append(call)
+                kind = command.WhichOneof("command")
+                if kind == "settings":
+                    try:
+                        await self._merge_settings(client, command.settings)
+                        await self._register(context, client)
+                    except StatusError as error:
+                        status = (
+                            GrpcStatus.INVALID_ARGUMENT
+                            if 40000 <= error.code < 50000
+                            else GrpcStatus.INTERNAL
+                        )
+                        raise CallError(status, error.message) from None
+                    answer = m.TelemetryCommand()
+                    set_status(answer, Code.OK)
+                    answer.settings.CopyFrom(client.settings)
+                    call.send(answer.SerializeToString())
+                elif kind == "thread_stack_trace":
+                    client.answered(command.thread_stack_trace.nonce, command)
+                elif kind == "verify_message_result":
+                    client.answered(command.verify_message_result.nonce, command)
+        finally:
+            known = self._core.clients.get(context.client_id)
+            if known is not None and call in known.streams:
+                known.streams.remove(call)
+
+    async def _merge_settings(self, client: GrpcClient, sent: Any) -> None:
+        """The client's settings with what the server decides."""
+        merged = m.Settings()
+        merged.CopyFrom(sent)
+        if sent.HasField("publishing"):
+            check_count("topics", len(sent.publishing.topics))
+            for topic in sent.publishing.topics:
+                topic_of(topic)
+            merged.publishing.max_body_size = self._core.body_max
+            merged.publishing.validate_message_type = self._core.check_types
+            merged.backoff_policy.max_attempts = 3
+            backoff = merged.backoff_policy.exponential_backoff
+            set_duration(backoff.initial, 10)
+            set_duration(backoff.max, 1000)
+            backoff.multiplier = 2
+        elif sent.HasField("subscription"):
+            group = group_of(sent.subscription.group)
+            check_count("subscriptions", len(sent.subscription.subscriptions))
+            for entry in sent.subscription.subscriptions:
+                topic_of(entry.topic)
+            config = await self._core.backend.group(group)
+            merged.subscription.receive_batch_size = BATCH_MAX
+            set_duration(merged.subscription.long_polling_timeout, POLL_MS_MAX)
+            merged.subscription.fifo = bool(config is not None and config.consume_message_orderly)
+            if sent.client_type in LITE_CONSUMERS:
+                merged.subscription.lite_subscription_quota = LITE_QUOTA
+                merged.subscription.max_lite_topic_size = LITE_TOPIC_SIZE_MAX
+            fill_backoff(merged.backoff_policy, config)
+        else:
+            raise StatusError(Code.UNRECOGNIZED_CLIENT_TYPE, "neither publishing nor subscription")
+        client.settings = merged
+
+    async def on_broker_request(
+        self, client: GrpcClient, broker: str, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """What a broker asks of a client."""
+        if request.code == RequestCode.CHECK_TRANSACTION_STATE:
+            header = request.header(CheckTransactionStateRequestHeader)
+            for message in decode_messages(request.body_bytes(), ""):
+                command = m.TelemetryCommand()
+                orphan = command.recover_orphaned_transaction_command
+                fill_message(
+                    orphan.message, message, message.topic, handle=None,
+                    now_ms=self._core.backend.now_ms(),
+                )  # fmt: skip
+                orphan.transaction_id = transaction_id(
+                    header.transaction_id or "",
+                    header.tran_state_table_offset,
+                    header.commit_log_offset,
+                    broker,
+                )
+                client.tell(command)
+            return None
+        command = m.TelemetryCommand()
+        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            answer = await client.ask(command, command.print_thread_stack_trace_command)
+            body = {"jstack": answer.thread_stack_trace.thread_stack_trace}
+            return create_response(request, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
+        if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+            (message,) = decode_messages(request.body_bytes(), "")
+            verify = command.verify_message_command
+            fill_message(
+                verify.message,
+                message,
+                message.topic,
+                handle=None,
+                now_ms=self._core.backend.now_ms(),
+            )
+            answer = await client.ask(command, verify)
+            result = "CR_SUCCESS" if answer.status.code == Code.OK else "CR_LATER"
+            body = {"consumeResult": result, "order": False, "autoCommit": True}
+            return create_response(request, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
+        if request.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
+            command.notify_unsubscribe_lite_command.lite_topic = request.fields.get("liteTopic", "")
+            client.tell(command)
+        return None

@@ -1,0 +1,173 @@
+"""Signed calls: the users and policies of the broker, and the age of a date."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.proxy.conftest import (
+    acking,
+    add_topic,
+    client_of,
+    message,
+    received,
+    receiving,
+    sending,
+    subscribe,
+)
+
+from oberth.broker.acl.users import NORMAL
+from oberth.proxy import messages as m
+from oberth.proxy.authentication import NOBODY, signer_of
+from oberth.proxy.codes import Code
+from oberth.remoting.bodies.admin import AclInfo, UserInfo
+from oberth.testing.embedded_broker import EmbeddedBroker
+
+SETTINGS = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": json.dumps({"username": "root", "password": "secret"}),
+    "innerClientAuthenticationCredentials": json.dumps(
+        {"accessKey": "root", "secretKey": "secret"}
+    ),
+}
+
+
+def signed(user: str, secret: str, date: datetime | None = None) -> dict[str, str]:
+    """The headers of an official client."""
+    text = (date or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    digest = hmac.new(secret.encode(), text.encode(), hashlib.sha1).hexdigest().upper()
+    return {
+        "x-mq-date-time": text,
+        "authorization": f"MQv2-HMAC-SHA1 Credential={user}/region/service, "
+        f"SignedHeaders=x-mq-date-time, Signature={digest}",
+    }
+
+
+@pytest.fixture
+async def mq() -> AsyncIterator[EmbeddedBroker]:
+    async with EmbeddedBroker(SETTINGS, grpc=True) as broker:
+        add_topic(broker, "T")
+        add_topic(broker, "Other")
+        users = broker.broker.services.access.users
+        users.create_user(UserInfo(username="ann", password="pw", user_type=NORMAL))
+        users.create_acl(
+            AclInfo.decode(
+                json.dumps(
+                    {
+                        "subject": "User:ann",
+                        "policies": [
+                            {
+                                "policyType": "CUSTOM",
+                                "entries": [
+                                    {
+                                        "resource": each,
+                                        "actions": ["Pub", "Sub"],
+                                        "decision": "Allow",
+                                    }
+                                    for each in ("Topic:T", "Group:G")
+                                ],
+                            }
+                        ],
+                    }
+                ).encode()
+            )
+        )
+        yield broker
+
+
+async def test_who_may_do_what(mq: EmbeddedBroker) -> None:
+    async with client_of(mq, "ann-1", **signed("ann", "pw")) as client:
+        assert (await client.call("SendMessage", sending(message("T")))).status.code == Code.OK
+        refused = await client.call("SendMessage", sending(message("Other")))
+        assert refused.status.code == Code.UNAUTHORIZED
+        for topic, code in (("T", Code.OK), ("Other", Code.UNAUTHORIZED)):
+            route = m.QueryRouteRequest()
+            route.topic.name = topic
+            assert (await client.call("QueryRoute", route)).status.code == code
+        for group, code in (("G", Code.OK), ("H", Code.UNAUTHORIZED)):
+            assignment = m.QueryAssignmentRequest()
+            assignment.topic.name, assignment.group.name = "T", group
+            assert (await client.call("QueryAssignment", assignment)).status.code == code
+        await subscribe(client, "T", "G")
+        status, found = received(await client.call_stream("ReceiveMessage", receiving("T", "G")))
+        assert (status, len(found)) == (Code.OK, 1)
+        status, _ = received(await client.call_stream("ReceiveMessage", receiving("T", "H")))
+        assert status == Code.UNAUTHORIZED
+        assert (await client.call("AckMessage", acking("T", "H", *found))).status.code == (
+            Code.UNAUTHORIZED
+        )
+        assert (await client.call("AckMessage", acking("T", "G", *found))).status.code == Code.OK
+        stream = await client.open("Telemetry")
+        command = m.TelemetryCommand()
+        command.settings.client_type = 1
+        command.settings.publishing.topics.add().name = "Other"
+        await stream.send(command)
+        assert await stream.all() == []
+        assert stream.status == 3  # INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        signed("ann", "wrong"),
+        signed("nobody", "pw"),
+        {**signed("ann", "pw"), "x-mq-date-time": "20260101T000000Z"},
+        {**signed("ann", "pw"), "authorization": "MQv2-HMAC-SHA1 Credential=ann, Signature=xyz"},
+        {**signed("ann", "pw"), "authorization": "x"},
+    ],
+)
+async def test_who_is_not_known(mq: EmbeddedBroker, headers: dict[str, str]) -> None:
+    async with client_of(mq, "x", **headers) as client:
+        response = await client.call("SendMessage", sending(message("T")))
+        assert response.status.code == Code.UNAUTHORIZED
+        assert mq._front is not None
+        assert len(mq._front.service.clients) == 0
+
+
+async def test_a_client_id_belongs_to_its_user(mq: EmbeddedBroker) -> None:
+    async with (
+        client_of(mq, "same", **signed("ann", "pw")) as client,
+        client_of(mq, "same", **signed("root", "secret")) as other,
+    ):
+        await subscribe(client, "T", "G")
+        bye = m.NotifyClientTerminationRequest()
+        response = await other.call("NotifyClientTermination", bye)
+        assert response.status.code == Code.UNAUTHORIZED
+        assert (await client.call("NotifyClientTermination", bye)).status.code == Code.OK
+
+
+async def test_old_signatures() -> None:
+    settings = {**SETTINGS, "grpcDateAgeMaxSeconds": "300"}
+    async with EmbeddedBroker(settings, grpc=True) as mq:
+        add_topic(mq, "T")
+        now = datetime.now(UTC)
+        for minutes, code in ((0, Code.OK), (-10, Code.UNAUTHORIZED), (10, Code.UNAUTHORIZED)):
+            headers = signed("root", "secret", now + timedelta(minutes=minutes))
+            async with client_of(mq, f"c{minutes}", **headers) as client:
+                response = await client.call("SendMessage", sending(message("T")))
+                assert response.status.code == code
+
+
+def test_headers_that_cannot_be_read() -> None:
+    date = {"x-mq-date-time": "d"}
+    assert signer_of({}) == NOBODY
+    for text in ("x", "a b", "a Credential=", "a Credential=u, Signature=0", "," * 10_000):
+        assert signer_of({"authorization": text, **date}) == NOBODY
+    found = signer_of({"authorization": "a Credential=u/x,Signature=00ff", **date})
+    assert found == ("u", b"d", b"\x00\xff")
+
+
+async def test_headers_of_clients_without_a_user() -> None:
+    """The client for Python signs with nothing, which matters with access control only."""
+    async with EmbeddedBroker(grpc=True) as mq:
+        add_topic(mq, "T")
+        for text in ("MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature=00", "x"):
+            async with client_of(mq, "c", authorization=text) as client:
+                response = await client.call("SendMessage", sending(message("T")))
+                assert response.status.code == Code.OK

@@ -1,0 +1,497 @@
+"""Calls of `MessagingService` against a broker, by a small client of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.proxy.client import GOAWAY, GrpcClient, framed
+from tests.proxy.conftest import (
+    acking,
+    add_group,
+    add_topic,
+    client_of,
+    message,
+    publish,
+    received,
+    receiving,
+    sending,
+    subscribe,
+)
+
+from oberth.client import Message, Producer, PushConsumer
+from oberth.formats import names
+from oberth.proxy import messages as m
+from oberth.proxy.codes import Code
+from oberth.proxy.http2 import GrpcStatus
+from oberth.proxy.renewals import Renewal
+from oberth.testing.embedded_broker import EmbeddedBroker
+
+
+async def send(client: GrpcClient, *messages: Any) -> Any:
+    response = await client.call("SendMessage", sending(*messages))
+    assert response.status.code == Code.OK, response
+    return response
+
+
+async def receive(client: GrpcClient, request: Any) -> list[Any]:
+    status, found = received(await client.call_stream("ReceiveMessage", request))
+    assert status == (Code.OK if found else Code.MESSAGE_NOT_FOUND)
+    return found
+
+
+async def test_send_receive_acknowledge(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        sent = message("T", b"hello", tag="a", keys=["k1", "k2"])
+        sent.user_properties["own"] = "ü"
+        response = await send(client, sent)
+        assert response.entries[0].message_id == sent.system_properties.message_id
+        (got,) = await receive(client, receiving("T", "G"))
+        assert got.body == b"hello"
+        assert dict(got.user_properties) == {"own": "ü"}
+        system = got.system_properties
+        assert system.message_id == sent.system_properties.message_id
+        assert (system.tag, list(system.keys)) == ("a", ["k1", "k2"])
+        assert system.born_host == "host-of-the-client"
+        assert system.delivery_attempt == 1
+        ack = await client.call("AckMessage", acking("T", "G", got))
+        assert ack.status.code == ack.entries[0].status.code == Code.OK
+
+
+async def test_a_batch_is_one_answer(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        response = await send(client, *(message("T", b"%d" % n) for n in range(3)))
+        assert len(response.entries) == 1
+        found = await receive(client, receiving("T", "G"))
+        assert [each.body for each in found] == [b"0", b"1", b"2"]
+
+
+async def test_a_message_group_stays_in_its_queue(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "F", "FIFO", 4)
+    add_group(mq, "G", consume_message_orderly=True)
+    async with client_of(mq) as client:
+        for n in range(4):
+            await send(client, message("F", b"%d" % n, "FIFO", message_group="one"))
+        queues = {each.queue_id for each in mq.messages("F")}
+        assert len(queues) == 1
+        request = receiving("F", "G")
+        request.message_queue.id = queues.pop()
+        found = await receive(client, request)
+        assert [each.body for each in found] == [b"0", b"1", b"2", b"3"]
+        assert found[0].system_properties.message_group == "one"
+
+
+async def test_simple_consumers_get_messages_of_all_queues(mq: EmbeddedBroker) -> None:
+    """Whatever queue they name: the client for Node.js always names the first one."""
+    add_topic(mq, "T", queues=4)
+    async with client_of(mq) as client:
+        await subscribe(client, "T", "G", "SIMPLE_CONSUMER")
+        for n in range(8):
+            await send(client, message("T", b"%d" % n))
+        request = receiving("T", "G")
+        request.message_queue.id = 0
+        found: set[bytes] = set()
+        while len(found) < 8:
+            found |= {each.body for each in await receive(client, request)}
+
+
+async def test_assigned_queues_of_ordered_groups_are_read_one_by_one(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "F", "FIFO", 4)
+    add_group(mq, "G", consume_message_orderly=True)
+    async with client_of(mq) as client:
+        await subscribe(client, "F", "G")
+        await send(client, message("F", b"x", "FIFO", message_group="one"))
+        (stored,) = mq.messages("F")
+        request = receiving("F", "G")
+        request.message_queue.id = (stored.queue_id + 1) % 4
+        assert await receive(client, request) == []
+        request.message_queue.id = stored.queue_id
+        assert len(await receive(client, request)) == 1
+
+
+async def test_delayed_messages_come_in_time_and_can_be_recalled(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "D", "DELAY")
+    async with client_of(mq) as client:
+        due = int(time.time()) + 60
+        kept, gone = message("D", b"kept", "DELAY"), message("D", b"gone", "DELAY")
+        for each in (kept, gone):
+            each.system_properties.delivery_timestamp.seconds = due
+        await send(client, kept)
+        handle = (await send(client, gone)).entries[0].recall_handle
+        recall = m.RecallMessageRequest(recall_handle=handle)
+        recall.topic.name = "D"
+        answer = await client.call("RecallMessage", recall)
+        assert answer.status.code == Code.OK
+        assert answer.message_id == gone.system_properties.message_id
+        for _ in range(8):
+            mq.advance(seconds=10)
+        await mq.wait_until(lambda: bool(mq.bodies("D")), what="the delayed message")
+        assert mq.bodies("D") == [b"kept"]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_transactions_end(mq: EmbeddedBroker, commit: bool) -> None:
+    add_topic(mq, "X", "TRANSACTION")
+    async with client_of(mq) as client:
+        sent = message("X", b"half", "TRANSACTION")
+        entry = (await send(client, sent)).entries[0]
+        assert mq.bodies("X") == []
+        end = m.EndTransactionRequest(
+            message_id=entry.message_id,
+            transaction_id=entry.transaction_id,
+            resolution=m.enum_values("TransactionResolution")["COMMIT" if commit else "ROLLBACK"],
+        )
+        end.topic.name = "X"
+        assert (await client.call("EndTransaction", end)).status.code == Code.OK
+        await mq.wait_until(lambda: (mq.bodies("X") == [b"half"]) or not commit)
+        assert mq.bodies("X") == ([b"half"] if commit else [])
+
+
+async def test_an_orphaned_transaction_is_asked_for(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "X", "TRANSACTION")
+    async with client_of(mq) as client:
+        stream = await publish(client, "X")
+        sent = message("X", b"half", "TRANSACTION")
+        await send(client, sent)
+        mq.advance(seconds=7)
+        while True:  # the broker looks for orphans about every second of its clock
+            mq.advance(seconds=2)
+            try:
+                async with asyncio.timeout(0.5):
+                    raw = await stream.messages.get()
+                break
+            except TimeoutError:
+                continue
+        assert raw is not None
+        orphan = m.TelemetryCommand.FromString(raw).recover_orphaned_transaction_command
+        assert orphan.message.body == b"half"
+        end = m.EndTransactionRequest(
+            message_id=sent.system_properties.message_id,
+            transaction_id=orphan.transaction_id,
+            resolution=m.enum_values("TransactionResolution")["COMMIT"],
+            source=m.enum_values("TransactionSource")["SOURCE_SERVER_CHECK"],
+        )
+        end.topic.name = "X"
+        assert (await client.call("EndTransaction", end)).status.code == Code.OK
+        await mq.wait_until(lambda: mq.bodies("X") == [b"half"])
+
+
+async def test_routes_name_the_address_that_was_asked(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T", "MIXED", 3)
+    async with client_of(mq) as client:
+        request = m.QueryRouteRequest()
+        request.topic.name = "T"
+        request.endpoints.addresses.add(host="mapped.example", port=1234)
+        response = await client.call("QueryRoute", request)
+        assert response.status.code == Code.OK
+        assert [queue.id for queue in response.message_queues] == [0, 1, 2]
+        address = response.message_queues[0].broker.endpoints.addresses[0]
+        assert (address.host, address.port) == ("mapped.example", 1234)
+        request.topic.name = "unknown"
+        response = await client.call("QueryRoute", request)
+        assert response.status.code == Code.TOPIC_NOT_FOUND
+
+
+async def test_settings_are_merged(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    add_group(mq, "G", consume_message_orderly=True, retry_max_times=4)
+    async with client_of(mq) as client:
+        _, answer = await subscribe(client, "T", "G")
+        assert answer.status.code == Code.OK
+        assert answer.settings.subscription.fifo
+        assert answer.settings.backoff_policy.max_attempts == 5
+        beat = m.HeartbeatRequest()
+        assert (await client.call("Heartbeat", beat)).status.code == Code.OK
+    async with client_of(mq, "another") as client:
+        response = await client.call("Heartbeat", beat)
+        assert response.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+
+
+async def test_a_group_has_members_of_both_protocols(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq, "by-grpc") as client:
+        await subscribe(client, "T", "G")
+        group = mq.broker.parts.consumers.get("G")
+        assert group is not None
+        async with PushConsumer(
+            "G", {"T": "*"}, listener=lambda message: None, namesrv_addr=mq.namesrv_addr
+        ):
+            await mq.wait_until(lambda: len(group.client_ids()) == 2)
+        assert "by-grpc" in group.client_ids()
+
+
+async def test_what_remoting_clients_send_is_received(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with Producer("P", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"hello", tags="a", keys="k", properties={"own": "1"}))
+    async with client_of(mq) as client:
+        (got,) = await receive(client, receiving("T", "G"))
+        assert (got.body, dict(got.user_properties)) == (b"hello", {"own": "1"})
+
+
+async def test_tried_too_often_goes_to_the_dead_letters(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    add_group(mq, "G")
+    async with client_of(mq) as client:
+        await send(client, message("T"))
+        (got,) = await receive(client, receiving("T", "G"))
+        forward = m.ForwardMessageToDeadLetterQueueRequest(
+            receipt_handle=got.system_properties.receipt_handle,
+            message_id=got.system_properties.message_id,
+        )
+        forward.group.name, forward.topic.name = "G", "T"
+        answer = await client.call("ForwardMessageToDeadLetterQueue", forward)
+        assert answer.status.code == Code.OK
+        await mq.wait_until(lambda: bool(mq.messages(names.dlq_topic("G"))))
+
+
+async def test_invisible_times_are_changed(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        await send(client, message("T"))
+        (got,) = await receive(client, receiving("T", "G"))
+        change = m.ChangeInvisibleDurationRequest(
+            receipt_handle=got.system_properties.receipt_handle
+        )
+        change.group.name, change.topic.name = "G", "T"
+        change.invisible_duration.seconds = 300
+        answer = await client.call("ChangeInvisibleDuration", change)
+        assert answer.status.code == Code.OK
+        assert answer.receipt_handle != got.system_properties.receipt_handle
+        got.system_properties.receipt_handle = answer.receipt_handle
+        ack = await client.call("AckMessage", acking("T", "G", got))
+        assert ack.status.code == Code.OK
+        change.invisible_duration.seconds = 43_201
+        answer = await client.call("ChangeInvisibleDuration", change)
+        assert answer.status.code == Code.ILLEGAL_INVISIBLE_TIME
+
+
+async def test_what_a_client_leaves_is_others_at_once(mq: EmbeddedBroker) -> None:
+    """The handles of an auto-renewing client that says goodbye; 60 s otherwise."""
+    add_topic(mq, "T")
+    async with client_of(mq, "leaves") as client, client_of(mq, "stays") as other:
+        await subscribe(client, "T", "G")
+        await send(client, message("T"))
+        (first,) = await receive(client, receiving("T", "G", auto_renew=True))
+        bye = m.NotifyClientTerminationRequest()
+        assert (await client.call("NotifyClientTermination", bye)).status.code == Code.OK
+        mq.advance(seconds=5)
+        again: list[Any] = []
+        while not again:
+            again = await receive(other, receiving("T", "G"))
+        assert again[0].system_properties.message_id == first.system_properties.message_id
+
+
+async def test_messages_in_work_are_renewed(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        await subscribe(client, "T", "G")
+        await send(client, message("T"))
+        (got,) = await receive(client, receiving("T", "G", auto_renew=True))
+        front = mq._front
+        assert front is not None
+        given = got.system_properties.receipt_handle
+        renewal = front.service.renewals.get("client", given)
+        assert renewal is not None
+        for number in range(1, 4):
+            before = renewal.due_s
+            mq.clock.advance(before * 1000 + 1000 - mq.clock())
+            front.service.on_time()
+            await mq.wait_until(partial(_is_at, renewal, number), what="a renewal")
+            assert renewal.due_s > before
+        ack = await client.call("AckMessage", acking("T", "G", got))
+        assert ack.status.code == Code.OK
+        assert len(front.service.renewals) == 0
+
+
+async def test_a_call_that_is_cancelled_leaves_its_messages(mq: EmbeddedBroker) -> None:
+    """They come to a poll that nobody waits for any more, and go to another a second later."""
+    add_topic(mq, "T")
+    async with client_of(mq) as client, client_of(mq, "other") as other:
+        stream = await client.open("ReceiveMessage", _framed(receiving("T", "G")), deadline="20S")
+        pops = mq.broker.services.pop.polling
+        await mq.wait_until(lambda: len(pops) == 1, what="a waiting pop")
+        await stream.cancel()
+        front = mq._front
+        assert front is not None
+        assert front.server is not None
+        channels = front.server.channels
+        await mq.wait_until(lambda: not any(each.calls for each in channels))
+        await send(other, message("T"))
+        mq.advance(seconds=5)
+        found: list[Any] = []
+        while not found:
+            found = await receive(other, receiving("T", "G"))
+        assert found[0].body == b"hello"
+
+
+def _is_at(renewal: Renewal, steps: int) -> bool:
+    return renewal.steps == steps
+
+
+def _framed(request: Any) -> bytes:
+    return framed(request.SerializeToString())
+
+
+async def test_pull_and_offsets(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    add_group(mq, "G")
+    async with client_of(mq) as client:
+        for n in range(3):
+            await send(client, message("T", b"%d" % n))
+        pull = m.PullMessageRequest(offset=1, batch_size=10)
+        pull.group.name = "G"
+        pull.message_queue.topic.name = "T"
+        pull.message_queue.broker.name = "broker-a"
+        pieces = await client.call_stream("PullMessage", pull)
+        assert pieces[0].status.code == Code.OK
+        assert [each.message.body for each in pieces[1:-1]] == [b"1", b"2"]
+        assert pieces[-1].next_offset == 3
+        get = m.GetOffsetRequest(group=pull.group, message_queue=pull.message_queue)
+        assert (await client.call("GetOffset", get)).status.code == Code.OFFSET_NOT_FOUND
+        update = m.UpdateOffsetRequest(group=pull.group, message_queue=pull.message_queue, offset=3)
+        assert (await client.call("UpdateOffset", update)).status.code == Code.OK
+        assert (await client.call("GetOffset", get)).offset == 3
+        query = m.QueryOffsetRequest(message_queue=pull.message_queue)
+        query.query_offset_policy = m.enum_values("QueryOffsetPolicy")["END"]
+        assert (await client.call("QueryOffset", query)).offset == 3
+        query.query_offset_policy = 0
+        assert (await client.call("QueryOffset", query)).offset == 0
+        query.query_offset_policy = m.enum_values("QueryOffsetPolicy")["TIMESTAMP"]
+        assert (await client.call("QueryOffset", query)).status.code == Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"body": b""}, Code.MESSAGE_BODY_EMPTY),
+        ({"body": b"x" * (4 * 1024 * 1024 + 1)}, Code.MESSAGE_BODY_TOO_LARGE),
+        ({"tag": "a|b"}, Code.ILLEGAL_MESSAGE_TAG),
+        ({"keys": [" "]}, Code.ILLEGAL_MESSAGE_KEY),
+        ({"message_id": ""}, Code.ILLEGAL_MESSAGE_ID),
+        ({"kind": "DELAY"}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ({"topic": "rmq_sys_x"}, Code.ILLEGAL_TOPIC),
+        ({"topic": "a b"}, Code.ILLEGAL_TOPIC),
+        ({"user": {"KEYS": "x"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"user": {"a": "\x01"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"user": {f"k{n}": "v" for n in range(129)}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"user": {"a": "v" * 17_000}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+    ],
+)
+async def test_what_cannot_be_sent(mq: EmbeddedBroker, change: dict[str, Any], code: Code) -> None:
+    add_topic(mq, "T")
+    made = message("T", change.get("body", b"x"), change.get("kind", "NORMAL"))
+    made.topic.name = change.get("topic", "T")
+    made.user_properties.update(change.get("user", {}))
+    if "tag" in change:
+        made.system_properties.tag = change["tag"]
+    if "message_id" in change:
+        made.system_properties.message_id = change["message_id"]
+    made.system_properties.keys.extend(change.get("keys", []))
+    async with client_of(mq) as client:
+        response = await client.call("SendMessage", sending(made))
+        assert response.status.code == code, response.status
+    assert mq.topics() == []
+
+
+@pytest.mark.parametrize("raw", [b"\x0a\x00" * 2_000_000, b"\x0a\x02\x2a\x00" * 100_000])
+async def test_messages_of_nothing_but_fields(mq: EmbeddedBroker, raw: bytes) -> None:
+    """Two bytes each that would take 70 in memory, and 50 ns of the loop."""
+    async with client_of(mq) as client:
+        stream = await client.open("SendMessage", framed(raw))
+        assert await stream.all() == []
+        assert stream.status == GrpcStatus.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("count", [500, 501])
+async def test_how_many_messages_a_call_may_have(mq: EmbeddedBroker, count: int) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        request = sending(*(message("T", b"x") for _ in range(count)))
+        response = await client.call("SendMessage", request)
+        assert response.status.code == (Code.OK if count == 500 else Code.BAD_REQUEST)
+
+
+async def test_handles_of_nobody(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        await send(client, message("T"))
+        (got,) = await receive(client, receiving("T", "G"))
+        handle = got.system_properties.receipt_handle
+        for wrong in ("", "x", "1 2 3", handle.replace("broker-a", "broker-b"), handle[:20]):
+            got.system_properties.receipt_handle = wrong
+            ack = await client.call("AckMessage", acking("T", "G", got))
+            assert ack.status.code == Code.INVALID_RECEIPT_HANDLE, wrong
+
+
+async def test_who_does_not_say_who_it_is(mq: EmbeddedBroker) -> None:
+    async with client_of(mq, "") as client:
+        response = await client.call("QueryRoute", m.QueryRouteRequest())
+        assert response.status.code == Code.CLIENT_ID_REQUIRED
+
+
+async def test_closing_ends_what_waits(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        stream, _ = await subscribe(client, "T", "G")
+        poll = await client.open("ReceiveMessage", _framed(receiving("T", "G")), deadline="20S")
+        await mq.wait_until(lambda: len(mq.broker.services.pop.polling) == 1)
+        begin = time.monotonic()
+        await mq._stop_grpc()
+        assert time.monotonic() - begin < 4  # the poll would take 5 s
+        await client.closed.wait()
+        assert GOAWAY in client.frames
+        assert stream.ended.is_set()
+        assert poll.ended.is_set()
+        assert mq.broker.parts.consumers.get("G") is None
+
+
+async def test_attempts_of_a_message_group_are_counted(mq: EmbeddedBroker) -> None:
+    """Each time that a message is not acknowledged in time; behind the last it is a dead letter."""
+    add_topic(mq, "F", "FIFO")
+    add_group(mq, "G", consume_message_orderly=True, retry_max_times=2)
+    async with client_of(mq) as client:
+        await send(client, message("F", b"x", "FIFO", message_group="one"))
+        for attempt in (1, 2, 3):
+            (got,) = await receive(client, receiving("F", "G"))
+            assert got.system_properties.delivery_attempt == attempt
+            mq.advance(seconds=31)
+        status, found = received(await client.call_stream("ReceiveMessage", receiving("F", "G")))
+        assert (status, found) == (Code.OK, [])
+        assert [each.body for each in mq.messages(names.dlq_topic("G"))] == [b"x"]
+
+
+async def test_a_receive_that_names_no_broker(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        await send(client, message("T", b"x"))
+        request = receiving("T", "G")
+        request.message_queue.broker.name = ""
+        (got,) = await receive(client, request)
+        ack = await client.call("AckMessage", acking("T", "G", got))
+        assert ack.status.code == Code.OK
+
+
+async def test_the_shortest_times_may_be_shorter() -> None:
+    settings = {
+        "minInvisibleTimeMillsForRecv": "0",
+        "grpcClientConsumerMinLongPollingTimeoutMillis": "0",
+    }
+    for given, wanted in (({}, Code.ILLEGAL_INVISIBLE_TIME), (settings, Code.MESSAGE_NOT_FOUND)):
+        async with EmbeddedBroker(given, grpc=True) as mq, client_of(mq) as client:
+            add_topic(mq, "T")
+            request = receiving("T", "G")
+            request.invisible_duration.seconds = 3
+            request.long_polling_timeout.Clear()
+            request.long_polling_timeout.nanos = 1_000_000
+            status, _ = received(await client.call_stream("ReceiveMessage", request, deadline="9S"))
+            assert status == wanted
+            request.invisible_duration.seconds = 30
+            if given:
+                pieces = await client.call_stream("ReceiveMessage", request, deadline="3S")
+                assert received(pieces)[0] == Code.MESSAGE_NOT_FOUND

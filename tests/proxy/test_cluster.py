@@ -1,0 +1,304 @@
+"""`oberth proxy`: gRPC clients before several brokers, as before one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.proxy.client import WAIT_S, GrpcClient, framed
+from tests.proxy.conftest import (
+    acking,
+    message,
+    publish,
+    received,
+    receiving,
+    sending,
+    subscribe,
+)
+from tests.proxy.test_cli import running
+
+from oberth.broker.broker import Broker
+from oberth.broker.broker_config import read_configs
+from oberth.client.admin import Admin
+from oberth.client.config import ClientConfig
+from oberth.errors import MQClientError
+from oberth.formats.subscription_group import SubscriptionGroupConfig
+from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.proxy import cluster as cluster_module
+from oberth.proxy import messages as m
+from oberth.proxy.cluster import ClusterBackend, Facts
+from oberth.proxy.codes import Code
+from oberth.proxy.front import Front, FrontConfig
+from oberth.proxy.handles import parse_transaction_id
+from oberth.testing.embedded_broker import DEFAULT_SETTINGS
+
+NAMES = ("broker-a", "broker-b")
+
+
+@dataclass
+class Cluster:
+    """Brokers, their name server, and the proxy before them."""
+
+    namesrv: str
+    brokers: dict[str, Broker]
+    front: Front
+
+    async def add_topic(self, topic: str, kind: str = "NORMAL", queues: int = 1) -> None:
+        async with Admin(namesrv_addr=self.namesrv) as admin:
+            await admin.create_topic(topic, queue_nums=queues, attributes={"message.type": kind})
+
+    async def add_group(self, group: str, *, ordered: bool = False) -> None:
+        async with Admin(namesrv_addr=self.namesrv) as admin:
+            await admin.create_group(
+                SubscriptionGroupConfig(group_name=group, consume_message_orderly=ordered)
+            )
+
+    def members(self, group: str) -> list[list[str]]:
+        """Client ids of a group, as each broker knows them."""
+        found = [each.parts.consumers.get(group) for each in self.brokers.values()]
+        return [[] if each is None else each.client_ids() for each in found]
+
+    def client(self, client_id: str = "client", **metadata: str) -> GrpcClient:
+        return GrpcClient(str(self.front.address), client_id, metadata)
+
+
+@asynccontextmanager
+async def clustered(path: Path, settings: dict[str, str] | None = None) -> AsyncIterator[Cluster]:
+    async with NameServer(NamesrvConfig(listen_host="127.0.0.1", listen_port=0)) as server:
+        brokers: dict[str, Broker] = {}
+        try:
+            for name in NAMES:
+                broker_config, store_config, _ = read_configs(
+                    {
+                        **DEFAULT_SETTINGS,
+                        "brokerName": name,
+                        "listenPort": "0",
+                        "namesrvAddr": str(server.address),
+                        "storePathRootDir": str(path / name),
+                        **(settings or {}),
+                    }
+                )
+                brokers[name] = Broker(broker_config, store_config)
+                await brokers[name].start()
+            backend = ClusterBackend(ClientConfig(namesrv_addr=str(server.address)))
+            async with backend:
+                options = FrontConfig(port=0, tls_mode="disabled")
+                async with Front(backend, options, backend.not_ready) as front:
+                    yield Cluster(str(server.address), brokers, front)
+        finally:
+            for broker in brokers.values():
+                await broker.aclose()
+
+
+def naming(broker: str, topic: str, group: str) -> Any:
+    request = receiving(topic, group)
+    request.message_queue.broker.name = broker
+    return request
+
+
+async def test_messages_go_to_all_brokers_and_come_from_each(tmp_path: Path) -> None:
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("T")
+        await cluster.add_group("G")
+        query = m.QueryRouteRequest()
+        query.topic.name = "T"
+        query.endpoints.addresses.add(host="proxy.example", port=80)
+        route = await client.call("QueryRoute", query)
+        assert {each.broker.name for each in route.message_queues} == set(NAMES)
+        for each in route.message_queues:
+            (address,) = each.broker.endpoints.addresses
+            assert (address.host, address.port) == ("proxy.example", 80)
+        for n in range(4):
+            response = await client.call("SendMessage", sending(message("T", b"%d" % n)))
+            assert response.status.code == Code.OK, response
+        bodies = []
+        for broker in NAMES:
+            status, found = received(
+                await client.call_stream("ReceiveMessage", naming(broker, "T", "G"))
+            )
+            assert status == Code.OK
+            assert len(found) == 2
+            bodies += [each.body for each in found]
+            ack = await client.call("AckMessage", acking("T", "G", *found))
+            assert ack.status.code == Code.OK, ack
+        assert sorted(bodies) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_groups_are_members_of_the_brokers(tmp_path: Path) -> None:
+    async with clustered(tmp_path) as cluster, cluster.client("one") as client:
+        await cluster.add_topic("T")
+        await cluster.add_group("G")
+        stream, _ = await subscribe(client, "T", "G")
+        assert cluster.members("G") == [["one"], ["one"]]
+        await stream.cancel()
+        response = await client.call("NotifyClientTermination", m.NotifyClientTerminationRequest())
+        assert response.status.code == Code.OK
+        await until(lambda: not any(cluster.members("G")))
+
+
+async def test_a_message_group_and_its_order(tmp_path: Path) -> None:
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("F", "FIFO", 2)
+        await cluster.add_group("G", ordered=True)
+        for n in range(3):
+            sent = message("F", b"%d" % n, "FIFO", message_group="one")
+            assert (await client.call("SendMessage", sending(sent))).status.code == Code.OK
+        (broker,) = (  # all in one queue of one broker
+            name
+            for name, each in cluster.brokers.items()
+            if any(each.parts.store.max_offset_in_queue("F", n) for n in range(2))
+        )
+        _, found = received(await client.call_stream("ReceiveMessage", naming(broker, "F", "G")))
+        assert [each.body for each in found] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("resolution", ["COMMIT", "ROLLBACK", "TRANSACTION_RESOLUTION_UNSPECIFIED"])
+async def test_transactions_end_at_their_broker(tmp_path: Path, resolution: str) -> None:
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("X", "TRANSACTION")
+        await cluster.add_group("G")
+        await publish(client, "X")
+        for _ in range(2):
+            sent = message("X", b"half", "TRANSACTION")
+            (entry,) = (await client.call("SendMessage", sending(sent))).entries
+            end = m.EndTransactionRequest(
+                message_id=entry.message_id,
+                transaction_id=entry.transaction_id,
+                resolution=m.enum_values("TransactionResolution")[resolution],
+            )
+            end.topic.name = "X"
+            assert (await client.call("EndTransaction", end)).status.code == Code.OK
+        for each in cluster.brokers.values():
+            each.services.dispatching.now()
+        stored = [each.parts.store.max_offset_in_queue("X", 0) for each in cluster.brokers.values()]
+        assert stored == ([1, 1] if resolution == "COMMIT" else [0, 0])
+
+
+async def test_orphans_are_asked_of_their_producer(tmp_path: Path) -> None:
+    settings = {"transactionTimeOut": "1", "transactionCheckInterval": "1000"}
+    async with clustered(tmp_path, settings) as cluster, cluster.client() as client:
+        await cluster.add_topic("X", "TRANSACTION")
+        stream = await publish(client, "X")
+        sent = message("X", b"half", "TRANSACTION")
+        (entry,) = (await client.call("SendMessage", sending(sent))).entries
+        raw = await stream.next()
+        assert raw is not None
+        orphan = m.TelemetryCommand.FromString(raw).recover_orphaned_transaction_command
+        assert orphan.message.body == b"half"
+        key, _, _, broker = parse_transaction_id(orphan.transaction_id)
+        assert (key, broker) == (entry.message_id, parse_transaction_id(entry.transaction_id)[3])
+
+
+async def test_a_broker_that_is_gone(tmp_path: Path) -> None:
+    """What was not sent to one goes to the other; handles of unknown brokers are refused."""
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("T")
+        assert (await client.call("SendMessage", sending(message("T")))).status.code == Code.OK
+        # The route of the proxy still has it, and there are no connections yet.
+        backend = cluster.front.service.core.backend
+        assert isinstance(backend, ClusterBackend)
+        await cluster.brokers.pop("broker-b").aclose()
+        backend._addresses["broker-b"] = "127.0.0.1:1"
+        async with cluster.client("another") as other:
+            for _ in range(4):
+                response = await other.call("SendMessage", sending(message("T")))
+                assert response.status.code == Code.OK, response
+        stray = m.AckMessageRequest()
+        stray.topic.name, stray.group.name = "T", "G"
+        stray.entries.add(receipt_handle="0 1 60000 0 0 broker-z 0 5 1000")
+        refused = await client.call("AckMessage", stray)
+        assert refused.status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+async def test_what_came_too_late_is_given_back(tmp_path: Path) -> None:
+    """A poll is cancelled while the broker holds it; the message that it gets is not lost to it."""
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("T")
+        await cluster.add_group("G")
+        given_back = asyncio.Event()
+        receives = cluster.front.service._receives
+        give_back = receives._give_back
+
+        async def noted(*words: str) -> None:
+            await give_back(*words)
+            given_back.set()
+
+        setattr(receives, "_give_back", noted)  # noqa: B010 - a method
+        request = framed(naming("broker-a", "T", "G").SerializeToString())
+        waiting = await client.open("ReceiveMessage", request, deadline="60S")
+        await until(lambda: len(cluster.brokers["broker-a"].services.pop.polling))
+        await waiting.cancel()
+        for _ in NAMES:
+            assert (await client.call("SendMessage", sending(message("T")))).status.code == Code.OK
+        async with asyncio.timeout(WAIT_S):
+            await given_back.wait()
+
+
+async def test_credentials(tmp_path: Path) -> None:
+    """Brokers with access control are asked as one user, and clients must be that user."""
+    config = ClientConfig(namesrv_addr="127.0.0.1:1", access_key="proxy", secret_key="secret word")
+    async with ClusterBackend(config) as backend:
+        good = hmac.new(b"secret word", b"now", hashlib.sha1).digest()
+        assert backend.unknown_signer("1.1.1.1", "proxy", b"now", good) is None
+        assert backend.unknown_signer("1.1.1.1", "proxy", b"then", good) is not None
+        assert backend.unknown_signer("1.1.1.1", "other", b"now", good) is not None
+        assert backend.unknown_signer("1.1.1.1", "", b"", b"") is not None
+        assert backend.not_ready() == "no broker is known"
+
+
+async def test_facts_are_asked_once_and_outlive_those_who_gave_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    gone = False
+
+    async def ask(name: str) -> int:
+        asked.append(name)
+        number = len(asked)
+        await asyncio.sleep(0)
+        if gone:
+            raise MQClientError("nobody answers")
+        return number
+
+    facts = Facts(ask)
+    assert list(await asyncio.gather(*map(facts.get, "aab"))) == [1, 1, 2]
+    assert asked == ["a", "b"]
+    monkeypatch.setattr(cluster_module, "FRESH_S", 0.0)
+    assert await facts.get("a") == 3
+    gone = True
+    assert await facts.get("a") == 3
+    with pytest.raises(MQClientError):
+        await facts.get("c")
+    gone = False
+    assert await facts.get("c") == 6
+
+
+async def test_the_command(tmp_path: Path) -> None:
+    async with clustered(tmp_path) as cluster:
+        await cluster.add_topic("T")
+        words = ("proxy", "-n", cluster.namesrv, "--port", "0")
+        async with running(*words) as (line, process):
+            found = re.fullmatch(r"ready: gRPC (\S+), brokers of \S+, in [0-9.]+ s", line)
+            assert found is not None, line
+            async with GrpcClient(found[1]) as client:
+                response = await client.call("SendMessage", sending(message("T")))
+                assert response.status.code == Code.OK
+                process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for what another task brings about."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
