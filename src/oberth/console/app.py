@@ -1,0 +1,282 @@
+"""App: routes, errors, logins and writes of a console, as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from oberth.client.admin import Admin
+from oberth.client.messages import MESSAGE_ILLEGAL
+from oberth.console.config import Login
+from oberth.console.console import HERE, Asker, Console, Page, Write
+from oberth.console.pages import (
+    access,
+    groups,
+    letters,
+    messages,
+    overview,
+    settings,
+    topics,
+    waiting,
+)
+from oberth.console.security import Form, Guard, Session
+from oberth.console.writes import CONFIRM, Outcome, Plan, audit_fields, shown_fields
+from oberth.errors import (
+    FormatError,
+    IllegalNameError,
+    MQBrokerError,
+    MQClientError,
+    OberthError,
+    OptionError,
+)
+from oberth.remoting.code import ResponseCode
+
+_LOG: Final = logging.getLogger(__name__)
+
+PAGES: Final = (overview, topics, messages, groups, letters, waiting, access, settings)
+BOGUS_USER: Final = "oberth-console-probe"
+"""Whom brokers must refuse before a login by their users is worth anything."""
+
+NO_SUCH: Final = (
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.NO_MESSAGE,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ResponseCode.QUERY_NOT_FOUND,
+)
+
+
+class App:
+    """The pages of a console, behind its guard: an ASGI application.
+
+    Args:
+        console: it must be entered before the first request.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.config = console.config
+        self.sessions = console.sessions
+        self._writes: dict[str, Write] = {}
+        self._guard = self._made()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        await self._guard(scope, receive, send)
+
+    def _made(self) -> Guard:
+        routes: list[Any] = [
+            Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),
+            Route("/login", self._login_page, methods=["GET"]),
+            Route("/login", self._login, methods=["POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+            Route("/audit", self._audit_page),
+            Route("/write/{name}", self._write, methods=["POST"]),
+        ]
+        for module in PAGES:
+            for path, page in module.ROUTES.items():
+                routes.append(Route(path, partial(self._page, page)))
+            self._writes |= module.WRITES
+        app = Starlette(
+            routes=routes,
+            exception_handlers={
+                OberthError: self._failed,
+                HTTPException: self._failed,
+                Exception: self._broken,
+            },
+        )
+        return Guard(app, self.sessions)
+
+    async def _page(self, page: Page, request: Request) -> Response:
+        return await page(self.console, request)
+
+    # Errors
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        status, title, text = 502, "The cluster did not answer as it should", str(error)
+        if isinstance(error, HTTPException):
+            status, title, text = error.status_code, "There is no such page", ""
+        elif isinstance(error, OptionError | FormatError | IllegalNameError) or (
+            isinstance(error, MQClientError) and error.response_code == MESSAGE_ILLEGAL
+        ):
+            status, title = 400, "That cannot be done"
+        elif isinstance(error, MQBrokerError) and error.response_code in NO_SUCH:
+            status, title = 404, "There is no such thing"
+        elif isinstance(error, MQBrokerError) and error.response_code == ResponseCode.NO_PERMISSION:
+            status, title = 403, "The broker does not allow that"
+        return self.console.render(request, "error.html", status, title=title, text=text)
+
+    async def _broken(self, request: Request, error: Exception) -> Response:
+        _LOG.error("%s failed", request.url.path, exc_info=error)
+        return self.console.render(
+            request, "error.html", 500, title="The console failed", text=type(error).__name__
+        )
+
+    # Login
+
+    async def _login_page(self, request: Request) -> Response:
+        if not self.sessions.wants_login:
+            return RedirectResponse("/", 303)
+        return self._show_login(request, 200, "")
+
+    def _show_login(self, request: Request, status: int, problem: str) -> Response:
+        return self.console.render(
+            request,
+            "login.html",
+            status,
+            by_users=self.config.login is Login.USERS,
+            target=_own_path(request.query_params.get("next", "/")),
+            problem=problem,
+        )
+
+    async def _login(self, request: Request) -> Response:
+        peer = request.client.host if request.client else ""
+        if not self.sessions.wants_login:
+            return RedirectResponse("/", 303)
+        if not self.sessions.may_try(peer):
+            return self._show_login(request, 429, "Too many attempts; wait a minute.")
+        form: Form = request.state.form
+        user, admin, problem = "", None, ""
+        if self.config.login is Login.TOKEN:
+            given = form.fields.get("token", "")
+            if not _equal(given, self.config.token):
+                problem = "That is not the token."
+            user = "token"
+        else:
+            user = form.fields.get("user", "").strip()
+            admin, problem = await self._user(user, form.fields.get("password", ""))
+        if problem:
+            self.sessions.note_failure(peer)
+            _LOG.warning("login from %s failed", peer)
+            return self._show_login(request, 403, problem)
+        session, over = self.sessions.begin(user, admin)
+        for each in over:
+            await each.shutdown()
+        response = RedirectResponse(_own_path(form.fields.get("next", "/")), 303)
+        response.headers.append("set-cookie", self._guard.cookie(session.identifier))
+        return response
+
+    async def _user(self, user: str, password: str) -> tuple[Admin | None, str]:
+        """The connection of a user of the brokers, or what to say.
+
+        Every master must know the user, and refuse one that cannot exist: brokers that check
+        nobody would let everybody in.
+        """
+        if not user or not password:
+            return None, "Both name and password are needed."
+        masters = list((await self.console.admin.masters()).values())
+        if not masters:
+            return None, "No broker is there to check the user."
+        bogus = replace(self.config.client, access_key=BOGUS_USER, secret_key=password)
+        async with Admin(config=bogus) as stranger:
+            answers = await asyncio.gather(*(_may_look(stranger, each) for each in masters))
+        if any(answers):
+            return None, "A broker checks no users: a login by users would let everybody in."
+        admin = Admin(config=replace(self.config.client, access_key=user, secret_key=password))
+        await admin.start()
+        answers = await asyncio.gather(*(_may_look(admin, each) for each in masters))
+        if not all(answers):
+            await admin.shutdown()
+            return None, "The brokers do not know this user, or do not let it see the cluster."
+        return admin, ""
+
+    async def _logout(self, request: Request) -> Response:
+        session: Session = request.state.session
+        self.sessions.end(session)
+        if session.admin is not None:
+            await session.admin.shutdown()
+        return RedirectResponse("/login", 303)
+
+    # Writes
+
+    async def _write(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        write = self._writes.get(name)
+        if write is None:
+            raise HTTPException(404)
+        if self.console.audit is None:
+            raise OptionError(
+                "this console only reads; start it with --allow-writes to change something"
+            )
+        form: Form = request.state.form
+        session: Session = request.state.session
+        asker = Asker(self.console, session, self.console.admin_of(request))
+        plan = await write.plan(asker, form)
+        word = form.fields.get(CONFIRM)
+        if word is None or not self.console.confirmations.check(word, session, name, form, plan):
+            return self._preview(request, name, form, plan, again=word is not None)
+        peer = request.client.host if request.client else ""
+        identifier = self.console.audit.begin(
+            self.console.now_ms(),
+            user=session.user,
+            peer=peer,
+            write=name,
+            fields=audit_fields(form),
+            changes=plan.changes,
+        )
+        try:
+            outcome = await write.apply(asker, form, plan)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            self.console.audit.end(self.console.now_ms(), identifier, outcome="failed", text=text)
+            if not isinstance(error, OberthError):
+                raise
+            outcome = Outcome(f"It failed: {error}", is_done=False)
+        else:
+            word = "done" if outcome.is_done else "failed"
+            self.console.audit.end(
+                self.console.now_ms(), identifier, outcome=word, text=outcome.text
+            )
+        self.console.cluster.forget()
+        return self.console.render(
+            request, "outcome.html", 200 if outcome.is_done else 502, plan=plan, outcome=outcome
+        )
+
+    def _preview(
+        self, request: Request, name: str, form: Form, plan: Plan, *, again: bool
+    ) -> Response:
+        session: Session = request.state.session
+        return self.console.render(
+            request,
+            "preview.html",
+            name=name,
+            plan=plan,
+            fields=shown_fields(form),
+            confirm=self.console.confirmations.make(session, name, form, plan),
+            again=again,
+        )
+
+    async def _audit_page(self, request: Request) -> Response:
+        if self.console.audit is None:
+            raise HTTPException(404)
+        lines = await asyncio.to_thread(self.console.audit.tail)
+        return self.console.render(request, "audit.html", lines=lines, path=self.console.audit.path)
+
+
+async def _may_look(admin: Admin, address: str) -> bool:
+    try:
+        await admin.broker_runtime_info(address)
+    except MQBrokerError:
+        return False
+    return True
+
+
+def _equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
+
+
+def _own_path(target: str) -> str:
+    """A path of this console, or the first page: never another site."""
+    is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
+    return target if is_own and target.isprintable() else "/"

@@ -1,0 +1,468 @@
+"""Cluster: what is known of a cluster between two looks, and the task that looks.
+
+Brokers are asked with requests that Apache's answer too: 106, 28, 21, 201, 43, 202, 203, 328. A
+look asks little: the lists of topics, groups and offsets as a whole, the ends of at most
+ENDS_ASKED_MAX topics and the members of at most GROUPS_ASKED_MAX groups, those first that were
+asked longest ago.
+The pause behind a look is as long as it needs for the console to take BUSY_PART_MAX of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from oberth.client.admin import Admin
+from oberth.console.history import History
+from oberth.errors import MQBrokerError, OberthError
+from oberth.formats import names
+from oberth.formats.subscription_group import SubscriptionGroupConfig
+from oberth.formats.topic_config import TopicConfig
+from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo
+from oberth.remoting.bodies.stats import TopicOffset
+
+QUESTIONS_MAX: Final = 16
+"""Requests on their way at the same time: a watcher must not be a load."""
+
+ENDS_ASKED_MAX: Final = 200
+GROUPS_ASKED_MAX: Final = 64
+BUSY_PART_MAX: Final = 0.1
+RATE_SPAN_S: Final = 5.0
+"""Rates are taken over at least half of this, or of the pause between two looks if that is less."""
+
+FRESH_S: Final = 1.0
+"""A page shows lists that are at most so old, if a look does not take long."""
+
+Place = tuple[str, int]
+"""Broker name and queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerKey:
+    """One broker process."""
+
+    name: str
+    broker_id: int
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it takes messages."""
+        return self.broker_id == MASTER_ID
+
+
+@dataclass(slots=True)
+class State:
+    """What was known at a time.
+
+    Attributes:
+        at_s: of which time; 0: nothing is known yet.
+        clusters: as the name servers tell.
+        brokers: runtime tables; an empty one: it did not answer.
+        failures: address → what it said.
+        topics: topic → broker name → settings.
+        groups: group → broker name → settings.
+        offsets: group → topic → offsets.
+        ends: topic → both ends of its queues, as far as it was asked.
+        asked_s: topic → when.
+        members: group → members that are connected, as far as it was asked.
+        producers: producer group → clients.
+    """
+
+    at_s: float = 0.0
+    clusters: ClusterInfo = field(default_factory=ClusterInfo)
+    brokers: dict[BrokerKey, dict[str, str]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    topics: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
+    groups: dict[str, dict[str, SubscriptionGroupConfig]] = field(default_factory=dict)
+    offsets: dict[str, dict[str, dict[Place, int]]] = field(default_factory=dict)
+    ends: dict[str, dict[Place, TopicOffset]] = field(default_factory=dict)
+    asked_s: dict[str, float] = field(default_factory=dict)
+    members: dict[str, int] = field(default_factory=dict)
+    producers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def masters(self) -> dict[str, str]:
+        """Addresses of the masters by broker name."""
+        return {key.name: key.address for key in self.brokers if key.is_master}
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """Every broker's: nothing else is ever asked because a page's address says so."""
+        return frozenset(key.address for key in self.brokers)
+
+    def own_topics(self) -> set[str]:
+        """Topics that brokers make for themselves and name after themselves and their cluster."""
+        clusters = set(self.clusters.cluster_addr_table)
+        return {
+            *self.clusters.broker_addr_table,
+            *clusters,
+            *map(names.reply_topic, clusters),
+        }
+
+    def is_system_topic(self, topic: str) -> bool:
+        """Whether a topic is the brokers' own, retry topics and dead letters too."""
+        return (
+            names.is_system_topic(topic)
+            or topic in self.own_topics()
+            or topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
+        )
+
+    def user_topics(self) -> list[str]:
+        """Topics that people made, sorted."""
+        own = self.own_topics()
+        return sorted(
+            topic
+            for topic in self.topics
+            if topic not in own
+            and not names.is_system_topic(topic)
+            and not topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
+        )
+
+    def user_groups(self) -> list[str]:
+        """Groups that people made, also those that only have offsets, sorted."""
+        return sorted(group for group in {*self.groups, *self.offsets} if not is_own_group(group))
+
+    def lag(self, group: str) -> int | None:
+        """Messages that a group has not committed; None: not all ends are known yet."""
+        total = 0
+        for topic, offsets in self.offsets.get(group, {}).items():
+            ends = self.ends.get(topic)
+            if ends is None:
+                if topic in self.topics:
+                    return None
+                continue
+            for place, offset in offsets.items():
+                end = ends.get(place)
+                if end is not None:
+                    total += max(end.max_offset - max(offset, end.min_offset), 0)
+        return total
+
+
+def is_own_group(group: str) -> bool:
+    """Whether a group is the brokers' own."""
+    return names.is_system_group(group) or group in names.PREDEFINED_GROUPS
+
+
+class Cluster:
+    """Looks at a cluster, again and again.
+
+    Lifecycle: ``async with``; the task that looks belongs to it.
+
+    Args:
+        admin: asks, as the console itself.
+        interval_s: between two looks, at least.
+        now_s: the time.
+
+    Attributes:
+        state: the last look; only what `with_ends` asks for is put into it later.
+        history: an hour of figures.
+        error: why there was no last look, or None.
+    """
+
+    def __init__(
+        self, admin: Admin, interval_s: float, *, now_s: Callable[[], float] = time.time
+    ) -> None:
+        self.admin = admin
+        self.state = State()
+        self.history = History()
+        self.error: OberthError | None = None
+        self._interval_s = interval_s
+        self._now_s = now_s
+        self._gate = asyncio.Semaphore(QUESTIONS_MAX)
+        self._looking = asyncio.Lock()
+        self._cost_s = 0.0
+        self._stale = False
+        self._noted = State()
+        self._brokers = State()
+        self._brokers_known = asyncio.Event()
+        self._members_asked_s: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Cluster:
+        self._task = asyncio.create_task(self._run(), name="console looks at the cluster")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(OberthError):  # it is kept in `error`, which pages show
+                await self.look()
+            await asyncio.sleep(max(self._interval_s, self._cost_s / BUSY_PART_MAX))
+
+    async def fresh(self) -> State:
+        """The state, at most FRESH_S old unless a look takes long.
+
+        Raises:
+            OberthError: nothing is known, since no name server answers.
+        """
+        age_max_s = max(FRESH_S, self._cost_s / BUSY_PART_MAX)
+        if self._stale or self._now_s() - self.state.at_s > age_max_s:
+            try:
+                await self.look()
+            except OberthError:
+                if not self.state.at_s:
+                    raise
+        return self.state
+
+    async def soon(self) -> State:
+        """As `fresh`; before the first look has ended brokers alone, whose lists may be long.
+
+        Raises:
+            OberthError: nothing is known, since no name server answers.
+        """
+        if self.state.at_s:
+            return await self.fresh()
+        known = asyncio.ensure_future(self._brokers_known.wait())
+        looked = asyncio.ensure_future(self.fresh())
+        try:
+            await asyncio.wait({known, looked}, return_when=asyncio.FIRST_COMPLETED)
+            return looked.result() if looked.done() else self._brokers
+        finally:
+            known.cancel()
+            looked.cancel()
+
+    def forget(self) -> None:
+        """Something was changed: what is known is not fresh any more."""
+        self._stale = True
+
+    async def look(self) -> State:
+        """Ask now; who comes while somebody asks waits and gets the same answer.
+
+        Raises:
+            OberthError: no name server answers.
+        """
+        waited_from_s = self._now_s()
+        async with self._looking:
+            if self.state.at_s >= waited_from_s:
+                return self.state
+            started_s = time.monotonic()
+            self._stale = False
+            try:
+                state = await self._look()
+            except OberthError as error:
+                self.error = error
+                raise
+            self.error = None
+            # Two looks in one moment, for a page that wants to be fresh, say nothing of a rate.
+            if state.at_s - self._noted.at_s >= min(self._interval_s, RATE_SPAN_S) / 2:
+                self._note(self._noted, state)
+                self._noted = state
+            self.state = state
+            self._cost_s = time.monotonic() - started_s
+            return state
+
+    # One look
+
+    async def _look(self) -> State:
+        now_s = self._now_s()
+        info = await self.admin.cluster_info()
+        made = State(at_s=now_s, clusters=info)
+        keys = [
+            BrokerKey(name, int(broker_id), address)
+            for name, data in sorted(info.broker_addr_table.items())
+            for broker_id, address in sorted(data.broker_addrs.items())
+        ]
+        made.brokers = {key: {} for key in keys}
+        await asyncio.gather(*(self._runtime(made, key) for key in keys))
+        self._brokers = made
+        self._brokers_known.set()
+        work: list[Awaitable[None]] = []
+        masters = [key for key in keys if key.is_master]
+        for key in masters:
+            work += [
+                self._topics(made, key),
+                self._groups(made, key),
+                self._offsets(made, key),
+                self._producers(made, key),
+            ]
+        await asyncio.gather(*work)
+        before = self.state
+        made.ends = {topic: ends for topic, ends in before.ends.items() if topic in made.topics}
+        made.asked_s = {topic: at for topic, at in before.asked_s.items() if topic in made.topics}
+        made.members = {g: count for g, count in before.members.items() if g in made.offsets}
+        await asyncio.gather(self._all_ends(made), self._all_members(made))
+        return made
+
+    async def _answer(
+        self, made: State, address: str, question: Callable[[], Awaitable[None]]
+    ) -> None:
+        async with self._gate:
+            try:
+                await question()
+            except OberthError as error:
+                made.failures.setdefault(address, str(error).splitlines()[0][:300])
+
+    async def _runtime(self, made: State, key: BrokerKey) -> None:
+        async def question() -> None:
+            made.brokers[key] = await self.admin.broker_runtime_info(key.address)
+
+        await self._answer(made, key.address, question)
+
+    async def _topics(self, made: State, key: BrokerKey) -> None:
+        async def question() -> None:
+            for topic, config in (await self.admin.all_topic_configs(key.address)).items():
+                made.topics.setdefault(topic, {})[key.name] = config
+
+        await self._answer(made, key.address, question)
+
+    async def _groups(self, made: State, key: BrokerKey) -> None:
+        async def question() -> None:
+            for group, config in (await self.admin.all_groups(key.address)).items():
+                made.groups.setdefault(group, {})[key.name] = config
+
+        await self._answer(made, key.address, question)
+
+    async def _offsets(self, made: State, key: BrokerKey) -> None:
+        async def question() -> None:
+            for pair, queues in (await self.admin.all_consumer_offsets(key.address)).items():
+                topic, group = pair
+                table = made.offsets.setdefault(group, {}).setdefault(topic, {})
+                for queue_id, offset in queues.items():
+                    table[key.name, queue_id] = offset
+
+        await self._answer(made, key.address, question)
+
+    async def _producers(self, made: State, key: BrokerKey) -> None:
+        async def question() -> None:
+            try:
+                found = await self.admin.all_producers(key.address)
+            except MQBrokerError:
+                return  # brokers before 4.9.3 do not know the question
+            for group, count in found.items():
+                made.producers[group] = max(made.producers.get(group, 0), count)
+
+        await self._answer(made, key.address, question)
+
+    async def _all_ends(self, made: State) -> None:
+        own = made.own_topics()
+        consumed = {topic for topics in made.offsets.values() for topic in topics}
+        wanted = sorted(
+            (topic for topic in made.topics if topic not in own),
+            key=lambda topic: (made.asked_s.get(topic, 0.0), topic not in consumed, topic),
+        )
+        await asyncio.gather(*(self.ask_ends(made, topic) for topic in wanted[:ENDS_ASKED_MAX]))
+
+    async def with_ends(self, topics: list[str]) -> None:
+        """Have the ends of these topics in the state that are not fresh."""
+        made = self.state
+        old = [name for name in topics if self._now_s() - made.asked_s.get(name, 0.0) > FRESH_S]
+        await asyncio.gather(*(self.ask_ends(made, name) for name in old))
+
+    async def ask_ends(self, made: State, topic: str) -> None:
+        """Ask for both ends of a topic's queues now, into a state."""
+        found: dict[Place, TopicOffset] = {}
+        masters = made.masters
+
+        async def one(broker: str, address: str) -> None:
+            async def question() -> None:
+                try:
+                    stats = await self.admin.broker_topic_stats(address, topic)
+                except MQBrokerError:
+                    return  # deleted meanwhile
+                for queue, ends in stats.offset_table.items():
+                    found[broker, queue.queue_id] = ends
+
+            await self._answer(made, address, question)
+
+        await asyncio.gather(
+            *(one(name, masters[name]) for name in made.topics.get(topic, {}) if name in masters)
+        )
+        made.ends[topic] = found
+        made.asked_s[topic] = self._now_s()
+
+    async def _all_members(self, made: State) -> None:
+        groups = sorted(made.offsets, key=lambda group: self._members_asked_s.get(group, 0.0))
+        groups = groups[:GROUPS_ASKED_MAX]
+        for group in groups:
+            self._members_asked_s[group] = made.at_s
+        if len(self._members_asked_s) > 2 * len(made.offsets) + GROUPS_ASKED_MAX:
+            self._members_asked_s = {
+                group: at for group, at in self._members_asked_s.items() if group in made.offsets
+            }
+        await asyncio.gather(*(self.ask_members(made, group) for group in groups))
+
+    async def with_members(self, groups: list[str]) -> None:
+        """Have the members of these groups counted in the state, if that is not fresh."""
+        made = self.state
+        for_s = self._members_asked_s
+        old = [name for name in groups if self._now_s() - for_s.get(name, 0.0) > FRESH_S]
+        for name in old:
+            for_s[name] = self._now_s()
+        await asyncio.gather(*(self.ask_members(made, name) for name in old))
+
+    async def ask_members(self, made: State, group: str) -> None:
+        """Count the members of a group now, into a state."""
+        most = 0
+
+        async def one(address: str) -> None:
+            async def question() -> None:
+                nonlocal most
+                try:
+                    answer = await self.admin.consumer_connection(group, address)
+                except MQBrokerError:
+                    return  # nobody of the group is connected there
+                most = max(most, len(answer.connection_set))
+
+            await self._answer(made, address, question)
+
+        await asyncio.gather(*(one(address) for address in made.masters.values()))
+        made.members[group] = most
+
+    # The history
+
+    def _note(self, before: State, now: State) -> None:
+        history, at_s = self.history, now.at_s
+        span_s = at_s - before.at_s
+        for key, table in now.brokers.items():
+            if not table:
+                continue
+            was = before.brokers.get(key, {})
+            if was and span_s > 0 and was.get("bootTimestamp") == table.get("bootTimestamp"):
+                label = broker_label(key)
+                for kind, name in (("in", "msgPutTotalTodayNow"), ("out", "msgGetTotalTodayNow")):
+                    grown = (number_of(table, name) or 0) - (number_of(was, name) or 0)
+                    if grown >= 0:  # Apache's counts begin anew at midnight
+                        history.add((kind, label), at_s, grown / span_s)
+            disk = number_of(table, "commitLogDiskRatio")
+            if disk is not None:
+                history.add(("disk", broker_label(key)), at_s, disk)
+        for topic, asked_s in now.asked_s.items():
+            was_s = before.asked_s.get(topic)
+            if was_s is None or asked_s <= was_s:
+                continue
+            grown = sum(
+                max(ends.max_offset - old.max_offset, 0)
+                for place, ends in now.ends[topic].items()
+                if (old := before.ends[topic].get(place)) is not None
+            )
+            if grown or history.has(("topic", topic)):
+                history.add(("topic", topic), asked_s, grown / (asked_s - was_s))
+        for group in now.offsets:
+            lag = now.lag(group)
+            if lag is not None and (lag or history.has(("lag", group))):
+                history.add(("lag", group), at_s, lag)
+
+
+def broker_label(key: BrokerKey) -> str:
+    """A broker as plots name it."""
+    return key.name if key.is_master else f"{key.name} #{key.broker_id}"
+
+
+def number_of(table: dict[str, str], name: str) -> float | None:
+    """A figure of a runtime table; the first of several, None if there is none."""
+    words = table.get(name, "").split()
+    try:
+        return float(words[0]) if words else None
+    except ValueError:
+        return None

@@ -1,0 +1,172 @@
+"""Console: what the pages of one console share: the cluster, the sessions, the templates.
+
+Everything a page shows was asked through `Admin`; what an answer holds goes through the templates,
+which escape it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from oberth.client.admin import Admin
+from oberth.client.config import ClientConfig
+from oberth.console import texts
+from oberth.console.audit import AuditLog
+from oberth.console.cluster import Cluster
+from oberth.console.config import ConsoleConfig
+from oberth.console.security import Form, Session, Sessions
+from oberth.console.writes import Confirmations, Outcome, Plan
+
+HERE: Final = Path(__file__).parent
+
+NAVIGATION: Final = (
+    ("/", "Overview"),
+    ("/topics", "Topics"),
+    ("/groups", "Groups"),
+    ("/letters", "Dead letters"),
+    ("/waiting", "Timers and transactions"),
+    ("/access", "Access"),
+    ("/settings", "Settings"),
+)
+
+
+class Console:
+    """One console.
+
+    Lifecycle: ``async with``, on the loop that serves.
+
+    Args:
+        config: how it is served.
+        now_s: the time.
+
+    Attributes:
+        cluster: what is known of the cluster.
+        admin: asks as the console itself.
+        sessions: of browsers.
+        audit: where writes are noted; None: there are none.
+
+    Raises:
+        OptionError: the configuration would leave it open to everybody.
+        OSError: the audit log cannot be written.
+    """
+
+    def __init__(self, config: ConsoleConfig, *, now_s: Callable[[], float] = time.time) -> None:
+        config.check()
+        self.config = config
+        self.now_s = now_s
+        self.admin = Admin(config=config.client)
+        self.cluster = Cluster(self.admin, config.sample_interval_s, now_s=now_s)
+        self.sessions = Sessions(config)
+        self.audit = AuditLog(config.audit_path) if config.allow_writes else None
+        self.confirmations = Confirmations(self.sessions.sign)
+        self._templates = _environment()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self.admin)
+        await self._stack.enter_async_context(self.cluster)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for admin in self.sessions.admins():
+            await admin.shutdown()
+        await self._stack.aclose()
+
+    def now_ms(self) -> int:
+        """The time."""
+        return round(self.now_s() * 1000)
+
+    def admin_of(self, request: Request) -> Admin:
+        """Asks as the user of the session, where there is one."""
+        session: Session = request.state.session
+        return session.admin or self.admin
+
+    def client_config_of(self, session: Session) -> ClientConfig:
+        """Connects as the user of a session, where there is one."""
+        return session.admin.config if session.admin is not None else self.config.client
+
+    def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+        """A page."""
+        session: Session = request.state.session
+        text = self._templates.get_template(template).render(
+            request_path=request.url.path,
+            navigation=self._navigation(),
+            csrf=session.csrf,
+            user=session.user,
+            can_log_out=bool(session.used_s),
+            allow_writes=self.config.allow_writes,
+            now_ms=self.now_ms(),
+            cluster_error=self.cluster.error,
+            **values,
+        )
+        # Half a character of a text that somebody else chose is no reason to show nothing.
+        return HTMLResponse(text.encode("utf-8", "replace"), status)
+
+    def _navigation(self) -> list[tuple[str, str]]:
+        found = list(NAVIGATION)
+        if self.audit is not None:
+            found.append(("/audit", "Audit log"))
+        return found
+
+
+Page = Callable[[Console, Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who wants something done, and by what it is done.
+
+    Attributes:
+        admin: signs as the session's user.
+    """
+
+    console: Console
+    session: Session
+    admin: Admin
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A kind of write.
+
+    Attributes:
+        plan: says what it would do, and does nothing.
+        apply: does it.
+    """
+
+    plan: Callable[[Asker, Form], Awaitable[Plan]]
+    apply: Callable[[Asker, Form, Plan], Awaitable[Outcome]]
+
+
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: Mapping[str, Callable[..., Any]] = {
+        "shown": texts.shown,
+        "seen": texts.seen,
+        "plain": texts.plain,
+        "time": texts.time_tag,
+        "number": texts.number,
+        "rate": texts.rate,
+        "size": texts.size,
+        "percent": texts.percent,
+        "duration": texts.duration,
+        "permission": texts.permission,
+    }
+    made.filters.update(filters)
+    made.globals["href"] = texts.href
+    return made

@@ -1,0 +1,162 @@
+"""What waits: timed messages, messages of delay levels, and transactions that are not ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oberth.client.admin import Admin
+from oberth.client.messages import MessageExt
+from oberth.console.browse import browse
+from oberth.console.console import Console, Page, Write
+from oberth.console.decoding import snippet
+from oberth.console.pages.messages import message_link
+from oberth.errors import MQBrokerError, OberthError
+from oberth.formats import names
+from oberth.formats import properties as p
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.code import ResponseCode
+
+SHOWN: Final = 50
+LOOKED_MAX: Final = 2000
+"""Half messages and ends of transactions that one page looks at, by queue."""
+
+PULL_COUNT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message that waits.
+
+    Attributes:
+        topic: where it will go.
+        until_ms: when it is due; 0: not known.
+    """
+
+    message: MessageExt
+    topic: str
+    until_ms: int
+    link: str
+    body: str
+
+
+async def waiting(console: Console, request: Request) -> Response:
+    """The page."""
+    state = await console.cluster.fresh()
+    admin = console.admin_of(request)
+    now_ms = console.now_ms()
+    problems: list[str] = []
+    timed: list[Waiting] = []
+    halves: list[Waiting] = []
+    try:
+        timed = await _timed(admin, now_ms)
+    except OberthError as error:
+        problems.append(f"timed messages: {error}")
+    try:
+        halves = await _halves(admin)
+    except OberthError as error:
+        problems.append(f"transactions: {error}")
+    levels = []
+    for key, table in sorted(state.brokers.items(), key=lambda each: each[0].name):
+        if not key.is_master:
+            continue
+        for level in range(1, 65):
+            done, comma, end = table.get(f"scheduleMessageOffset_{level}", "").partition(",")
+            if comma and done.lstrip("-").isdigit() and end.isdigit() and int(end):
+                levels.append((key.name, level, int(end), max(int(end) - int(done), 0)))
+    return console.render(
+        request, "waiting.html", timed=timed, halves=halves, levels=levels, problems=problems
+    )
+
+
+async def _timed(admin: Admin, now_ms: int) -> list[Waiting]:
+    """Timed messages that are not due yet, those that were stored last first."""
+    found = await _newest(admin, names.TIMER_TOPIC)
+    made = []
+    for each in found:
+        until_ms = _number(each.properties.get(p.TIMER_OUT_MS, ""))
+        if until_ms > now_ms:
+            made.append(_waiting(each, until_ms, names.TIMER_TOPIC))
+    made.sort(key=lambda each: each.until_ms)
+    return made[:SHOWN]
+
+
+async def _newest(admin: Admin, topic: str) -> list[MessageExt]:
+    try:
+        stats = await admin.topic_stats(topic)
+    except MQBrokerError as error:
+        if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+            return []
+        raise
+    ends = {(q.broker_name, q.queue_id): end for q, end in stats.offset_table.items()}
+    found = await browse(admin, topic, ends, is_newest_first=True, cursor=None, limit=LOOKED_MAX)
+    return found.messages
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _waiting(each: MessageExt, until_ms: int, topic: str) -> Waiting:
+    real = each.properties.get(p.REAL_TOPIC, each.topic)
+    return Waiting(each, real, until_ms, message_link(topic, each), snippet(each.body))
+
+
+async def _halves(admin: Admin) -> list[Waiting]:
+    """Half messages that no end is known of: neither committed nor rolled back yet."""
+    made = []
+    try:
+        queues = await admin.topic_stats(names.TRANS_HALF_TOPIC)
+    except MQBrokerError as error:
+        if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+            return []
+        raise
+    for queue, ends in queues.offset_table.items():
+        done = await admin.consumer_offset(names.TRANS_GROUP, queue)
+        start = max(done or 0, ends.min_offset)
+        found = await _forward(admin, queue, start, ends.max_offset)
+        ended = await _ended(admin, queue)
+        made += [
+            _waiting(each, 0, names.TRANS_HALF_TOPIC)
+            for each in found
+            if each.queue_offset not in ended
+        ]
+    made.sort(key=lambda each: each.message.store_timestamp)
+    return made[:SHOWN]
+
+
+async def _ended(admin: Admin, half: MessageQueue) -> set[int]:
+    """Offsets of half messages whose end is noted, of one queue."""
+    queue = MessageQueue(
+        topic=names.TRANS_OP_HALF_TOPIC, broker_name=half.broker_name, queue_id=half.queue_id
+    )
+    try:
+        low, high = await admin.min_offset(queue), await admin.max_offset(queue)
+        done = await admin.consumer_offset(names.TRANS_GROUP, queue)
+    except MQBrokerError:
+        return set()  # no transaction has ended yet
+    found = await _forward(admin, queue, max(low, done or 0), high)
+    return {
+        int(text)
+        for each in found
+        for text in each.body.decode("ascii", "replace").split(",")
+        if text.isascii() and text.isdigit() and len(text) < 19
+    }
+
+
+async def _forward(admin: Admin, queue: MessageQueue, start: int, end: int) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    while start < end and len(found) < LOOKED_MAX:
+        result = await admin.pull(queue, start, max_num=PULL_COUNT)
+        found += result.messages
+        if result.next_begin_offset <= start:
+            break
+        start = result.next_begin_offset
+    return found
+
+
+ROUTES: Final[dict[str, Page]] = {"/waiting": waiting}
+WRITES: Final[dict[str, Write]] = {}

@@ -1,0 +1,144 @@
+"""Plots as SVG: lines over the last hour with axes and units. Styles are the style sheet's.
+
+Lines differ by dashes too, and the legend gives each one's newest value, so that no colour is
+needed to read them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup, escape
+
+from oberth.console.history import Points
+from oberth.console.texts import plain
+
+WIDTH: Final = 520
+HEIGHT: Final = 190
+LEFT: Final = 58
+RIGHT: Final = 14
+TOP: Final = 12
+BOTTOM: Final = 26
+LINES_MAX: Final = 6
+POINTS_MAX: Final = 240
+TICKS: Final = 4
+TIMES: Final = {300.0: 5, 900.0: 5, 3600.0: 6}
+"""Pieces of the time axis by its span (s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a plot: a name, and values over times (s)."""
+
+    label: str
+    points: Points
+
+
+def plot(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    now_s: float,
+    span_s: float,
+    value_text: Callable[[float | None], str],
+    unit: str,
+    axis_text: Callable[[float], str] = "{:g}".format,
+    top_min: float = 1.0,
+) -> Markup:
+    """A figure with a plot and its legend.
+
+    Args:
+        title: what is plotted.
+        lines: at most LINES_MAX are drawn.
+        now_s: the right end.
+        span_s: of the time axis.
+        value_text: writes a value.
+        unit: of the values.
+        axis_text: writes a value beside the axis.
+        top_min: the value axis reaches at least this.
+    """
+    drawn = lines[:LINES_MAX]
+    from_s = now_s - span_s
+    kept = [[p for p in line.points if p[0] >= from_s] for line in drawn]
+    top = _nice(max((value for points in kept for _, value in points), default=0.0), top_min)
+
+    def x(at_s: float) -> float:
+        return LEFT + (at_s - from_s) / span_s * (WIDTH - LEFT - RIGHT)
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM)
+
+    parts: list[str] = []
+    for step in range(TICKS + 1):
+        value = top * step / TICKS
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
+            f'y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+            f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">'
+            f"{escape(axis_text(value))}</text>"
+        )
+    pieces = TIMES.get(span_s, TICKS)
+    for step in range(pieces + 1):
+        ago_s = span_s * (pieces - step) / pieces
+        anchor = "end" if step == pieces else "middle"
+        text = "now" if not ago_s else f"−{ago_s / 60:.0f} min"
+        parts.append(
+            f'<text x="{x(now_s - ago_s):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">'
+            f"{text}</text>"
+        )
+    for number, points in enumerate(kept):
+        if not points:
+            continue
+        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in _thinned(points))
+        if len(points) == 1:
+            at, value = points[0]
+            parts.append(
+                f'<circle class="dot l{number}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="2.5"/>'
+            )
+        else:
+            parts.append(f'<polyline class="line l{number}" points="{path}"/>')
+    if not any(kept):
+        parts.append(
+            f'<text class="empty" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT / 2}" '
+            'text-anchor="middle">nothing noted yet</text>'
+        )
+    said = "; ".join(
+        f"{plain(line.label)} {value_text(points[-1][1] if points else None)} {unit}"
+        for line, points in zip(drawn, kept, strict=True)
+    )
+    legend = "".join(
+        f'<li><svg class="swatch" viewBox="0 0 24 8" aria-hidden="true">'
+        f'<line class="line l{number}" x1="0" y1="4" x2="24" y2="4"/></svg>'
+        f"<span>{escape(plain(line.label))}</span> "
+        f"<b>{escape(value_text(points[-1][1] if points else None))}</b></li>"
+        for number, (line, points) in enumerate(zip(drawn, kept, strict=True))
+    )
+    left = len(lines) - len(drawn)
+    more = f"<li>and {left} more</li>" if left > 0 else ""
+    return Markup(
+        f'<figure class="plot"><figcaption>{escape(title)} <span class="unit">{escape(unit)}</span>'
+        f'</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(title)}, {escape(unit)}: {escape(said)}">'
+        f'{"".join(parts)}</svg><ul class="legend">{legend}{more}</ul></figure>'
+    )
+
+
+def _nice(value: float, least: float) -> float:
+    """The next of 1, 2, 4, 5, 8, 10 … that is not below."""
+    value = max(value, least)
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 4, 6, 8, 10) if step * power >= value * 0.999)
+
+
+def _thinned(points: Points) -> Points:
+    """At most POINTS_MAX points, of each piece the highest."""
+    if len(points) <= POINTS_MAX:
+        return points
+    width = math.ceil(len(points) / POINTS_MAX)
+    return [
+        max(points[start : start + width], key=lambda point: point[1])
+        for start in range(0, len(points), width)
+    ]

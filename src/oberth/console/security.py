@@ -1,0 +1,307 @@
+"""Guard: who may ask the console, from where, and what a browser may do with its answers.
+
+    Host                an address, localhost, or a name that was configured: a page elsewhere whose
+                        name is made to point here (DNS rebinding) has another one
+    session             a random cookie, HttpOnly and SameSite=Strict; with a login it exists only
+                        behind one, and ends after SESSION_IDLE_S without a request
+    POST                a form from a page of this console: same origin by what the browser says,
+                        and a token that only such a page holds
+    Content-Security-…  scripts, styles, pictures and requests of this origin only, nothing inline,
+                        not shown inside another page's frame
+
+Forms are read here, at most FORM_SIZE_MAX bytes, before anything else is done with them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from oberth.client.admin import Admin
+from oberth.console.config import ConsoleConfig, Login
+
+COOKIE: Final = "oberth_console"
+SESSION_IDLE_S: Final = 12 * 3600.0
+SESSIONS_MAX: Final = 1000
+FORM_SIZE_MAX: Final = 16 * 1024 * 1024
+"""A form with a message of 4 MiB, every byte of it escaped as three, and some room."""
+FORM_WITHOUT_LOGIN_MAX: Final = 16 * 1024
+FORM_FIELDS_MAX: Final = 2000
+LOGIN_FAILURES_MAX: Final = 10
+LOGIN_FAILURES_SPAN_S: Final = 60.0
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+OPEN_PATHS: Final = ("/static/", "/login")
+
+
+@dataclass(slots=True)
+class Session:
+    """One browser.
+
+    Attributes:
+        identifier: the cookie's value.
+        user: who it is; "" without a login.
+        admin: asks brokers as that user; None: as the console does.
+        used_s: when it asked last.
+    """
+
+    identifier: str
+    csrf: str
+    user: str = ""
+    admin: Admin | None = None
+    used_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Form:
+    """What a form holds: the last value of each name."""
+
+    fields: dict[str, str] = field(default_factory=dict)
+    lists: dict[str, list[str]] = field(default_factory=dict)
+
+
+class Sessions:
+    """The browsers that have logged in, or with no login a key that makes their tokens."""
+
+    def __init__(self, config: ConsoleConfig, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self._now_s = now_s
+        self._key = secrets.token_bytes(32)
+        self._known: OrderedDict[str, Session] = OrderedDict()
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+
+    @property
+    def wants_login(self) -> bool:
+        """Whether nothing is shown before a login."""
+        return self.config.login is not Login.NONE
+
+    def sign(self, *texts: str) -> str:
+        """A word that only this process makes."""
+        message = b"".join(len(each.encode()).to_bytes(4) + each.encode() for each in texts)
+        return hmac.new(self._key, message, "sha256").hexdigest()
+
+    def anonymous(self, identifier: str | None) -> Session:
+        """Of a browser that has no login: nothing of it is kept."""
+        if identifier is None or not 20 <= len(identifier) <= 100 or not identifier.isascii():
+            identifier = secrets.token_urlsafe(32)
+        return Session(identifier, self.sign("csrf", identifier))
+
+    def find(self, identifier: str | None) -> Session | None:
+        """Of a browser that has logged in."""
+        session = self._known.get(identifier or "")
+        if session is None:
+            return None
+        now_s = self._now_s()
+        if now_s - session.used_s > SESSION_IDLE_S:
+            del self._known[session.identifier]
+            return None
+        session.used_s = now_s
+        self._known.move_to_end(session.identifier)
+        return session
+
+    def begin(self, user: str, admin: Admin | None) -> tuple[Session, list[Admin]]:
+        """A session behind a login, and the connections of those that made room for it."""
+        identifier = secrets.token_urlsafe(32)
+        session = Session(
+            identifier, self.sign("csrf", identifier), user, admin, used_s=self._now_s()
+        )
+        self._known[identifier] = session
+        over = []
+        while len(self._known) > SESSIONS_MAX:
+            over.append(self._known.popitem(last=False)[1].admin)
+        return session, [admin for admin in over if admin is not None]
+
+    def end(self, session: Session) -> None:
+        """Log out."""
+        self._known.pop(session.identifier, None)
+
+    def admins(self) -> list[Admin]:
+        """The connections of all users."""
+        return [each.admin for each in self._known.values() if each.admin is not None]
+
+    def may_try(self, peer: str) -> bool:
+        """Whether a peer has failed to log in too often just now."""
+        now_s = self._now_s()
+        recent = [at for at in self._failures.get(peer, []) if now_s - at < LOGIN_FAILURES_SPAN_S]
+        self._failures[peer] = recent
+        self._failures.move_to_end(peer)
+        while len(self._failures) > SESSIONS_MAX:
+            self._failures.popitem(last=False)
+        return len(recent) < LOGIN_FAILURES_MAX
+
+    def note_failure(self, peer: str) -> None:
+        """A peer could not log in."""
+        self._failures.setdefault(peer, []).append(self._now_s())
+
+
+class Guard:
+    """ASGI: lets through what may pass, and signs what goes out."""
+
+    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+        self._app = app
+        self._sessions = sessions
+        self._config = sessions.config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = Headers(scope=scope)
+        identifier = _cookie(headers)
+        fresh: list[Session] = []
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                out = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    out[name] = value
+                out.setdefault("cache-control", "no-store")
+                for session in fresh:
+                    out.append("set-cookie", self.cookie(session.identifier))
+            await send(message)
+
+        async def refuse(status: int, text: str) -> None:
+            await PlainTextResponse(text + "\n", status)(scope, receive, guarded)
+
+        if not self._is_host_allowed(headers):
+            await refuse(
+                421, "this console has another name: --host NAME adds one that browsers may use"
+            )
+            return
+        path: str = scope["path"]
+        session = self._session(identifier)
+        if session is None:
+            if not path.startswith(OPEN_PATHS):
+                response: Response
+                if scope["method"] == "GET" and headers.get("x-requested-with") is None:
+                    target = path + (f"?{scope['query_string'].decode('latin-1')}".rstrip("?"))
+                    response = RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
+                else:
+                    response = PlainTextResponse("log in first\n", 401)
+                await response(scope, receive, guarded)
+                return
+            session = self._sessions.anonymous(identifier)
+        if session.identifier != identifier:
+            fresh.append(session)
+        scope.setdefault("state", {})["session"] = session
+        if scope["method"] == "POST":
+            if not _is_same_origin(headers):
+                await refuse(403, "the form was not sent by a page of this console")
+                return
+            is_known = not self._sessions.wants_login or bool(session.used_s)
+            limit = FORM_SIZE_MAX if is_known else FORM_WITHOUT_LOGIN_MAX
+            form = await _read_form(headers, receive, limit)
+            if isinstance(form, str):
+                await refuse(400, form)
+                return
+            if not hmac.compare_digest(form.fields.pop("csrf", "").encode(), session.csrf.encode()):
+                await refuse(403, "the page is too old: load it again and send the form from it")
+                return
+            scope["state"]["form"] = form
+        elif scope["method"] not in ("GET", "HEAD"):
+            await refuse(405, "only GET, HEAD and POST are served")
+            return
+        await self._app(scope, receive, guarded)
+
+    def cookie(self, identifier: str) -> str:
+        """The Set-Cookie of a session."""
+        secure = "; Secure" if self._config.is_tls else ""
+        return f"{COOKIE}={identifier}; Path=/; HttpOnly; SameSite=Strict{secure}"
+
+    def _session(self, identifier: str | None) -> Session | None:
+        if self._sessions.wants_login:
+            return self._sessions.find(identifier)
+        return self._sessions.anonymous(identifier)
+
+    def _is_host_allowed(self, headers: Headers) -> bool:
+        values = headers.getlist("host")
+        if len(values) != 1:
+            return False
+        try:
+            name = urlsplit(f"//{values[0]}").hostname or ""
+        except ValueError:
+            return False
+        if name == "localhost" or name in self._config.host_names:
+            return True
+        try:
+            # No name server can make an address mean another machine.
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _cookie(headers: Headers) -> str | None:
+    for text in headers.getlist("cookie"):
+        try:
+            found = SimpleCookie(text).get(COOKIE)
+        except CookieError:
+            continue
+        if found is not None:
+            return found.value
+    return None
+
+
+def _is_same_origin(headers: Headers) -> bool:
+    site = headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        return False
+    origin = headers.get("origin")
+    if origin is None:
+        return True  # no browser of today; the token decides
+    return urlsplit(origin).netloc == headers.get("host")
+
+
+async def _read_form(headers: Headers, receive: Receive, limit: int) -> Form | str:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        return "a form is application/x-www-form-urlencoded"
+    data = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return "the connection was closed"
+        data += message.get("body", b"")
+        if len(data) > limit:
+            return f"the form has more than {limit} bytes"
+        if not message.get("more_body", False):
+            break
+    try:
+        pairs = parse_qsl(
+            data.decode("ascii"), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX
+        )
+    except ValueError:
+        return f"no form, or one of more than {FORM_FIELDS_MAX} fields"
+    form = Form()
+    for name, value in pairs:
+        form.fields[name] = value
+        form.lists.setdefault(name, []).append(value)
+    return form

@@ -1,0 +1,91 @@
+// What pages do beyond being read; each works without this file too.
+
+// A part of the page that renews itself: data-refresh is the pause in seconds.
+function renew() {
+  for (const part of document.querySelectorAll("[data-refresh][id]")) {
+    const pause = Number(part.dataset.refresh) * 1000;
+    setTimeout(() => renewOne(part.id, pause), pause);
+  }
+}
+
+async function renewOne(id, pause) {
+  const part = document.getElementById(id);
+  if (!part) return;
+  if (!document.hidden && !isInUse(part)) {
+    try {
+      const answer = await fetch(location.href, {
+        headers: { "x-requested-with": "console" },
+        redirect: "error",
+      });
+      if (answer.status === 401) return location.reload();
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const fresh = page.getElementById(id);
+      if (answer.ok && fresh && !isInUse(part)) replace(part, fresh);
+    } catch {
+      // The console is away for a moment; what is shown stays.
+    }
+  }
+  setTimeout(() => renewOne(id, pause), pause);
+}
+
+function isInUse(part) {
+  const selection = getSelection();
+  const hasSelection = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+  return part.contains(document.activeElement) || hasSelection;
+}
+
+function replace(part, fresh) {
+  const known = new Set([...part.querySelectorAll("[data-key]")].map((each) => each.dataset.key));
+  const open = [...part.querySelectorAll("details")].map((each) => each.open);
+  if (known.size) {
+    for (const row of fresh.querySelectorAll("[data-key]")) {
+      if (!known.has(row.dataset.key)) row.classList.add("fresh");
+    }
+  }
+  fresh.querySelectorAll("details").forEach((each, at) => { if (open[at]) each.open = true; });
+  part.replaceChildren(...fresh.childNodes);
+  localTimes(part);
+}
+
+// Times stand in UTC; the reader's own zone is the title.
+function localTimes(root) {
+  for (const each of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(each.dateTime);
+    if (!isNaN(moment)) each.title = `${moment.toLocaleString()} here`;
+  }
+}
+
+document.addEventListener("click", async (event) => {
+  const copy = event.target.closest("[data-copy]");
+  if (copy) {
+    const source = document.getElementById(copy.dataset.copy);
+    await navigator.clipboard.writeText(source.textContent);
+    const before = copy.textContent;
+    copy.textContent = "Copied";
+    setTimeout(() => { copy.textContent = before; }, 1500);
+  }
+  const back = event.target.closest("[data-back]");
+  if (back && history.length > 1) {
+    event.preventDefault();
+    history.back();
+  }
+  const all = event.target.closest("[data-all]");
+  if (all) {
+    for (const each of document.getElementsByName(all.dataset.all)) each.checked = all.checked;
+  }
+});
+
+// "/" goes to the search of the page.
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("input, textarea, select")) return;
+  const search = document.querySelector("input[type=search]");
+  if (search) {
+    event.preventDefault();
+    search.focus();
+    search.select();
+  }
+});
+
+localTimes(document);
+renew();

@@ -1,0 +1,396 @@
+"""The console in a real Chromium: every page with data, clicked, and checked by axe-core's rules.
+
+Skipped where there is no Chromium with its ChromeDriver (Debian: chromium, chromium-driver). With
+``OBERTH_SCREENSHOTS=1`` the pictures of the documents are made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from oberth.client.blocking import Producer, PushConsumer
+from oberth.client.config import ClientConfig
+from oberth.client.messages import Message, MessageExt
+from oberth.testing.blocking import EmbeddedBroker
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs" / "images"
+TIMEOUT_S = 120
+EVIL = "<script>alert(1)</script>"
+PACKAGES = ("selenium", "axe_core_python")
+
+_missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
+_missing += [name for name in PACKAGES if find_spec(name) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(_missing), reason=f"no browser: {', '.join(_missing)} not installed"),
+]
+
+
+@dataclass
+class Window:
+    """A browser window on a console."""
+
+    driver: Any
+    base: str
+    axe: str
+
+    def open(self, path: str) -> None:
+        self.driver.get(self.base + path)
+
+    def text(self) -> str:
+        return str(self.driver.find_element("tag name", "main").text)
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def click(self, selector: str) -> None:
+        """Clicks, and waits for the page behind it.
+
+        The page that is left carries a mark. Asking an element of it whether it is stale ends, in
+        the middle of a change of pages, in errors of the driver's own.
+        """
+        from selenium.common.exceptions import WebDriverException
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        element = self.find(selector)
+        self.driver.execute_script(
+            "window.isLeft = true; arguments[0].scrollIntoView({block: 'center'})", element
+        )
+        element.click()
+
+        def has_arrived(driver: Any) -> bool:
+            return bool(
+                driver.execute_script(
+                    "return !window.isLeft && document.readyState === 'complete'"
+                )
+            )
+
+        WebDriverWait(
+            self.driver, TIMEOUT_S, ignored_exceptions=[WebDriverException]
+        ).until(has_arrived)
+
+    def fill(self, selector: str, text: str) -> None:
+        element = self.find(selector)
+        element.clear()
+        element.send_keys(text)
+
+    def unfold(self, summary: str) -> None:
+        for each in self.driver.find_elements("css selector", "summary"):
+            if each.text == summary:
+                self.driver.execute_script("arguments[0].parentElement.open = true", each)
+                return
+        raise AssertionError(f"nothing to unfold is called {summary}")
+
+    def violations(self) -> list[str]:
+        """What axe-core's rules say against the page."""
+        self.driver.execute_script(self.axe)
+        found = self.driver.execute_async_script(
+            "const done = arguments[0]; axe.run().then((r) => done(r.violations))"
+        )
+        return [
+            f"{each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes'][:3]]}"
+            for each in found
+        ]
+
+    def complaints(self) -> list[str]:
+        """What stands in the browser's console."""
+        return [each["message"] for each in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Addresses that were asked since the last call."""
+        found = []
+        for entry in self.driver.get_log("performance"):
+            message = json.loads(entry["message"])["message"]
+            if message["method"] == "Network.requestWillBeSent":
+                found.append(str(message["params"]["request"]["url"]))
+        return found
+
+    def media(self, scheme: str, width: int, height: int) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    """With orders, a group that is behind, dead letters, timers and a hostile message."""
+
+    def fail(message: MessageExt) -> None:
+        raise ValueError(message.body)
+
+    with EmbeddedBroker() as made:
+        config = ClientConfig(namesrv_addr=made.namesrv_addr, enable_trace=True)
+        with (
+            Producer("shop", config=config) as producer,
+            PushConsumer(
+                "mailer", {"Mails": "*"}, listener=fail, max_reconsume_times=0,
+                config=made.client_config,
+            ),
+            PushConsumer("fulfilment", {"Orders": "*"}, listener=print_nothing, config=config),
+        ):  # fmt: skip
+            for number in range(60):
+                topic = ("Orders", "Payments", "Invoices")[number % 3]
+                body = {"order": number, "customer": f"c-{number % 7}", "total": number * 9.9}
+                producer.send(
+                    Message(
+                        topic, json.dumps(body).encode(), tags="paid", keys=f"order-{number}",
+                        properties={"region": "eu"},
+                    )
+                )  # fmt: skip
+            for number in range(3):
+                producer.send(Message("Mails", b'{"to": "someone"}', keys=f"mail-{number}"))
+            producer.send(Message("Mails", b"later", keys="later", delay_ms=3_600_000))
+            producer.send(
+                Message("Evil", f"{EVIL}\u202e\x1b".encode(), keys=EVIL, tags=EVIL,
+                        properties={EVIL: EVIL})
+            )  # fmt: skip
+            made.wait_until(lambda: len(made.dead_letters("mailer")) == 3, what="dead letters")
+            made.wait_until(lambda: made.offsets("fulfilment", "Orders") != {}, what="offsets")
+            yield made
+
+
+def print_nothing(message: MessageExt) -> None:
+    """A listener that is content."""
+
+
+@pytest.fixture(scope="module")
+def base(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a console of the broker that may write is."""
+    audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+    words = ("-n", broker.namesrv_addr, "--port", "0", "--allow-writes", "--interval", "0.5")
+    with subprocess.Popen(
+        [sys.executable, "-m", "oberth", "console", *words, "--audit-log", str(audit)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[2]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+@pytest.fixture(scope="module")
+def window(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--disable-dev-shm-usage", "--hide-scrollbars",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):  # fmt: skip
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver.set_page_load_timeout(TIMEOUT_S)
+    driver.set_script_timeout(TIMEOUT_S)
+    found = find_spec("axe_core_python")
+    assert found is not None
+    assert found.origin is not None
+    try:
+        made = Window(driver, base, Path(found.origin).with_name("axe.min.js").read_text("utf-8"))
+        made.media("light", 1280, 900)
+        yield made
+    finally:
+        driver.quit()
+
+
+def pages(broker: EmbeddedBroker) -> list[str]:
+    """Every page, with data."""
+    evil = broker.messages("Evil")[0]
+    order = broker.messages("Orders")[0]
+    client = f"/stack?name=fulfilment&client={quote(member(broker), safe='')}"
+    return [
+        "/", f"/broker?address={broker.address}", "/topics", "/topics?system=1&q=o",
+        "/topic?name=Orders", "/messages?topic=Orders", "/messages?topic=Orders&body=c-3",
+        "/messages?topic=Orders&follow=1", "/messages?topic=Evil",
+        f"/message?topic=Orders&queue=broker-a%3A{order.queue_id}&offset={order.queue_offset}",
+        f"/message?topic=Evil&queue=broker-a%3A{evil.queue_id}&offset={evil.queue_offset}",
+        "/groups", "/group?name=fulfilment", "/group?name=mailer", client, "/letters",
+        "/letters?group=mailer", "/waiting", "/access", "/settings", "/audit", "/nowhere",
+        "/messages?topic=Orders&sql=%3E",
+    ]  # fmt: skip
+
+
+def member(broker: EmbeddedBroker) -> str:
+    from oberth.client.blocking import Admin
+
+    with Admin(config=broker.client_config) as admin:
+        return admin.consumer_connection("fulfilment").connection_set[0].client_id
+
+
+def test_every_page_is_accessible_and_asks_nobody_else(
+    window: Window, broker: EmbeddedBroker
+) -> None:
+    window.requests()
+    problems: dict[str, list[str]] = {}
+    for path in pages(broker):
+        window.open(path)
+        complaints = window.complaints()
+        if path == "/nowhere" or "sql=%3E" in path:
+            complaints = [each for each in complaints if "status of 404" not in each]
+        problems[path] = complaints + window.violations()
+        assert window.driver.execute_script("return document.querySelectorAll('h1').length") == 1
+    assert {path: found for path, found in problems.items() if found} == {}
+    asked = window.requests()
+    assert len(asked) > len(pages(broker))
+    # data: is a picture of the browser's own, in its field for a date.
+    own = (f"{window.base}/", "data:")
+    assert [each for each in asked if not each.startswith(own)] == []
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width", "part"), [("dark", 1280, 0), ("light", 380, 1), ("dark", 380, 2)]
+)
+def test_pages_hold_in_the_dark_and_where_it_is_narrow(
+    window: Window, broker: EmbeddedBroker, scheme: str, width: int, part: int
+) -> None:
+    window.media(scheme, width, 900)
+    try:
+        problems: dict[str, Any] = {}
+        for path in pages(broker)[part::3]:
+            window.open(path)
+            problems[path] = window.violations()
+            wide = window.driver.execute_script("return document.documentElement.scrollWidth")
+            if wide > width:
+                problems[path].append(f"{wide} pixels wide")
+        assert {path: found for path, found in problems.items() if found} == {}
+    finally:
+        window.media("light", 1280, 900)
+
+
+def test_the_keyboard_reaches_everything(window: Window) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def focused() -> str:
+        return str(window.driver.execute_script("return document.activeElement.outerHTML"))
+
+    window.open("/topics")
+    ActionChains(window.driver).send_keys(Keys.TAB).perform()
+    assert "Skip to the page" in focused()
+    ActionChains(window.driver).send_keys(Keys.ENTER).send_keys("/").perform()
+    assert 'type="search"' in focused()
+    ActionChains(window.driver).send_keys("Pay", Keys.ENTER).perform()
+    window.driver.implicitly_wait(TIMEOUT_S)
+    try:
+        window.find('main a[href="/topic?name=Payments"]')
+        window.find('input[value="Pay"]')
+    finally:
+        window.driver.implicitly_wait(0)
+
+
+def test_a_page_renews_itself(window: Window, broker: EmbeddedBroker) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    window.complaints()  # the end of what another test looked at
+    window.open("/messages?topic=Orders&follow=1")
+    with Producer("shop", config=broker.client_config) as producer:
+        producer.send(Message("Orders", b"while somebody looks", keys="fresh"))
+    WebDriverWait(window.driver, TIMEOUT_S).until(lambda _: "while somebody looks" in window.text())
+    assert window.complaints() == []
+
+
+def test_a_message_is_sent_by_clicking(window: Window, broker: EmbeddedBroker) -> None:
+    window.open("/topic?name=Payments")
+    window.unfold("Send a message")
+    window.fill("textarea[name=body]", "sent by hand")
+    window.fill("input[name=keys]", "by-hand")
+    window.click('form[action="/write/message.send"] button')
+    assert "Nothing has been done yet" in window.text()
+    assert b"sent by hand" not in broker.bodies("Payments")
+    assert window.violations() == []
+    window.click(".confirm button")
+    assert "SEND_OK" in window.text()
+    assert b"sent by hand" in broker.bodies("Payments")
+    assert window.violations() == []
+    window.driver.refresh()
+    assert broker.bodies("Payments").count(b"sent by hand") == 1
+
+
+def test_a_group_is_reset_by_clicking(window: Window, broker: EmbeddedBroker) -> None:
+    from oberth.client.blocking import Admin
+
+    with Admin(config=broker.client_config) as admin:
+        for queue in admin.topic_queues("Invoices"):
+            admin.update_consume_offset("reports", queue, 0)
+    ends = {each.queue_id: each.queue_offset + 1 for each in broker.messages("Invoices")}
+    window.open("/group?name=reports")
+    window.unfold("Reset it")
+    window.driver.execute_script("document.querySelector('select[name=to]').value = 'latest'")
+    window.click('form[action="/write/group.reset"] button')
+    assert "messages are skipped" in window.text()
+    window.click(".confirm button")
+    assert "goes on from here" in window.text()
+    assert {k: v for k, v in broker.offsets("reports", "Invoices").items() if v} == ends
+
+
+def test_dead_letters_are_sent_again_by_clicking(window: Window, broker: EmbeddedBroker) -> None:
+    before = len(broker.messages("Mails"))
+    window.open("/letters?group=mailer")
+    window.find("input[data-all=letter]").click()
+    window.click('form[action="/write/letters.redrive"] button')
+    assert "would be redriven: Mails" in window.text()
+    window.click(".confirm button")
+    assert "3 redriven" in window.text()
+    again = [each for each in broker.messages("Mails") if "REDRIVEN_FROM" in each.properties]
+    assert len(again) == 3
+    assert len(broker.messages("Mails")) == before + 3
+
+
+@pytest.mark.skipif(
+    not os.environ.get("OBERTH_SCREENSHOTS"), reason="OBERTH_SCREENSHOTS=1 makes the pictures"
+)
+def test_pictures_of_the_documents(window: Window, broker: EmbeddedBroker) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    PICTURES.mkdir(exist_ok=True)
+    window.open("/")
+    with Producer("shop", config=broker.client_config) as producer:
+        seen: set[str] = set()
+
+        def is_drawn(_: object) -> bool:
+            for _number in range(20):
+                producer.send(Message("Orders", b"{}", tags="paid", keys="live"))
+            points = window.find("polyline").get_attribute("points")
+            seen.add(points or "")
+            return len((points or "").split()) > 40
+
+        WebDriverWait(window.driver, TIMEOUT_S, ignored_exceptions=[Exception]).until(is_drawn)
+    order = broker.messages("Orders")[0]
+    place = f"queue=broker-a%3A{order.queue_id}&offset={order.queue_offset}"
+    for scheme in ("light", "dark"):
+        window.media(scheme, 1280, 900)
+        for name, path in (
+            ("overview", "/"),
+            ("messages", "/messages?topic=Payments"),
+            ("message", f"/message?topic=Orders&{place}"),
+            ("group", "/group?name=fulfilment"),
+            ("letters", "/letters?group=mailer"),
+        ):
+            if scheme == "dark" and name != "overview":
+                continue
+            window.open(path)
+            suffix = "-dark" if scheme == "dark" else ""
+            window.driver.save_screenshot(str(PICTURES / f"console-{name}{suffix}.png"))

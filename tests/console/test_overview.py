@@ -1,0 +1,190 @@
+"""The first page, the history behind its plots, and what it says needs attention."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from tests.console.conftest import Browser, a_console
+
+from oberth.client.admin import Admin
+from oberth.client.messages import Message
+from oberth.client.producer import Producer
+from oberth.console.attention import attention
+from oberth.console.cluster import BrokerKey, State
+from oberth.console.history import History
+from oberth.console.plots import Line, plot
+from oberth.console.texts import number, rate, seen, shown
+from oberth.formats.topic_config import TopicConfig
+from oberth.remoting.bodies.route import BrokerData, ClusterInfo
+from oberth.remoting.bodies.stats import TopicOffset
+from oberth.testing.embedded_broker import EmbeddedBroker
+
+
+async def test_the_first_page_shows_the_cluster(reader: Browser, broker: EmbeddedBroker) -> None:
+    async with Admin(config=broker.client_config) as admin:
+        await admin.create_topic("Orders", queue_nums=2)
+        async with Producer("makers", config=broker.client_config) as producer:
+            for _ in range(4):
+                await producer.send(Message("Orders", b"x"))
+        for queue in await admin.topic_queues("Orders"):
+            await admin.update_consume_offset("billing", queue, 0)
+        page = await reader.get("/")
+    assert "broker-a" in page
+    assert broker.address in page
+    assert "Orders" in page
+    assert "has no members and 4 messages to consume" in page
+    assert await reader.get("/broker", address=broker.address)
+
+
+async def test_a_page_asks_no_broker_that_no_name_server_knows(reader: Browser) -> None:
+    assert "no broker at" in await reader.get("/broker", 400, address="127.0.0.1:1")
+
+
+async def test_rates_are_noted(reader: Browser, broker: EmbeddedBroker) -> None:
+    cluster = reader.console.cluster
+    now = [time.time() + 1000]
+    cluster._now_s = lambda: now[0]
+    async with Producer("makers", config=broker.client_config) as producer:
+        await producer.send(Message("Orders", b"x"))
+        await cluster.look()
+        for _ in range(20):
+            await producer.send(Message("Orders", b"x"))
+        now[0] += 10
+        await cluster.look()
+    assert cluster.history.last(("in", "broker-a")) == 2.0
+    assert cluster.history.last(("topic", "Orders")) == 2.0
+
+
+async def test_without_a_name_server_the_page_says_so(
+    reader: Browser, broker: EmbeddedBroker
+) -> None:
+    await reader.console.cluster.look()
+    namesrv = broker._namesrv
+    assert namesrv is not None
+    await namesrv.aclose()
+    reader.console.admin._timeout_s = 0.5
+    reader.console.cluster.forget()
+    page = await reader.get("/")
+    assert "No name server answers" in page
+    assert "broker-a" in page
+
+
+def test_history_keeps_an_hour() -> None:
+    history = History(span_s=100)
+    for at in range(1000):
+        history.add(("in", "a"), at, at / 2)
+    points = history.points(("in", "a"))
+    assert [points[0], points[-1]] == [(899, 449.5), (999, 499.5)]
+    assert history.points(("in", "a"), since_s=990)[0][0] == 990
+    assert history.points(("in", "b")) == []
+    history.add(("in", "a"), 5, 1)
+    assert history.last(("in", "a")) == 499.5
+
+
+@pytest.mark.parametrize(
+    ("values", "grown"),
+    [([1, 2, 3, 4, 5], 4), ([1, 2, 1, 4, 5], None), ([5, 5, 5, 5, 5], None), ([1, 9], None)],
+)
+def test_growth_is_what_never_shrinks(values: list[float], grown: float | None) -> None:
+    history = History()
+    for at, value in enumerate(values):
+        history.add(("lag", "g"), at * 30, value)
+    assert history.growth(("lag", "g"), 120) == grown
+
+
+def test_attention_is_sorted_by_urgency() -> None:
+    master, slave = BrokerKey("a", 0, "a:1"), BrokerKey("a", 1, "a:2")
+    state = State(
+        at_s=1,
+        clusters=ClusterInfo(
+            broker_addr_table={
+                "a": BrokerData({0: "a:1", 1: "a:2"}, "a", "c"),
+                "b": BrokerData({1: "b:1"}, "b", "c"),
+            }
+        ),
+        brokers={
+            master: {"commitLogMaxOffset": str(1 << 30), "commitLogDiskRatio": "0.9"},
+            slave: {"commitLogMaxOffset": "5", "commitLogDiskRatio": "0.8"},
+            BrokerKey("b", 1, "b:1"): {},
+        },
+        failures={"b:1": "connection refused"},
+        topics={"T": {"a": TopicConfig(topic_name="T")}},
+        offsets={"lonely": {"T": {("a", 0): 3}}, "slow": {"T": {("a", 0): 3}}},
+        ends={
+            "T": {("a", 0): TopicOffset(0, 10, 0)},
+            "%DLQ%slow": {("a", 0): TopicOffset(0, 2, 1)},
+        },
+        members={"lonely": 0, "slow": 1},
+    )
+    history = History()
+    for at in range(5):
+        history.add(("lag", "slow"), at * 30, at)
+    found = [(item.level, item.subject, item.text) for item in attention(state, history)]
+    assert found == [
+        ("urgent", "a", "disk is 90% full"),
+        ("urgent", "b", "has no master: nothing can be sent to it"),
+        ("urgent", "b #1", "does not answer: connection refused"),
+        ("warning", "a #1", "disk is 80% full"),
+        ("warning", "a #1", "slave is 1024.0 MiB behind its master"),
+        ("warning", "lonely", "has no members and 7 messages to consume"),
+        ("warning", "slow", "lag grows: 7 messages, 4 more in two minutes"),
+        ("note", "slow", "1 dead letter"),
+    ]
+
+
+def test_a_lag_of_unknown_ends_is_unknown() -> None:
+    state = State(topics={"T": {}}, offsets={"g": {"T": {("a", 0): 1}}})
+    assert state.lag("g") is None
+    state.ends["T"] = {("a", 0): TopicOffset(0, 10, 4)}
+    assert state.lag("g") == 6  # what is gone cannot be consumed
+
+
+def test_a_plot_has_axes_units_and_the_newest_values() -> None:
+    points = [(float(at), float(at)) for at in range(1000)]
+    text = str(
+        plot(
+            "Rates <b>", [Line("a<script>", points)], now_s=999, span_s=900, value_text=rate,
+            unit="a second",
+        )
+    )  # fmt: skip
+    assert "<script>" not in text
+    assert "<b>" not in text.replace("<b>999</b>", "")
+    assert "−15 min" in text
+    assert ">1000</text>" in text
+    assert text.count(",") < 700  # thinned
+    assert "nothing noted yet" in str(
+        plot("Rates", [], now_s=1, span_s=300, value_text=rate, unit="a second")
+    )
+
+
+def test_texts_of_others_are_seen_as_they_are() -> None:
+    assert seen("a<b>&\"'") == "a&lt;b&gt;&amp;&#34;&#39;"
+    assert "\\u202e" in seen("evil\u202etxt.exe")
+    assert "\u202e" not in seen("evil\u202etxt.exe")
+    assert "\\x1b" in seen("\x1b[2J")
+    assert seen("a\tb\nc") == "a\tb\nc"
+    assert "\\ud800" in seen("\ud800")
+    assert shown("x") == "<bdi>x</bdi>"
+    assert number(1234567) == "1\u202f234\u202f567"
+
+
+async def test_brokers_are_shown_before_their_lists_are_read(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = asyncio.Event()
+    ask = Admin.all_topic_configs
+
+    async def late(self: Admin, addr: str) -> dict[str, TopicConfig]:
+        await until.wait()
+        return await ask(self, addr)
+
+    monkeypatch.setattr(Admin, "all_topic_configs", late)
+    async with a_console(broker) as browser:
+        page = await browser.get("/")
+        assert "still being read" in page
+        assert broker.address in page
+        until.set()
+        await browser.console.cluster.look()
+        assert "still being read" not in await browser.get("/")

@@ -1,0 +1,236 @@
+"""Who may ask the console, from where, and what browsers may do with its answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.console.conftest import Browser, a_console, hidden
+
+from oberth.client.config import ClientConfig
+from oberth.console.config import ConsoleConfig, Login
+from oberth.console.console import Console
+from oberth.console.security import FORM_WITHOUT_LOGIN_MAX, HEADERS, Sessions
+from oberth.errors import OptionError
+from oberth.testing.embedded_broker import EmbeddedBroker
+
+TOKEN = "a-token-of-some-length"
+WITH_TOKEN = ConsoleConfig(
+    client=ClientConfig(namesrv_addr="127.0.0.1:1"), login=Login.TOKEN, token=TOKEN
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8082", 200),
+        ("localhost", 200),
+        ("[::1]:8082", 200),
+        ("192.168.1.7", 200),
+        ("console.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example:8082", 421),
+        ("evil.example@127.0.0.1", 200),
+        ("[", 421),
+        ("", 421),
+    ],
+)
+async def test_a_name_that_was_made_to_point_here_is_refused(
+    bare: Browser, host: str, status: int
+) -> None:
+    answer = await bare.http.get("/static/console.css", headers={"host": host})
+    assert answer.status_code == status
+
+
+async def test_a_name_that_was_configured_is_served() -> None:
+    client = ClientConfig(namesrv_addr="127.0.0.1:1")
+    console = Console(ConsoleConfig(client=client, host_names=("console.example",)))
+    async with Browser(console).http as http:
+        for host, status in (("console.example", 200), ("other.example", 421)):
+            answer = await http.get("/static/console.css", headers={"host": host})
+            assert answer.status_code == status
+
+
+async def test_every_answer_has_the_headers(reader: Browser) -> None:
+    for path in ("/", "/nowhere", "/static/console.css", "/login", "/broker?address=x"):
+        answer = await reader.http.get(path)
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value, (path, name)
+    policy = HEADERS["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+
+
+async def test_pages_have_nothing_inline_and_nothing_from_elsewhere() -> None:
+    folder = Path(__file__).parents[2] / "src" / "oberth" / "console"
+    for path in (*folder.glob("templates/*"), *folder.glob("static/*")):
+        text = path.read_text("utf-8")
+        assert " style=" not in text, path
+        assert " onclick" not in text, path
+        assert "<style" not in text, path
+        assert "<script>" not in text, path
+        assert "|safe" not in text, path
+        for part in ("https://", "http://", 'src="//', "@import"):
+            assert part not in text.replace('xmlns="http://www.w3.org/2000/svg"', ""), path
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 404),
+        ({"origin": "http://127.0.0.1:8082"}, 404),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 404),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "none"}, 403),
+    ],
+)
+async def test_a_form_of_another_site_is_refused(
+    bare: Browser, headers: dict[str, str], status: int
+) -> None:
+    await bare.post("/write/nothing", {}, status, **headers)
+
+
+async def test_a_form_without_the_token_of_its_session_is_refused(bare: Browser) -> None:
+    await bare.post("/write/nothing", {"csrf": ""}, 403)
+    await bare.post("/write/nothing", {"csrf": "a" * 64}, 403)
+    await bare.post("/write/nothing", {}, 404)
+    other = Browser(bare.console)
+    async with other.http:
+        await other.post("/write/nothing", {"csrf": bare.csrf()}, 403)
+        await other.post("/write/nothing", {}, 404)
+
+
+async def test_what_is_no_form_is_refused(bare: Browser) -> None:
+    await bare.http.get("/login")
+    token = bare.csrf()
+    for content, kind in (
+        (json.dumps({"csrf": token}).encode(), "application/json"),
+        (b"csrf=" + token.encode(), "text/plain"),
+        (b"csrf=\xff", "application/x-www-form-urlencoded"),
+        (b"a&" * 5000, "application/x-www-form-urlencoded"),
+    ):
+        answer = await bare.http.post(
+            "/write/nothing", content=content, headers={"content-type": kind}
+        )
+        assert answer.status_code == 400
+    assert (await bare.http.put("/")).status_code == 405
+
+
+async def test_the_cookie_is_of_this_site_and_no_script_reads_it(bare: Browser) -> None:
+    answer = await bare.http.get("/login")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    again = await bare.http.get("/login")
+    assert "set-cookie" not in again.headers
+
+
+def test_beyond_loopback_a_login_is_needed() -> None:
+    client = ClientConfig(namesrv_addr="127.0.0.1:1")
+    for host in ("0.0.0.0", "10.0.0.7", "::", "example.org"):
+        with pytest.raises(OptionError, match="a login is needed"):
+            ConsoleConfig(client=client, listen_host=host).check()
+        ConsoleConfig(client=client, listen_host=host, login=Login.TOKEN, token=TOKEN).check()
+    for host in ("127.0.0.1", "::1", "localhost", "127.8.0.1"):
+        ConsoleConfig(client=client, listen_host=host).check()
+    with pytest.raises(OptionError, match="a token of 3 characters"):
+        ConsoleConfig(client=client, login=Login.TOKEN, token="abc").check()
+    with pytest.raises(OptionError, match="audit"):
+        ConsoleConfig(client=client, allow_writes=True).check()
+
+
+async def test_nothing_is_shown_before_the_token(broker: EmbeddedBroker) -> None:
+    async with a_console(broker, login=Login.TOKEN, token=TOKEN) as browser:
+        answer = await browser.http.get("/broker?address=x")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == "/login?next=%2Fbroker%3Faddress%3Dx"
+        inner = await browser.http.get("/", headers={"x-requested-with": "console"})
+        assert inner.status_code == 401
+        assert (await browser.http.post("/write/x", data={"csrf": "x"})).status_code == 401
+        await browser.get("/static/console.css")
+        await browser.post("/login", {"token": "wrong"}, 403)
+        await browser.post("/login", {"token": "x" * FORM_WITHOUT_LOGIN_MAX}, 400)
+        before = browser.http.cookies["oberth_console"]
+        await browser.post("/login", {"token": TOKEN, "next": "//evil.example"}, 303)
+        assert browser.http.cookies["oberth_console"] != before
+        page = await browser.get("/")
+        assert "Log out" in page
+        csrf = hidden(page, "csrf")
+        await browser.post("/logout", {"csrf": csrf}, 303)
+        assert (await browser.http.get("/")).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("target", "went"),
+    [
+        ("/topics?page=2", "/topics?page=2"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("https://evil.example", "/"),
+        ("/a\r\nset-cookie: x=y", "/"),
+    ],
+)
+async def test_a_login_leads_to_a_page_of_the_console(target: str, went: str) -> None:
+    async with Browser(Console(WITH_TOKEN)).http as http:
+        page = await http.get("/login")
+        answer = await http.post(
+            "/login", data={"csrf": hidden(page.text, "csrf"), "token": TOKEN, "next": target}
+        )
+        assert answer.headers["location"] == went
+
+
+async def test_a_token_is_not_tried_out() -> None:
+    browser = Browser(Console(WITH_TOKEN))
+    async with browser.http:
+        for _ in range(10):
+            await browser.post("/login", {"token": "wrong"}, 403)
+        page = await browser.post("/login", {"token": TOKEN}, 429)
+        assert "Too many attempts" in page
+
+
+async def test_users_of_brokers_that_check_nobody_get_no_login(broker: EmbeddedBroker) -> None:
+    async with a_console(broker, login=Login.USERS) as browser:
+        page = await browser.post("/login", {"user": "anna", "password": "whatever"}, 403)
+        assert "checks no users" in page
+
+
+async def test_users_of_the_brokers_log_in_and_sign() -> None:
+    root = {"username": "root", "password": "root-password"}
+    settings = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": json.dumps(root),
+        "innerClientAuthenticationCredentials": json.dumps(
+            {"accessKey": "root", "secretKey": "root-password"}
+        ),
+    }
+    async with (
+        EmbeddedBroker(settings) as broker,
+        a_console(broker, login=Login.USERS) as browser,
+    ):
+        await browser.post("/login", {"user": "root", "password": "wrong"}, 403)
+        await browser.post("/login", {"user": "nobody", "password": "root-password"}, 403)
+        await browser.post("/login", {"user": "", "password": ""}, 403)
+        await browser.post("/login", {"user": "root", "password": "root-password"}, 303)
+        assert "root" in await browser.get("/")
+        (admin,) = browser.console.sessions.admins()
+        assert admin.config.access_key == "root"
+
+
+def test_sessions_end_and_are_bounded() -> None:
+    now = [0.0]
+    config = ConsoleConfig(
+        client=ClientConfig(namesrv_addr="127.0.0.1:1"), login=Login.TOKEN, token=TOKEN
+    )
+    sessions = Sessions(config, lambda: now[0])
+    first, _ = sessions.begin("token", None)
+    assert sessions.find(first.identifier) is first
+    now[0] += 13 * 3600
+    assert sessions.find(first.identifier) is None
+    kept = [sessions.begin("token", None)[0] for _ in range(1001)]
+    assert sessions.find(kept[0].identifier) is None
+    assert sessions.find(kept[-1].identifier) is kept[-1]
