@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from oberth.cli import output
 from oberth.cli.logs import (
     MESSAGE_SIZE_MAX,
+    Floods,
     JsonFormatter,
     TextFormatter,
     configure,
@@ -203,3 +204,52 @@ def test_a_server_writes_nothing_but_objects(tmp_path: Path) -> None:
     lines = [json.loads(each) for each in process.stderr.splitlines()]
     assert any("nonsens" in line["message"] for line in lines)
     assert lines[-1]["level"] == "ERROR"
+
+
+def test_a_name_does_not_forge_a_line() -> None:
+    """Line ends and escapes of a peer's name are written out; a stack is indented."""
+    name = "T\n2026-01-01 00:00:00,000 ERROR oberth.broker all is lost\r\x1b[2J\x9b\u202e\u2028\0"
+    try:
+        raise ValueError(name)
+    except ValueError:
+        failure = sys.exc_info()
+    record = logging.LogRecord(
+        "oberth.broker", logging.WARNING, "", 0, "topic %s", (name,), failure
+    )
+    first, *others = TextFormatter().format(record).splitlines()
+    assert "topic T\\n2026-01-01" in first
+    assert first.endswith(r"is lost\r\x1b[2J\x9b\u202e\u2028\x00")
+    assert others
+    assert all(line.startswith("    ") for line in others)
+    assert not any(set(line) & set("\x1b\x9b\u202e\0") for line in others)
+    assert TextFormatter().format(record).count("\r") == 0
+
+
+def test_a_flood_of_lines_is_counted_instead() -> None:
+    now = [7.0]
+    floods = Floods(lambda: now[0])
+    logger = logging.getLogger("oberth.test")
+
+    def written(line: int) -> list[str]:
+        records = [
+            logger.makeRecord(logger.name, logging.INFO, "a.py", line, "code %d", (number,), None)
+            for number in range(100)
+        ]
+        return [record.getMessage() for record in records if floods.filter(record)]
+
+    assert written(1) == [f"code {number}" for number in range(Floods.LINES_MAX)]
+    assert written(1) == []
+    assert len(written(2)) == Floods.LINES_MAX  # another place in the code
+    now[0] += 1
+    first, *others = written(1)
+    assert first == "code 0 [180 lines like it were left out]"
+    assert others[0] == "code 1"
+    said = logger.makeRecord(logger.name, logging.INFO, "", 0, "said", (), None)
+    assert all(floods.filter(said) for _ in range(100))
+
+
+def test_a_server_logs_no_line_for_every_frame(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("info", "text")
+    for number in range(1000):
+        logging.getLogger("oberth.remoting").info("code %d is not served", number)
+    assert capsys.readouterr().err.count("is not served") <= 2 * Floods.LINES_MAX

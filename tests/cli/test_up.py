@@ -63,6 +63,21 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     assert "nonsens: no such option" in talk
 
 
+def test_a_start_after_a_kill_says_what_was_recovered(tmp_path: Path) -> None:
+    first = Up(tmp_path / "store")
+    first.run("message", "send", "Kept", "one")
+    first.process.kill()
+    first.process.communicate(timeout=120)
+    second = Up(tmp_path / "store")
+    read = second.run("message", "tail", "Kept", "--from-start", "--no-follow")
+    assert json.loads(read)["body"] == "one"
+    talk = second.stop()
+    assert "recovered: the last run was not stopped in order; CommitLog to" in talk
+    assert "1 messages checked from 0" in talk
+    assert "is on the disk, the store is closed in order" in talk
+    assert "recovered" not in Up(tmp_path / "store").stop()
+
+
 def test_topics(up: Up) -> None:
     up.run("topic", "create", "Made", "--queues", "3", "--attribute", "message.type=NORMAL")
     assert "Made" in [row["topic"] for row in up.json("topic", "list")]
@@ -109,8 +124,8 @@ def test_retention_and_purges(up: Up) -> None:
     command = ("topic", "purge", "P", "--offset", "broker-a:0=2")
     up.run(*command, code=1)
     (row,) = up.json(*command, "--dry-run")
-    assert (row["min offset"], row["then"]) == (0, 2)
-    assert up.json(*command, "--force")[0]["now"] == 2
+    assert (row["minOffset"], row["minOffsetAfter"]) == (0, 2)
+    assert up.json(*command, "--force")[0]["minOffsetAfter"] == 2
     read = up.run("message", "tail", "P", "--from-start", "--no-follow").splitlines()
     assert [json.loads(line)["body"] for line in read] == ["c"]
     report = up.json("cluster", "retention")[up.broker]

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 from oberth.cli.serve import (
+    broker_ports,
     config_option,
+    grpc_served,
     listen_option,
     overrides_of,
     port_option,
+    say_recovered,
+    say_where,
     serve,
     set_option,
     start_logging,
     store_option,
+    telling,
     verbose_option,
     warn_about,
+    warn_about_tls,
 )
+
+if TYPE_CHECKING:
+    from oberth.store.message_store import MessageStore
 
 
 @click.command()
@@ -28,6 +38,9 @@ from oberth.cli.serve import (
 @click.option("-n", "--namesrv", metavar="HOST:PORT", help="Name servers, joined by ';'.")
 @config_option
 @set_option
+@click.option(
+    "--until-stdin-ends", is_flag=True, hidden=True, help="End when who started it is gone."
+)
 @verbose_option
 def broker(
     store: str | None,
@@ -36,6 +49,7 @@ def broker(
     namesrv: str | None,
     config: str | None,
     settings: tuple[str, ...],
+    until_stdin_ends: bool,
     verbose: int,
 ) -> None:
     """Start a broker and register it at name servers: ours or Apache's.
@@ -45,8 +59,9 @@ def broker(
     Example: oberth broker --store /tmp/broker-b --port 10921 --set brokerName=broker-b
     """
     start_logging(verbose)
+    from oberth.broker.broker import Broker
     from oberth.broker.broker_config import read_configs, read_entries
-    from oberth.broker.broker_controller import Broker
+    from oberth.formats.options import naming_places
 
     overrides = overrides_of(
         settings,
@@ -55,16 +70,29 @@ def broker(
         listenPort=port,
         namesrvAddr=namesrv,
     )
-    broker_config, store_config, warnings = read_configs(read_entries(config, overrides=overrides))
+    entries = read_entries(config, overrides=overrides)
+    broker_config, store_config, warnings = read_configs(entries)
     warn_about(warnings)
+    warn_about_tls(broker_config.tls_mode, broker_config.tls_cert_path)
+    if "storePathRootDir" not in entries:
+        say_where(store_config)
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[str]:
         async with Broker(broker_config, store_config) as running:
+            stores.append(running.parts.store)
+            say_recovered(running.parts.store)
             name_servers = ";".join(broker_config.namesrv_addresses) or "none"
-            yield (
-                f"ready: broker {running.address}, name servers {name_servers}, "
-                f"store {running.store.root},"
-            )
+            async with grpc_served(running, is_wanted=True) as grpc:
+                yield (
+                    f"ready: broker {running.address}, name servers {name_servers}, "
+                    f"store {running.parts.store.root},{grpc}"
+                )
 
-    serve(serving)
+    stores: list[MessageStore] = []
+    with naming_places(entries), telling(stores):
+        serve(
+            serving,
+            broker_ports(broker_config, store_config),
+            until_stdin_ends=until_stdin_ends,
+        )

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from oberth.cli.cluster_compare import compare
+from oberth.cli.cluster_config import config
+from oberth.cli.cluster_dump import apply, dump
+from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.output import say, write_json
-from oberth.cli.remote import ask, json_option, namesrv_option, show
+from oberth.cli.remote import ask, broker_address, json_option, namesrv_option, show
 from oberth.cli.retention_output import show_report
 from oberth.client.admin import Admin
-from oberth.errors import MQBrokerError
+from oberth.errors import MQBrokerError, MQClientError
 
-EXIT_UNREAD = 1
+EXIT_UNREAD: Final = 1
+EXIT_NOTHING: Final = 1
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def cluster() -> None:
-    """Show the brokers that a name server knows, and how they are doing.
+    """Show the brokers that a name server knows, how they are doing, and change them.
 
     Example: oberth cluster list
     """
+
+
+for each in (compare, config, dump, apply):
+    cluster.add_command(each)
 
 
 @cluster.command("list")
@@ -50,19 +60,24 @@ def list_(namesrv: str, as_json: bool) -> None:
                 )
         return rows
 
-    header = ["cluster", "broker", "id", "address", "version", "in/s", "out/s"]
+    rates = ["in tps", "out tps"] if as_json else ["in/s", "out/s"]
+    header = ["cluster", "broker", "id", "address", "version", *rates]
     show(as_json, header, ask(namesrv, look))
 
 
 @cluster.command()
-@click.argument("address", metavar="BROKER_ADDRESS")
+@click.argument("broker")
 @namesrv_option
 @json_option
-def status(address: str, namesrv: str, as_json: bool) -> None:
-    """Show a broker's runtime figures."""
-    table = ask(namesrv, lambda admin: admin.broker_runtime_info(address))
+def status(broker: str, namesrv: str, as_json: bool) -> None:
+    """Show a broker's runtime figures; BROKER is its name or its address."""
+
+    async def look(admin: Admin) -> dict[str, str]:
+        return await admin.broker_runtime_info(await broker_address(admin, broker))
+
+    table = ask(namesrv, look)
     if as_json:
-        write_json(table)
+        write_json({key: _number_or_text(text) for key, text in table.items()})
     else:
         show(False, ["key", "value"], [[key, table[key]] for key in sorted(table)])
 
@@ -101,9 +116,91 @@ def retention(namesrv: str, as_json: bool) -> None:
         sys.exit(EXIT_UNREAD)
 
 
-def _first(rates: str | None) -> str:
-    """The first of several rates, with one digit."""
+@cluster.command()
+@click.argument("broker_name")
+@click.argument("state", metavar="on|off", type=click.Choice(["on", "off"]))
+@click.option("--dry-run", is_flag=True, help="Only say which topics it would concern.")
+@namesrv_option
+@json_option
+def writes(broker_name: str, state: str, dry_run: bool, namesrv: str, as_json: bool) -> None:
+    """Have producers send to BROKER_NAME no more (off), or again (on).
+
+    The name servers take the write permission from all topics of the broker, or give it back;
+    producers see that with their next look at the routes (30 s). The broker itself goes on taking
+    what is sent to it, and what it has stays readable. A broker that registers anew with a changed
+    table of topics has its permissions back. Exit code 1 if the broker has no topic.
+
+    Example: oberth cluster writes broker-a off
+    """
+
+    async def change(admin: Admin) -> int:
+        info = await admin.cluster_info()
+        if broker_name not in info.broker_addr_table:
+            known = ", ".join(sorted(info.broker_addr_table)) or "none"
+            raise MQClientError(f"broker {broker_name!r}, there are {known}")
+        if dry_run:
+            address = await broker_address(admin, broker_name)
+            return len(await admin.all_topic_configs(address))
+        say(f"{broker_name}: {'may be' if state == 'on' else 'is no longer'} written to")
+        if state == "on":
+            return await admin.add_write_perm(broker_name)
+        return await admin.wipe_write_perm(broker_name)
+
+    count = ask(namesrv, change)
+    if as_json:
+        write_json(
+            {"broker": broker_name, "writable": state == "on", "topics": count, "dryRun": dry_run}
+        )
+    say(f"{count} topics{' would be concerned' if dry_run else ''}")
+    if not count:
+        sys.exit(EXIT_NOTHING)
+
+
+@cluster.command()
+@click.argument("broker")
+@click.option("--dry-run", is_flag=True, help="Only say what would go; Oberth's brokers only.")
+@namesrv_option
+@json_option
+def clean(broker: str, dry_run: bool, namesrv: str, as_json: bool) -> None:
+    """Have BROKER delete its expired files now, and not only at deleteWhen.
+
+    CommitLog files whose last message is older than fileReservedTime hours go with the broker's
+    next cleaning (cleanResourceInterval, 10 s), queue files of messages that are gone at once. The
+    command does not wait for the cleaning; `oberth cluster retention` shows what it leaves.
+
+    Example: oberth cluster clean broker-a --dry-run
+    """
+
+    async def work(admin: Admin) -> tuple[str, dict[str, Any] | None]:
+        address = await broker_address(admin, broker)
+        if dry_run:
+            return address, await admin.retention(address)
+        await admin.delete_expired_commit_log(address)
+        await admin.clean_expired_consume_queue(address)
+        return address, None
+
+    address, report = ask(namesrv, work)
+    if as_json:
+        write_json({"broker": address, "requested": not dry_run, "report": report})
+    elif report is not None:
+        show_report(report)
+    else:
+        say(f"{address}: cleaning was asked for")
+
+
+def _first(rates: str | None) -> float | None:
+    """The first of several rates."""
     try:
-        return f"{float((rates or '').split()[0]):.1f}"
+        return float((rates or "").split()[0])
     except (ValueError, IndexError):
-        return "-"
+        return None
+
+
+_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?")
+
+
+def _number_or_text(text: str) -> int | float | str:
+    """A runtime figure; brokers send every one as text."""
+    if _NUMBER.fullmatch(text) is None:
+        return text
+    return float(text) if "." in text else int(text)

@@ -85,7 +85,7 @@ _OPTIONS: Final = (
         is_flag=True,
         expose_value=False,
         callback=_keep,
-        help="Connect with TLS to whoever answers: RocketMQ's test certificates.",
+        help="Connect with TLS and check no certificate, as RocketMQ's test certificates need.",
     ),
 )
 _NAMESRV: Final = click.option(

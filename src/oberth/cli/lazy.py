@@ -1,4 +1,4 @@
-"""A click group that imports a sub-command only when it is called or its own help is asked for."""
+"""Click groups: one suggests the command that was meant, one imports commands when called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,24 @@ from typing import Any
 import click
 
 
-class LazyGroup(click.Group):
+class SuggestingGroup(click.Group):
+    """A word that is no command is answered with those it may have been meant for."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first word names."""
+        name = args[0]
+        if name[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            import difflib  # only wanted when something is wrong
+
+            near = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=3)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f"No such command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(SuggestingGroup):
     """``commands_by_name`` maps a name to ("module:attribute", one line of help)."""
 
     def __init__(

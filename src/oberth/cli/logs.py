@@ -115,6 +115,7 @@ def configure(level: str, style: str) -> None:
     as_json = style.lower() == "json"
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    handler.addFilter(Floods())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     output.talk_to = _talk if as_json else None
@@ -126,6 +127,40 @@ def _talk(level: int, text: str) -> None:
     logger.handle(logger.makeRecord(logger.name, level, "", 0, text, (), None))
 
 
+class Floods(logging.Filter):
+    """Of lines that one place in the code logs, at most ``LINES_MAX`` in a second.
+
+    A peer that sends a bad frame after the other would fill the disk with what is said about each.
+    The first line of a later second says how many were left out.
+
+    Args:
+        clock: seconds.
+    """
+
+    LINES_MAX: Final = 20
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        # By place: the second, its lines, lines that were left out. As many as the code has places.
+        self._places: dict[tuple[str, int], tuple[int, int, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is written."""
+        if not record.pathname:
+            return True  # what a command says
+        place = record.pathname, record.lineno
+        second = int(self._clock())
+        since, count, left_out = self._places.get(place, (second, 0, 0))
+        if since != second:
+            count = 0
+        is_kept = count < self.LINES_MAX
+        if is_kept and left_out:
+            record.msg = f"{record.msg} [{left_out} lines like it were left out]"
+        self._places[place] = (second, count + 1, 0 if is_kept else left_out + 1)
+        return is_kept
+
+
 def redact(text: str) -> str:
     """The text without the values of what is called a secret."""
     if _SECRET.search(text) is None:
@@ -133,11 +168,36 @@ def redact(text: str) -> str:
     return _SECRET_VALUE.sub(rf"\1{HIDDEN}", text)
 
 
+_UNPRINTED: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+"""What a terminal would obey, and what looks like nothing or turns the text round."""
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters but line ends and tabs as ``\x1b`` and ``\u202e``."""
+    return _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 class TextFormatter(logging.Formatter):
-    """Lines for people, without secrets."""
+    """Lines for people, without secrets.
+
+    Names come from peers. So a message is one line, whatever is in it; only a stack goes on behind
+    it, each of its lines indented: no line that begins with a time is anybody's but a logger's.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The record's first line."""
+        line = super().formatMessage(record)
+        return printable(_cut(line).replace("\r", "\\r").replace("\n", "\\n"))
+
+    def formatException(self, ei: Any) -> str:
+        """The stack, indented; what an exception says may hold line ends of a peer's."""
+        stack = _cut(super().formatException(ei)).replace("\r", "\\r")
+        return "    " + printable(stack).replace("\n", "\n    ")
 
     def format(self, record: logging.LogRecord) -> str:
         """One record, with its stack on further lines."""

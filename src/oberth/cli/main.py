@@ -7,33 +7,48 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
+from oberth.cli.hints import missing_extra
 from oberth.cli.lazy import LazyGroup
 from oberth.cli.output import fail
 from oberth.errors import OberthError
 
-COMMANDS = {
+COMMANDS: Final = {
     "up": ("oberth.cli.up:up", "Start a name server and a broker in one process."),
     "broker": ("oberth.cli.broker:broker", "Start a broker for name servers elsewhere."),
     "namesrv": ("oberth.cli.namesrv:namesrv", "Start a name server alone."),
+    "controller": (
+        "oberth.cli.controller:controller",
+        "Start a controller: it elects the masters of replicated brokers.",
+    ),
+    "proxy": ("oberth.cli.proxy:proxy", "Serve gRPC clients before the brokers of a cluster."),
     "topic": ("oberth.cli.topic:topic", "Make, list, show and delete topics."),
     "group": ("oberth.cli.group:group", "Make, list, watch, reset and delete consumer groups."),
     "message": ("oberth.cli.message:message", "Send, read and find messages."),
     "cluster": ("oberth.cli.cluster:cluster", "Show brokers and how they are doing."),
+    "acl": ("oberth.cli.acl:acl", "Users and policies: who may do what."),
+    "dlq": ("oberth.cli.dlq:dlq", "Dead letters of a live cluster: show them, send them again."),
     "top": ("oberth.cli.top:top", "Watch rates, lags, waiting requests and disks of a cluster."),
+    "console": ("oberth.cli.console:console", "Show a cluster in a browser."),
+    "completion": ("oberth.cli.completion:completion", "Completion of commands for a shell."),
     "store": ("oberth.cli.store:store", "Read, check and repair the files of a store."),
     "spark": ("oberth.cli.spark:spark", "Pipelines over stores: dispatch, verify, export, SQL."),
 }
 
-EXIT_UNUSABLE = 2
+EXIT_UNUSABLE: Final = 2
 
 
 @click.group(
     cls=LazyGroup,
     commands_by_name=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(None, "-V", "--version", package_name="oberth", message="oberth %(version)s")
 def oberth() -> None:
@@ -58,10 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail(error)
         sys.exit(EXIT_UNUSABLE)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; that is how `| head` ends.
+        # The reader of our output has seen enough; that is how `| head` ends.
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
         fail(error)
+        sys.exit(EXIT_UNUSABLE)
+    except ImportError as error:
+        text = missing_extra(error)
+        if text is None:
+            raise
+        fail(OberthError(text))
         sys.exit(EXIT_UNUSABLE)
     sys.exit(code if isinstance(code, int) else 0)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Any, Final
 
 import click
 
 from oberth.cli.connection import client_config
-from oberth.cli.output import say, write_json_line
-from oberth.cli.remote import ask, message_json, namesrv_option, run
+from oberth.cli.lazy import SuggestingGroup
+from oberth.cli.logs import printable
+from oberth.cli.output import say, write_json, write_json_line
+from oberth.cli.remote import ask, json_option, message_json, namesrv_option, parse_pairs, run
 from oberth.cli.store_query import TIME
 from oberth.client.admin import Admin
+from oberth.errors import MQClientError
 
-TAIL_PAUSE_S = 0.2
-PULL_COUNT = 32
-EXIT_NOTHING = 1
+TAIL_PAUSE_S: Final = 0.2
+PULL_COUNT: Final = 32
+EXIT_NOTHING: Final = 1
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def message() -> None:
     """Send messages, read a topic as it grows, find messages by key or id.
 
@@ -44,12 +48,7 @@ def send(
     namesrv: str,
 ) -> None:
     """Send BODY, or each line of stdin; a JSON line on stdout for each message."""
-    entries = {}
-    for each in properties:
-        name, found, value = each.partition("=")
-        if not found or not name:
-            raise click.UsageError(f"--property {each!r} is not NAME=VALUE")
-        entries[name] = value
+    entries = parse_pairs(properties, "--property")
     connection = client_config(namesrv)
 
     async def work() -> None:
@@ -151,4 +150,48 @@ def query(
         return len(found)
 
     if not ask(namesrv, find):
+        sys.exit(EXIT_NOTHING)
+
+
+@message.command()
+@click.argument("topic")
+@click.argument("message_id")
+@click.option("--group", required=True, help="The group whose member consumes it.")
+@click.option("--client", help="The member; without this the first that is connected.")
+@namesrv_option
+@json_option
+def resend(
+    topic: str, message_id: str, group: str, client: str | None, namesrv: str, as_json: bool
+) -> None:
+    """Have a member of a group consume one message now, wherever the group is.
+
+    No offset is changed. MESSAGE_ID is either kind of id. Exit code 1 unless it was consumed.
+
+    Example: oberth message resend Flights 7F0000010A2C000000000001E240 --group G
+    """
+
+    async def work(admin: Admin) -> dict[str, Any]:
+        found = await admin.view_message(topic, message_id)
+        members = await admin.consumer_connection(group)
+        ids = sorted(each.client_id for each in members.connection_set)
+        if client is not None and client not in ids:
+            raise MQClientError(f"group {group}: no member {client!r}, there are {', '.join(ids)}")
+        chosen = client or ids[0]
+        say(f"{found.offset_msg_id} of {topic}: to {chosen} of {group}")
+        result = await admin.consume_message_directly(group, chosen, found.offset_msg_id, topic)
+        return {
+            "offsetMsgId": found.offset_msg_id,
+            "group": group,
+            "clientId": chosen,
+            "result": result.consume_result.value,
+            "spentMs": result.spent_time_mills,
+            "remark": result.remark,
+        }
+
+    made = ask(namesrv, work)
+    if as_json:
+        write_json(made)
+    else:
+        say(f"{made['result']} in {made['spentMs']} ms {printable(made['remark'] or '')}".rstrip())
+    if made["result"] not in ("CR_SUCCESS", "CR_COMMIT"):
         sys.exit(EXIT_NOTHING)

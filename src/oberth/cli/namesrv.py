@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import click
 
 from oberth.cli.serve import (
     config_option,
+    entries_of,
     listen_option,
-    overrides_of,
     port_option,
     serve,
     set_option,
     start_logging,
     verbose_option,
+    warn_about_tls,
 )
 
 
@@ -38,17 +38,18 @@ def namesrv(
     Example: oberth namesrv --port 9876
     """
     start_logging(verbose)
-    from oberth.formats.java_properties import parse_properties
     from oberth.namesrv.name_server import NameServer
     from oberth.namesrv.namesrv_config import NamesrvConfig
 
-    entries = {} if config is None else parse_properties(Path(config).read_bytes(), name=config)
-    entries |= overrides_of(settings, bindAddress=listen, listenPort=port)
-    name_server = NameServer(NamesrvConfig.of_properties(entries))
+    options = NamesrvConfig.of_properties(
+        entries_of(config, settings, bindAddress=listen, listenPort=port)
+    )
+    warn_about_tls(options.tls_mode, options.tls_cert_path)
+    name_server = NameServer(options)
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[str]:
         async with name_server:
             yield f"ready: name server {name_server.address},"
 
-    serve(serving)
+    serve(serving, {options.listen_port: "--port"})

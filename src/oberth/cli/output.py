@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -13,13 +12,7 @@ from typing import Any
 
 import click
 
-from oberth.errors import (
-    NotFoundError,
-    OptionError,
-    StoreCorruptError,
-    StoreFullError,
-    StoreLockedError,
-)
+from oberth.cli.hints import hint_for
 
 
 def use_colour() -> bool:
@@ -52,27 +45,6 @@ def fail(error: BaseException) -> None:
     click.echo(f"{label} {text}", err=True, color=use_colour())
     if hint:
         click.echo(f"hint: {hint}", err=True)
-
-
-def hint_for(error: BaseException) -> str | None:
-    """What to try next, or None."""
-    if isinstance(error, StoreLockedError):
-        return "a broker has the store open; `oberth store inspect` and `verify` only read"
-    if isinstance(error, StoreCorruptError):
-        return "`oberth store verify DIR` names every damaged place, `salvage` keeps the rest"
-    if isinstance(error, StoreFullError):
-        return "free some space, or choose another disk"
-    if isinstance(error, OptionError):
-        return "options have Apache's names, for example --set mappedFileSizeCommitLog=1073741824"
-    if isinstance(error, NotFoundError):
-        return "DIR is the store root: the directory that holds commitlog and consumequeue"
-    if isinstance(error, PermissionError) or (
-        isinstance(error.__cause__, PermissionError) if error.__cause__ else False
-    ):
-        return "the files belong to the user that the broker runs as"
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "free some space, or choose another disk"
-    return None
 
 
 def write_json(value: Any) -> None:
@@ -115,6 +87,16 @@ def time_text(timestamp_ms: int | None) -> str | None:
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
+
+
+class Moment(int):
+    """A time in ms since 1970: people read it as `time_text`, programs as `iso_time`."""
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """A time as ISO 8601, UTC with milliseconds; what no calendar has as its number."""
+    text = time_text(timestamp_ms) or ""
+    return f"{text.replace(' ', 'T')}Z" if ":" in text else text
 
 
 def size_text(size: int) -> str:

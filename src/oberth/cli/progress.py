@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
-SHOW_AFTER_S = 0.5
-_REDRAW_S = 0.1
-_WIDTH = 30
+SHOW_AFTER_S: Final = 0.5
+_REDRAW_S: Final = 0.1
+_WIDTH: Final = 30
 
 
 class Progress:

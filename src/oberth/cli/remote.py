@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from oberth.cli.connection import client_config, namesrv_option
-from oberth.cli.output import time_text, write_json, write_table
+from oberth.cli.output import Moment, iso_time, time_text, write_json, write_table
+from oberth.errors import MQClientError
+from oberth.formats.names import reply_topic
 
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
     from oberth.client.messages import MessageExt
 
 __all__ = (
-    "ask", "cluster_option", "json_option", "message_json", "namesrv_option", "run", "show",
+    "ask", "broker_address", "broker_topics", "cluster_option", "json_key", "json_option",
+    "message_json", "namesrv_option", "parse_pairs", "run", "show", "system_option",
 )  # fmt: skip
 
 T = TypeVar("T")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 cluster_option = click.option("--cluster", metavar="NAME", help="Only brokers of this cluster.")
+system_option = click.option(
+    "--system", "with_system", is_flag=True, help="Also those that are the brokers' own."
+)
 
 
 def run(main: Awaitable[T]) -> T:
@@ -47,12 +54,81 @@ def ask(namesrv: str, question: Callable[[Admin], Awaitable[T]]) -> T:
     return asyncio.run(work())
 
 
+async def broker_address(admin: Admin, broker: str) -> str:
+    """Where a broker is that was given by its name (then its master) or by its address.
+
+    Raises:
+        MQClientError: it is neither.
+    """
+    info = await admin.cluster_info()
+    addresses = {
+        address
+        for data in info.broker_addr_table.values()
+        for address in data.broker_addrs.values()
+    }
+    if broker in addresses:
+        return broker
+    found = info.broker_addr_table.get(broker)
+    if found is not None and found.broker_addrs:
+        return found.broker_addrs[min(found.broker_addrs, key=int)]
+    if _ADDRESS.fullmatch(broker):
+        return broker  # reachable, though no name server names it
+    known = ", ".join(sorted({*info.broker_addr_table, *addresses})) or "none"
+    raise MQClientError(f"broker {broker!r}, there are {known}")
+
+
+async def broker_topics(admin: Admin) -> set[str]:
+    """Topics that brokers make for themselves and name after themselves and their cluster."""
+    info = await admin.cluster_info()
+    clusters = set(info.cluster_addr_table)
+    return {*info.broker_addr_table, *clusters, *map(reply_topic, clusters)}
+
+
+_ADDRESS: Final = re.compile(r".+:[0-9]{1,5}")
+
+
+def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:
+    """NAME=VALUE texts.
+
+    Raises:
+        click.UsageError: a text of another form; ``what`` names it.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{what} {text!r} is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
 def show(as_json: bool, header: list[str], rows: list[list[Any]]) -> None:
-    """Rows as a table, or as JSON objects named by the header."""
+    """Rows as a table, or as JSON objects whose keys are the header's words in camelCase."""
     if as_json:
-        write_json([dict(zip(header, row, strict=True)) for row in rows])
+        keys = [json_key(title) for title in header]
+        write_json([dict(zip(keys, map(_json_cell, row), strict=True)) for row in rows])
     else:
-        write_table(header, rows)
+        write_table(header, [[_table_cell(cell) for cell in row] for row in rows])
+
+
+def json_key(title: str) -> str:
+    """A column's title as JSON has it: ``min offset`` is ``minOffset``."""
+    first, *rest = title.split()
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _json_cell(cell: Any) -> Any:
+    return iso_time(cell) if isinstance(cell, Moment) else cell
+
+
+def _table_cell(cell: Any) -> Any:
+    if isinstance(cell, Moment):
+        return time_text(cell)
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return f"{cell:.1f}"
+    return ", ".join(map(str, cell)) if isinstance(cell, list) else cell
 
 
 def message_json(message: MessageExt) -> dict[str, Any]:
@@ -68,7 +144,7 @@ def message_json(message: MessageExt) -> dict[str, Any]:
         "queueOffset": message.queue_offset,
         "msgId": message.msg_id,
         "offsetMsgId": message.offset_msg_id,
-        "storeTime": time_text(message.store_timestamp),
+        "storeTime": iso_time(message.store_timestamp),
         "tags": message.tags,
         "keys": message.keys,
         "reconsumeTimes": message.reconsume_times,

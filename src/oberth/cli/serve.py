@@ -8,34 +8,52 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from oberth.cli.hints import package_of, taken_port
 from oberth.cli.logs import log_options, start_logging
 from oberth.cli.output import say
 from oberth.errors import OptionError
 from oberth.formats.broker_conf import parse_assignments
 
 __all__ = (
-    "config_option", "listen_option", "overrides_of", "port_option", "serve", "set_option",
-    "start_logging", "store_option", "verbose_option", "warn_about",
+    "broker_ports", "config_option", "entries_of", "grpc_served", "listen_option", "overrides_of",
+    "port_option", "say_recovered", "say_where", "serve", "set_option", "start_logging",
+    "store_option", "telling", "verbose_option", "warn_about", "warn_about_tls",
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from oberth.broker.broker import Broker
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.store.message_store import MessageStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 Serving = Callable[[], AbstractAsyncContextManager[str]]
 
-GC_THRESHOLDS: Final = (50_000, 20, 20)
+GC_THRESHOLDS: Final = (50_000, 4, 100)
 """A burst makes thousands of objects and no cycles; Python's 700 would look for some each time,
-which is a twentieth of a send."""
+which is a twentieth of a send. A middle collection looks at 200 000 objects, in some 10 ms."""
 
 SWITCH_INTERVAL_S: Final = 0.001
 """How long a background thread may run Python before the loop gets its turn; Python's 5 ms would
 show in the slowest of a hundred answers."""
 
-_STARTED: Final = time.time()
+_STARTED: Final = time.monotonic()
+
+ABORT: Final = "abort"
+"""The file that a store has while it is in use, and after a run that was cut off."""
+
+PORTS: Final = {"broker": 10911, "name server": 9876, "controller": 9878}
+"""Where each server listens if nothing is said."""
+
+GRPC_HINT: Final = "pip install 'oberth[grpc]' brings it"
 
 listen_option = click.option(
     "--listen", metavar="HOST", help="Address to listen on; 127.0.0.1 unless told otherwise."
@@ -56,7 +74,10 @@ set_option = click.option(
 )
 verbose_option = log_options
 store_option = click.option(
-    "--store", metavar="DIR", type=click.Path(file_okay=False), help="Where the store lies."
+    "--store",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Where the store lies; ~/store if not given.",
 )
 
 
@@ -66,7 +87,7 @@ def port_option(name: str, what: str) -> Callable[[F], F]:
         name,
         type=click.IntRange(0, 65535),
         metavar="N",
-        help=f"Port of the {what}; 0: any free one.",
+        help=f"Port of the {what}, {PORTS[what]} if not given; 0: any free one.",
     )
 
 
@@ -84,10 +105,126 @@ def overrides_of(settings: tuple[str, ...], **flags: object) -> dict[str, str]:
     return overrides
 
 
+def entries_of(config: str | None, settings: tuple[str, ...], **flags: object) -> dict[str, str]:
+    """Options of a file, over them those of --set, and over these those of flags.
+
+    Raises:
+        ConfigFormatError: the file does not parse.
+        click.UsageError: a --set that is not key=value.
+    """
+    from oberth.formats.java_properties import parse_properties
+
+    entries: dict[str, str] = {}
+    if config is not None:
+        entries |= parse_properties(Path(config).read_bytes(), name=config, placed=True)
+    return entries | overrides_of(settings, **flags)
+
+
+def broker_ports(broker: BrokerConfig, store: MessageStoreConfig) -> dict[int, str]:
+    """What chooses each port that a broker listens on."""
+    from oberth.broker.broker import HA_PORT_DEFAULT
+    from oberth.broker.broker_config import FAST_PORT_DISTANCE
+
+    fast = broker.fast_listen_port
+    is_default = store.ha_listen_port == HA_PORT_DEFAULT
+    return {
+        broker.listen_port + 1 if is_default else store.ha_listen_port: "--set haListenPort=N",
+        broker.http_port: "--set httpPort=N",
+        broker.grpc_server_port: "--set grpcServerPort=N",
+        broker.listen_port - FAST_PORT_DISTANCE if fast < 0 else fast: "--set fastListenPort=N",
+        broker.listen_port: "--port",
+    }
+
+
+@asynccontextmanager
+async def grpc_served(broker: Broker, *, is_wanted: bool) -> AsyncIterator[str]:
+    """Serve gRPC clients of a broker, where that is configured; gives its words in the ready line.
+
+    Args:
+        broker: that serves.
+        is_wanted: whether the port was asked for; else it may be missing, and a line says why.
+
+    Raises:
+        OptionError: it was asked for, and packages are missing.
+        OSError: it was asked for, and the port is taken.
+    """
+    port = broker.parts.config.grpc_server_port
+    front: GrpcFront | None = None
+    if port >= 0:
+        try:
+            from oberth.proxy.front import GrpcFront
+
+            front = GrpcFront(broker)
+            await front.start()
+        except ImportError as error:
+            text = f"gRPC: not served, the package {package_of(error)} is missing; {GRPC_HINT}"
+            if is_wanted:
+                raise OptionError(f"grpcServerPort={port}: {text}") from None
+            say(text)
+            front = None
+        except OSError as error:
+            if is_wanted:
+                raise
+            say(f"gRPC: not served, {error}; --set grpcServerPort=N chooses another port")
+            front = None
+    try:
+        yield "" if front is None else f" gRPC {front.address},"
+    finally:
+        if front is not None:
+            await front.aclose()
+
+
+def say_where(store: MessageStoreConfig) -> None:
+    """Say where the store lies that nobody named."""
+    root = os.path.abspath(os.path.expanduser(store.store_path_root_dir))
+    say(f"no --store: messages are kept in {root}")
+
+
+@contextmanager
+def telling(stores: list[MessageStore]) -> Iterator[None]:
+    """Say at the end what is saved of the stores that came into the list meanwhile."""
+    yield
+    for store in stores:
+        end = store.flushed_offset
+        if os.path.exists(f"{store.root}/{ABORT}"):
+            say(f"{store.root}: not closed in order; the next start recovers it")
+        else:
+            say(f"saved: CommitLog to {end} is on the disk, the store is closed in order")
+
+
+def say_recovered(store: MessageStore) -> None:
+    """Say what a start found of a store that was not closed in order."""
+    report = store.report
+    if report is None or not report.abnormal:
+        return
+    cut = " bytes behind it were no message and were cut off;" if report.truncated_to >= 0 else ""
+    damages = f", {len(report.damages)} damaged places" if report.damages else ""
+    say(
+        f"recovered: the last run was not stopped in order; CommitLog to {report.log_end},{cut} "
+        f"{report.records_scanned} messages checked from {report.scanned_from}{damages}"
+    )
+
+
 def warn_about(warnings: list[str]) -> None:
     """Say which keys of a file have no effect, by name."""
     for warning in warnings:
         say(f"warning: {warning}")
+
+
+def warn_about_tls(mode: str, certificate: str) -> None:
+    """Say that clients cannot use TLS, where nothing but a missing package is the reason.
+
+    Raises:
+        OptionError: TLS is all that clients may use.
+    """
+    if mode == "disabled" or certificate or find_spec("cryptography") is not None:
+        return
+    if mode == "enforcing":
+        raise OptionError(
+            "tlsServerMode enforcing needs a certificate: give tlsServerCertPath and "
+            "tlsServerKeyPath, or pip install 'oberth[tls]' for one that is made at start"
+        )
+    say("TLS: not offered, no certificate is given; pip install 'oberth[tls]' makes one at start")
 
 
 def seconds_since_start() -> float:
@@ -97,20 +234,34 @@ def seconds_since_start() -> float:
             ticks = int(stat.read().rpartition(b")")[2].split()[19])
             return float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
-        return time.time() - _STARTED
+        return time.monotonic() - _STARTED
 
 
-def serve(serving: Serving) -> None:
+def serve(serving: Serving, ports: Mapping[int, str], *, until_stdin_ends: bool = False) -> None:
     """Run what `serving` opens until a signal; it gives the ready line.
 
     SIGTERM and SIGINT close in order; a second one ends the process at once.
+
+    Args:
+        serving: opens the servers.
+        ports: what chooses each port, for an error about one that is taken.
+        until_stdin_ends: whether the end of stdin closes it too: who started it is gone.
+
+    Raises:
+        OptionError: a port is taken.
     """
     from oberth.remoting.aio.loop import run
 
-    run(_serve(serving))
+    try:
+        run(_serve(serving, until_stdin_ends=until_stdin_ends))
+    except OSError as error:
+        taken = taken_port(error, ports)
+        if taken is None:
+            raise
+        raise taken from None
 
 
-async def _serve(serving: Serving) -> None:
+async def _serve(serving: Serving, *, until_stdin_ends: bool) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
 
@@ -121,6 +272,14 @@ async def _serve(serving: Serving) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
+    if until_stdin_ends:
+
+        def read_stdin() -> None:
+            if not os.read(0, 4096):
+                loop.remove_reader(0)
+                stopped.set()
+
+        loop.add_reader(0, read_stdin)
     async with serving() as ready:
         # What a start leaves behind lives for ever: later collections need not look at it.
         gc.collect()

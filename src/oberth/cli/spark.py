@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from oberth.cli.lazy import LazyGroup
 
-COMMANDS = {
+COMMANDS: Final = {
     "sql": (
         "oberth.cli.spark_sql:sql_command",
         "Ask a store in SQL: each topic is a view.",
@@ -18,6 +20,10 @@ COMMANDS = {
     "verify": (
         "oberth.cli.spark_verify:verify_command",
         "Check CommitLog, queues, index and config against each other.",
+    ),
+    "audit": (
+        "oberth.cli.spark_audit:audit_command",
+        "Compare two stores, or a store with its export or a live cluster.",
     ),
     "export": (
         "oberth.cli.spark_export:export_command",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from oberth.cli.output import say, write_json_line, write_table
@@ -14,7 +16,7 @@ from oberth.cli.spark_options import (
 )
 from oberth.cli.spark_sql import plain_value
 
-_SHOWN = (
+_SHOWN: Final = (
     "consumerGroup", "originTopic", "timesRetried", "reason", "partition", "offset", "timestamp",
     "key", "tags", "offsetMsgId",
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import click
 
@@ -17,7 +18,7 @@ from oberth.cli.spark_options import (
     store_or_brokers,
 )
 
-_INTERVAL_S = 10.0
+_INTERVAL_S: Final = 10.0
 
 
 @click.command(name="export")
@@ -50,6 +51,10 @@ _INTERVAL_S = 10.0
     help="Of the bodies: JSON types (inferred if not given), an Avro schema, or a Protobuf "
     "descriptor set.",
 )  # fmt: skip
+@click.option(
+    "--reader-schema", type=click.Path(dir_okay=False),
+    help="With Avro, the schema that the column is to have, where it is not that of the bodies.",
+)  # fmt: skip
 @click.option("--message", default="", help="The Protobuf message's full name.")
 @click.option("--skip-damage", is_flag=True, help="Leave damaged records out, and report them.")
 @click.option(
@@ -77,6 +82,7 @@ def export_command(
     partition_by: tuple[str, ...],
     body: str,
     schema: str | None,
+    reader_schema: str | None,
     message: str,
     skip_damage: bool,
     compact: int | None,
@@ -107,6 +113,8 @@ def export_command(
     settings = ExportSettings(
         form, one_table, exact, columns, partition_by, body, "", message, topics
     )
+    if reader_schema is not None and (schema is None or body != "avro"):
+        raise click.UsageError("--reader-schema needs --body avro and --schema")
     if schema is not None:
         if body == "json":
             with open(schema, encoding="utf-8") as file:
@@ -114,7 +122,7 @@ def export_command(
         elif body == "raw":
             raise click.UsageError("--schema needs --body")
         else:
-            settings = settings.with_schema_file(schema)
+            settings = settings.with_schema_file(schema, reader_schema)
     settings.check()
     store = open_store(root, given) if root else None
     with spark_tasks(master, confs, app_name="oberth export") as tasks:

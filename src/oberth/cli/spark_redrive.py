@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import click
 
@@ -17,7 +18,7 @@ from oberth.cli.spark_options import (
     spark_options,
 )
 
-EXIT_NOT_ALL = 1
+EXIT_NOT_ALL: Final = 1
 
 
 @click.command(name="redrive")
@@ -54,7 +55,8 @@ def redrive_command(
 
     Example: oberth spark redrive ~/store --group billing --where "tags = 'invoice'"
     """
-    from oberth.spark.pipelines.dead_letters import Receipt, redrive, redrive_live
+    from oberth.client.dead_letters import Receipt
+    from oberth.spark.pipelines.dead_letters import redrive, redrive_live
 
     given = parse_options(options)
     root = ""
@@ -76,4 +78,5 @@ def redrive_command(
     else:
         write_table(Receipt._fields, receipts)
         say(f"{len(receipts)} dead letters")
-    sys.exit(EXIT_NOT_ALL if any(each.status == "no origin topic" for each in receipts) else 0)
+    done = ("redriven", "already")
+    sys.exit(0 if all(each.status in done for each in receipts) else EXIT_NOT_ALL)

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from oberth.cli.output import fail, say, write_table
-from oberth.cli.spark_options import conf_option, master_option, parse_options, session
+from oberth.cli.spark_options import absolute, conf_option, master_option, parse_options, session
 from oberth.cli.store_options import json_option
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from oberth.spark.pipelines.views import TopicViews
 
-ROWS_SHOWN = 1000
-_CELL_WIDTH_MAX = 100
-_HELP = r"""Statements end with ;   \d  topics and their views   \q  quit"""
+ROWS_SHOWN: Final = 1000
+_CELL_WIDTH_MAX: Final = 100
+_HELP: Final = r"""Statements end with ;   \d  topics and their views   \q  quit"""
 
 
 @click.command(name="sql")
@@ -40,6 +40,14 @@ _HELP = r"""Statements end with ;   \d  topics and their views   \q  quit"""
     metavar="ADDRESSES",
     default=None,
     help="Live topics instead of stores: name servers as host:port;host:port.",
+)
+@click.option(
+    "--lake",
+    metavar="OUT",
+    default=None,
+    type=click.Path(file_okay=False),
+    help="The directory of an export of the store: old ranges come from its tables, the rest from "
+    "the log.",
 )
 @click.option(
     "--expand",
@@ -63,6 +71,7 @@ _HELP = r"""Statements end with ;   \d  topics and their views   \q  quit"""
 def sql_command(
     stores: tuple[str, ...],
     namesrv: str | None,
+    lake: str | None,
     expand: tuple[str, ...],
     columns: str,
     options: tuple[str, ...],
@@ -89,6 +98,8 @@ def sql_command(
     given = parse_options(options)
     if namesrv is not None:
         given["rocketmq.namesrv.addr"] = namesrv
+    if lake is not None:
+        given["lake"] = absolute(lake) or ""
     show = _show_csv if as_csv else _show_json if as_json else _show_table
     # A small answer in many pieces is slow.
     more = {"spark.sql.shuffle.partitions": "4", "spark.sql.artifact.isolation.enabled": "false"}
@@ -156,8 +167,7 @@ def _answer(views: TopicViews, statement: str, show: Any) -> bool:
     if not statement:
         return False
     try:
-        views.make_for(statement)
-        show(views.session.sql(statement))
+        show(views.query(statement))
     except PySparkException as error:
         message = (error.getMessage() or str(error)).split("\n\nJVM stacktrace")[0].strip()
         click.echo(f"error: {message}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import click
 
@@ -21,8 +22,8 @@ from oberth.cli.spark_options import (
 from oberth.cli.store_options import read_entries
 from oberth.errors import OberthError
 
-EXIT_FINDINGS = 1
-EXIT_UNUSABLE = 2
+EXIT_FINDINGS: Final = 1
+EXIT_UNUSABLE: Final = 2
 
 
 @click.command(name="verify")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from oberth.cli.lazy import LazyGroup
 
-COMMANDS = {
+COMMANDS: Final = {
     "inspect": (
         "oberth.cli.store_inspect:inspect_command",
         "Show files, positions, queues, times and the checkpoint.",
@@ -28,6 +30,10 @@ COMMANDS = {
         "oberth.cli.store_purge:purge_command",
         "Purge a topic's past.",
     ),
+    "rejoin": (
+        "oberth.cli.store_rejoin:rejoin_command",
+        "Make a slave's store one that its master takes on.",
+    ),
     "recover": (
         "oberth.cli.store_recover:recover_command",
         "Recover as a broker's start would, and close cleanly.",
@@ -48,7 +54,7 @@ def store() -> None:
     """Read, check and repair the files of a store.
 
     DIR is the store root (storePathRootDir). File sizes are taken from the files; -c and --set give
-    what the files cannot tell. Only purge, recover, rebuild and salvage write anything.
+    what the files cannot tell. Only purge, rejoin, recover, rebuild and salvage write anything.
 
     Example: oberth store inspect ~/store
     """

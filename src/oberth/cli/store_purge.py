@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import click
 
@@ -10,7 +11,7 @@ from oberth.cli.output import say, write_json, write_table
 from oberth.cli.store_options import read_entries, store_options
 from oberth.cli.store_query import TIME
 
-EXIT_REFUSED = 1
+EXIT_REFUSED: Final = 1
 
 
 @click.command(name="purge")

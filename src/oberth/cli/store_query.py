@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from typing import Final
 
 import click
 
 from oberth.cli.output import say, write_json_line
 from oberth.cli.store_options import read_entries, store_options
 
-EXIT_NOTHING = 1
+EXIT_NOTHING: Final = 1
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg]  # generic in newer stubs only
@@ -38,7 +39,7 @@ class TimeType(click.ParamType):  # type: ignore[type-arg]  # generic in newer s
         return round(moment.timestamp() * 1000)
 
 
-TIME = TimeType()
+TIME: Final = TimeType()
 
 
 @click.command(name="query")

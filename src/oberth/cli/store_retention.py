@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import click
 
@@ -11,7 +12,7 @@ from oberth.cli.retention_output import show_report
 from oberth.cli.store_options import read_entries, store_options
 from oberth.cli.store_query import TIME
 
-EXIT_UNREAD = 1
+EXIT_UNREAD: Final = 1
 
 
 @click.command(name="retention")

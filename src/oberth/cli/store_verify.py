@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import click
 
@@ -11,8 +12,8 @@ from oberth.cli.progress import Progress
 from oberth.cli.store_options import read_entries, store_options
 from oberth.errors import OberthError
 
-EXIT_FINDINGS = 1
-EXIT_UNUSABLE = 2
+EXIT_FINDINGS: Final = 1
+EXIT_UNUSABLE: Final = 2
 
 
 @click.command(name="verify")

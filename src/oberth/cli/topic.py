@@ -5,24 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from oberth.cli.output import say
-from oberth.cli.remote import ask, cluster_option, json_option, namesrv_option, show
+from oberth.cli.lazy import SuggestingGroup
+from oberth.cli.output import Moment, say, write_json
+from oberth.cli.remote import (
+    ask,
+    broker_topics,
+    cluster_option,
+    json_option,
+    namesrv_option,
+    parse_pairs,
+    show,
+    system_option,
+)
 from oberth.cli.store_query import TIME
 from oberth.client.admin import Admin
 from oberth.errors import MQBrokerError
+from oberth.formats.names import is_system_topic
 from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.bodies.route import MASTER_ID
 
-ANNOUNCED_TIMEOUT_S = 3.0
-ANNOUNCED_STEP_S = 0.02
-EXIT_REFUSED = 1
-PERMISSIONS = {"rw": 6, "r": 4, "w": 2, "none": 0}
+ANNOUNCED_TIMEOUT_S: Final = 3.0
+ANNOUNCED_STEP_S: Final = 0.02
+EXIT_REFUSED: Final = 1
+EXIT_NOTHING: Final = 1
+PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def topic() -> None:
     """Make, list, show and delete topics, on our brokers and on Apache's.
 
@@ -33,11 +46,19 @@ def topic() -> None:
 @topic.command("list")
 @namesrv_option
 @cluster_option
+@system_option
 @json_option
-def list_(namesrv: str, cluster: str | None, as_json: bool) -> None:
+def list_(namesrv: str, cluster: str | None, with_system: bool, as_json: bool) -> None:
     """List the topics that the name server knows."""
-    names = ask(namesrv, lambda admin: admin.topic_list(cluster))
-    show(as_json, ["topic"], [[name] for name in sorted(names)])
+
+    async def look(admin: Admin) -> list[str]:
+        names = await admin.topic_list(cluster)
+        if with_system:
+            return names
+        own = await broker_topics(admin)
+        return [name for name in names if not (name in own or is_system_topic(name))]
+
+    show(as_json, ["topic"], [[name] for name in ask(namesrv, look)])
 
 
 @topic.command()
@@ -66,6 +87,7 @@ def list_(namesrv: str, cluster: str | None, as_json: bool) -> None:
     multiple=True,
     help="For example message.type=FIFO. Repeatable.",
 )
+@json_option
 def create(
     name: str,
     namesrv: str,
@@ -74,14 +96,11 @@ def create(
     perm: str,
     order: bool,
     attributes: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Make a topic on every master, or change it there."""
-    changes = {}
-    for each in attributes:
-        key, found, value = each.partition("=")
-        if not found or not key:
-            raise click.UsageError(f"--attribute {each!r} is not NAME=VALUE")
-        changes[key.lstrip("+")] = value
+    pairs = parse_pairs(attributes, "--attribute")
+    changes = {key.lstrip("+"): value for key, value in pairs.items()}
 
     async def make(admin: Admin) -> None:
         await admin.create_topic(
@@ -95,13 +114,16 @@ def create(
         await _wait_announced(admin, name, queues, everywhere=cluster is None)
 
     ask(namesrv, make)
-    say(f"topic {name}: {queues} queues on every broker, {perm}")
+    if as_json:
+        write_json({"topic": name, "queues": queues, "perm": perm})
+    else:
+        say(f"topic {name}: {queues} queues on every broker, {perm}")
 
 
 async def _wait_announced(admin: Admin, name: str, queues: int, *, everywhere: bool) -> None:
     """Until the name servers know it as it is now: brokers tell them after they have answered.
 
-    Whoever sends before that is given the queues of the default topic, which may be more.
+    A message that is sent before gets the queues of the default topic, which may be more.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ANNOUNCED_TIMEOUT_S):
@@ -181,7 +203,8 @@ def purge(
     if not rows:
         say("nothing was purged")
         sys.exit(EXIT_REFUSED)
-    show(as_json, ["broker", "queue", "min offset", "then" if dry_run else "now"], rows)
+    after = "min offset after" if as_json else "then" if dry_run else "now"
+    show(as_json, ["broker", "queue", "min offset", after], rows)
 
 
 def _place(topic_name: str, text: str) -> tuple[MessageQueue, int]:
@@ -200,10 +223,33 @@ def _place(topic_name: str, text: str) -> tuple[MessageQueue, int]:
 @click.argument("name")
 @namesrv_option
 @cluster_option
-def delete(name: str, namesrv: str, cluster: str | None) -> None:
-    """Delete a topic and every group's offsets in it."""
-    ask(namesrv, lambda admin: admin.delete_topic(name, cluster))
-    say(f"topic {name}: deleted")
+@json_option
+def delete(name: str, namesrv: str, cluster: str | None, as_json: bool) -> None:
+    """Delete a topic and every group's offsets in it; exit code 1 if there is none."""
+
+    async def remove(admin: Admin) -> bool:
+        if not await _is_there(admin, name, cluster):
+            return False
+        await admin.delete_topic(name, cluster)
+        return True
+
+    deleted = ask(namesrv, remove)
+    if as_json:
+        write_json({"topic": name, "deleted": deleted})
+    else:
+        say(f"topic {name}: {'deleted' if deleted else 'there is none, nothing was deleted'}")
+    if not deleted:
+        sys.exit(EXIT_NOTHING)
+
+
+async def _is_there(admin: Admin, name: str, cluster: str | None) -> bool:
+    """Whether a name server knows the topic, or a broker that has not announced it yet."""
+    if name in await admin.topic_list(cluster):
+        return True
+    for address in (await admin.masters(cluster)).values():
+        if name in await admin.all_topic_configs(address):
+            return True
+    return False
 
 
 @topic.command("show")
@@ -212,8 +258,6 @@ def delete(name: str, namesrv: str, cluster: str | None) -> None:
 @json_option
 def show_(name: str, namesrv: str, as_json: bool) -> None:
     """Show both ends of a topic's queues."""
-    from oberth.cli.output import time_text
-
     stats = ask(namesrv, lambda admin: admin.topic_stats(name))
     rows = [
         [
@@ -221,8 +265,49 @@ def show_(name: str, namesrv: str, as_json: bool) -> None:
             queue.queue_id,
             found.min_offset,
             found.max_offset,
-            time_text(found.last_update_timestamp) if found.last_update_timestamp else None,
+            Moment(found.last_update_timestamp) if found.last_update_timestamp else None,
         ]
         for queue, found in sorted(stats.offset_table.items(), key=lambda each: each[0])
     ]
     show(as_json, ["broker", "queue", "min offset", "max offset", "last message"], rows)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--group", help="Only producers of this group.")
+@namesrv_option
+@json_option
+def producers(name: str, group: str | None, namesrv: str, as_json: bool) -> None:
+    """Show the producers that the topic's brokers know; exit code 1 if there is none.
+
+    Producers tell brokers their group, not their topics: those that send to other topics of the
+    same brokers are among them.
+
+    Example: oberth topic producers Flights
+    """
+
+    async def look(admin: Admin) -> list[list[Any]]:
+        route = await admin.topic_route(name)
+        rows = []
+        for data in sorted(route.broker_datas, key=lambda each: each.broker_name):
+            if MASTER_ID not in data.broker_addrs:
+                continue
+            found = await admin.producers(data.broker_addrs[MASTER_ID])
+            rows += [
+                [
+                    *(data.broker_name, known, each.client_id, each.remote_ip),
+                    *(each.language, each.version),
+                    Moment(each.last_update_timestamp) if each.last_update_timestamp else None,
+                ]
+                for known, clients in sorted(found.items())
+                for each in clients
+                if group in (None, known)
+            ]
+        return rows
+
+    rows = ask(namesrv, look)
+    header = ["broker", "group", "client", "address", "language", "version", "last seen"]
+    show(as_json, header, rows)
+    if not rows:
+        say(f"topic {name}: no producer is connected")
+        sys.exit(EXIT_NOTHING)

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from oberth.cli.brokers import (
+    BROKERS_MAX,
+    JointMetrics,
+    Member,
+    members,
+    running,
+    spread,
+    watch_drains,
+)
+from oberth.cli.console import PORT as CONSOLE_PORT
+from oberth.cli.console import console_served
+from oberth.cli.output import say
 from oberth.cli.serve import (
+    broker_ports,
     config_option,
+    grpc_served,
     listen_option,
     overrides_of,
     port_option,
+    say_recovered,
+    say_where,
     serve,
     set_option,
     start_logging,
     store_option,
+    telling,
     verbose_option,
     warn_about,
+    warn_about_tls,
 )
+from oberth.errors import OberthError
 
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+GRPC_PORT: Final = 8081
+"""Where gRPC clients connect if nothing is said."""
+
+if TYPE_CHECKING:
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.namesrv.name_server import NameServer
+    from oberth.store.message_store import MessageStore
+
+WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """Every address of the machine, and where to reach it from here."""
 
 
@@ -30,6 +59,20 @@ WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 @port_option("--port", "broker")
 @port_option("--namesrv-port", "name server")
 @config_option
+@click.option(
+    "--console-port",
+    type=click.IntRange(-1, 65535),
+    metavar="N",
+    help=f"Port of the console on 127.0.0.1, {CONSOLE_PORT} if not given; 0: any free, -1: none.",
+)
+@click.option("--console-writes", is_flag=True, help="The console may change something.")
+@click.option(
+    "--brokers",
+    "count",
+    type=click.IntRange(1, BROKERS_MAX),
+    metavar="N",
+    help="So many brokers, each a process with a store of its own: one for each core.",
+)
 @set_option
 @verbose_option
 def up(
@@ -38,31 +81,75 @@ def up(
     port: int | None,
     namesrv_port: int | None,
     config: str | None,
+    console_port: int | None,
+    console_writes: bool,
+    count: int | None,
     settings: tuple[str, ...],
     verbose: int,
 ) -> None:
     """Start a name server and a broker: a RocketMQ for clients at 127.0.0.1:9876.
 
+    Clients of RocketMQ 5 that speak gRPC connect to 127.0.0.1:8081; a browser shows the cluster at
+    http://127.0.0.1:8082.
+
     One line on stdout says when both are ready, where they listen and where the store lies.
     SIGTERM or Ctrl-C stops them in order.
+
+    With --brokers N clients use all N brokers by themselves. The first keeps the store and ports
+    that it has alone, the second has -2 behind its store's folder and name, and ports 10 higher.
+    A store of a higher number is drained: its broker takes no messages and gives out the rest.
 
     Example: oberth up --store /tmp/flights --set flushDiskType=SYNC_FLUSH
     """
     start_logging(verbose)
+    from oberth.broker.broker import Broker
     from oberth.broker.broker_config import read_configs, read_entries
-    from oberth.broker.broker_controller import Broker
+    from oberth.formats.options import naming_places
     from oberth.namesrv.name_server import NameServer
     from oberth.namesrv.namesrv_config import DEFAULT_PORT, NamesrvConfig
 
     overrides = overrides_of(settings, storePathRootDir=store, bindAddress=listen, listenPort=port)
-    broker_config, store_config, warnings = read_configs(read_entries(config, overrides=overrides))
+    entries = read_entries(config, overrides=overrides)
+    # Who takes any port wants no fixed one beside it.
+    takes_any = entries.get("listenPort", "").strip() == "0"
+    wants_grpc = "grpcServerPort" in entries
+    if not wants_grpc:
+        entries["grpcServerPort"] = "-1" if takes_any else str(GRPC_PORT)
+    wants_console = console_port is not None or console_writes
+    if console_port is None:
+        console_port = -1 if takes_any and not wants_console else CONSOLE_PORT
+    broker_config, store_config, warnings = read_configs(entries)
     warn_about(warnings)
+    warn_about_tls(broker_config.tls_mode, broker_config.tls_cert_path)
+    if "storePathRootDir" not in entries:
+        say_where(store_config)
+    name_server_port = DEFAULT_PORT if namesrv_port is None else namesrv_port
     name_server = NameServer(
         NamesrvConfig(
             listen_host=broker_config.listen_host,
-            listen_port=DEFAULT_PORT if namesrv_port is None else namesrv_port,
+            listen_port=name_server_port,
+            proxy_protocol_trusted=broker_config.proxy_protocol_trusted,
         )
     )
+
+    if count is not None:
+        if not wants_grpc:
+            del entries["grpcServerPort"]
+            say("gRPC: not served; --set grpcServerPort=N has each broker serve its own messages")
+        words = ["-c", config] if config else []
+        for each in settings:
+            words += ["--set", each]
+        _serve_several(
+            name_server,
+            members(count, entries, store_config, broker_config.broker_name),
+            words,
+            broker_config,
+            name_server_port,
+            console_port,
+            wants_console=wants_console,
+            console_writes=console_writes,
+        )
+        return
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[str]:
@@ -76,14 +163,101 @@ def up(
             ]
             broker_config.namesrv_addr = ";".join([own, *others])
             async with Broker(broker_config, store_config) as broker:
+                stores.append(broker.parts.store)
+                say_recovered(broker.parts.store)
                 if not broker_config.broker_ip1 and broker_config.listen_host in WILDCARDS:
                     name_server.own_broker = broker.address
-                yield (
-                    f"ready: name server {name_server.address}, broker {broker.address}, "
-                    f"store {broker.store.root},"
-                )
+                async with (
+                    grpc_served(broker, is_wanted=wants_grpc) as grpc,
+                    console_served(
+                        own, console_port, is_wanted=wants_console, allow_writes=console_writes
+                    ) as console,
+                ):
+                    yield (
+                        f"ready: name server {name_server.address}, broker {broker.address}, "
+                        f"store {broker.parts.store.root},{grpc}{console}"
+                    )
 
-    serve(serving)
+    stores: list[MessageStore] = []
+    with naming_places(entries), telling(stores):
+        serve(
+            serving,
+            {
+                **broker_ports(broker_config, store_config),
+                name_server_port: "--namesrv-port",
+                console_port: "--console-port",
+            },
+        )
+
+
+def _serve_several(
+    name_server: NameServer,
+    wanted: list[Member],
+    words: list[str],
+    config: BrokerConfig,
+    name_server_port: int,
+    console_port: int,
+    *,
+    wants_console: bool,
+    console_writes: bool,
+) -> None:
+    """Serve a name server here, and brokers in processes of their own."""
+    from oberth.broker.http_endpoint import HttpEndpoint
+    from oberth.cli.connection import client_config
+    from oberth.client.admin import Admin
+
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[str]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(name_server)
+            own = f"{_dial_host(config.listen_host)}:{name_server.address.port}"
+            addresses = [own, *(each for each in config.namesrv_addresses if each != own)]
+            given = [*words, "--listen", config.listen_host, "-n", ";".join(addresses)]
+            processes = await stack.enter_async_context(running(wanted, given))
+            admin = await stack.enter_async_context(Admin(config=client_config(own)))
+            try:
+                made = await spread(admin, processes)
+                if made:
+                    say(f"{made} topics and groups made where they were missing")
+                watcher = asyncio.create_task(watch_drains(admin, processes))
+                stack.callback(watcher.cancel)
+            except OberthError as error:
+                say(f"topics and groups are as each broker has them: {error}")
+            http = ""
+            if config.http_port >= 0:
+                ports = {each.name: int(each.settings["httpPort"]) for each in wanted}
+                endpoint = HttpEndpoint(
+                    JointMetrics(ports),
+                    lambda: next(
+                        (f"{each.member.name} is starting" for each in processes if not each.is_up),
+                        None,
+                    ),
+                )
+                await endpoint.start(config.http_address, config.http_port)
+                stack.push_async_callback(endpoint.aclose)
+                http = f" metrics {endpoint.address},"
+            console = await stack.enter_async_context(
+                console_served(
+                    own, console_port, is_wanted=wants_console, allow_writes=console_writes
+                )
+            )
+            brokers = " ".join(
+                f"{each.address}{' (drains)' if each.member.drains else ''}" for each in processes
+            )
+            stores = " ".join(each.store for each in wanted)
+            yield (
+                f"ready: name server {name_server.address}, brokers {brokers}, "
+                f"stores {stores},{http}{console}"
+            )
+
+    serve(
+        serving,
+        {
+            name_server_port: "--namesrv-port",
+            console_port: "--console-port",
+            config.http_port: "--set httpPort=N",
+        },
+    )
 
 
 def _dial_host(listen_host: str) -> str:

@@ -1,0 +1,371 @@
+"""The brokers of ``oberth up --brokers N``: processes of their own that share nothing.
+
+The first broker keeps the store, name and ports that it has without others; the one with number n
+has ``-n`` behind the store's folder and the broker's name, and ports 10 (n - 1) higher. Topics and
+groups that one of them has are made at all of them when they start; from then on clients make them
+everywhere by themselves, since their routes name all brokers.
+
+A store of a higher number that still lies there is drained: its broker runs without write
+permission, so that producers leave it and consumers read it to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from oberth.broker.metrics import NATIVE
+from oberth.cli.output import say
+from oberth.cli.serve import PORTS
+from oberth.errors import OberthError, OptionError
+from oberth.formats import names
+from oberth.formats.paths import COMMIT_LOG
+
+if TYPE_CHECKING:
+    from oberth.client.admin import Admin
+    from oberth.formats.message_store_config import MessageStoreConfig
+
+PORT_DISTANCE: Final = 10
+"""Between the ports of two brokers."""
+
+BROKERS_MAX: Final = 64
+
+END_TIMEOUT_S: Final = 60.0
+"""For a broker to sync and close its store."""
+
+RESTART_S: Final = 1.0
+RESTART_MAX_S: Final = 30.0
+"""Before a broker that ended by itself is started again: the first time, and at most."""
+
+DRAIN_LOOK_S: Final = 10.0
+"""Between two looks at what is left of brokers that drain."""
+
+READ_ONLY: Final = "4"
+
+_MOVED_PORTS: Final = ("fastListenPort", "haListenPort", "grpcServerPort")
+_READY: Final = re.compile(r"ready: broker (\S+?),")
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S.*)")
+
+
+class Member(NamedTuple):
+    """One of the brokers.
+
+    Attributes:
+        number: 1 for the first.
+        name: brokerName.
+        store: folder of its store.
+        settings: what is set for it beside the configuration that all have.
+        drains: whether it takes no messages any more.
+    """
+
+    number: int
+    name: str
+    store: str
+    settings: dict[str, str]
+    drains: bool
+
+
+def members(
+    count: int, entries: Mapping[str, str], store_config: MessageStoreConfig, broker_name: str
+) -> list[Member]:
+    """The brokers to run: as many as wanted, and those of further stores, which drain.
+
+    Raises:
+        OptionError: a setting that brokers cannot share.
+    """
+    for key in entries:
+        if key.startswith("storePath") and key != "storePathRootDir":
+            raise OptionError(f"--brokers {count}: {key} would be the same folder for all of them")
+    if entries.get("brokerRole", "ASYNC_MASTER") == "SLAVE" or int(entries.get("brokerId", "0")):
+        raise OptionError(f"--brokers {count}: all of them are masters; a slave is started alone")
+    root = os.path.abspath(os.path.expanduser(store_config.store_path_root_dir))
+    made = []
+    for number in range(1, BROKERS_MAX + 1):
+        store = root if number == 1 else f"{root}-{number}"
+        drains = number > count
+        if drains and not _has_messages(store):
+            continue
+        listen_port = int(entries.get("listenPort", PORTS["broker"]))
+        settings = {"listenPort": _moved(listen_port, number)}
+        for key in _MOVED_PORTS:
+            if int(entries.get(key, "0")) > 0:
+                settings[key] = _moved(int(entries[key]), number)
+        http_port = int(entries.get("httpPort", "-1"))
+        if http_port >= 0:  # this process listens there; of any free one it would not hear
+            http_port = http_port + number if http_port else _free_port()
+            settings |= {"httpPort": str(http_port), "httpAddress": "127.0.0.1"}
+        if drains:
+            settings["brokerPermission"] = READ_ONLY
+        name = broker_name if number == 1 else f"{broker_name}-{number}"
+        made.append(Member(number, name, store, settings, drains))
+    return made
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _moved(port: int, number: int) -> str:
+    return str(port + PORT_DISTANCE * (number - 1) if port else 0)
+
+
+def _has_messages(store: str) -> bool:
+    return any(Path(store, COMMIT_LOG).glob("[0-9]*"))
+
+
+class BrokerProcess:
+    """One broker in a process of its own; started again when it ends by itself.
+
+    Args:
+        member: which.
+        words: what the command ``oberth broker`` gets, the same for all.
+    """
+
+    def __init__(self, member: Member, words: Iterable[str]) -> None:
+        self.member = member
+        self.address = ""
+        self._words = list(words)
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs, as far as is known."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready.
+
+        Raises:
+            OberthError: it ended before; what it said stands on stderr.
+        """
+        if not await self._start():
+            raise OberthError(f"{self.member.name} did not start, see above")
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def _start(self) -> bool:
+        member = self.member
+        words = [sys.executable, "-m", "oberth", "broker", "--store", member.store]
+        words += self._words
+        for key, value in {"brokerName": member.name, **member.settings}.items():
+            words += ["--set", f"{key}={value}"]
+        self._process = process = await asyncio.create_subprocess_exec(
+            *words,
+            "--until-stdin-ends",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for this process, which ends that one
+        )
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode("utf-8", "replace")
+        found = _READY.match(line)
+        if found is None:
+            await process.wait()
+            return False
+        self.address = found[1]
+        return True
+
+    async def _keep(self) -> None:
+        pause_s = RESTART_S
+        while True:
+            assert self._process is not None
+            began = time.monotonic()
+            code = await self._process.wait()
+            if time.monotonic() - began > RESTART_MAX_S:
+                pause_s = RESTART_S
+            say(f"{self.member.name} ended with {code}; started again in {pause_s:.0f} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RESTART_MAX_S)
+            await self._start()
+
+    async def aclose(self) -> None:
+        """End it in order; kill it if it does not end."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            say(f"{self.member.name} did not end in {END_TIMEOUT_S:.0f} s and is killed")
+            process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def running(
+    wanted: Iterable[Member], words: Iterable[str]
+) -> AsyncIterator[list[BrokerProcess]]:
+    """All brokers at once; ended in order.
+
+    Raises:
+        OberthError: one of them did not start.
+    """
+    processes = [BrokerProcess(member, words) for member in wanted]
+    try:
+        started = await asyncio.gather(
+            *(process.start() for process in processes), return_exceptions=True
+        )
+        for outcome in started:
+            if outcome is not None:
+                raise outcome
+        yield processes
+    finally:
+        await asyncio.gather(*(process.aclose() for process in processes))
+
+
+# Topics, groups, drains
+
+
+async def spread(admin: Admin, processes: Iterable[BrokerProcess]) -> int:
+    """Make at each broker that takes messages the topics and groups that another has; how many."""
+    masters = await admin.masters()
+    takers = [each.member.name for each in processes if not each.member.drains]
+    topics = {name: await admin.all_topic_configs(addr) for name, addr in masters.items()}
+    groups = {name: await admin.all_groups(addr) for name, addr in masters.items()}
+    own = {*masters, *(await admin.cluster_info()).cluster_addr_table}
+    made = 0
+    for taker in takers:
+        if taker not in masters:
+            continue
+        for other in masters:
+            for topic, config in topics[other].items():
+                if topic not in topics[taker] and not _is_brokers_own(topic, own):
+                    topics[taker][topic] = config
+                    await admin.put_topic_config(masters[taker], config)
+                    made += 1
+            for group, group_config in groups[other].items():
+                if group not in groups[taker]:
+                    groups[taker][group] = group_config
+                    await admin.create_group(group_config, broker_addr=masters[taker])
+                    made += 1
+    return made
+
+
+def _is_brokers_own(topic: str, own: set[str]) -> bool:
+    return (
+        topic in own
+        or names.is_system_topic(topic)
+        or names.is_lmq(topic)
+        or topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
+    )
+
+
+async def left_of(admin: Admin, address: str) -> tuple[int, int]:
+    """Messages that groups have not consumed at a broker, and how many groups these are."""
+    messages = 0
+    behind = set()
+    groups = {group for _, group in await admin.all_consumer_offsets(address)}
+    for group in sorted(groups):
+        progress = await admin.consume_stats_at([address], group)
+        lag = sum(max(each.broker_offset - each.consumer_offset, 0) for each in progress.queues)
+        if lag:
+            messages += lag
+            behind.add(group)
+    return messages, len(behind)
+
+
+async def watch_drains(admin: Admin, processes: Iterable[BrokerProcess]) -> None:
+    """Say what is left of brokers that drain, whenever it changes; never ends."""
+    said: dict[str, tuple[int, int]] = {}
+    drained = [each for each in processes if each.member.drains]
+    while drained:
+        for process in drained:
+            try:
+                left = await left_of(admin, process.address)
+            except OberthError:
+                continue  # it is being started again
+            name = process.member.name
+            if left != said.get(name):
+                said[name] = left
+                messages, groups = left
+                rest = (
+                    f"{messages} messages are left for {groups} groups"
+                    if messages
+                    else f"all groups have read it; {process.member.store} can be moved away"
+                )
+                say(f"{name} drains: {rest}")
+        await asyncio.sleep(DRAIN_LOOK_S)
+
+
+# Metrics
+
+
+class JointMetrics:
+    """The metrics of all brokers as one page: each sample says of which broker it is.
+
+    Args:
+        ports: of the brokers' own pages on loopback, by broker name.
+    """
+
+    def __init__(self, ports: Mapping[str, int]) -> None:
+        self._ports = dict(ports)
+
+    async def render(self, style: str = NATIVE) -> bytes:
+        """The page; a broker that does not answer is left out."""
+        pages = await asyncio.gather(
+            *(_fetch(port, f"/metrics?format={style}") for port in self._ports.values()),
+            return_exceptions=True,
+        )
+        return joined(
+            {
+                name: page
+                for name, page in zip(self._ports, pages, strict=True)
+                if isinstance(page, bytes)
+            }
+        )
+
+
+def joined(pages: Mapping[str, bytes]) -> bytes:
+    """Pages of several brokers as one: each family once, its samples with a label ``broker``."""
+    families: dict[str, tuple[list[str], list[str]]] = {}
+    for broker, page in pages.items():
+        label = f'broker="{broker}"'
+        current: tuple[list[str], list[str]] = families.setdefault("", ([], []))
+        for line in page.decode("utf-8", "replace").splitlines():
+            if line.startswith("# "):
+                words = line.split(" ", 3)
+                current = families.setdefault(words[2] if len(words) > 2 else "", ([], []))
+                if line not in current[0]:
+                    current[0].append(line)
+                continue
+            found = _SAMPLE.fullmatch(line)
+            if found is None:
+                continue
+            name, labels, value = found.groups()
+            if labels and re.search(r'(?:^|,)broker="', labels):
+                current[1].append(line)
+            else:
+                current[1].append(f"{name}{{{labels + ',' if labels else ''}{label}}} {value}")
+    lines = [line for heads, samples in families.values() for line in (*heads, *samples)]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+async def _fetch(port: int, target: str) -> bytes:
+    async with AsyncExitStack() as stack:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        stack.callback(writer.close)
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        async with asyncio.timeout(END_TIMEOUT_S):
+            answer = await reader.read()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b" 200 " not in head.partition(b"\r\n")[0]:
+        raise ConnectionError(f"port {port}: {head[:80]!r}")
+    return body

@@ -1,0 +1,229 @@
+"""``oberth console``: pages in a browser about a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from oberth.cli import output
+from oberth.cli.connection import client_config
+from oberth.cli.output import say
+from oberth.cli.remote import namesrv_option
+from oberth.cli.serve import serve, start_logging, verbose_option
+from oberth.errors import OptionError
+
+if TYPE_CHECKING:
+    pass
+
+TOKEN_ENVIRONMENT: Final = "OBERTH_CONSOLE_TOKEN"
+TOKEN_SIZE_MAX: Final = 4096
+PORT: Final = 8082
+PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
+HINT: Final = "pip install 'oberth[console]' brings it"
+END_TIMEOUT_S: Final = 10.0
+
+
+@click.command()
+@namesrv_option
+@click.option(
+    "--listen",
+    metavar="HOST",
+    default="127.0.0.1",
+    help="Address to listen on; any but this machine's own needs --login.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, help="Port to listen on; 0: any free."
+)
+@click.option(
+    "--login",
+    type=click.Choice(["none", "token", "users"]),
+    default="none",
+    help="Who may see it: everybody, who has the token, or users of the brokers.",
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help=f"The first line is the token of --login token; or {TOKEN_ENVIRONMENT}; else one is made.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A name that browsers may call it by, beside addresses and localhost. Repeatable.",
+)
+@click.option("--certificate", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="Serve https with this PEM certificate.")  # fmt: skip
+@click.option("--key", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="Its key, where the certificate's file has none.")  # fmt: skip
+@click.option("--allow-writes", is_flag=True, help="Pages may change topics, groups and more.")
+@click.option(
+    "--audit-log",
+    metavar="FILE",
+    help="Where each write is noted; ~/.local/state/oberth/console-audit.jsonl if not given.",
+)
+@click.option(
+    "--interval", type=click.FloatRange(0.5, 3600), default=5.0, help="Seconds between two looks."
+)
+@click.option("--socket-fd", type=int, hidden=True, help="A socket that listens already.")
+@verbose_option
+def console(
+    namesrv: str,
+    listen: str,
+    port: int,
+    login: str,
+    token_file: str | None,
+    hosts: tuple[str, ...],
+    certificate: str | None,
+    key: str | None,
+    allow_writes: bool,
+    audit_log: str | None,
+    interval: float,
+    socket_fd: int | None,
+    verbose: int,
+) -> None:
+    """Show a cluster in a browser: brokers, topics, messages, groups, dead letters.
+
+    Works with our clusters and with Apache's. It only reads unless --allow-writes; every write is
+    shown before it is done, and noted.
+
+    Example: oberth console -n 127.0.0.1:9876
+    """
+    from oberth.console.config import ConsoleConfig, Login
+    from oberth.console.listening import address_of
+    from oberth.console.listening import listen as listen_on
+    from oberth.console.server import serving
+
+    chosen = Login(login)
+    config = ConsoleConfig(
+        client=client_config(namesrv),
+        listen_host=listen,
+        login=chosen,
+        token=_token(token_file) if chosen is Login.TOKEN else "",
+        host_names=tuple(name.lower() for name in hosts),
+        allow_writes=allow_writes,
+        audit_path=audit_log or default_audit_path() if allow_writes else "",
+        sample_interval_s=interval,
+        is_tls=certificate is not None,
+    )
+    config.check()
+    start_logging(verbose)
+
+    @asynccontextmanager
+    async def open_console() -> AsyncIterator[str]:
+        given = socket_fd is not None
+        listener = socket.socket(fileno=socket_fd) if given else listen_on(listen, port)
+        async with serving(config, listener, certificate=certificate, key=key):
+            yield f"ready: console {address_of(listener, is_tls=config.is_tls)} of {namesrv}"
+
+    if socket_fd is not None:
+        output.talk_to = lambda level, text: None  # the process that started this one talks
+        _end_with_stdin()
+    serve(open_console, {port: "--port"})
+
+
+@asynccontextmanager
+async def console_served(
+    namesrv: str, port: int, *, is_wanted: bool, allow_writes: bool
+) -> AsyncIterator[str]:
+    """Serve a console on loopback in a process of its own; gives its words in the ready line.
+
+    What it does takes no time from the broker's loop. It listens when this is entered and answers
+    some tenths of a second later.
+
+    Args:
+        namesrv: of the cluster that it shows.
+        port: to listen on; -1: there is no console.
+        is_wanted: whether the port was asked for; else it may be missing, and a line says why.
+        allow_writes: whether its pages may change something.
+
+    Raises:
+        OptionError: it was asked for, and packages are missing.
+        OSError: it was asked for, and the port is taken.
+    """
+    missing = next((name for name in PACKAGES if find_spec(name) is None), None)
+    if port < 0 or missing is not None:
+        if port >= 0:
+            text = f"console: not served, the package {missing} is missing; {HINT}"
+            if is_wanted:
+                raise OptionError(text)
+            say(text)
+        yield ""
+        return
+    from oberth.console.listening import address_of, listen
+
+    try:
+        listener = listen("127.0.0.1", port)
+    except OSError as error:
+        if is_wanted:
+            raise
+        say(f"console: not served, {error}; --console-port N chooses another port")
+        yield ""
+        return
+    with listener:
+        words = [sys.executable, "-m", "oberth", "console", "-n", namesrv]
+        words += ["--socket-fd", str(listener.fileno()), *(["--allow-writes"] * allow_writes)]
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,  # Ctrl-C is for this process, which ends that one
+        )
+        address = address_of(listener)
+    try:
+        yield f" console {address},"
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def default_audit_path() -> str:
+    """Where programs of a user keep what they note."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return str(Path(state).expanduser() / "oberth" / "console-audit.jsonl")
+
+
+def _token(path: str | None) -> str:
+    if path is not None:
+        with open(path, encoding="utf-8") as file:
+            token = file.read(TOKEN_SIZE_MAX + 1).partition("\n")[0].strip()
+    else:
+        token = os.environ.get(TOKEN_ENVIRONMENT, "")
+        if not token:
+            token = secrets.token_urlsafe(24)
+            say(f"token of the console: {token}")
+    if len(token) > TOKEN_SIZE_MAX:
+        raise OptionError(f"the token has more than {TOKEN_SIZE_MAX} characters")
+    return token
+
+
+def _end_with_stdin() -> None:
+    """End this process when the one that started it has gone, however it went."""
+
+    def wait() -> None:
+        while sys.stdin.buffer.read(1024):
+            pass
+        signal.raise_signal(signal.SIGTERM)
+
+    threading.Thread(target=wait, name="waits for the end of its parent", daemon=True).start()

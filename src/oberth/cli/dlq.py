@@ -1,0 +1,186 @@
+"""``oberth dlq``: dead letters of a live cluster. Of a store's files: ``oberth spark dlq``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from oberth.cli.connection import client_config
+from oberth.cli.lazy import SuggestingGroup
+from oberth.cli.output import Moment, say, write_json_line
+from oberth.cli.remote import ask, json_option, message_json, namesrv_option, show
+from oberth.cli.store_query import TIME
+from oberth.client.dead_letters import (
+    REASON,
+    Receipt,
+    dead_letters,
+    groups_with_dead_letters,
+    origin_message_id,
+    origin_topic,
+)
+from oberth.client.dead_letters import redrive as redrive_letter
+
+if TYPE_CHECKING:
+    from oberth.client.admin import Admin
+    from oberth.client.messages import MessageExt
+
+EXIT_NOT_ALL: Final = 1
+LIMIT: Final = 1000
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="At most so many."
+)
+since_option = click.option("--since", type=TIME, help="Dead since: ms since 1970 or ISO 8601.")
+until_option = click.option("--until", type=TIME, help="Dead before.")
+
+
+@click.group(cls=SuggestingGroup)
+def dlq() -> None:
+    """Show dead letters of a live cluster and send them on their way again.
+
+    Dead letters are messages that a group gave back more often than its --retries.
+
+    Example: oberth dlq list G
+    """
+
+
+@dlq.command("list")
+@click.argument("group", required=False)
+@since_option
+@until_option
+@limit_option
+@namesrv_option
+@json_option
+def list_(
+    group: str | None,
+    since: int | None,
+    until: int | None,
+    limit: int,
+    namesrv: str,
+    as_json: bool,
+) -> None:
+    """Show the dead letters of GROUP, or of all groups.
+
+    With --json an object a line, with body and properties.
+
+    Example: oberth dlq list G --since 2026-01-01
+    """
+
+    async def look(admin: Admin) -> list[tuple[str, MessageExt]]:
+        found: list[tuple[str, MessageExt]] = []
+        for name in [group] if group else await groups_with_dead_letters(admin):
+            async for letter in dead_letters(admin, name):
+                if _is_within(letter, since, until):
+                    found.append((name, letter))
+                    if len(found) > limit:
+                        return found
+        return found
+
+    found = ask(namesrv, look)
+    shown = found[:limit]
+    if as_json:
+        for name, letter in shown:
+            write_json_line(
+                {
+                    "group": name,
+                    "originTopic": origin_topic(letter),
+                    "originMessageId": origin_message_id(letter),
+                    "reason": letter.properties.get(REASON),
+                    **message_json(letter),
+                }
+            )
+    else:
+        header = ["group", "origin topic", "tries", "reason", "dead since", "keys", "dead letter"]
+        rows: list[list[Any]] = [
+            [
+                *(name, origin_topic(letter), letter.reconsume_times),
+                letter.properties.get(REASON),
+                *(Moment(letter.store_timestamp), letter.keys, letter.offset_msg_id),
+            ]
+            for name, letter in shown
+        ]
+        show(False, header, rows)
+    more = f", and more (--limit {limit})" if len(found) > limit else ""
+    say(f"{len(shown)} dead letters{more}")
+
+
+@dlq.command()
+@click.argument("group")
+@click.option("--id", "ids", multiple=True, help="Only this letter, by either id. Repeatable.")
+@since_option
+@until_option
+@limit_option
+@click.option("--dry-run", is_flag=True, help="Send nothing, only say what would be sent.")
+@namesrv_option
+@json_option
+def redrive(
+    group: str,
+    ids: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    limit: int,
+    dry_run: bool,
+    namesrv: str,
+    as_json: bool,
+) -> None:
+    """Send dead letters of GROUP to their origin topics again, with a receipt for each.
+
+    Every group of the topic gets them. Keys, tags, unique key and the application's properties
+    stay; REDRIVEN_FROM names the dead letter, and a letter that its topic has already is not sent
+    again. The dead letters stay where they are. Exit code 1 if some were not sent, or there is
+    none.
+
+    Example: oberth dlq redrive G --dry-run
+    """
+    connection = client_config(namesrv)
+    receipts: list[Receipt] = []
+    left: list[str] = []
+
+    async def work(admin: Admin) -> None:
+        from oberth.client.producer import Producer
+
+        async with Producer("OBERTH_CLI", config=connection) as producer:
+            count = 0
+            async for letter in dead_letters(admin, group):
+                if not (_is_within(letter, since, until) and _is_named(letter, ids)):
+                    continue
+                if count == limit:
+                    left.append(letter.offset_msg_id)
+                    return
+                count += 1
+                receipt = await redrive_letter(admin, None if dry_run else producer, letter)
+                receipts.append(receipt)
+                if as_json:
+                    # As they come: whatever ends this, what was sent is known.
+                    write_json_line(receipt.to_json())
+                    sys.stdout.flush()
+
+    try:
+        ask(namesrv, work)
+    finally:
+        if not as_json:
+            header = ["dead letter", "origin topic", "status", "queue", "offset", "message"]
+            show(False, header, [list(each) for each in receipts])
+        say(_summary(receipts) + (f"; more are left (--limit {limit})" if left else ""))
+    done = {"redriven", "already", "would be redriven"}
+    if not receipts or any(each.status not in done for each in receipts):
+        sys.exit(EXIT_NOT_ALL)
+
+
+def _summary(receipts: Sequence[Receipt]) -> str:
+    counts: dict[str, int] = {}
+    for each in receipts:
+        counts[each.status] = counts.get(each.status, 0) + 1
+    return ", ".join(f"{count} {status}" for status, count in counts.items()) or "no dead letters"
+
+
+def _is_within(letter: MessageExt, since: int | None, until: int | None) -> bool:
+    stored = letter.store_timestamp
+    return (since is None or stored >= since) and (until is None or stored < until)
+
+
+def _is_named(letter: MessageExt, ids: tuple[str, ...]) -> bool:
+    return not ids or letter.offset_msg_id in ids or letter.msg_id in ids

@@ -1,0 +1,65 @@
+"""`oberth store rejoin`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from oberth.cli.output import say, write_json
+from oberth.cli.remote import ask, json_option, namesrv_option
+
+if TYPE_CHECKING:
+    from oberth.client.admin import Admin
+
+
+@click.command(name="rejoin")
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.argument("master")
+@click.option("--dry-run", is_flag=True, help="Only say what would be cut off.")
+@namesrv_option
+@json_option
+def rejoin_command(directory: str, master: str, dry_run: bool, namesrv: str, as_json: bool) -> None:
+    """Make the slave's store in DIR one that MASTER, a broker's name or address, takes on.
+
+    For a slave that is ahead of its master, whose log has parted from the master's, or that lacks
+    what the master has deleted. The log is cut where the two differ, or emptied; what is cut off is
+    kept in DIR.parted. The slave has to be stopped, and gets the rest when it is started.
+
+    Example: oberth store rejoin /data/b 10.0.0.1:10911
+    """
+    from oberth.broker.log_comparison import StoreLog, compare
+    from oberth.cli.cluster_compare import side_of
+    from oberth.store.offline.reader import StoreReader
+    from oberth.store.offline.rejoin import cut_log, record_start
+
+    async def find(admin: Admin) -> tuple[int | None, int]:
+        with ExitStack() as stack:
+            reader = stack.enter_context(StoreReader(directory))
+            own = StoreLog(reader)
+            other = await side_of(admin, master, stack, is_directory=False)
+            here, there = await own.extent(), await other.extent()
+            if here.high <= here.low:
+                return None, here.high
+            if here.high < there.low or here.low > there.high:
+                return here.low, here.high  # nothing in common that the master could join on to
+            found = await compare(own, other)
+            if found.differs_at is not None:
+                return record_start(reader, found.differs_at), here.high
+            if here.high > there.high:
+                return record_start(reader, there.high), here.high
+            return None, here.high
+
+    at, end = ask(namesrv, find)
+    kept_in = None
+    if at is not None and not dry_run:
+        kept_in = cut_log(directory, at).kept_in
+    if as_json:
+        write_json({"store": directory, "cutAt": at, "end": end, "keptIn": kept_in})
+    elif at is None:
+        say(f"{directory}: its log, up to {end}, is one that the master goes on from")
+    elif dry_run:
+        say(f"{directory}: would be cut at {at}, it ends at {end}")
+    else:
+        say(f"{directory}: cut at {at}, it ended at {end}; what was cut off is in {kept_in}")

@@ -1,0 +1,171 @@
+"""``oberth up --brokers N``: several brokers that clients use as one cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from oberth.broker.broker_config import read_configs
+from oberth.cli.brokers import joined, members
+from oberth.cli.main import oberth
+from oberth.errors import OptionError
+
+READY = re.compile(
+    r"ready: name server (?P<namesrv>\S+), brokers (?P<brokers>.+), stores (?P<stores>.+), "
+    r"metrics (?P<metrics>\S+), in \S+ s"
+)
+BOUND_S = 120
+
+
+class Up:
+    """A running ``oberth up --brokers N``."""
+
+    def __init__(self, store: Path, count: int) -> None:
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "oberth", "up", "--brokers", str(count)),
+                *("--store", str(store), "--port", "0", "--namesrv-port", "0"),
+                *("--set", "brokerName=b", "--set", "httpPort=0"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = READY.fullmatch(line.strip())
+        assert found is not None, (line, self.process.communicate())
+        self.ready = found.groupdict()
+        self._said: queue.Queue[str] = queue.Queue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._said.put(line)
+
+    def wait_said(self, wanted: str) -> str:
+        """The next line that has these words."""
+        while True:
+            line = self._said.get(timeout=BOUND_S)
+            if wanted in line:
+                return line
+
+    def run(self, *words: str) -> str:
+        result = CliRunner().invoke(oberth, [*words, "-n", self.ready["namesrv"]])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json"))
+
+    def bodies(self, topic: str) -> list[str]:
+        lines = self.run("message", "tail", topic, "--from-start", "--no-follow").splitlines()
+        return sorted(json.loads(line)["body"] for line in lines)
+
+    def end(self, number: int) -> None:
+        self.process.send_signal(number)
+        assert self.process.wait(BOUND_S) == (0 if number == signal.SIGTERM else -number)
+        self._listener.join(BOUND_S)  # stderr ends when the last of the brokers has ended
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def children_of(process: int) -> list[int]:
+    text = Path(f"/proc/{process}/task/{process}/children").read_text("ascii")
+    return [int(word) for word in text.split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_messages_of_all_brokers_through_growth_a_kill_and_a_drain(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    alone = Up(store, 1)
+    alone.run("topic", "create", "Grows", "--queues", "2")
+    alone.run("message", "send", "Grows", "before")
+    alone.end(signal.SIGTERM)
+
+    both = Up(store, 2)
+    assert both.ready["stores"] == f"{store} {store}-2"
+    both.wait_said("made where they were missing")
+    for n in range(8):
+        both.run("message", "send", "Grows", f"{n}")
+    expected = sorted(["before", *map(str, range(8))])
+    assert both.bodies("Grows") == expected
+    assert all(any(Path(f"{each}/commitlog").iterdir()) for each in (store, f"{store}-2"))
+    with urllib.request.urlopen(f"http://{both.ready['metrics']}/metrics") as page:
+        text = page.read().decode()
+    assert 'broker="b"' in text
+    assert 'broker="b-2"' in text
+
+    # One that is killed comes again, with all that was acknowledged.
+    os.kill(children_of(both.process.pid)[0], signal.SIGKILL)
+    both.wait_said("started again")
+    both.wait_said("recovered: ")
+    both.end(signal.SIGTERM)
+
+    # Without the second its messages are read to their end, and it takes no more.
+    fewer = Up(store, 1)
+    assert "(drains)" in fewer.ready["brokers"]
+    fewer.wait_said("b-2 drains: all groups have read it")
+    for n in range(8, 12):
+        fewer.run("message", "send", "Grows", f"{n}")
+    assert fewer.bodies("Grows") == sorted([*expected, *map(str, range(8, 12))])
+    fewer.end(signal.SIGKILL)  # who started the brokers is gone: they end in order
+    assert not (store / "abort").exists()
+    assert not Path(f"{store}-2", "abort").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        ({"storePathCommitLog": "/tmp/one"}, "storePathCommitLog"),
+        ({"brokerRole": "SLAVE", "brokerId": "1"}, "masters"),
+    ],
+)
+def test_what_brokers_cannot_share_is_refused(
+    tmp_path: Path, settings: dict[str, str], refusal: str
+) -> None:
+    entries = {"storePathRootDir": str(tmp_path / "s"), **settings}
+    _, store_config, _ = read_configs(entries)
+    with pytest.raises(OptionError, match=refusal):
+        members(2, entries, store_config, "b")
+
+
+def test_ports_names_and_stores_follow_the_number(tmp_path: Path) -> None:
+    entries = {"storePathRootDir": str(tmp_path / "s"), "httpPort": "5557", "grpcServerPort": "81"}
+    _, store_config, _ = read_configs(entries)
+    (tmp_path / "s-4" / "commitlog").mkdir(parents=True)
+    (tmp_path / "s-4" / "commitlog" / "00000000000000000000").touch()
+    (tmp_path / "s-5" / "commitlog").mkdir(parents=True)
+    made = members(2, entries, store_config, "b")
+    assert [(each.number, each.name, each.drains) for each in made] == [
+        (1, "b", False), (2, "b-2", False), (4, "b-4", True),
+    ]  # fmt: skip
+    assert [each.settings["listenPort"] for each in made] == ["10911", "10921", "10941"]
+    assert [each.settings["grpcServerPort"] for each in made] == ["81", "91", "111"]
+    assert [each.settings["httpPort"] for each in made] == ["5558", "5559", "5561"]
+    assert [each.settings.get("brokerPermission") for each in made] == [None, None, "4"]
+
+
+def test_metrics_of_several_brokers_are_one_page() -> None:
+    page = b'# HELP x Some.\n# TYPE x counter\nx{a="1"} 2\nx 3\n# HELP y More.\ny{broker="z"} 4\n'
+    assert joined({"b": page, "b-2": page}).decode() == (
+        '# HELP x Some.\n# TYPE x counter\nx{a="1",broker="b"} 2\nx{broker="b"} 3\n'
+        'x{a="1",broker="b-2"} 2\nx{broker="b-2"} 3\n# HELP y More.\ny{broker="z"} 4\n'
+        'y{broker="z"} 4\n'
+    )

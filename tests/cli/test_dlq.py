@@ -1,0 +1,137 @@
+"""``oberth dlq``: letters that a listener left by failing; and ``group progress``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oberth.cli.main import oberth
+from oberth.client.blocking import Producer, PushConsumer
+from oberth.client.dead_letters import new_message
+from oberth.client.messages import Message, MessageExt
+from oberth.testing.blocking import EmbeddedBroker
+
+COUNT = 3
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    """Its group Failing has COUNT dead letters of topic Orders."""
+
+    def fail(message: MessageExt) -> None:
+        raise ValueError(message.body)
+
+    with EmbeddedBroker() as made:
+        run(made, "topic create Orders --queues 1")
+        with (
+            Producer("Makers", config=made.client_config) as producer,
+            PushConsumer(
+                "Failing",
+                {"Orders": "*"},
+                listener=fail,
+                max_reconsume_times=0,
+                config=made.client_config,
+            ),
+        ):
+            for number in range(COUNT):
+                producer.send(
+                    Message(
+                        "Orders",
+                        b"%d" % number,
+                        keys=f"k{number}",
+                        tags="A",
+                        properties={"mine": "kept"},
+                    )
+                )
+            made.wait_until(lambda: len(made.dead_letters("Failing")) == COUNT, what="letters")
+        yield made
+
+
+def run(broker: EmbeddedBroker, words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(oberth, [*words.split(), "-n", broker.namesrv_addr])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def lines(broker: EmbeddedBroker, words: str, code: int = 0) -> list[Any]:
+    return [json.loads(each) for each in run(broker, f"{words} --json", code).stdout.splitlines()]
+
+
+def test_letters_are_listed(broker: EmbeddedBroker) -> None:
+    found = lines(broker, "dlq list Failing")
+    assert sorted(each["body"] for each in found) == ["0", "1", "2"]
+    assert {(each["group"], each["originTopic"]) for each in found} == {("Failing", "Orders")}
+    assert lines(broker, "dlq list") == found
+    assert lines(broker, "dlq list Nobody") == []
+    assert lines(broker, "dlq list --until 2001-01-01") == []
+    limited = run(broker, "dlq list --limit 2")
+    assert "2 dead letters, and more" in limited.stderr
+    assert "Orders" in limited.stdout
+
+
+def test_letters_are_sent_again_once(broker: EmbeddedBroker) -> None:
+    letters = {each["offsetMsgId"]: each for each in lines(broker, "dlq list Failing")}
+    planned = lines(broker, "dlq redrive Failing --dry-run")
+    assert {each["deadLetterId"] for each in planned} == letters.keys()
+    assert {each["status"] for each in planned} == {"would be redriven"}
+    assert len(broker.messages("Orders")) == COUNT
+
+    chosen = next(iter(letters))
+    (receipt,) = lines(broker, f"dlq redrive Failing --id {chosen}")
+    assert (receipt["status"], receipt["originTopic"]) == ("redriven", "Orders")
+    made = broker.messages("Orders")[-1]
+    assert (made.offset_msg_id, made.queue_offset) == (receipt["messageId"], COUNT)
+    assert made.body.decode() == letters[chosen]["body"]
+    assert (made.keys, made.tags) == (letters[chosen]["keys"], "A")
+    assert made.msg_id == letters[chosen]["msgId"]
+    assert (made.properties["mine"], made.properties["REDRIVEN_FROM"]) == ("kept", chosen)
+    assert made.reconsume_times == 0
+    assert "RETRY_TOPIC" not in made.properties
+
+    shown = run(broker, "dlq redrive Failing")
+    assert "2 redriven" in shown.stderr
+    assert "1 already" in shown.stderr
+    again = lines(broker, "dlq redrive Failing")
+    assert {each["status"] for each in again} == {"already"}
+    assert len(broker.messages("Orders")) == 2 * COUNT
+    assert len(broker.dead_letters("Failing")) == COUNT
+    assert "no dead letters" in run(broker, "dlq redrive Nobody", code=1).stderr
+
+
+def test_a_delay_or_transaction_that_is_over_does_not_begin_again(broker: EmbeddedBroker) -> None:
+    letter = broker.dead_letters("Failing")[0]
+    letter.properties.update(
+        {"TIMER_DELAY_MS": "60000", "TRAN_MSG": "true", "PGROUP": "P", "__RMQ.TRANSIENT.x": "1"}
+    )
+    kept = new_message(letter).properties
+    assert kept.keys() == {"WAIT", "KEYS", "TAGS", "UNIQ_KEY", "mine", "REDRIVEN_FROM"}
+
+
+def test_progress_of_all_groups(broker: EmbeddedBroker) -> None:
+    run(broker, "group create Behind")
+    run(broker, "group reset Behind Orders --earliest")
+    rows = {each["group"]: each for each in json.loads(run(broker, "group progress --json").stdout)}
+    assert rows["Behind"]["lag"] >= COUNT
+    only = json.loads(run(broker, "group progress --topic Orders --json").stdout)
+    assert "Behind" in [each["group"] for each in only]
+    assert json.loads(run(broker, "group progress --topic Nowhere --json").stdout) == []
+    run(broker, "group progress --check", code=1)
+    run(broker, "group delete Behind")
+
+
+def test_what_is_the_brokers_own_is_listed_when_asked_for(broker: EmbeddedBroker) -> None:
+    def names(words: str) -> set[str]:
+        return {next(iter(each.values())) for each in json.loads(run(broker, words).stdout)}
+
+    shown, every = names("topic list --json"), names("topic list --system --json")
+    assert "Orders" in shown
+    assert "TBW102" in every - shown
+    assert not {each for each in shown if each.startswith(("rmq_sys_", "RMQ_SYS_"))}
+    shown, every = names("group list --json"), names("group list --system --json")
+    assert "Failing" in shown
+    assert shown <= every
+    assert not {each for each in shown if each.startswith("CID_RMQ_SYS_")}

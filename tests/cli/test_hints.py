@@ -1,0 +1,175 @@
+"""What errors of the first minute say: taken ports, words that are no command, wrong settings."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from oberth.broker.broker_config import DEFAULT_PORT as BROKER_PORT
+from oberth.cli.hints import hint_for, listener_on, missing_extra, package_of, taken_port
+from oberth.cli.main import main, oberth
+from oberth.cli.serve import PORTS
+from oberth.controller.controller_config import DEFAULT_PORT as CONTROLLER_PORT
+from oberth.errors import (
+    MQBrokerError,
+    NotFoundError,
+    OberthError,
+    OptionError,
+    RemotingConnectError,
+    UnknownOptionError,
+)
+from oberth.formats.message_store_config import DEFAULT_ROOT
+from oberth.namesrv.namesrv_config import DEFAULT_PORT as NAMESRV_PORT
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command line: exit code and stderr."""
+
+    def call(*words: object) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(each) for each in words])
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), capsys.readouterr().err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["topics"], "topic"),
+        (["stor"], "store"),
+        (["TOPIC"], "topic"),
+        (["topic", "lst"], "list"),
+        (["group", "progres"], "progress"),
+        (["message", "snd"], "send"),
+        (["cluster", "retension"], "retention"),
+        (["store", "inspct"], "inspect"),
+        (["spark", "exprot"], "export"),
+    ],
+)
+def test_a_word_that_is_no_command(run: Run, words: list[str], meant: str) -> None:
+    code, err = run(*words)
+    assert code == 2
+    assert f"Did you mean {meant}" in err
+
+
+def test_nothing_is_suggested_where_nothing_is_near(run: Run) -> None:
+    assert "Did you mean" not in run("zzzzzz")[1]
+
+
+@pytest.mark.parametrize("command", ["up", "broker", "namesrv", "controller"])
+def test_a_taken_port_is_named_with_who_has_it(run: Run, tmp_path: Path, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        own = [] if command == "namesrv" else ["--store", tmp_path]
+        code, err = run(command, "--port", port, *own, *(["--namesrv-port", 0] * (command == "up")))
+        assert code == 2
+        assert f"port {port} of 127.0.0.1 is in use by process {os.getpid()} (" in err
+        assert "; --port takes another one" in err
+        if command == "up":
+            assert "; --namesrv-port takes" in run(command, "--namesrv-port", port, *own)[1]
+
+
+def test_a_port_that_nobody_has() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    assert listener_on(port) is None
+
+
+def test_other_errors_of_listening() -> None:
+    place = "error while attempting to bind on address ('10.1.1.1', 80): no"
+    text = str(taken_port(OSError(errno.EADDRNOTAVAIL, place), {}))
+    assert text == "10.1.1.1 is no address of this machine; --listen chooses another one"
+    text = str(taken_port(OSError(errno.EACCES, place), {80: "--port"}))
+    assert text == "this user may not listen on port 80; --port takes another one"
+    assert taken_port(OSError(errno.ENOSPC, "no space"), {}) is None
+
+
+def test_nothing_listens(run: Run) -> None:
+    code, err = run("topic", "list", "-n", "127.0.0.1:1")
+    assert code == 2
+    assert "hint: nothing listens there; `oberth up` starts" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (UnknownOptionError("nonsens: no such option"), "Apache's names"),
+        (OptionError("address 'x', allowed host:port with a port of 0 to 65535"), None),
+        (NotFoundError("/x: no such directory"), "store root"),
+        (NotFoundError("topic 'T' has no ConsumeQueue"), None),
+        (MQBrokerError(17, "no topic 'T'"), "topic create"),
+        (MQBrokerError(17, "no broker knows group 'G': no '%RETRY%G'"), "group create"),
+        (MQBrokerError(1, "busy"), None),
+        (PermissionError(errno.EACCES, "denied", "/store/lock"), "user that the broker runs as"),
+        (PermissionError(errno.EACCES, "denied"), None),
+        (RemotingConnectError("no connection to a:1 within 3 s"), None),
+        (OberthError("anything"), None),
+    ],
+)
+def test_hints_stand_where_they_fit(error: Exception, word: str | None) -> None:
+    hint = hint_for(error)
+    assert hint is None if word is None else hint is not None and word in hint
+
+
+def test_packages_and_their_extras() -> None:
+    text = missing_extra(ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow.compute"))
+    assert text is not None
+    assert "pip install 'oberth[spark]'" in text
+    assert package_of(ModuleNotFoundError("x", name="google.protobuf")) == "protobuf"
+    assert package_of(ModuleNotFoundError("x", name="h2.config")) == "h2"
+    assert "package protobuf" in (missing_extra(ImportError("x", name="google")) or "")
+    assert "oberth[delta]" in (missing_extra(ImportError("needs deltalake >= 1")) or "")
+    assert missing_extra(ModuleNotFoundError("No module named 'x'", name="x")) is None
+
+
+def test_help_shows_what_is_taken_if_nothing_is_given() -> None:
+    assert PORTS == {
+        "broker": BROKER_PORT,
+        "name server": NAMESRV_PORT,
+        "controller": CONTROLLER_PORT,
+    }
+    text = " ".join(CliRunner().invoke(oberth, ["up", "--help"]).output.split())
+    assert "Port of the broker, 10911 if not given" in text
+    assert "Port of the name server, 9876 if not given" in text
+    assert f"Where the store lies; {DEFAULT_ROOT} if not given" in text
+
+
+@pytest.mark.parametrize("command", ["up", "broker", "namesrv", "controller"])
+def test_a_wrong_setting_is_named_with_its_line(run: Run, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "server.conf"
+    path.write_text("# a comment\nlistenPort = many\n")
+    code, err = run(command, "-c", path)
+    assert code == 2
+    assert err == f"error: {path}: line 2: listenPort: 'many' is not an integer\n"
+    path.write_text("listenPort=0\n\ntlsServerMode=perhaps\n")
+    assert f"error: {path}: line 3: tlsServerMode: 'perhaps' is not" in run(command, "-c", path)[1]
+    wins = run(command, "-c", path, "--set", "tlsServerMode=no")[1]
+    assert "line 3" not in wins, "the line is not what is wrong"
+
+
+def test_a_wrong_setting_of_a_store(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("flushDiskType=OFTEN\n")
+    code, err = run("store", "inspect", tmp_path, "-c", path)
+    assert code == 2
+    assert f"{path}: line 1: flushDiskType: 'OFTEN' is not one of" in err
+    path.write_text("\nmapedFileSizeCommitLog=1\n")
+    err = run("store", "inspect", tmp_path, "-c", path)[1]
+    assert f"{path}: line 2: mapedFileSizeCommitLog: no such option; did you mean" in err
+
+
+def test_a_setting_of_the_environment_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OBERTH_flushDiskType", "OFTEN")
+    err = run("up", "--port", "0", "--namesrv-port", "0")[1]
+    assert "variable OBERTH_flushDiskType: flushDiskType: 'OFTEN' is not one of" in err
