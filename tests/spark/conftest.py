@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session ``local[2,3]``: two tasks at a time, each tried three times."""
     pytest.importorskip("pyspark")
-    from oberth.spark.runtime import build_session, warm_up_kernels
+    from oberth.spark.runtime import build_session
 
-    warm_up_kernels()
     scratch = tmp_path_factory.mktemp("spark")
     # Python workers have the driver's working directory first on their path.
     before = Path.cwd()
@@ -75,8 +75,9 @@ def _read(
     where: dict[str, str], filters: Sequence[Any], columns: str, options: dict[str, str]
 ) -> Read:
     from oberth.spark.options import parse_read_options
+    from oberth.spark.partitions import RocketMQPartition
     from oberth.spark.schemas import parse_columns, struct_type
-    from oberth.spark.source import RocketMQPartition, RocketMQReader
+    from oberth.spark.source import RocketMQReader
 
     given = {name.replace("__", "."): value for name, value in options.items()}
     parsed = parse_read_options({**where, **given}, streaming=False)
@@ -120,6 +121,23 @@ def read_live() -> Callable[..., Read]:
     return _read_live
 
 
+@pytest.fixture
+def failed_attempts(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released once for each question or send that failed and is tried again; pauses are short."""
+    from oberth.spark.connection import Patience
+
+    failed = threading.Semaphore(0)
+    wait = Patience.wait
+
+    async def told(patience: Patience, limit_s: float | None = None) -> bool:
+        patience._pause_s = min(patience._pause_s, 0.05)
+        failed.release()
+        return await wait(patience, limit_s)
+
+    monkeypatch.setattr(Patience, "wait", told)
+    return failed
+
+
 class GrowingStore:
     """A store that a test writes to while it is read: records and ConsumeQueue units, no Index."""
 
@@ -137,32 +155,55 @@ class GrowingStore:
         self,
         topic: str,
         queue: int,
-        body: bytes,
+        body: bytes | Callable[[int], bytes],
         *,
         tags: str = "",
         keys: str = "",
         time: int = 1_700_000_000_000,
         dispatch: bool = True,
+        flags: int = 0,
+        upto: int | None = None,
+        properties: dict[str, str] | None = None,
     ) -> int:
-        """Adds one message; gives its queue offset."""
+        """Adds one message; gives its queue offset.
+
+        Args:
+            topic: of the message.
+            queue: its number.
+            body: the body, or a function that makes it for the CommitLog offset where it begins;
+                its size does not depend on that.
+            tags: the property TAGS.
+            keys: the property KEYS.
+            time: when it was stored, ms.
+            dispatch: whether it gets a unit.
+            flags: the record's sysFlag.
+            upto: so many bytes of the record are written; None for all.
+            properties: further properties.
+        """
         from oberth.formats import message as m
         from oberth.formats.consume_queue import UNIT
         from oberth.formats.java_string import java_hash
         from oberth.formats.properties import encode_properties
 
         offset = self._ends.get((topic, queue), 0)
-        properties = encode_properties({"TAGS": tags or None, "KEYS": keys or None})
-        size = m.record_size(len(body), len(topic.encode()), len(properties), 0, m.MAGIC_V1)
+        named = {"TAGS": tags or None, "KEYS": keys or None}
+        raw = encode_properties({**named, **(properties or {})})
+        make = body if callable(body) else None
+        body = make(0) if make is not None else body
+        assert isinstance(body, bytes)
+        size = m.record_size(len(body), len(topic.encode()), len(raw), 0, m.MAGIC_V1)
         rest = self._segment_size - self._log_end % self._segment_size
         if size + m.BLANK_SIZE_MIN > rest:
             self._write("commitlog", self._log_end, m.encode_blank(rest), self._segment_size)
             self._log_end += rest
+        if make is not None:
+            body = make(self._log_end + m.FIXED_V4.size)
         host = m.encode_host("127.0.0.1", 10911)
         record = m.MessageExt(
-            topic, queue, offset, self._log_end, size, m.MAGIC_V1, m.body_crc(body), 0, 0, time,
-            host, time, host, 0, 0, body, properties,
+            topic, queue, offset, self._log_end, size, m.MAGIC_V1, m.body_crc(body), 0, flags,
+            time, host, time, host, 0, 0, body, raw,
         ).encode()  # fmt: skip
-        self._write("commitlog", self._log_end, record, self._segment_size)
+        self._write("commitlog", self._log_end, record[:upto], self._segment_size)
         unit = UNIT.pack(self._log_end, size, java_hash(tags) if tags else 0)
         self._log_end += size
         self._ends[topic, queue] = offset + 1
@@ -188,6 +229,12 @@ class GrowingStore:
         with path.open("r+b") as file:
             file.seek(at - start)
             file.write(data)
+
+
+@pytest.fixture(scope="session")
+def make_store() -> Callable[..., GrowingStore]:
+    """Makes an empty store to write to in a directory."""
+    return GrowingStore
 
 
 @pytest.fixture

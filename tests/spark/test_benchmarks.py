@@ -33,3 +33,17 @@ def test_it_runs_small(
     low = -1 if name == "cost_model" else 0
     assert all(row["medians"]["oberth"] > low for row in report["rows"])
     assert f"benchmarks.spark.{name}" in sys.modules
+
+
+@pytest.mark.slow
+def test_the_drill_of_kills_runs_small(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    from benchmarks.spark.kills import main
+
+    small = ["--only", "export-delta", "--count", "1", "--rows", "500", "--dir", str(tmp_path)]
+    assert main(small) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["wrong"] for row in rows[:-1]] == ["", ""]
+    assert rows[-1]["rounds"] == 2

@@ -21,9 +21,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from oberth.cli.spark import spark as spark_commands
+from oberth.client.dead_letters import Receipt
+from oberth.errors import OptionError
 from oberth.spark import options, schemas
 from oberth.spark.live_sink import RECEIPTS
-from oberth.spark.pipelines import dead_letters, dispatch_stream, salvage, stats, verify
+from oberth.spark.pipelines import dispatch_stream, salvage, stats, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +54,7 @@ FOUND = {
     "losses": _ddl(salvage.LOSSES_DDL),
     "statistics": stats.TABLES,
     "steps": _ddl(dispatch_stream.SCHEMA),
-    "receipts": list(dead_letters.Receipt("", "", "").to_json()),
+    "receipts": list(Receipt("", "", "").to_json()),
     "sent": RECEIPTS.names,
 }
 
@@ -245,3 +247,23 @@ def test_a_night_of_a_store(
     out = capsys.readouterr().out
     assert "new messages in" in out
     assert "ClientTopic" in out
+
+
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_every_line_for_people_from_kafka_is_kept(side: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "coming-from-kafka.md").read_text("utf-8")
+    section = page.partition(f"## The {side}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    assert len(rows) >= 8
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    table = options._READ if side == "source" else options._WRITE
+    known = {name.lower() for main, more in table.items() for name in (main, *more)}
+    for theirs, ours, text, test in ([cell.strip(" `") for cell in row] for row in rows):
+        assert text, theirs
+        if ours != "–":
+            assert ours.lower() in known, ours
+            assert f"def {test}(" in tests, test
+            continue
+        assert not test, theirs
+        with pytest.raises(OptionError, match=rf"option .?{theirs}"):
+            options.Given({theirs: "1"}, table)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from oberth.errors import IllegalNameError, OptionError, RecordError
 from oberth.formats import message as m
 from oberth.formats.compression import decompress_body
-from oberth.formats.properties import decode_properties
+from oberth.formats.properties import decode_properties, encode_properties
 from oberth.spark.encode import RecordEncoder
 from oberth.spark.options import parse_write_options
 
@@ -102,6 +102,21 @@ def test_records_hold_what_the_rows_say(rows: list[dict[str, Any]]) -> None:
             if row[column]:
                 expected[name] = row[column]
         assert decode_properties(record.properties_raw) == expected
+
+
+@pytest.mark.parametrize("column", ["properties", "storedProperties"])
+def test_rows_do_not_say_where_their_records_lie(column: str) -> None:
+    names = ["INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_BASE", "__CRC32#"]
+    rows: list[Any] = [[("a", "1"), *((name, "7") for name in names)], None, [("a", "2")]]
+    kind: pa.DataType = pa.map_(pa.string(), pa.string())
+    if column == "storedProperties":
+        rows = [None if row is None else encode_properties(dict(row)) for row in rows]
+        kind = pa.binary()
+    schema = pa.schema([("topic", pa.string()), ("value", pa.binary()), (column, kind)])
+    table = [{"topic": "T", "value": b"x", column: row} for row in rows]
+    records = _encode(pa.RecordBatch.from_pylist(table, schema))
+    found = [decode_properties(record.properties_raw) for record in records]
+    assert found == [{"a": "1"}, {}, {"a": "2"}]
 
 
 def test_rows_without_a_queue_are_spread_in_turn() -> None:

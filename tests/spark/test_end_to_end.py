@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,16 +31,6 @@ def test_the_source_is_found_by_its_name(
     )
 
 
-def test_a_frame_that_was_filtered_is_whole_when_it_is_used_again(
-    spark: SparkSession, growing_store: Any
-) -> None:
-    for number in range(40):
-        growing_store.append("A", number % 4, b"%d" % number)
-    frame = spark.read.format("rocketmq").load(str(growing_store.root))
-    assert frame.where("partition = 1").count() == 10
-    assert frame.count() == 40
-
-
 @pytest.fixture(params=["true", "false"])
 def pushdown_allowed(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
     """Spark's own switch for push-down to Python sources, both ways."""
@@ -49,6 +40,81 @@ def pushdown_allowed(request: pytest.FixtureRequest, spark: SparkSession) -> Ite
     yield request.param == "true"
     assert before is not None
     spark.conf.set(name, before)
+
+
+def test_a_frame_that_was_filtered_is_whole_when_it_is_used_again(
+    spark: SparkSession, growing_store: Any, pushdown_allowed: bool
+) -> None:
+    for number in range(40):
+        growing_store.append("A", number % 4, b"%d" % number)
+    frame = spark.read.format("rocketmq").load(str(growing_store.root))
+    some = frame.where("partition = 1")
+    some.explain()
+    assert frame.count() == 40
+    assert some.count() == 10
+    assert frame.count() == 40
+    assert frame.join(some, "offset").count() == 40
+    assert some.union(frame.where("partition = 2")).count() == 20
+    frame.createOrReplaceTempView("used_again")
+    by_key = "select count(*) from used_again where partition = 3"
+    assert spark.sql(f"select ({by_key}), count(*) from used_again").collect() == [(10, 40)]
+
+
+def test_a_frame_for_one_query_reads_less(
+    spark: SparkSession, growing_store: Any, pushdown_allowed: bool
+) -> None:
+    for number in range(400):
+        growing_store.append("A", number % 4, b"x" * 500)
+    reader = spark.read.format("rocketmq").option("targetPartitionBytes", "10k")
+
+    def parts(reader: Any) -> int:
+        frame = reader.load(str(growing_store.root))
+        found = frame.where("partition = 1")
+        assert found.count() == 100
+        count: int = found.rdd.getNumPartitions()
+        assert frame.rdd.getNumPartitions() > 15
+        return count
+
+    assert (parts(reader) < 10) is pushdown_allowed
+    assert (parts(reader.option("pushdown", "false")) < 10) is False
+
+
+def test_filters_of_one_plan_are_no_other_plans(
+    spark: SparkSession, growing_store: Any, pushdown_allowed: bool
+) -> None:
+    for number in range(40):
+        growing_store.append("A", number % 4, b"%d" % number)
+    frame = spark.read.format("rocketmq").load(str(growing_store.root))
+    two, three = frame.where("partition = 2"), frame.where("partition = 3")
+    two.explain()  # planned, and run later
+    assert (three.count(), frame.count(), two.count()) == (10, 40, 10)
+    assert two.union(three).union(two).union(frame).count() == 70
+    assert two.union(three).where("offset < 3").count() == 6
+    assert frame.join(two, "offset").count() == 40
+    assert two.alias("a").join(three.alias("b"), "offset").where("a.offset > 7").count() == 2
+    assert frame.exceptAll(two).count() == 30
+    cached = two.cache()
+    try:
+        assert (cached.count(), frame.count(), three.count(), cached.count()) == (10, 40, 10, 10)
+        assert cached.union(frame.where("partition = 2 and offset = 1")).count() == 11
+    finally:
+        cached.unpersist()
+    frame.createOrReplaceTempView("plans")
+    statement = """
+        with some as (select * from plans where partition = 1)
+        select (select count(*) from plans where partition = 2 and offset < 4),
+               (select count(*) from some a join some b using (offset) where b.offset < 5),
+               (select count(*) from plans
+                where offset in (select offset from some where offset > 8)),
+               count(*) from plans"""
+    assert [tuple(row) for row in spark.sql(statement).collect()] == [(4, 5, 4, 40)]
+    with ThreadPoolExecutor(4) as pool:
+        counts = pool.map(
+            lambda n: frame.where(f"partition = {n % 4} and offset < {n}").count(), range(8)
+        )
+    assert list(counts) == list(range(8))
+    growing_store.append("A", 2, b"later")
+    assert frame.where("partition = 2").count() == 10 + pushdown_allowed  # each plan looks anew
 
 
 def test_filters_give_the_same_rows_with_and_without_pushdown(
@@ -73,7 +139,8 @@ def test_filters_give_the_same_rows_with_and_without_pushdown(
     try:
         for condition in conditions:
             expected = sorted(r.physicalOffset for r in everything.where(condition).collect())
-            fresh = spark.read.format("rocketmq").option("columns", "*").load(str(store.root))
+            reader = spark.read.format("rocketmq").option("columns", "*")
+            fresh = reader.option("pushdown", "true").load(str(store.root))
             found = sorted(r.physicalOffset for r in fresh.where(condition).collect())
             assert found == expected, condition
     finally:

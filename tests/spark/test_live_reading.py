@@ -46,7 +46,7 @@ def shop() -> Iterator[Any]:
 
 def _store(mq: Any) -> str:
     """The store's directory, with everything in its files."""
-    mq.broker.store.queues.write_behind()
+    mq.broker.parts.store.queues.write_behind()
     return str(mq.store_dir)
 
 
@@ -232,10 +232,7 @@ def test_answers_that_get_lost_are_asked_for_again(
     assert lost.hits == 3
 
 
-def test_over_tls_and_past_a_dead_name_server(
-    shop: Any, read_live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("oberth.spark.live_plan.ATTEMPTS", 1)
+def test_over_tls_and_past_a_dead_name_server(shop: Any, read_live: Callable[..., Any]) -> None:
     given = {"subscribe": "payments", "columns": "value", "rocketmq__tls__enable": "true"}
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -284,3 +281,17 @@ def test_inner_batches_are_single_rows(
         assert live.rows
         if not options:
             assert sorted(int(row["value"]) for row in live.rows) == list(range(40))
+
+
+def test_a_live_body_that_does_not_decompress_is_a_row(
+    read_live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EmbeddedBroker() as mq, Producer("shop", namesrv_addr=mq.namesrv_addr) as producer:
+        producer.send(Message("poison", b"good"))
+        with monkeypatch.context() as patch:
+            patch.setattr("oberth.client.producer.compress", lambda *given: b"no zlib")
+            producer.send(Message("poison", b"x" * 10_000))
+        producer.send(Message("poison", b"good"))
+        rows = read_live(mq.namesrv_addr, subscribe="poison", columns="value,bodyError").rows
+    assert sorted(row["value"] for row in rows) == [b"good", b"good", b"no zlib"]
+    assert [row["bodyError"] is None for row in rows].count(False) == 1

@@ -6,7 +6,9 @@ Without a JVM through the writer's objects, then in a session. The broker is the
 from __future__ import annotations
 
 import datetime
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oberth.client.blocking import Admin
-from oberth.errors import MQBrokerError, OptionError, RecordError
+from oberth.errors import MQBrokerError, MQClientError, OptionError, RecordError, RemotingError
 from oberth.spark import live_sink
 from oberth.spark.live_sink import publish_receipts, send_rows
 from oberth.spark.options import parse_live_write_options
@@ -132,9 +134,30 @@ def test_what_fails_for_good_fails_the_task(
     assert bodies.count(b"y") >= 1
     mq.faults.refuse(times=1000)
     with pytest.raises(MQBrokerError):
-        _send(mq, {"value": [b"z"]}, topic="T", receipts=str(tmp_path))
+        _send(
+            mq, {"value": [b"z"]}, topic="T", receipts=str(tmp_path),
+            rocketmq__delivery__timeout="300ms",
+        )  # fmt: skip
     assert not list(tmp_path.iterdir())
     mq.faults.clear()
+
+
+def test_a_send_outlasts_a_restart(mq: Any, failed_attempts: threading.Semaphore) -> None:
+    # The broker's address is gone from the name server meanwhile, and with it the topic's route.
+    mq.kill()
+    with ThreadPoolExecutor(1) as pool:
+        columns = {"value": [b"a", b"b"], "partition": [2, 2]}
+        sent = pool.submit(_send, mq, columns, topic="T", rocketmq__timeout="500ms")
+        for _ in range(8):  # as many attempts as once ended it, and more
+            assert failed_attempts.acquire(timeout=60)
+        mq.recover()
+        assert sent.result(60).messages == 2
+    assert mq.bodies("T") == [b"a", b"b"]
+    mq.kill()
+    for topic in ("T", "unheard-of"):
+        with pytest.raises((RemotingError, MQClientError)):
+            _send(mq, columns, topic=topic, rocketmq__delivery__timeout="200ms")
+    mq.recover()
 
 
 @pytest.mark.parametrize(

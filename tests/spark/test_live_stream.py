@@ -6,7 +6,9 @@ Brokers of the test's own, one of them under access control.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +18,20 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from oberth.broker.broker import Broker
+from oberth.broker.broker_config import read_configs
 from oberth.client import ClientConfig, Message, MessageQueue
 from oberth.client.blocking import Admin, Producer
-from oberth.errors import DataLossError
+from oberth.client.blocking_face import LOOP
+from oberth.errors import DataLossError, MQClientError, RemotingError
 from oberth.spark import plan as p
 from oberth.spark import stream
 from oberth.spark.options import parse_read_options
+from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.schemas import parse_columns, struct_type
-from oberth.spark.source import RocketMQPartition
 from oberth.spark.stream import RocketMQStreamReader, TriggerPlanner
 from oberth.testing.blocking import EmbeddedBroker
+from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,10 +114,7 @@ def test_limits_of_a_trigger(shop: Shop) -> None:
     assert 4 < steps < 30
 
 
-def test_a_broker_that_is_away_has_lost_nothing(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("oberth.spark.live_plan.ATTEMPTS", 1)
+def test_a_broker_that_is_away_has_lost_nothing(shop: Shop) -> None:
     shop.create("A", 1)
     shop.send("A", 0, 5)
     planner = shop.planner(subscribe="A")
@@ -121,6 +124,76 @@ def test_a_broker_that_is_away_has_lost_nothing(
     shop.mq.recover()
     shop.send("A", 0, 2)
     assert planner.next_end(end, ALL) == {_key("A", 0): 7}
+
+
+def test_what_is_planned_waits_for_its_broker_and_a_restarted_query_finds_it(
+    shop: Shop, failed_attempts: threading.Semaphore
+) -> None:
+    shop.create("A", 2)
+    shop.send("A", 0, 40)
+    shop.send("A", 1, 10)
+    options = shop.options(subscribe="A", rocketmq__timeout="500ms")
+    fields = struct_type(parse_columns("value"))
+    reader = RocketMQStreamReader(parse_read_options(options, streaming=True), fields)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    planned = reader.partitions(start, end)
+    shop.mq.kill()  # its address is gone from the name server
+    restarted = RocketMQStreamReader(parse_read_options(options, streaming=True), fields)
+
+    def read(partitions: Any) -> list[str]:
+        return sorted(
+            row["value"].decode().strip()
+            for partition in partitions
+            for batch in restarted.read(partition)
+            for row in batch.to_pylist()
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        rows = pool.submit(lambda: read(planned))
+        again = pool.submit(lambda: read(restarted.partitions(start, end)))
+        for _ in range(20):
+            assert failed_attempts.acquire(timeout=60)
+        shop.mq.recover()
+        assert rows.result(60) == again.result(60) == sorted(shop.sent)
+    shop.mq.kill()
+    impatient = shop.options(subscribe="A", rocketmq__read__timeout="200ms")
+    once = RocketMQStreamReader(parse_read_options(impatient, streaming=True), fields)
+    with pytest.raises((RemotingError, MQClientError)):
+        once.partitions(start, end)
+    shop.mq.recover()
+
+
+def test_a_stream_goes_on_with_the_brokers_that_are_there(shop: Shop, tmp_path: Path) -> None:
+    settings = read_configs(
+        {
+            **DEFAULT_SETTINGS, "brokerName": "broker-b", "namesrvAddr": shop.mq.namesrv_addr,
+            "storePathRootDir": str(tmp_path / "b"),
+        }
+    )  # fmt: skip
+    second = LOOP.call(lambda: _start(settings))
+    try:
+        shop.create("A", 1)
+        shop.send("A", 0, 5)
+        planner = shop.planner(subscribe="A", rocketmq__timeout="500ms")
+        both = planner.next_end(planner.initial(), ALL)
+        there = p.QueueKey("A", "broker-b", 0)
+        assert both == {_key("A", 0): 5, there: 0}
+        where = MessageQueue(topic="A", broker_name="broker-b", queue_id=0)
+        shop._producer.send(Message("A", b"x"), mq=where)
+        shop.mq.kill()
+        assert planner.next_end(both, ALL) == {_key("A", 0): 5, there: 1}
+        shop.mq.recover()
+        shop.send("A", 0, 2)
+        assert planner.next_end(both, ALL) == {_key("A", 0): 7, there: 1}
+    finally:
+        LOOP.call(second.aclose)
+
+
+async def _start(settings: Any) -> Broker:
+    broker = Broker(settings[0], settings[1])
+    await broker.start()
+    return broker
 
 
 def test_a_topic_that_was_made_anew_is_shorter(shop: Shop) -> None:

@@ -330,8 +330,9 @@ def test_killed_at_every_step(tmp_path: Path, read_store: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
 def test_apaches_store_opens_it(tmp_path: Path, version: str, read_store: Any) -> None:
+    from tests.rigs.apache_store import read_store as apache_reads
+
     from oberth.errors import PeerUnavailableError
-    from oberth.testing.apache_store import read_store as apache_reads
 
     root = tmp_path / "store"
     load = Load(root, indexTags="true" if version == "5.5.0" else "false", uniqueKeys="true")

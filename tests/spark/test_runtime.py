@@ -106,7 +106,7 @@ def test_session_config_lets_the_caller_win() -> None:
     assert config["spark.ui.enabled"] == "true"
     assert config["spark.sql.shuffle.partitions"] == "3"
     assert config["spark.driver.extraJavaOptions"] == runtime.QUICK_JVM
-    assert config["spark.sql.python.filterPushdown.enabled"] == "false"
+    assert config["spark.sql.python.filterPushdown.enabled"] == "true"
 
 
 def test_a_cluster_keeps_its_own_addresses() -> None:

@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from oberth.errors import DataLossError, OptionError
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
+from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.progress import LagListener, lag_metrics
 from oberth.spark.schemas import parse_columns, struct_type
-from oberth.spark.source import RocketMQPartition
 from oberth.spark.stream import (
     RocketMQDriverStreamReader,
     RocketMQStreamReader,
@@ -201,6 +201,30 @@ def test_a_queue_that_begins_late_is_entered_before_it_is_read(
     assert following == {k: high for k, (_, high) in bounds.items()}
     rows = _rows(reader, p.offsets_to_json(entered), p.offsets_to_json(following))
     assert len(rows) == sum(high - low for low, high in bounds.values() if low > 0)
+
+
+def test_what_expired_between_planning_and_a_restart_is_a_loss(growing_store: Any) -> None:
+    # The batch that was planned had messages of a queue that the one before did not know.
+    growing_store.append("A", 0, b"x")
+    planner = _planner(growing_store.root)
+    start = planner.next_end(planner.initial(), ALL)
+    for _ in range(1500):
+        growing_store.append("B", 0, b"born later")
+    end = planner.next_end(start, ALL)
+    assert end == {A0: 1, p.QueueKey("B", A0.broker, 0): 1500}
+    (growing_store.root / "consumequeue/B/0" / f"{0:020d}").unlink()  # 1000 units
+    growing_store.append("B", 0, b"newest")
+    for first in range(1000, 1500, 100):  # whatever is left behind what was planned
+        again = p.offsets_from_json(p.offsets_to_json(end | {p.QueueKey("B", A0.broker, 0): first}))
+        with pytest.raises(DataLossError, match=r"offsets 0 to 1000 are gone"):
+            _planner(growing_store.root).plans(start, again)
+    # Where a queue was seen to begin late, nothing of it was planned.
+    late = _planner(growing_store.root).next_end(start, ALL)
+    text = p.offsets_to_json(late)
+    assert text["B"] == {A0.broker: {"0": "1000"}}
+    assert _planner(growing_store.root).plans(start, p.offsets_from_json(text))[1] == []
+    following = _planner(growing_store.root).next_end(p.offsets_from_json(text), ALL)
+    assert p.offsets_to_json(following)["B"] == {A0.broker: {"0": 1501}}
 
 
 def test_the_driver_reader_gives_the_same_rows(growing_store: Any) -> None:

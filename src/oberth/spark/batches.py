@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,11 @@ from oberth.spark.schemas import TIMESTAMP_TYPE_LOG_APPEND, Field
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 
-#: What unpacking may add to a batch before it is cut in two.
-UNPACKED_BYTES_MAX = 64 << 20
+UNPACKED_BYTES_MAX: Final = 64 << 20
+"""What unpacking may add to a batch before it is cut in two."""
 
 # Scanned columns that each column of the schema is made from.
-_NEEDS: Mapping[str, tuple[str, ...]] = {
+_NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "key": ("keys_at", "keys_size"),
     "value": ("body_at", "body_size", "sys_flag"),
     "topic": ("topic_id",),
@@ -63,12 +63,8 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "storedQueueOffset": ("queue_offset",),
     "storedBody": ("body_at", "body_size"),
     "storedProperties": ("properties_at", "properties_size"),
+    "bodyError": ("body_at", "body_size", "sys_flag"),
 }
-# Columns that differ between the rows of one inner batch.
-_INNER = frozenset(
-    {"key", "value", "offset", "tags", "properties", "uniqueKey", "msgId", "shardingKey"}
-    | {"flag", "innerIndex"}
-)
 
 
 def scan_columns(fields: Sequence[Field]) -> tuple[str, ...]:
@@ -121,6 +117,11 @@ class Records:
         base = int(self.columns["inner_base"][row])
         return base if base >= 0 else int(self.columns["queue_offset"][row])
 
+    def as_item(self, row: int) -> BatchItem:
+        """A record as if it were the one message of its own body."""
+        flag = int(self.columns["flag"][row]) if "flag" in self.columns else 0
+        return BatchItem(flag, b"", self.bytes_of(row, "properties"))
+
     def bytes_of(self, row: int, part: str) -> bytes:
         """One part of one record: ``body`` or ``properties``."""
         at = int(self.columns[f"{part}_at"][row])
@@ -134,21 +135,20 @@ class BatchMaker:
         self.fields = tuple(fields)
         self.schema = schema
         wanted = {field.column for field in fields}
-        self._unpacks = not wanted.isdisjoint(_INNER)
-        self._wants_body = "value" in wanted
+        self._wants_body = not wanted.isdisjoint(("value", "bodyError"))
 
     def batches(
         self,
         records: Records,
-        on_bad_record: Callable[[int, str], None],
+        on_bad_body: Callable[[int, str], bool],
         keep_item: Callable[[int, int, BatchItem], bool] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Rows of the records, as one batch unless unpacking makes them large.
 
         Args:
             records: what to make rows of.
-            on_bad_record: called with the number of a record that cannot be unpacked, and why;
-                where it returns, the record gives no rows.
+            on_bad_body: called with the number of a record whose body cannot be unpacked, and why;
+                says whether it gives a row, with the body as stored.
             keep_item: whether a message inside an inner batch is wanted, by the record's number
                 and the message's place; None for all.
         """
@@ -162,13 +162,13 @@ class BatchMaker:
         if not packed.any():
             yield self._batch(records, None)
             return
-        yield from self._unpack(records, packed, on_bad_record, keep_item)
+        yield from self._unpack(records, packed, on_bad_body, keep_item)
 
     def _unpack(
         self,
         records: Records,
         packed: Ints,
-        on_bad_record: Callable[[int, str], None],
+        on_bad_body: Callable[[int, str], bool],
         keep_item: Callable[[int, int, BatchItem], bool] | None,
     ) -> Iterator[pa.RecordBatch]:
         rows = _Unpacked()
@@ -182,7 +182,10 @@ class BatchMaker:
                 body = decompress_body(records.bytes_of(number, "body"), sys_flag)
                 items = decode_batch(body) if sys_flag & flags.INNER_BATCH else None
             except FormatError as error:
-                on_bad_record(number, str(error))
+                whole = records.as_item(number)
+                wanted = keep_item is None or keep_item(number, 0, whole)
+                if wanted and on_bad_body(number, str(error)):
+                    rows.add_bad(number, str(error))
                 continue
             if items is None:
                 rows.add_body(number, body)
@@ -212,6 +215,7 @@ class _Unpacked:
         self.numbers: list[int] = []  # of each row's record
         self.bodies: dict[int, bytes] = {}  # by row
         self.items: dict[int, BatchItem] = {}  # by row
+        self.errors: dict[int, str] = {}  # by row
         self.inner: list[int] = []  # place in the inner batch, or -1
         self.size = 0
 
@@ -222,6 +226,10 @@ class _Unpacked:
     def add_body(self, number: int, body: bytes) -> None:
         self.bodies[len(self.numbers)] = body
         self.size += len(body)
+        self.add_plain(number)
+
+    def add_bad(self, number: int, reason: str) -> None:
+        self.errors[len(self.numbers)] = reason
         self.add_plain(number)
 
     def add_item(self, number: int, index: int, item: BatchItem) -> None:
@@ -463,11 +471,17 @@ class _Arrays:
     def _make_stored_body(self, kind: pa.DataType) -> pa.Array:
         return self._spans("body", kind)
 
+    def _make_body_error(self, kind: pa.DataType) -> pa.Array:
+        errors = {} if self._rows is None else self._rows.errors
+        if not errors:
+            return pa.nulls(self._count(), kind)
+        return pa.array([errors.get(row) for row in range(self._count())], kind)
+
     def _make_stored_properties(self, kind: pa.DataType) -> pa.Array:
         return self._spans("properties", kind)
 
 
-_MILLIS_MAX = (2**63 - 1) // 1000
+_MILLIS_MAX: Final = (2**63 - 1) // 1000
 
 
 def _snake(name: str) -> str:

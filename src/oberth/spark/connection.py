@@ -6,16 +6,22 @@ pickle, so they are made of files wherever they are needed.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from oberth.errors import OptionError
+from oberth.errors import MQClientError, OptionError, RemotingError
 
 if TYPE_CHECKING:
     from oberth.client.config import ClientConfig
 
-DEFAULT_TIMEOUT_MS = 5_000
+DEFAULT_TIMEOUT_MS: Final = 5_000
+DEFAULT_READ_TIMEOUT_MS: Final = 120_000
+DEFAULT_DELIVERY_TIMEOUT_MS: Final = DEFAULT_READ_TIMEOUT_MS
+"""How long a read or a send is tried again: as long as Kafka's clients do, and longer than a
+broker takes to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class Connection:
         access_key, secret_key, security_token: sign every request; "" for none.
         tls: None: no TLS.
         timeout_ms: of one request.
+        read_timeout_ms: how long a broker that reads need may be away.
+        delivery_timeout_ms: how long a batch of messages is sent again until it is acknowledged.
     """
 
     name_servers: str
@@ -74,6 +82,8 @@ class Connection:
     security_token: str = field(default="", repr=False)
     tls: TlsFiles | None = None
     timeout_ms: int = DEFAULT_TIMEOUT_MS
+    read_timeout_ms: int = DEFAULT_READ_TIMEOUT_MS
+    delivery_timeout_ms: int = DEFAULT_DELIVERY_TIMEOUT_MS
 
     def client_config(self) -> ClientConfig:
         """The client's configuration.
@@ -92,3 +102,56 @@ class Connection:
             mq_client_api_timeout_ms=self.timeout_ms,
             connect_timeout_ms=self.timeout_ms,
         )
+
+
+class Patience:
+    """Waits between attempts, longer each time, until a time is over that begins when it is made.
+
+    Args:
+        limit_ms: the time.
+        pause_s: the first pause.
+        pause_max_s: the longest.
+    """
+
+    def __init__(self, limit_ms: int, pause_s: float, pause_max_s: float) -> None:
+        self._limit_s = limit_ms / 1000
+        self._pause_s = pause_s
+        self._pause_max_s = pause_max_s
+        self._begin = time.monotonic()
+        self._paused_s = 0.0
+
+    async def wait(self, limit_s: float | None = None) -> bool:
+        """Whether to try again: after a pause; False without one when the time is over.
+
+        Args:
+            limit_s: a shorter limit, for this question.
+        """
+        limit = self._limit_s if limit_s is None else min(limit_s, self._limit_s)
+        over = max(time.monotonic() - self._begin, self._paused_s)
+        if over >= limit:
+            return False
+        pause = min(self._pause_s, limit - over)
+        await asyncio.sleep(pause)
+        self._paused_s += pause
+        self._pause_s = min(self._pause_s * 2, self._pause_max_s)
+        return True
+
+
+def may_come_back(error: Exception) -> bool:
+    """Whether an error is that of a broker or name server which is away.
+
+    A broker that starts again is gone from the name servers for a while, and with it the routes
+    of topics that only it has.
+    """
+    if isinstance(error, MQClientError):
+        from oberth.client.instance import BROKER_NOT_EXIST, NOT_FOUND_TOPIC
+
+        return error.response_code in (BROKER_NOT_EXIST, NOT_FOUND_TOPIC)
+    if not isinstance(error, RemotingError):
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return True

@@ -21,10 +21,9 @@ A record's queue offset and place are not known yet: it gets 0 and its place in 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +31,7 @@ import pyarrow.compute as pc
 
 from oberth.errors import OptionError, RecordError
 from oberth.formats import message as m
+from oberth.formats import properties as p
 from oberth.formats import sys_flag as flags
 from oberth.formats.compression import Compression, compress, with_compression
 from oberth.formats.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
@@ -43,23 +43,25 @@ from oberth.kernels.encode import Encoded, RecordColumns, RecordWriter, Values
 from oberth.kernels.memory import uninitialised
 from oberth.spark.options import QUEUES_MAX, WriteOptions
 from oberth.spark.schemas import column_named
+from oberth.wall_clock import now_ms
 
-#: Bytes of records that are put together at once: they are written to the staged file from a core's
-#: own cache. A larger record has room made for it.
-BLOCK_BYTES = 1 << 20
-RECORD_EXTRA_MAX = 64 << 10
+BLOCK_BYTES: Final = 1 << 20
+"""Bytes of records that are put together at once: they are written to the staged file from a core's
+own cache. A larger record has room made for it."""
+RECORD_EXTRA_MAX: Final = 64 << 10
 
 # Columns of the source that say where a row was: a row that is written gets its own.
-_IGNORED = frozenset(
+_IGNORED: Final = frozenset(
     {
         "broker", "offset", "timestampType", "physicalOffset", "size", "msgId", "offsetMsgId",
         "bodyCRC", "magic", "innerIndex", "storedQueueOffset",
+        "bodyError",
     }
 )  # fmt: skip
-_IGNORED_LIVE = (_IGNORED - {"broker"}) | {
+_IGNORED_LIVE: Final = (_IGNORED - {"broker"}) | {
     "timestamp", "bornTimestamp", "bornHost", "storeHost", "reconsumeTimes",
 }  # fmt: skip
-_WRITE_ONLY = {"delaylevel": "delayLevel", "delivertime": "deliverTime"}
+_WRITE_ONLY: Final = {"delaylevel": "delayLevel", "delivertime": "deliverTime"}
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 
@@ -197,7 +199,7 @@ class RecordEncoder:
         A column of numbers that holds one stands for every row.
         """
         count = batch.num_rows
-        now = np.array([int(time.time() * 1000)], np.int64)
+        now = np.array([now_ms()], np.int64)
         topics, topic_index = self._topics(batch, count)
         queue_ids = self._queue_ids(batch, topics, topic_index)
         topics, topic_index, queue_ids, delay = self._delayed(batch, topics, topic_index, queue_ids)
@@ -358,7 +360,7 @@ class RecordEncoder:
         """Properties by name, and those that are joined already."""
         stored = self._column(batch, "storedProperties")
         if stored is not None:
-            return {}, stored.cast(pa.binary())
+            return {}, _without_places(stored.cast(pa.binary()))
         named: dict[str, pa.Array] = dict(delay)
         for name, column in (
             ("KEYS", "key"),
@@ -499,8 +501,24 @@ def _has_name(column: pa.Array, name: str) -> Ints:
     return found
 
 
+def _without_places(stored: pa.Array) -> pa.Array:
+    """Properties strings without the places of the records that they were read from."""
+    if isinstance(stored, pa.ChunkedArray):
+        stored = stored.combine_chunks()
+    found = pc.or_(
+        pc.match_substring(stored, b"INNER_"), pc.match_substring(stored, p.CRC32.encode())
+    ).fill_null(False)
+    if not pc.any(found).as_py():
+        return stored
+    cleaned = [p.without_places(raw) for raw in stored.filter(found).to_pylist()]
+    return pc.replace_with_mask(stored, found, pa.array(cleaned, pa.binary()))
+
+
 def _map_pieces(column: pa.Array, named: Mapping[str, pa.Array]) -> pa.Array:
-    """A map column as properties, without entries that a column of their own wins over."""
+    """A map column as properties, without entries that a column of their own wins over.
+
+    And without the places of records that the rows were read from: the new ones have their own.
+    """
     names, values, owners, _ = _entries(column)
     _refuse_separators(names, "of the map")
     _refuse_separators(values, "of the map")
@@ -508,6 +526,8 @@ def _map_pieces(column: pa.Array, named: Mapping[str, pa.Array]) -> pa.Array:
         pc.greater(pc.binary_length(names).fill_null(0), 0),
         pc.greater(pc.binary_length(values).fill_null(0), 0),
     ).to_numpy(zero_copy_only=False)
+    for name in (*p.PLACES, p.INNER_MULTI_DISPATCH):
+        keep &= ~pc.equal(names, name.encode()).fill_null(False).to_numpy(zero_copy_only=False)
     for name, own in named.items():
         hits = pc.equal(names, name.encode()).fill_null(False).to_numpy(zero_copy_only=False)
         # An empty value is none: the map's stays.

@@ -1,24 +1,37 @@
 """Finds records by key through a store's Index files.
 
-What an Index file covers is the CommitLog between its header's two offsets. What no file covers
-(files deleted after a crash, the tail that is not dispatched yet) has to be read by the caller, so
-that an answer is complete whether the Index is or not. A file that contradicts itself counts as
-not there.
+`IndexFiles.sort` trusts nothing: it reads every entry and says of each record that a queue names
+whether the Index has it under one of the keys, under others only, or not at all. What it does not
+have (the Index was off for a while, files were deleted, the tail is not dispatched yet) the caller
+has to read.
+
+`IndexFiles.find` follows the chains of a few slots, which costs next to nothing, and takes a file
+to have everything between its header's two offsets, which the format does not promise: where the
+Index was off for a while, files have gaps that no header shows.
+
+A file that contradicts itself counts as not there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from oberth.errors import NotFoundError
 from oberth.formats import index_file as index
 from oberth.formats import paths
 from oberth.spark.store_files import StoreFiles
 
-#: A chain longer than this is not followed: reading the log is cheaper.
-CHAIN_MAX = 1_000_000
-_SLOT_SEARCH_MAX = 64 << 20
+CHAIN_MAX: Final = 1_000_000
+"""A chain longer than this is not followed: reading the log is cheaper."""
+_SLOT_SEARCH_MAX: Final = 64 << 20
+_ENTRIES_AT_ONCE: Final = 1 << 20
+_ENTRY_DTYPE: Final = np.dtype(
+    [("hash", ">i4"), ("offset", ">i8"), ("time", ">i4"), ("previous", ">i4")]
+)
+assert _ENTRY_DTYPE.itemsize == index.ENTRY_SIZE
 
 
 class IndexAnswer(NamedTuple):
@@ -88,6 +101,73 @@ class IndexFiles:
             uncovered.append((at, log_end))
         positions = sorted(p for p in found if log_start <= p < log_end)
         return IndexAnswer(tuple(positions), tuple(u for u in uncovered if u[0] < u[1]))
+
+    def sort(self, keys: Iterable[tuple[str, str]], positions: Any) -> tuple[Any, Any]:
+        """What the Index knows of records: masks of those it has, and of those with a key.
+
+        Args:
+            keys: what to look for, each a topic and a key (or unique key).
+            positions: CommitLog offsets of records, ascending.
+        """
+        hashes = np.array(sorted({index.key_hash(*key) for key in keys}), np.int32)
+        known = np.zeros(len(positions), bool)
+        wanted = np.zeros(len(positions), bool)
+        for path, size in self._files:
+            try:
+                self._sort_by(path, size, hashes, positions, known, wanted)
+            except NotFoundError:
+                continue  # deleted meanwhile, with the log it is about
+        return known, wanted
+
+    def _sort_by(
+        self, path: str, size: int, hashes: Any, positions: Any, known: Any, wanted: Any
+    ) -> None:
+        raw = self._store.storage.read(path, 0, index.HEADER_SIZE)
+        if len(raw) < index.HEADER_SIZE or not len(positions):
+            return
+        header = index.IndexHeader(*index.HEADER.unpack(raw))
+        count = header.next_entry - 1
+        if count < 1 or not 0 <= header.begin_offset <= header.end_offset:
+            return
+        if header.end_offset < positions[0] or header.begin_offset > positions[-1]:
+            return
+        slots = self._slots(path, size, header)
+        if slots is None:
+            return
+        entries = np.zeros(count + 2, np.dtype([("hash", "i4"), ("offset", "i8")]))
+        sound = np.ones(count + 2, bool)
+        for first in range(1, count + 1, _ENTRIES_AT_ONCE):
+            asked = min(_ENTRIES_AT_ONCE, count + 1 - first)
+            part = self._store.storage.read(
+                path, index.entry_position(first, slots), asked * index.ENTRY_SIZE
+            )
+            read = np.frombuffer(part, _ENTRY_DTYPE, len(part) // index.ENTRY_SIZE)
+            last = first + len(read)
+            sound[last : first + asked] = False
+            entries["hash"][first:last] = read["hash"]
+            entries["offset"][first:last] = read["offset"]
+            previous = read["previous"].astype(np.int64)
+            before = (previous >= 0) & (previous < np.arange(first, last))
+            chained = entries["hash"][np.where(before, previous, 0)] % slots
+            same = (previous == 0) | (chained == read["hash"] % slots)
+            sound[first:last] = before & same & (read["hash"] >= 0)
+            # Either of two that are chained wrongly may be the damaged one.
+            sound[previous[before & ~same]] = False
+        offsets = entries["offset"]
+        inside = (offsets >= header.begin_offset) & (offsets <= header.end_offset)
+        sound &= inside
+        sound[2 : count + 1] &= offsets[2 : count + 1] >= offsets[1:count]
+        sound[[0, count + 1]] = True
+        # A damaged entry may be any key of its neighbours' records, and so may one that follows
+        # the last: a record's keys are entered one by one.
+        doubted = {int(offsets[count])}
+        for number in np.flatnonzero(~sound).tolist():
+            doubted |= {int(offsets[at]) for at in (number - 1, number, number + 1)}
+        named = np.unique(offsets[1 : count + 1])
+        named = named[~np.isin(named, np.array(sorted(doubted), np.int64))]
+        known |= np.isin(positions, named)
+        found = offsets[1 : count + 1][np.isin(entries["hash"][1 : count + 1], hashes)]
+        wanted |= np.isin(positions, found)
 
     def _find_in(self, path: str, size: int, hashes: set[int]) -> tuple[int, int, set[int]] | None:
         """Begin and end of what a file covers, and the candidates in it; None if it is damaged."""
@@ -160,10 +240,16 @@ class IndexFiles:
             return False
         first = self._entry(path, 1, slots)
         last = self._entry(path, header.next_entry - 1, slots)
+        # The newest entry heads its chain. Offsets alone would fit with a few slots less too,
+        # where the log begins at 0 and several entries are about the last record.
+        head = self._store.storage.read(
+            path, index.slot_position(last.key_hash % slots), index.SLOT_SIZE
+        )
         return (
             first.commit_log_offset == header.begin_offset
             and first.previous == 0
             and last.commit_log_offset == header.end_offset
+            and head == index.SLOT.pack(header.next_entry - 1)
         )
 
     def _search_slots(self, path: str, size: int, header: index.IndexHeader) -> int | None:

@@ -33,9 +33,16 @@ from oberth.client.pulling import (
 )
 from oberth.client.route import subscribe_queues
 from oberth.client.subscriptions import build_subscription_data
-from oberth.errors import FormatError, MQBrokerError, NotFoundError, OberthError, RemotingError
+from oberth.errors import (
+    FormatError,
+    MQBrokerError,
+    MQClientError,
+    NotFoundError,
+    OberthError,
+    RemotingError,
+)
 from oberth.formats.config_json import parse_config
-from oberth.formats.message import FIXED_SIZE_V1, store_timestamp_at
+from oberth.formats.message import FIXED_SIZE_V1, stated_size, store_timestamp_at
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.route import TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -43,21 +50,23 @@ from oberth.remoting.headers.pull import (
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
 )
+from oberth.spark.connection import Patience, may_come_back
 from oberth.spark.options import ReadOptions, SelectionKind
-from oberth.spark.plan import Offsets, QueueKey, TopicFilter
+from oberth.spark.plan import BrokerView, Offsets, QueueKey, TopicFilter
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-#: Requests on their way at the same time.
 REQUESTS_MAX: Final = 64
-#: How old what is known of routes and of first offsets may be when a stream looks for new messages.
+"""Requests on their way at the same time."""
 ROUTE_AGE_S: Final = 1.0
-#: How often a question is asked again, and after which pause, before a query fails.
-ATTEMPTS: Final = 5
-PAUSE_S: Final = 0.5
-#: Ranges of fewer messages are taken to have RECORD_SIZE_GUESS bytes each.
+"""How old what is known of routes and of first offsets may be when a stream looks for new messages.
+"""
+PAUSE_S: Final = 0.1
+"""The pauses before a question is asked again."""
+PAUSE_MAX_S: Final = 1.0
 SAMPLED_FROM: Final = 2_048
+"""Ranges of fewer messages are taken to have RECORD_SIZE_GUESS bytes each."""
 RECORD_SIZE_GUESS: Final = 1_024
 SAMPLE_MESSAGES: Final = 16
 
@@ -193,7 +202,11 @@ class LiveStores:
         return self._client
 
     def _call(self, make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """The answer to a question, which is asked again while nobody answers."""
+        """The answer to a question, which is asked again while nobody answers.
+
+        Raises:
+            RemotingError, MQClientError: nobody did for the option ``rocketmq.read.timeout``.
+        """
 
         async def ask() -> _T:
             if self._client is None:
@@ -201,15 +214,17 @@ class LiveStores:
                 self._client = await ClientInstance.acquire(config)
                 self._admin = Admin(config=config, timeout_ms=self._connection.timeout_ms)
                 await self._admin.start()
-            for attempt in range(1, ATTEMPTS + 1):
+            patience = Patience(self._connection.read_timeout_ms, PAUSE_S, PAUSE_MAX_S)
+            told = ""
+            while True:
                 try:
                     return await make()
-                except RemotingError as error:
-                    if attempt == ATTEMPTS:
+                except (RemotingError, MQClientError) as error:
+                    if not may_come_back(error) or not await patience.wait():
                         raise
-                    _log.warning("%s, asking again", error)
-                    await asyncio.sleep(PAUSE_S)
-            raise AssertionError("unreachable")
+                    if str(error) != told:
+                        told = str(error)
+                        _LOG.warning("%s, asking again", error)
 
         return LOOP.call(ask)
 
@@ -226,7 +241,8 @@ class LiveStores:
                 for item in items:
                     group.create_task(one(item))
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            first = errors.exceptions[0]
+            raise first from first.__cause__
 
     # Topics and queues
 
@@ -339,6 +355,10 @@ class LiveStores:
 
     # Offsets
 
+    def queue_ids(self, store: BrokerView, topics: Sequence[str]) -> Sequence[list[int]]:
+        """See `QueueStores`; routes name the queues of all topics already."""
+        return [store.queue_ids(topic) for topic in topics]
+
     def bounds(
         self, keys: Iterable[QueueKey], *, may_miss: bool = False
     ) -> dict[QueueKey, tuple[int, int]]:
@@ -358,8 +378,8 @@ class LiveStores:
                 return
             try:
                 found[key] = await self._bounds_of(key, cached_low=may_miss)
-            except RemotingError as error:
-                if not may_miss:
+            except (RemotingError, MQClientError) as error:
+                if not may_miss or not may_come_back(error):
                     raise
                 silent[key.broker] = error
 
@@ -368,9 +388,12 @@ class LiveStores:
             await self._each(wanted, ask)
 
         self._call(ask_all)
+        known = self._known()
+        if any(k.broker not in known or k.topic not in known[k.broker].queues for k in found):
+            self._look()  # they were away when routes were looked at
         for name, error in silent.items():
             if name not in self._silent:
-                _log.warning("broker %s does not answer, its queues wait: %s", name, error)
+                _LOG.warning("broker %s does not answer, its queues wait: %s", name, error)
         self._silent = set(silent)
         if silent:
             found = {key: each for key, each in found.items() if key.broker not in silent}
@@ -474,7 +497,7 @@ class LiveStores:
             try:
                 await update_consumer_offset(self._instance(), group, _message_queue(key), offset)
             except OberthError as error:
-                _log.warning("offset %d of %s for group %s: %s", offset, key, group, error)
+                _LOG.warning("offset %d of %s for group %s: %s", offset, key, group, error)
 
         self._known()
         self._call(lambda: self._each(list(offsets.items()), tell))
@@ -601,7 +624,7 @@ def _average(records: bytes) -> int:
     """The average size of records that lie one behind the other."""
     at = count = 0
     while at + 4 <= len(records):
-        size = int.from_bytes(records[at : at + 4], "big", signed=True)
+        size = stated_size(records, at)
         if size < FIXED_SIZE_V1:
             break
         at += size

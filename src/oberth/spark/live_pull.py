@@ -5,7 +5,7 @@ several chunks are on their way at once, because a broker gives few messages in 
 32 of those in memory, 8 of others). How many messages a chunk has is learnt from the first ones.
 
 What the broker says is gone is part of the answer, as a `Pulled` with a reason; what it does not
-answer is asked again, of a slave too, until PATIENCE_S are over.
+answer is asked again, of a slave too, until the option ``rocketmq.read.timeout`` is over.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from oberth.client.pulling import (
     pull_raw,
 )
 from oberth.client.subscriptions import MessageSelector, build_subscription_data
-from oberth.errors import MQBrokerError, RemotingError
+from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.clients import ALL_TAGS
 from oberth.remoting.bodies.route import MASTER_ID
 from oberth.remoting.code import ResponseCode
+from oberth.spark.connection import DEFAULT_READ_TIMEOUT_MS, Patience, may_come_back
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
-#: Bytes of records that one chunk is meant to have, and how often that a chunk ends early.
 CHUNK_BYTES: Final = 512 << 10
+"""Bytes of records that one chunk is meant to have, and how often that a chunk ends early."""
 CHUNK_MESSAGES_MAX: Final = 4_096
 PROBE_MESSAGES: Final = 32
 _OVERFULL: Final = 4
-#: How long a broker may fail to answer before a task fails, and between two attempts.
-PATIENCE_S: Final = 20.0
 _PAUSE_S: Final = 0.1
+"""The pauses between two attempts."""
 _PAUSE_MAX_S: Final = 1.0
-#: How long an end that the broker once told may be out of its sight, while it starts again.
 _SHORT_PATIENCE_S: Final = 3.0
+"""How long an end that the broker once told may be out of its sight, while it starts again."""
 
-_REMOVING = "MESSAGE_WAS_REMOVING"
-_RESET = "OFFSET_RESET"
+_REMOVING: Final = "MESSAGE_WAS_REMOVING"
+_RESET: Final = "OFFSET_RESET"
 _RETRIED: Final = frozenset(
     {
         ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL,
@@ -92,6 +92,7 @@ class QueuePuller:
         requests: chunks on their way at once.
         sequential: whether offsets may be cut anywhere: not where one record has several.
         timeout_s: of one request.
+        patience_ms: how long the broker may fail to answer.
     """
 
     instance: ClientInstance
@@ -102,13 +103,14 @@ class QueuePuller:
     requests: int
     sequential: bool
     timeout_s: float
+    patience_ms: int = DEFAULT_READ_TIMEOUT_MS
     _broker_id: int = MASTER_ID
 
     async def pull(self, start: int, end: int) -> AsyncIterator[Pulled]:
         """The messages of [start, end), in order and without gaps: what is gone is told.
 
         Raises:
-            RemotingError: the broker did not answer for PATIENCE_S.
+            RemotingError, MQClientError: the broker did not answer for ``patience_ms``.
             MQBrokerError: it refuses.
         """
         at = cut = start
@@ -152,34 +154,36 @@ class QueuePuller:
 
     async def _next(self, at: int, end: int) -> Pulled:
         """The next messages from an offset on that is not read yet."""
-        waited, pause = 0.0, _PAUSE_S
+        pauses = Patience(self.patience_ms, _PAUSE_S, _PAUSE_MAX_S)
         while True:
             selector = self.filter
+            limit_s: float | None = None
             try:
                 answer = await self._ask(at, min(self.batch, end - at), selector)
-            except RemotingError as error:
+            except (RemotingError, MQClientError) as error:
+                if not may_come_back(error):
+                    raise
                 problem: Exception = error
-                patience = PATIENCE_S
                 await self._other_broker()
             except MQBrokerError as error:
                 if selector is not None and error.response_code in _FILTER_REFUSED:
-                    _log.info("%s: %s; everything is read", self.queue, error)
+                    _LOG.info("%s: %s; everything is read", self.queue, error)
                     self.filter = None
                     continue
                 if error.response_code not in _RETRIED:
                     raise
-                problem, patience = error, PATIENCE_S
+                problem = error
                 if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                    patience = _SHORT_PATIENCE_S
+                    limit_s = _SHORT_PATIENCE_S
             else:
                 pulled = _understood(answer, at, end, filtered=selector is not None)
                 if pulled is not None:
                     return pulled
                 upto = min(answer.next_begin_offset, end) if answer.next_begin_offset > at else end
                 problem = _ShortError(f"the queue ends at {answer.max_offset} now", upto)
-                patience = _SHORT_PATIENCE_S
+                limit_s = _SHORT_PATIENCE_S
                 self._broker_id = MASTER_ID  # a slave may not have it yet
-            if waited >= patience:
+            if not await pauses.wait(limit_s):
                 if isinstance(problem, _ShortError):
                     return Pulled(at, problem.upto, lost=str(problem))
                 if (
@@ -188,9 +192,6 @@ class QueuePuller:
                 ):
                     return Pulled(at, end, lost="the topic is gone")
                 raise problem
-            await asyncio.sleep(pause)
-            waited += pause
-            pause = min(pause * 2, _PAUSE_MAX_S)
 
     async def _ask(self, offset: int, count: int, selector: MessageSelector | None) -> RawPull:
         template = PullTemplate(

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +31,8 @@ from oberth.spark.live_pull import Pulled, QueuePuller
 from oberth.spark.plan import Piece, QueueRange
 from oberth.spark.reading import BATCH_ROWS_MAX, PieceReader, ReadSettings
 
-#: Tags that a broker is asked for at most; with more of them everything is read.
-TAGS_MAX = 64
+TAGS_MAX: Final = 64
+"""Tags that a broker is asked for at most; with more of them everything is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,7 @@ class LivePieceReader(PieceReader):
             self._pulls.requests,
             is_batch,
             self._pulls.connection.timeout_ms / 1000,
+            self._pulls.connection.read_timeout_ms,
         )
         blocks = _Blocks(puller.pull(piece.start, piece.end), self._settings.batch_bytes)
         try:

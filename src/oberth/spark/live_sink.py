@@ -15,6 +15,7 @@ the queue, unless a batch had to be sent twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -36,18 +37,19 @@ from oberth.formats.compression import Compression
 from oberth.formats.names import RETRY_PREFIX
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
+from oberth.spark.connection import Patience, may_come_back
 from oberth.spark.encode import write_columns
 from oberth.spark.options import LiveWriteOptions
 
-#: Messages of one batch, and batches (or single messages) on their way at once.
 BATCH_MESSAGES_MAX: Final = 1_024
+"""Messages of one batch, and batches (or single messages) on their way at once."""
 SPREAD_MESSAGES_MIN: Final = 32
 SENDS_MAX: Final = 32
-#: How often a batch is sent, and the pause before the second time; it doubles.
-ATTEMPTS: Final = 5
 PAUSE_S: Final = 0.2
-#: Longer topics are not taken in batches. RocketMQ: SendMessageProcessor (Byte.MAX_VALUE).
+"""The pause before a batch is sent a second time, and the longest; each is twice the one before."""
+PAUSE_MAX_S: Final = 1.0
 _BATCH_TOPIC_MAX: Final = 127
+"""Longer topics are not taken in batches. RocketMQ: SendMessageProcessor (Byte.MAX_VALUE)."""
 _RAW: Final = ("storedBody", "storedProperties", "sysFlag", "preparedTransactionOffset")
 _RETRIED: Final = frozenset(
     {
@@ -272,16 +274,17 @@ class LiveSender:
                 self._queues[topic] = LOOP.call(lambda t=topic: self._ask_queues(t))  # type: ignore[misc]
 
     async def _ask_queues(self, topic: str) -> list[MessageQueue]:
-        pause = PAUSE_S
-        for attempt in range(1, ATTEMPTS + 1):
+        patience = self._patience()
+        while True:
             try:
                 return await self._producer.fetch_publish_message_queues(topic)
-            except RemotingError:
-                if attempt == ATTEMPTS:
+            except (RemotingError, MQClientError) as error:
+                if not may_come_back(error) or not await patience.wait():
                     raise
-            await asyncio.sleep(pause)
-            pause *= 2
-        raise AssertionError("unreachable")
+
+    def _patience(self) -> Patience:
+        limit_ms = self._options.connection.delivery_timeout_ms
+        return Patience(limit_ms, PAUSE_S, PAUSE_MAX_S)
 
     def _lanes(self, rows: _Rows) -> list[_Lane]:
         fixed: dict[MessageQueue, _Lane] = {}
@@ -342,7 +345,8 @@ class LiveSender:
                 for lane in lanes:
                     group.create_task(run(lane))
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            first = errors.exceptions[0]
+            raise first from first.__cause__
         return results
 
     def _chunks(self, lane: _Lane) -> Iterator[list[Message]]:
@@ -370,13 +374,15 @@ class LiveSender:
             yield chunk
 
     async def _send(self, messages: list[Message], queue: MessageQueue | None) -> SendResult:
-        pause = PAUSE_S
-        for attempt in range(1, ATTEMPTS + 1):
+        patience = self._patience()
+        while True:
             try:
                 result = await self._producer.send(
                     messages[0] if len(messages) == 1 else messages, mq=queue
                 )
-            except RemotingError as error:
+            except (RemotingError, MQClientError) as error:
+                if not may_come_back(error):
+                    raise
                 failure: Exception = error
             except MQBrokerError as error:
                 if error.response_code not in _RETRIED:
@@ -389,16 +395,11 @@ class LiveSender:
                     f"{len(messages)} messages to {messages[0].topic} were stored, but "
                     f"{result.status.name}; rocketmq.send.status=stored would accept that"
                 )
-            if attempt == ATTEMPTS:
+            if not await patience.wait():
                 raise failure
-            await asyncio.sleep(pause)
-            pause *= 2
-            try:
+            with contextlib.suppress(RemotingError):
                 # The queue's broker may have moved.
                 await self._instance.update_route(messages[0].topic)
-            except RemotingError:
-                continue
-        raise AssertionError("unreachable")
 
     def _note(self, results: list[tuple[list[Message], SendResult, bool]]) -> None:
         columns: dict[str, list[Any]] = {name: [] for name in RECEIPTS.names}

@@ -26,14 +26,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from oberth.errors import StoreError
 from oberth.formats import message, paths
 from oberth.formats.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
-from oberth.kernels import runtime
 from oberth.kernels.index import IndexEntries, index_keys
 from oberth.spark.load_files import (
     ChangedFiles,
@@ -45,7 +44,6 @@ from oberth.spark.load_files import (
     write_topics,
 )
 from oberth.spark.load_plan import (
-    COMPILE_BYTES,
     ExistingStore,
     LoadItem,
     StagedPart,
@@ -60,11 +58,11 @@ from oberth.spark.options import WriteOptions
 from oberth.spark.publish import LEDGER, aside_of, is_known, note, publish, read_ledger
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles
+from oberth.store.offline.indexed_tags import indexes_tags
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.rebuild import indexes_tags
 from oberth.store.store_lock import StoreLock
 
-_UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +161,6 @@ class StoreLoader:
         os.makedirs(f"{work}/none", exist_ok=True)
         existing = ExistingStore(self._root if keep else f"{work}/none", self._options)
         plan = plan_load(parts, existing)
-        if plan.log_end - plan.log_start >= COMPILE_BYTES:
-            runtime.prepare("scan", "index_keys", "index_put")
         self.steps("build")
         changed = ChangedFiles()
         if keep:
@@ -204,9 +200,9 @@ class StoreLoader:
         return LoadReport(plan.rows, plan.log_start, plan.log_end)
 
     def _indexes_tags(self) -> bool:
-        """Whether the store's broker puts tags into its Index, as RocketMQ does from 5.5.0 on."""
+        """Whether the store's last broker put tags into its Index, as RocketMQ from 5.5.0 does."""
         with StoreReader(self._root) as reader:
-            return indexes_tags(reader)
+            return indexes_tags(reader, at_end=True)
 
     def _finish_two_step_exchange(self) -> None:
         """After a kill between the two renames that stand for an exchange: undoes the first."""

@@ -11,9 +11,9 @@ import mmap
 import os
 import shutil
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from oberth.formats import checkpoint as cp
 from oberth.formats import consume_queue, index_file, message, paths
@@ -23,11 +23,13 @@ from oberth.kernels.index import IndexEntries, index_header, put_entries, start_
 from oberth.spark.index_lookup import IndexFiles
 from oberth.spark.load_plan import ExistingStore, LoadPlan
 from oberth.spark.options import WriteOptions
-from oberth.spark.store_files import QueueName, StoreFiles
+from oberth.spark.segments import QueueName
+from oberth.spark.store_files import StoreFiles
 from oberth.store.offline.index_files import file_name
+from oberth.wall_clock import now_ms
 
-_COPY_CHUNK = 8 << 20
-_SYNC_BYTES = 64 << 20
+_COPY_CHUNK: Final = 8 << 20
+_SYNC_BYTES: Final = 64 << 20
 
 
 class ChangedFiles:
@@ -352,5 +354,5 @@ def write_topics(root: str, plan: LoadPlan, changed: ChangedFiles) -> None:
             config.read_queue_nums = config.write_queue_nums = count
         grown = True
     if grown:
-        configs.data_version = configs.data_version.next(int(time.time() * 1000))
+        configs.data_version = configs.data_version.next(now_ms())
         changed.write(path, configs.encode())

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,14 +26,14 @@ from oberth.kernels.columns import DISPATCH_COLUMNS, Columns, TopicTable
 from oberth.kernels.memory import uninitialised
 from oberth.kernels.scan import scan
 from oberth.spark.options import DEFAULT_SEGMENT_SIZE, WriteOptions
+from oberth.spark.segments import QueueName, Segment
 from oberth.spark.storage import LocalStorage
-from oberth.spark.store_files import QueueName, Segment, StoreFiles, iterate_queues
+from oberth.spark.store_files import StoreFiles, iterate_queues
 
-#: From so many bytes on it pays to compile kernels that no cache has.
-COMPILE_BYTES = 32 << 20
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of Linux's fallocate
-#: Blocks are joined up to this size: a commit does one at a time, and the plan knows each of them.
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES: Final = 4 << 20
+"""Blocks are joined up to this size: a commit does one at a time, and the plan knows each of them.
+"""
 
 
 class StagedBlock(NamedTuple):

@@ -17,35 +17,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from oberth.errors import OptionError
 from oberth.formats.compression import Compression
 from oberth.formats.names import TOOLS_CONSUMER_GROUP
-from oberth.spark.connection import DEFAULT_TIMEOUT_MS, Connection, TlsFiles
+from oberth.spark.connection import (
+    DEFAULT_DELIVERY_TIMEOUT_MS,
+    DEFAULT_READ_TIMEOUT_MS,
+    DEFAULT_TIMEOUT_MS,
+    Connection,
+    TlsFiles,
+)
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
-EARLIEST = -2
-LATEST = -1
+EARLIEST: Final = -2
+LATEST: Final = -1
 
-DEFAULT_TARGET_PARTITION_BYTES = 128 << 20
-DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
-DEFAULT_BATCH_BYTES = 4 << 20
-BATCH_BYTES_MIN = 64 << 10
-BATCH_BYTES_MAX = 256 << 20
-#: Messages that one pull asks for; brokers give less (Apache's 32 of those in memory).
-DEFAULT_PULL_BATCH = 1024
-PULL_BATCH_MAX = 10_000
-#: Pulls of one task on their way at the same time.
-DEFAULT_PULL_REQUESTS = 8
-PULL_REQUESTS_MAX = 256
+DEFAULT_TARGET_PARTITION_BYTES: Final = 128 << 20
+DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
+DEFAULT_BATCH_BYTES: Final = 4 << 20
+BATCH_BYTES_MIN: Final = 64 << 10
+BATCH_BYTES_MAX: Final = 256 << 20
+DEFAULT_PULL_BATCH: Final = 1024
+"""Messages that one pull asks for; brokers give less (Apache's 32 of those in memory)."""
+PULL_BATCH_MAX: Final = 10_000
+DEFAULT_PULL_REQUESTS: Final = 8
+"""Pulls of one task on their way at the same time."""
+PULL_REQUESTS_MAX: Final = 256
 
-#: queue offsets as a user writes them: topic -> broker ("" for the only one) -> queue -> offset
 OffsetsByTopic = Mapping[str, Mapping[str, Mapping[int, int]]]
-#: queues as a user assigns them: topic -> broker ("" for the only one) -> queues
+"""queue offsets as a user writes them: topic -> broker ("" for the only one) -> queue -> offset"""
 QueuesByTopic = Mapping[str, Mapping[str, tuple[int, ...]]]
-ANY_BROKER = ""
+"""queues as a user assigns them: topic -> broker ("" for the only one) -> queues"""
+ANY_BROKER: Final = ""
 
 
 class SelectionKind(StrEnum):
@@ -106,6 +112,14 @@ class ReadMode(StrEnum):
     DRIVER = "driver"
 
 
+class BadBodies(StrEnum):
+    """What becomes of a message whose body does not decompress, or is no inner batch."""
+
+    ROW = "row"
+    SKIP = "skip"
+    FAIL = "fail"
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Everything a reader is told. Sizes are bytes, times milliseconds; None is no limit."""
@@ -142,14 +156,23 @@ class ReadOptions:
     read_order: ReadOrder
     read_mode: ReadMode
     verify_crc: bool
+    bad_bodies: BadBodies
     pushdown: bool
+    # The directory of an export that has the old ranges, "" for none.
+    lake: str
+    # Records that start at or behind a position of the log, and those below one; None: no limit.
+    since_offset: int | None
+    as_of_offset: int | None
+    # Records below the first one that was stored after this time.
+    as_of_timestamp_ms: int | None
+    trust_index: bool
+    trust_times: bool
     filter_tags: tuple[str, ...]
     filter_sql: str
     storage: Mapping[str, str]
 
 
-#: How live brokers are reached; the same for source and sink.
-_CONNECTION: Mapping[str, tuple[str, ...]] = {
+_CONNECTION: Final[Mapping[str, tuple[str, ...]]] = {
     "rocketmq.namesrv.addr": ("nameServer", "namesrvAddr"),
     "rocketmq.acl.accessKey": (),
     "rocketmq.acl.secretKey": (),
@@ -162,8 +185,10 @@ _CONNECTION: Mapping[str, tuple[str, ...]] = {
     "rocketmq.tls.keyPassword": (),
     "rocketmq.timeout": (),
 }
-#: Every option of the source, with its synonyms; the sink's own are in _WRITE.
-_READ: Mapping[str, tuple[str, ...]] = {
+"""How live brokers are reached; the same for source and sink."""
+_READ_TIMEOUT: Final = "rocketmq.read.timeout"
+_DELIVERY_TIMEOUT: Final = "rocketmq.delivery.timeout"
+_READ: Final[Mapping[str, tuple[str, ...]]] = {
     **_CONNECTION,
     "path": ("paths",),
     "brokerName": ("rocketmq.broker.name",),
@@ -172,6 +197,7 @@ _READ: Mapping[str, tuple[str, ...]] = {
     "rocketmq.pull.group": (),
     "rocketmq.pull.batch.size": (),
     "rocketmq.pull.requests": (),
+    _READ_TIMEOUT: (),
     "commitOffsetsToGroup": (),
     "subscribe": ("topic",),
     "subscribePattern": (),
@@ -199,7 +225,13 @@ _READ: Mapping[str, tuple[str, ...]] = {
     "readOrder": (),
     "readMode": (),
     "verifyCrc": (),
+    "badBodies": (),
     "pushdown": (),
+    "lake": (),
+    "sinceOffset": (),
+    "asOfOffset": (),
+    "asOfTimestamp": (),
+    "trust": (),
     "filter.tag": (),
     "filter.sql": (),
     "storage.endpoint": (),
@@ -208,17 +240,27 @@ _READ: Mapping[str, tuple[str, ...]] = {
     "storage.region": (),
     "storage.anonymous": (),
 }
-READ_OPTIONS = tuple(_READ)
-#: Options that mean something for files only, and for live brokers only.
-_READ_FILES = ("brokerName", "includeUndelivered", *(n for n in _READ if n.startswith("storage.")))
-_READ_LIVE = (
+"""Every option of the source, with its synonyms; the sink's own are in _WRITE."""
+READ_OPTIONS: Final = tuple(_READ)
+_CUTS: Final = ("sinceOffset", "asOfOffset", "asOfTimestamp")
+"""Options that cut a store's log."""
+_READ_FILES: Final = (
+    "brokerName",
+    "includeUndelivered",
+    "trust",
+    *_CUTS,
+    *(n for n in _READ if n.startswith("storage.")),
+)
+"""Options that mean something for files only, and for live brokers only."""
+_READ_LIVE: Final = (
     *(n for n in _CONNECTION if n != "rocketmq.namesrv.addr"),
     "rocketmq.pull.group",
     "rocketmq.pull.batch.size",
     "rocketmq.pull.requests",
+    _READ_TIMEOUT,
     "commitOffsetsToGroup",
 )
-_WRITE: Mapping[str, tuple[str, ...]] = {
+_WRITE: Final[Mapping[str, tuple[str, ...]]] = {
     "path": ("paths",),
     **_CONNECTION,
     "topic": (),
@@ -240,32 +282,34 @@ _WRITE: Mapping[str, tuple[str, ...]] = {
     "rocketmq.producer.group": (),
     "rocketmq.send.batch.bytes": (),
     "rocketmq.send.status": (),
+    _DELIVERY_TIMEOUT: (),
     "receipts": (),
     # Spark's own, which it hands on to a stream's sink.
     "checkpointLocation": (),
     "queryName": (),
 }
-WRITE_OPTIONS = tuple(_WRITE)
-_WRITE_LIVE = (
+WRITE_OPTIONS: Final = tuple(_WRITE)
+_WRITE_LIVE: Final = (
     *(n for n in _CONNECTION if n != "rocketmq.namesrv.addr"),
     "rocketmq.producer.group",
     "rocketmq.send.batch.bytes",
     "rocketmq.send.status",
+    _DELIVERY_TIMEOUT,
     "receipts",
 )
-_WRITE_FILES = (
+_WRITE_FILES: Final = (
     "path", "storeHost", "bornHost", "uniqueKeys", "mappedFileSizeCommitLog",
     "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable",
     "messageDelayLevel", "indexTags", "loadId",
 )  # fmt: skip
 
-DEFAULT_SEGMENT_SIZE = 1 << 30
-DEFAULT_QUEUES = 8
-DEFAULT_MAX_MESSAGE_SIZE = 4 << 20
-DEFAULT_HOST = "127.0.0.1:10911"
-DEFAULT_PRODUCER_GROUP = "oberth-spark"
-DEFAULT_SEND_BATCH_BYTES = 256 << 10
-QUEUES_MAX = 65_536
+DEFAULT_SEGMENT_SIZE: Final = 1 << 30
+DEFAULT_QUEUES: Final = 8
+DEFAULT_MAX_MESSAGE_SIZE: Final = 4 << 20
+DEFAULT_HOST: Final = "127.0.0.1:10911"
+DEFAULT_PRODUCER_GROUP: Final = "oberth-spark"
+DEFAULT_SEND_BATCH_BYTES: Final = 256 << 10
+QUEUES_MAX: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,6 +583,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     ending = _bound(options, "ending", "latest")
     if streaming:
         refused = options.has("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+        refused += options.has("lake", *_CUTS)
         if refused:
             raise OptionError(f"{refused[0]} is not allowed in a streaming query")
     else:
@@ -546,10 +591,14 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         for name in options.has(
             "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"
         ):
-            _log.warning("option %s is ignored in a batch query", name)
+            _LOG.warning("option %s is ignored in a batch query", name)
     order = ReadOrder(options.choice("readOrder", ("auto", "queue", "commitlog"), "auto"))
     if live and order is ReadOrder.COMMIT_LOG:
         raise OptionError("readOrder=commitlog needs path: brokers give messages by queue only")
+    if options.has("lake") and order is ReadOrder.QUEUE:
+        raise OptionError("readOrder=queue does not go with lake: its log side is read as a log")
+    if len(options.has("asOfOffset", "asOfTimestamp")) > 1:
+        raise OptionError("asOfOffset and asOfTimestamp exclude each other")
     group = options.text("rocketmq.consumer.group")
     commit_to_group = options.flag("commitOffsetsToGroup", False)
     if commit_to_group and not streaming:
@@ -567,6 +616,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     max_bytes = options.size("maxBytesPerTrigger", None)
     if most is not None and max_bytes is not None:
         raise OptionError("maxOffsetsPerTrigger and maxBytesPerTrigger exclude each other")
+    trusted = _trust(options.text("trust"))
     target = options.size("targetPartitionBytes", DEFAULT_TARGET_PARTITION_BYTES, 1 << 10)
     batch_bytes = options.size("batchBytes", DEFAULT_BATCH_BYTES, BATCH_BYTES_MIN, BATCH_BYTES_MAX)
     assert target is not None
@@ -606,7 +656,14 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         read_order=order,
         read_mode=ReadMode(options.choice("readMode", ("executor", "driver"), "executor")),
         verify_crc=options.flag("verifyCrc", True),
-        pushdown=options.flag("pushdown", True),
+        bad_bodies=BadBodies(options.choice("badBodies", tuple(BadBodies), BadBodies.ROW)),
+        pushdown=options.flag("pushdown", False),
+        lake=options.text("lake"),
+        since_offset=options.number("sinceOffset", 0),
+        as_of_offset=options.number("asOfOffset", 0),
+        as_of_timestamp_ms=options.number("asOfTimestamp", 0),
+        trust_index="index" in trusted,
+        trust_times="times" in trusted,
         filter_tags=_tags(options.text("filter.tag")),
         filter_sql=options.text("filter.sql"),
         storage={
@@ -658,7 +715,22 @@ def parse_connection(options: Given) -> Connection:
         security_token=options.text("rocketmq.acl.securityToken"),
         tls=tls,
         timeout_ms=max(options.duration_ms("rocketmq.timeout", DEFAULT_TIMEOUT_MS), 1),
+        # A source knows only the first, a sink the second.
+        read_timeout_ms=options.duration_ms(_READ_TIMEOUT, DEFAULT_READ_TIMEOUT_MS),
+        delivery_timeout_ms=options.duration_ms(_DELIVERY_TIMEOUT, DEFAULT_DELIVERY_TIMEOUT_MS),
     )
+
+
+def _trust(text: str) -> frozenset[str]:
+    """What the option ``trust`` names.
+
+    Raises:
+        OptionError: something else.
+    """
+    words = frozenset(word.strip().lower() for word in text.split(",") if word.strip())
+    if not words <= {"index", "times"}:
+        raise OptionError(f"trust: found {text!r}, allowed: index, times, or both with a comma")
+    return words
 
 
 def schema_options(given: Mapping[str, str]) -> tuple[str, bool]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from oberth.errors import ConfigFormatError, DataLossError, NotFoundError, OptionError
 from oberth.formats import names, paths
@@ -28,10 +29,17 @@ from oberth.spark.options import (
     Selection,
     SelectionKind,
 )
-from oberth.spark.storage import storage_for
-from oberth.spark.store_files import QueueFiles, QueueName, StoreFiles
+from oberth.spark.segments import QueueName
+from oberth.spark.storage import LocalStorage, storage_for
+from oberth.spark.store_files import QueueFiles, StoreFiles
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+REQUESTS_MAX: Final = 32
+"""Questions about queues that are on their way at once, where each is a request over a network."""
 
 
 class QueueKey(NamedTuple):
@@ -48,19 +56,30 @@ class QueueKey(NamedTuple):
 Offsets = dict[QueueKey, int]
 
 
-def offsets_to_json(offsets: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, int]]]:
+class Begin(int):
+    """The offset that a queue began at when it was first seen; what was before is not read.
+
+    In JSON it is text, ``{"0": "120"}``: a batch that is run again must not take it for messages
+    that were there when the batch was planned.
+    """
+
+
+def offsets_to_json(offsets: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, int | str]]]:
     """The offset as Spark keeps it: nested, keys sorted (queues by number)."""
-    nested: dict[str, dict[str, dict[str, int]]] = {}
+    nested: dict[str, dict[str, dict[str, int | str]]] = {}
     for key in sorted(offsets):
         brokers = nested.setdefault(key.topic, {})
-        brokers.setdefault(key.broker, {})[str(key.queue)] = int(offsets[key])
+        offset = offsets[key]
+        brokers.setdefault(key.broker, {})[str(key.queue)] = (
+            str(int(offset)) if isinstance(offset, Begin) else int(offset)
+        )
     return nested
 
 
 def offsets_from_json(nested: Mapping[str, Any]) -> Offsets:
     """The offset that `offsets_to_json` wrote."""
     return {
-        QueueKey(topic, broker, int(queue)): int(offset)
+        QueueKey(topic, broker, int(queue)): (Begin if isinstance(offset, str) else int)(offset)
         for topic, brokers in nested.items()
         for broker, queues in brokers.items()
         for queue, offset in queues.items()
@@ -94,7 +113,7 @@ class TopicFilter:
         return not hidden or _names_prefix(pattern, topic)
 
 
-_HIDDEN_PREFIXES = (names.RETRY_PREFIX, names.DLQ_PREFIX, names.LMQ_PREFIX)
+_HIDDEN_PREFIXES: Final = (names.RETRY_PREFIX, names.DLQ_PREFIX, names.LMQ_PREFIX)
 
 
 def is_hidden_topic(topic: str) -> bool:
@@ -129,22 +148,28 @@ class QueueRange(NamedTuple):
 class LogRange(NamedTuple):
     """Records that start in a range of the CommitLog, end excluded.
 
-    ``start`` may lie inside a record: the first one that starts at or after it is found by its own
-    marks. ``limits`` narrows the rows down to offsets of queues.
+    ``start`` may lie inside a record: the first one that starts at or after it is found, see
+    `oberth.spark.record_starts`. ``limits`` narrows the rows down to offsets of queues.
+    ``continues`` says that what lies before is read as well and reports damage that begins there.
     """
 
     store: int
     start: int
     end: int
     limits: tuple[tuple[str, int, int, int], ...] | None = None
+    continues: bool = False
 
 
 class Lookup(NamedTuple):
-    """Records at known places of the CommitLog; ``limits`` as in `LogRange`."""
+    """Records at known places of the CommitLog, in this order; ``limits`` as in `LogRange`.
+
+    ``joined`` says that the places come from a walk over the log; others are looked at first.
+    """
 
     store: int
     positions: tuple[int, ...]
     limits: tuple[tuple[str, int, int, int], ...] | None = None
+    joined: bool = False
 
 
 Piece = QueueRange | LogRange | Lookup
@@ -220,6 +245,9 @@ class QueueStores(Protocol):
     def queue(self, key: QueueKey) -> QueueView:
         """A queue. Raises NotFoundError where no store has it."""
 
+    def queue_ids(self, store: BrokerView, topics: Sequence[str]) -> Sequence[list[int]]:
+        """The queues of some topics of one of the stores or brokers."""
+
     def bounds(
         self, keys: Iterable[QueueKey], *, may_miss: bool = False
     ) -> dict[QueueKey, tuple[int, int]]:
@@ -263,19 +291,56 @@ class Stores:
         return self.files
 
     def prepare(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> None:
-        """Nothing to do: bytes are known from the queues' files."""
+        """Asks queues for their bytes ahead where that takes requests over a network."""
+
+        def size(key: QueueKey) -> int:
+            try:
+                return self.queue(key).record_bytes(*ranges[key])
+            except NotFoundError:
+                return 0
+
+        if any(not isinstance(store.storage, LocalStorage) for store in self.files):
+            self._each(size, list(ranges))
 
     def bounds(
         self, keys: Iterable[QueueKey], *, may_miss: bool = False
     ) -> dict[QueueKey, tuple[int, int]]:
         """The first and the next offset of every queue; (0, 0) for one without files."""
-        found: dict[QueueKey, tuple[int, int]] = {}
-        for key in keys:
-            try:
-                found[key] = self.queue(key).bounds()
-            except NotFoundError:
-                found[key] = (0, 0)
-        return found
+        wanted = list(keys)
+        return dict(zip(wanted, self._each(self._bounds_of, wanted), strict=True))
+
+    def _bounds_of(self, key: QueueKey) -> tuple[int, int]:
+        try:
+            return self.queue(key).bounds()
+        except NotFoundError:
+            return 0, 0
+
+    def _each(self, ask: Callable[[T], R], about: Sequence[T]) -> Sequence[R]:
+        """Answers in order; where a read is a request over a network, many on their way at once."""
+        if len(about) < 2 or all(isinstance(s.storage, LocalStorage) for s in self.files):
+            return [ask(each) for each in about]
+        for store in self.files:  # listed once, not by each thread
+            store.segments()
+            store.topics()
+        with ThreadPoolExecutor(REQUESTS_MAX) as pool:
+            return list(pool.map(ask, about))
+
+    def queue_ids(self, store: BrokerView, topics: Sequence[str]) -> Sequence[list[int]]:
+        """See `QueueStores`."""
+        return self._each(store.queue_ids, topics)
+
+    def seen_bounds(self, key: QueueKey) -> tuple[int, int]:
+        """The bounds of a queue that has been longer.
+
+        A broker that starts again after a crash gives records their units anew; until it comes to
+        them they are looked for in the log.
+        """
+        number = self.number_of(key.broker)
+        if number is None:
+            return 0, 0
+        self.files[number].tail(although_open=True)
+        self._queues.pop(key, None)
+        return self.bounds([key])[key]
 
     def group_offsets(self, group: str, keys: Iterable[QueueKey]) -> Offsets:
         """Where a consumer group stands in queues; without those it has no offset of."""
@@ -336,20 +401,6 @@ class Stores:
         return found
 
 
-def open_source(options: ReadOptions) -> QueueStores:
-    """The stores or the live brokers that the options name.
-
-    Raises:
-        OptionError: a path that is no store, or two stores whose brokers have one name.
-        RemotingError: no name server answers.
-    """
-    if options.connection is None:
-        return open_stores(options)
-    from oberth.spark.live_plan import LiveStores
-
-    return LiveStores(options)
-
-
 def open_stores(options: ReadOptions) -> Stores:
     """The stores that the option ``path`` names.
 
@@ -364,7 +415,7 @@ def open_stores(options: ReadOptions) -> Stores:
             raise OptionError(f"path: {path!r} matches no directory")
         for root in found:
             own = storage_for(root, options.storage)[0]
-            files.append(StoreFiles(own, root, ""))
+            files.append(StoreFiles(own, root, "", reads_tail=True))
     for store in files:
         present = {e.name for e in store.storage.entries(store.root) if e.is_directory}
         if paths.COMMIT_LOG not in present and not store.segments():
@@ -425,9 +476,9 @@ def select_queues(options: ReadOptions, stores: QueueStores, *, must_exist: bool
     for store in stores.brokers:
         if selection.kind is SelectionKind.ASSIGN:
             break
-        for topic in store.topics():
-            if topic_filter.allows(topic):
-                found += [QueueKey(topic, store.broker, q) for q in store.queue_ids(topic)]
+        topics = [topic for topic in store.topics() if topic_filter.allows(topic)]
+        for topic, ids in zip(topics, stores.queue_ids(store, topics), strict=True):
+            found += [QueueKey(topic, store.broker, queue) for queue in ids]
     if selection.kind is SelectionKind.ASSIGN:
         for topic, brokers in selection.queues.items():
             for broker, queues in brokers.items():
@@ -583,6 +634,8 @@ def check_range(
     for key in sorted(end):
         first, last = start.get(key, 0), end[key]
         low, high = bounds.get(key, (0, 0))
+        if last > high and isinstance(stores, Stores):
+            low, high = stores.seen_bounds(key)
         if first < min(low, last):
             lost.append(f"{key}: offsets {first} to {min(low, last)} are gone, it begins at {low}")
         if last > high:
@@ -604,7 +657,7 @@ def report_loss(stores: QueueStores, options: ReadOptions, lost: Sequence[str]) 
     if options.fail_on_data_loss:
         raise DataLossError(f"{shown}. With failOnDataLoss=false they are skipped and reported.")
     stores.lost += lost
-    _log.warning("data loss, skipped: %s", shown)
+    _LOG.warning("data loss, skipped: %s", shown)
 
 
 # How the work is cut.
@@ -653,23 +706,11 @@ def pack(cuts: Sequence[Cut], options: ReadOptions) -> list[PartitionPlan]:
 
 
 # A remainder below this share of a partition stays with it.
-_CRUMB = 8
+_CRUMB: Final = 8
 
 
 def _split(cut: Cut, room: int, row_room: int) -> tuple[Cut, Cut | None]:
     piece = cut.piece
-    if isinstance(piece, QueueRange):
-        count = piece.end - piece.start
-        by_size = count if cut.size <= room + room // _CRUMB else count * room // cut.size
-        take = max(min(by_size, row_room, count), 1)
-        if take >= count:
-            return cut, None
-        middle = piece.start + take
-        size = cut.size * take // count
-        return (
-            Cut(piece._replace(end=middle), take, size),
-            Cut(piece._replace(start=middle), count - take, cut.size - size),
-        )
     if isinstance(piece, LogRange):
         length = piece.end - piece.start
         if length <= room + room // _CRUMB:
@@ -678,6 +719,20 @@ def _split(cut: Cut, room: int, row_room: int) -> tuple[Cut, Cut | None]:
         middle = piece.start + take
         return (
             Cut(piece._replace(end=middle), 0, take),
-            Cut(piece._replace(start=middle), 0, length - take),
+            Cut(piece._replace(start=middle, continues=True), 0, length - take),
         )
-    return cut, None
+    count = piece.end - piece.start if isinstance(piece, QueueRange) else len(piece.positions)
+    by_size = count if cut.size <= room + room // _CRUMB else count * room // cut.size
+    take = max(min(by_size, row_room, count), 1)
+    if take >= count:
+        return cut, None
+    size = cut.size * take // count
+    first: Piece
+    rest: Piece
+    if isinstance(piece, QueueRange):
+        middle = piece.start + take
+        first, rest = piece._replace(end=middle), piece._replace(start=middle)
+    else:
+        first = piece._replace(positions=piece.positions[:take])
+        rest = piece._replace(positions=piece.positions[take:])
+    return Cut(first, take, size), Cut(rest, count - take, cut.size - size)

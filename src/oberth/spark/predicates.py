@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from oberth.formats.java_string import tags_hash
 from oberth.spark.schemas import Field
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,9 @@ class Predicate:
         return frozenset(tags_hash(tag.encode("utf-8", "replace")) for tag in self.tags)
 
 
-EVERYTHING = Predicate()
+EVERYTHING: Final = Predicate()
 
-_SETS: Mapping[str, str] = {
+_SETS: Final[Mapping[str, str]] = {
     "topic": "topics",
     "broker": "brokers",
     "key": "keys",
@@ -123,7 +123,7 @@ _SETS: Mapping[str, str] = {
     "offsetMsgId": "offset_ids",
     "tags": "tags",
 }
-_INTERVALS: Mapping[str, str] = {
+_INTERVALS: Final[Mapping[str, str]] = {
     "partition": "partitions",
     "offset": "offsets",
     "timestamp": "times",
@@ -212,9 +212,8 @@ def _whole_number(value: Any) -> tuple[int | None, int | None]:
     if isinstance(value, int):
         return value, value
     if isinstance(value, datetime):
-        # Without a zone Spark means the zone of this process, as Python does.
-        aware = value.astimezone(UTC)
-        since = aware - _EPOCH
+        # Without a zone it is a timestamp_ntz, whose column says UTC.
+        since = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)) - _EPOCH
         micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
         # A bound itself may be compared with < or >, so times keep a millisecond on either side.
         return micros // 1000 - 1, -(-micros // 1000) + 1

@@ -11,16 +11,16 @@ import json
 import os
 import shutil
 import sys
-import time
-from typing import Any
+from typing import Any, Final
 
 from oberth.errors import StoreCorruptError, StoreError
+from oberth.wall_clock import now_ms
 
-LEDGER = "oberth/ledger.json"
-#: Loads that the ledger remembers; the oldest are forgotten.
-LEDGER_LOADS_MAX = 10_000
-_RENAME_EXCHANGE = 2
-_AT_FDCWD = -100
+LEDGER: Final = "oberth/ledger.json"
+LEDGER_LOADS_MAX: Final = 10_000
+"""Loads that the ledger remembers; the oldest are forgotten."""
+_RENAME_EXCHANGE: Final = 2
+_AT_FDCWD: Final = -100
 
 
 def read_ledger(root: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def note(ledger: dict[str, Any], batch: tuple[str, int] | None, load_id: str) ->
         ledger["queries"][batch[0]] = batch[1]
     elif load_id:
         loads = ledger["loads"]
-        loads[load_id] = int(time.time() * 1000)
+        loads[load_id] = now_ms()
         for old in sorted(loads, key=loads.__getitem__)[:-LEDGER_LOADS_MAX]:
             del loads[old]
 

@@ -1,9 +1,10 @@
 """Reads the pieces of a plan into Arrow batches: what a task of Spark does.
 
 A row comes out only if its record is whole, names its own position, passes its checksums (unless
-verifyCrc is off) and, read by a queue, is the message that the queue's unit promises. Everything
-else is damage: DataLossError with failOnDataLoss, else skipped and reported with its exact range,
-once. Damage between two records belongs to the range in which it begins.
+verifyCrc is off) and is where a record has to be: what the unit of a queue promises, or what begins
+where the record before ends (`oberth.spark.record_starts`). Everything else is damage:
+DataLossError with failOnDataLoss, else skipped and reported with its exact range, once. Damage
+between two records belongs to the range in which it begins.
 """
 
 from __future__ import annotations
@@ -12,45 +13,49 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from oberth.errors import DataLossError, NotFoundError
+from oberth.errors import DataLossError, NotFoundError, RecordError
 from oberth.formats import consume_queue as simple
 from oberth.formats import sys_flag as flags
 from oberth.formats.batch_body import BatchItem
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX
 from oberth.formats.java_string import tags_hash
-from oberth.formats.message import BLANK_MAGIC, FIXED_SIZE_V1, MAGIC_V1, MAGIC_V2
+from oberth.formats.message import FIXED, FIXED_SIZE_V1, HOST_BITS, stated_size
 from oberth.formats.names import SCHEDULE_TOPIC, is_lmq
 from oberth.formats.properties import decode_properties, find_property
 from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
-from oberth.kernels.scan import find_record, scan
+from oberth.kernels.scan import scan
 from oberth.spark.batches import BatchMaker, Records, gather, scan_columns
+from oberth.spark.options import BadBodies
 from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, TopicFilter
 from oberth.spark.predicates import EVERYTHING, Predicate
+from oberth.spark.record_starts import RecordStarts
 from oberth.spark.schemas import Field
+from oberth.spark.segments import RECORD_SIZE_MAX, Segment
 from oberth.spark.sql_filter import compile_sql
-from oberth.spark.store_files import RECORD_SIZE_MAX, StoreFiles
+from oberth.spark.store_files import StoreFiles
 
-_log = logging.getLogger(__name__)
+_LOG: Final = logging.getLogger(__name__)
 
-#: Records of one batch at most; the bytes of a batch are the option batchBytes.
-BATCH_ROWS_MAX = 16_384
-#: Where a file cannot be mapped, records of a queue are read one by one when what lies between them
-#: is more than this many times what they have, else the whole stretch at once.
-_SPARSE = 8
-_FIND_WINDOW = 4 << 10
-#: How far behind its end a range of the log is read, for the record that it ends in.
-_BEHIND_RANGE = 16 << 10
-_FIND_WINDOW_MAX = 16 << 20
-#: What a record has to show for its place and size to be known: up to its own offset.
-_HEAD_SIZE = 36
-_CRC_MARK = f"{CRC_PROPERTY}\x01".encode()
+BATCH_ROWS_MAX: Final = 16_384
+"""Records of one batch at most; the bytes of a batch are the option batchBytes."""
+_SPARSE: Final = 8
+"""Where a file cannot be mapped, records of a queue are read one by one when what lies between them
+is more than this many times what they have, else the whole stretch at once."""
+_BEHIND_RANGE: Final = 16 << 10
+"""How far behind its end a range of the log is read, for the record that it ends in."""
+_HEADER_SIZE: Final = 76
+"""What a record has to show for its store time to be known, and records of how many bytes on
+average are looked at by their headers first."""
+_HEADERS_PAY: Final = 256
+_HEADERS_AT_ONCE: Final = 1 << 16
+_CRC_MARK: Final = f"{CRC_PROPERTY}\x01".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class ReadSettings:
         fail_on_data_loss: whether damage is an error.
         verify_crc: whether bodies have to pass their CRC.
         include_undelivered: whether ranges of the log give prepared and rolled back messages too.
+        bad_bodies: what becomes of a record whose body cannot be unpacked.
     """
 
     fields: tuple[Field, ...]
@@ -78,6 +84,7 @@ class ReadSettings:
     fail_on_data_loss: bool = True
     verify_crc: bool = True
     include_undelivered: bool = False
+    bad_bodies: BadBodies = BadBodies.ROW
 
 
 @dataclass(slots=True)
@@ -87,10 +94,12 @@ class ReadReport:
     Attributes:
         lost: what was skipped as damaged or gone, each with its exact range.
         records: records that were looked at.
+        bad_bodies: records whose bodies could not be unpacked, and why.
     """
 
     lost: list[str] = field(default_factory=list)
     records: int = 0
+    bad_bodies: list[str] = field(default_factory=list)
 
 
 class Origin(Protocol):
@@ -151,7 +160,7 @@ class PieceReader:
         if self._settings.fail_on_data_loss:
             raise DataLossError(f"{text}. With failOnDataLoss=false it is skipped and reported.")
         self.report.lost.append(text)
-        _log.warning("data loss, skipped: %s", text)
+        _LOG.warning("data loss, skipped: %s", text)
 
     # Ranges of the log.
 
@@ -168,31 +177,31 @@ class PieceReader:
                 at = following
                 continue
             stop = min(piece.end, segment.end)
-            yield from self._segment_range(store, segment.start, segment.path, at, stop, limits)
+            continues = piece.continues and at == piece.start
+            yield from self._segment_range(store, segment, at, stop, limits, continues=continues)
             at = segment.end
 
     def _segment_range(
         self,
         store: StoreFiles,
-        base: int,
-        path: str,
+        segment: Segment,
         start: int,
         stop: int,
         limits: Mapping[tuple[str, int], tuple[int, int]] | None,
+        *,
+        continues: bool,
     ) -> Iterator[pa.RecordBatch]:
         """Records of one file that start in [start, stop), positions as CommitLog offsets."""
+        path, base = segment.path, segment.start
+        starts = RecordStarts(store, check_crc=self._settings.verify_crc)
         try:
-            first = self._find(store, base, path, start, stop)
+            first = starts.first(segment, start)
         except NotFoundError:
             self._loss(f"{path}: CommitLog {start} to {stop} is gone, the file was deleted")
             return
-        if first is None:
-            if start == base:
-                self._loss_unless_empty(store, base, path, start, stop)
-            return
-        if first > start == base:
-            self._loss(f"{path}: CommitLog {start} to {first} is no record")
-        at = first
+        at = first.offset
+        if first.damage is not None and not continues and self._is_inside(store, at):
+            self._loss(f"{path}: CommitLog {start} to {at} is no record")
         chunk = min(self._settings.batch_bytes, stop - at + _BEHIND_RANGE)
         while at < stop:
             try:
@@ -205,7 +214,7 @@ class PieceReader:
             self._columns.clear()
             ended = scan(
                 data, self._columns, self._topics, base=at, stop=min(len(data), stop - at),
-                crc=self._crc,
+                crc=self._crc, record_size_max=RECORD_SIZE_MAX,
             )  # fmt: skip
             if self._columns.count:
                 yield from self._emit(store, self._records(store, data), limits)
@@ -214,81 +223,26 @@ class PieceReader:
                 chunk = min(self._settings.batch_bytes, max(stop - at, 0) + _BEHIND_RANGE)
             if ended.end in (ScanEnd.STOP, ScanEnd.FULL):
                 continue
-            if ended.end is ScanEnd.BLANK:
-                following = self._find(store, base, path, at + 8, None)
-                if following is None:
-                    return
-                self._loss(f"{path}: CommitLog {at} to {following}: a blank inside the file")
-                at = following
-                continue
             if ended.end is ScanEnd.TRUNCATED:
                 if ended.position:
                     continue  # it goes on in what is read next
-                size = int.from_bytes(data[:4], "big", signed=True)
+                size = stated_size(data)
                 if len(data) == chunk < size <= RECORD_SIZE_MAX:
                     chunk = size
                     continue
-            following = self._find(store, base, path, at + 1, None)
-            upto = self._end_of_file(base, store, path) if following is None else following
-            if following is None and not self._reaches(store, upto):
+            following = starts.after_damage(segment, at)
+            if following is None and (
+                ended.end is ScanEnd.BLANK or not self._is_inside(store, segment.end)
+            ):
                 return
-            self._loss(f"{path}: CommitLog {at} to {upto} is no record ({ended.end.name})")
+            upto = segment.end if following is None else following
+            reason = "is no record" if ended.end is not ScanEnd.BLANK else "a blank inside the file"
+            self._loss(f"{path}: CommitLog {at} to {upto}: {reason} ({ended.end.name})")
             at = upto
-        self._check_next(store, base, path, at)
 
-    def _reaches(self, store: StoreFiles, offset: int) -> bool:
+    def _is_inside(self, store: StoreFiles, offset: int) -> bool:
         """Whether the log goes on at or behind an offset."""
-        return any(segment.start >= offset for segment in store.segments()) and (
-            store.log_end() > offset
-        )
-
-    def _end_of_file(self, base: int, store: StoreFiles, path: str) -> int:
-        for segment in store.segments():
-            if segment.path == path:
-                return segment.end
-        return base
-
-    def _check_next(self, store: StoreFiles, base: int, path: str, at: int) -> None:
-        """Reports damage that begins right behind a range: the next one would step over it."""
-        end = self._end_of_file(base, store, path)
-        if at >= end:
-            return
-        head = store.storage.read(path, at - base, min(8, end - at))
-        if not any(head) or head[4:8] == _BLANK:
-            return
-        following = self._find(store, base, path, at, None)
-        if following is not None and following > at:
-            self._loss(f"{path}: CommitLog {at} to {following} is no record")
-
-    def _loss_unless_empty(
-        self, store: StoreFiles, base: int, path: str, start: int, stop: int
-    ) -> None:
-        data = store.storage.read(path, start - base, min(8, stop - start))
-        if any(data) and data[4:8] != _BLANK and self._reaches(store, stop):
-            self._loss(f"{path}: CommitLog {start} to {stop} holds no record")
-
-    def _find(
-        self, store: StoreFiles, base: int, path: str, start: int, stop: int | None
-    ) -> int | None:
-        """The offset of the first record of a file that starts in [start, stop)."""
-        end = self._end_of_file(base, store, path)
-        stop = end if stop is None else min(stop, end)
-        window = _FIND_WINDOW
-        while start < stop:
-            data = store.storage.read(path, start - base, min(window, end - start))
-            limit = min(stop - start, len(data))
-            found = find_record(data, base=start, stop=limit, check_crc=self._settings.verify_crc)
-            cut_off = _cut_off_record(data, start, limit if found is None else found)
-            if cut_off is not None and cut_off <= min(end - start, RECORD_SIZE_MAX):
-                window = cut_off
-                continue
-            if found is not None:
-                return start + found
-            if start + limit >= stop or len(data) < window:
-                return None
-            start += len(data) - _HEAD_SIZE
-            window = min(window * 4, _FIND_WINDOW_MAX)
-        return None
+        return offset < store.log_end()
 
     def _fill(self, store: StoreFiles, path: str, position: int, size: int) -> memoryview:
         if len(self._buffer) < size:
@@ -328,8 +282,14 @@ class PieceReader:
         if self._sql is not None and records.count:
             records = records.take(np.flatnonzero(_matching(records, self._sql)))
 
-        def bad(number: int, reason: str) -> None:
-            self._loss(_describe(store, records, number, reason))
+        def bad(number: int, reason: str) -> bool:
+            text = _describe(store, records, number, reason)
+            if self._settings.bad_bodies is BadBodies.FAIL:
+                raise RecordError(f"{text}. badBodies=row makes a row of it, badBodies=skip none.")
+            is_row = self._settings.bad_bodies is BadBodies.ROW
+            self.report.bad_bodies.append(text)
+            _LOG.warning("%s: %s", "a body as it is stored" if is_row else "skipped", text)
+            return is_row
 
         yield from self._maker.batches(records, bad, self._item_filter(records, limits))
 
@@ -499,7 +459,41 @@ class PieceReader:
             wanted = wanted & mask
         if not wanted.all():
             positions, sizes, offsets = positions[wanted], sizes[wanted], offsets[wanted]
+        if not is_batch and not self._settings.predicate.times.is_everything:
+            near = self._near_in_time(store, positions, sizes)
+            positions, sizes, offsets = positions[near], sizes[near], offsets[near]
         yield from self._promised(store, piece, positions, sizes, offsets, is_batch)
+
+    def _near_in_time(self, store: StoreFiles, positions: Any, sizes: Any) -> Any:
+        """Records whose header does not rule them out by its store time: a mask.
+
+        A header that is not what its unit promises rules nothing out: reading will report it.
+        """
+        near = np.ones(len(positions), bool)
+        if not len(positions) or int(sizes.mean()) < _HEADERS_PAY:
+            return near
+        for segment in store.segments():
+            inside = np.flatnonzero(
+                (positions >= segment.start) & (positions + _HEADER_SIZE <= segment.end)
+            )
+            view = store.storage.view(segment.path, segment.size) if len(inside) else None
+            if view is None:
+                continue
+            bytes_of = np.frombuffer(view, np.uint8)
+            for first in range(0, len(inside), _HEADERS_AT_ONCE):
+                some = inside[first : first + _HEADERS_AT_ONCE]
+                places = (positions[some] - segment.start)[:, None] + np.arange(_HEADER_SIZE)
+                heads = bytes_of[places]
+                store.storage.bytes_read += heads.size
+                promised = _field(heads, 0, ">i4") == sizes[some]
+                promised &= _field(heads, 28, ">i8") == positions[some]
+                v6 = (_field(heads, 36, ">i4") & flags.BORN_HOST_V6) != 0
+                times = np.where(v6, _field(heads, 68, ">i8"), _field(heads, 56, ">i8"))
+                outside = np.zeros(len(some), bool)
+                for mask in _interval_mask(times, self._settings.predicate.times):
+                    outside |= ~mask
+                near[some] = ~(promised & outside)
+        return near
 
     def _units_with_tags(self, codes: Any, topic: str) -> Any:
         """Units whose tags code does not rule them out."""
@@ -695,44 +689,39 @@ class PieceReader:
     def _lookup(self, piece: Lookup) -> Iterator[pa.RecordBatch]:
         store = self._stores[piece.store]
         limits = None if piece.limits is None else _limits_by_queue(piece.limits)
+        starts = RecordStarts(store, check_crc=self._settings.verify_crc)
         positions, sizes = [], []
         for position in piece.positions:
             try:
                 head = store.read_log(position, 4)
             except NotFoundError:
+                if piece.joined:
+                    self._loss(f"{store.root}: the record at CommitLog {position} is gone")
                 continue  # the Index may know what the log has lost
-            size = int.from_bytes(head, "big", signed=True)
-            if FIXED_SIZE_V1 <= size <= RECORD_SIZE_MAX:
+            size = stated_size(head)
+            # An id can name any place, the inside of a body too.
+            is_known = piece.joined or starts.is_start(position)
+            if FIXED_SIZE_V1 <= size <= RECORD_SIZE_MAX and is_known:
                 positions.append(position)
                 sizes.append(size)
         at = 0
         where, what = np.array(positions, np.int64), np.array(sizes, np.int64)
         while at < len(where):
             count = _group(where, what, at, self._settings.batch_bytes)
-            records, _ = self._fetch_each(store, where[at : at + count], what[at : at + count])
+            records, missing = self._fetch_each(
+                store, where[at : at + count], what[at : at + count]
+            )
+            for number in missing if piece.joined else ():
+                self._loss(f"{store.root}: no whole record at CommitLog {where[at + number]}")
             if records.count:
                 yield from self._emit(store, records, limits)
             at += count
 
 
-def _cut_off_record(data: bytes, start: int, limit: int) -> int | None:
-    """Up to where data would have to reach for the first record that begins before limit.
-
-    None if no record that names its own place begins there and ends behind data.
-    """
-    first = None
-    for magic in _MAGICS:
-        at = data.find(magic, 4, limit + 8)
-        while at >= 0:
-            place = at - 4
-            own = data[place + 28 : place + _HEAD_SIZE]
-            if len(own) == 8 and int.from_bytes(own, "big") == start + place:
-                size = int.from_bytes(data[place : place + 4], "big")
-                if place < limit and place + size > len(data) and size <= RECORD_SIZE_MAX:
-                    first = place + size if first is None else min(first, place + size)
-                    break
-            at = data.find(magic, at + 1, limit + 8)
-    return first
+def _field(heads: Any, at: int, kind: str) -> Any:
+    """A field of headers that lie in the rows of a matrix of bytes."""
+    size = np.dtype(kind).itemsize
+    return np.ascontiguousarray(heads[:, at : at + size]).view(kind)[:, 0]
 
 
 def _merge(parts: list[dict[str, Any]], names: Sequence[str], columns: Columns) -> dict[str, Any]:
@@ -831,11 +820,7 @@ def _has_crc_tail(data: Any, end: int) -> bool:
 
 def _body_position(records: Records, number: int) -> int:
     sys_flag = int(records.columns["sys_flag"][number])
-    return 88 + 12 * bool(sys_flag & flags.BORN_HOST_V6) + 12 * bool(sys_flag & flags.STORE_HOST_V6)
-
-
-_BLANK = BLANK_MAGIC.to_bytes(4, "big", signed=True)
-_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))
+    return FIXED[sys_flag & HOST_BITS].size
 
 
 def _queue_text(store: Origin, piece: QueueRange) -> str:

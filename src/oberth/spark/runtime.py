@@ -26,19 +26,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from oberth.errors import SparkUnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_VERSION_MIN = 17
-DEFAULT_MASTER = "local[*]"
-_VECTOR_MODULE = "jdk.incubator.vector"
-_JAVA_VERSION_TIMEOUT_S = 30
+JAVA_VERSION_MIN: Final = 17
+DEFAULT_MASTER: Final = "local[*]"
+_VECTOR_MODULE: Final = "jdk.incubator.vector"
+_JAVA_VERSION_TIMEOUT_S: Final = 30
 
-_SHIM = """#!/bin/sh
+_SHIM: Final = """#!/bin/sh
 # Runs a Java that lacks the module {module}: drops Spark's request for it.
 n=$#
 while [ $n -gt 0 ]; do a=$1; shift; n=$((n-1))
@@ -48,45 +48,42 @@ exec '{java}' "$@"
 
 # Of the checkpoint's two file managers the default one starts a process for every file
 # (chmod, readlink) where Hadoop's native library is missing: 195 against 132 ms a trigger.
-_CHECKPOINT_FILES = (
+_CHECKPOINT_FILES: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
-#: What every session gets unless the caller says otherwise.
-SESSION_DEFAULTS: Mapping[str, str] = {
+SESSION_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # Spark 4.3 keeps what it pushed with the frame's table: whatever uses the frame later without a
-    # filter, or beside it in one query, gets the filtered rows.
-    "spark.sql.python.filterPushdown.enabled": "false",
+    # Right with the rule that `build_session` adds (oberth.spark.pushdown); without it, where a
+    # Connect server lacks the rule, the source lets nothing be pushed.
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
     "spark.python.worker.reuse": "true",
     "spark.sql.session.timeZone": "UTC",
 }
+"""What every session gets unless the caller says otherwise."""
 
-#: Added when driver and executors are one process.
-LOCAL_DEFAULTS: Mapping[str, str] = {
+LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
 }
+"""Added when driver and executors are one process."""
 
-#: A JVM that starts fast and never gets to its best speed: for tests and small stores.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that starts fast and never gets to its best speed: for tests and small stores."""
 
 
-#: What a Spark Connect client imports, and the packages that have it.
-_CONNECT_MODULES = {
+_CONNECT_MODULES: Final = {
     "grpc": "grpcio",
     "grpc_status": "grpcio-status",
     "google.rpc": "googleapis-common-protos",
     "pandas": "pandas",
 }
-
-#: What readers run in every worker.
-KERNELS = ("scan", "find", "property_maps", "hosts", "message_ids")
+"""What a Spark Connect client imports, and the packages that have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +346,11 @@ def build_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in session_config(master, config, quick=quick).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    from oberth.spark.pushdown import install
+
+    install(session)
+    return session
 
 
 def _connect(address: str, config: Mapping[str, str]) -> SparkSession:
@@ -374,14 +375,3 @@ def _can_import(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # the package around it
         return False
-
-
-def warm_up_kernels() -> bool:
-    """Compiles the kernels once, so that not every worker does; False without numba.
-
-    A kernel compiles in some 3 s and is kept on disk; without this, the first query on a machine
-    pays that once per concurrent worker.
-    """
-    from oberth.kernels import runtime
-
-    return runtime.prepare(*KERNELS)

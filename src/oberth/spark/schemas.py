@@ -33,6 +33,7 @@ column by column (names without regard to case, synonyms too), so only what is a
     storedQueueOffset          bigint           the record's own; of an inner batch its first
     storedBody                 binary           as stored: compressed, an inner batch in one
     storedProperties           binary           as stored
+    bodyError                  string           why value is the stored body; null where it is not
 
 Rows of an inner batch share the record's columns; key, value, tags, properties, uniqueKey,
 shardingKey and flag are the inner message's own.
@@ -43,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from oberth.errors import OptionError
 
@@ -51,11 +52,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-#: What a row's timestampType says: the log gave the time (Kafka: LogAppendTime).
-TIMESTAMP_TYPE_LOG_APPEND = 1
+TIMESTAMP_TYPE_LOG_APPEND: Final = 1
+"""What a row's timestampType says: the log gave the time (Kafka: LogAppendTime)."""
 
 # Arrow has 32-bit offsets here: no batch may hold more bytes than that in one column.
-COLUMN_BYTES_MAX = 2**31 - 1
+COLUMN_BYTES_MAX: Final = 2**31 - 1
 
 
 class Column(NamedTuple):
@@ -67,13 +68,13 @@ class Column(NamedTuple):
     default: bool = False
 
 
-_BYTES = ("binary", "string")
-_TEXT = ("string", "binary")
-_TIME = ("timestamp", "bigint", "timestamp_ntz")
-_MAP = "map<string,string>"
-_HEADERS = "array<struct<key:string,value:binary>>"
+_BYTES: Final = ("binary", "string")
+_TEXT: Final = ("string", "binary")
+_TIME: Final = ("timestamp", "bigint", "timestamp_ntz")
+_MAP: Final = "map<string,string>"
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
 
-COLUMNS: tuple[Column, ...] = (
+COLUMNS: Final[tuple[Column, ...]] = (
     Column("key", _BYTES, ("keys",), True),
     Column("value", _BYTES, ("body",), True),
     Column("topic", _TEXT, (), True),
@@ -103,11 +104,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("storedQueueOffset", ("bigint",)),
     Column("storedBody", ("binary",)),
     Column("storedProperties", ("binary",)),
+    Column("bodyError", ("string",)),
 )
-COLUMN_BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
-DEFAULT_COLUMNS = tuple(column.name for column in COLUMNS if column.default)
-ALL_COLUMNS = tuple(COLUMN_BY_NAME)
-_BY_ANY_NAME: Mapping[str, Column] = {
+COLUMN_BY_NAME: Final[Mapping[str, Column]] = {column.name: column for column in COLUMNS}
+DEFAULT_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.default)
+ALL_COLUMNS: Final = tuple(COLUMN_BY_NAME)
+_BY_ANY_NAME: Final[Mapping[str, Column]] = {
     name.lower(): column for column in COLUMNS for name in (column.name, *column.synonyms)
 }
 assert len(_BY_ANY_NAME) == sum(1 + len(column.synonyms) for column in COLUMNS)

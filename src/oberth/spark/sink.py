@@ -14,7 +14,7 @@ import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from oberth.spark.live_sink import Sent
     from oberth.spark.load_plan import StagedPart
 
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass
@@ -52,9 +52,8 @@ def stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: str) -
         RecordError: a row that cannot be a message.
         OptionError: a column that is not known.
     """
-    from oberth.kernels import runtime
     from oberth.spark.encode import RecordEncoder
-    from oberth.spark.load_plan import COMPILE_BYTES, StageWriter
+    from oberth.spark.load_plan import StageWriter
 
     writer = StageWriter(f"{work}/staged/{uuid.uuid4().hex}.log")
     encoder: RecordEncoder | None = None
@@ -63,8 +62,6 @@ def stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: str) -
         for batch in batches:
             if encoder is None:
                 encoder = RecordEncoder(batch.schema.names, options, keys)
-            if writer.size >= COMPILE_BYTES:
-                runtime.prepare("encode")
             for block in encoder.encode(batch, writer.size):
                 writer.add(block.data, len(block.sizes), block.counts, block.last_store_timestamp)
     except BaseException:
@@ -103,7 +100,7 @@ class UniqueKeys:
         return made
 
 
-_TEXTS = frozenset(
+_TEXTS: Final = frozenset(
     ("topic", "value", "body", "key", "tags", "uniqueKey", "shardingKey", "storedBody",
      "storedProperties")
 )  # fmt: skip

@@ -9,7 +9,8 @@ Tasks only read (`oberth.spark.reading`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import (
@@ -22,7 +23,8 @@ from pyspark.sql.datasource import (
     SimpleDataSourceStreamReader,
 )
 
-from oberth.errors import NotFoundError, OptionError
+from oberth.errors import OptionError
+from oberth.formats.consume_queue import PRE_BLANK_SIZE
 from oberth.formats.names import is_lmq
 from oberth.spark import plan as p
 from oberth.spark.index_lookup import IndexFiles
@@ -37,23 +39,29 @@ from oberth.spark.options import (
     schema_options,
     writes_live,
 )
+from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
 from oberth.spark.schemas import Field, arrow_schema, parse_columns, resolve_schema, struct_type
 from oberth.spark.sql_filter import compile_sql
-from oberth.spark.store_files import StoreFiles
+from oberth.spark.store_files import QueueFiles, StoreFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from oberth.spark.reading import PieceReader, ReadSettings
+    from oberth.spark.lake import Lake
+    from oberth.spark.reading import PieceReader
 
-NAME = "rocketmq"
-#: The Index is used when it leaves no more of the log than this share to be read.
-INDEX_UNCOVERED_MAX = 0.5
-#: Records whose store times are looked at to narrow a range of the log, and how far apart at least.
-_TIME_PROBES = 64
-_PROBE_DISTANCE = 128 << 10
+NAME: Final = "rocketmq"
+INDEX_UNCOVERED_MAX: Final = 0.5
+"""The Index is used when it leaves no more of the log than this share to be read."""
+_TIME_PROBES: Final = 64
+"""Records whose store times are looked at to narrow a range of the log, and how far apart at least.
+"""
+_PROBE_DISTANCE: Final = 128 << 10
+_UNITS_AT_ONCE: Final = 1 << 20
+_RUN_GAP_MAX: Final = 16
+"""Messages that are read although nothing asks for them, rather than as two pieces."""
 
 
 class RocketMQDataSource(DataSource):
@@ -149,18 +157,6 @@ def require_path(options: ReadOptions) -> None:
         raise OptionError("this reads files only: name a store with `path`")
 
 
-class RocketMQPartition(InputPartition):
-    """What one task reads, and from where: Spark pickles readers before it asks for partitions."""
-
-    def __init__(
-        self, pieces: tuple[p.Piece, ...], stores: Sequence[Any], predicate: Predicate
-    ) -> None:
-        super().__init__(pieces)
-        self.pieces = pieces
-        self.stores = list(stores)
-        self.predicate = predicate
-
-
 class _FilterPushdown:
     """``pushFilters`` as Spark wants it whether its configuration allows push-down or not.
 
@@ -203,25 +199,50 @@ class RocketMQReader(DataSourceReader):
             OptionError: paths, topics, queues or offsets that do not exist.
             DataLossError: with failOnDataLoss, what is asked for is gone.
         """
+        lake = self._lake()
+        predicate = self.predicate
+        found: list[InputPartition] = []
         stores: p.QueueStores
         if self.options.connection is not None:
             from oberth.spark.live_plan import LiveStores
 
             with LiveStores(self.options) as live:
-                plans = plan_queues(live, self.options, self.predicate)
+                plans = plan_queues(live, self.options, predicate, lake)
                 stores = live
         else:
             files = p.open_stores(self.options)
-            plans = plan_batch(files, self.options, self.predicate)
+            if lake is not None or has_cut(self.options):
+                predicate = predicate_of_cut(files, self.options, predicate, lake)
+            plans = plan_batch(files, self.options, predicate, lake)
             stores = files
-        if not plans:
+        if lake is not None:
+            from oberth.spark.lake import check_topics, plan_lake
+
+            check_topics(lake, self.options, stores.known_topics())
+            found += plan_lake(lake, self.options, self.fields, predicate)
+        if not plans and not found:
             plans = [p.PartitionPlan(())]
         tasks = stores.for_tasks()
-        return [RocketMQPartition(plan.pieces, tasks, self.predicate) for plan in plans]
+        return [*found, *(RocketMQPartition(plan.pieces, tasks, predicate) for plan in plans)]
+
+    def _lake(self) -> Lake | None:
+        """The export that has the old ranges, as it is now."""
+        if not self.options.lake:
+            return None
+        from oberth.spark.lake import check_lake, open_lake
+
+        lake = open_lake(self.options.lake)
+        check_lake(lake, self.options, self.fields)
+        return lake
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow batches."""
-        assert isinstance(partition, RocketMQPartition)
+        if not isinstance(partition, RocketMQPartition):
+            from oberth.spark.lake import LakePartition, read_lake
+
+            assert isinstance(partition, LakePartition)
+            yield from read_lake(partition.job, partition.files, arrow_schema(self.schema))
+            return
         yield from self.piece_reader(partition).read(partition.pieces)
 
     def piece_reader(self, partition: RocketMQPartition) -> PieceReader:
@@ -231,58 +252,23 @@ class RocketMQReader(DataSourceReader):
         )
 
 
-def read_settings(
-    options: ReadOptions, fields: tuple[Field, ...], predicate: Predicate = EVERYTHING
-) -> ReadSettings:
-    """What a task needs to know of the options."""
-    from oberth.spark.reading import ReadSettings
-
-    return ReadSettings(
-        fields=fields,
-        topics=p.TopicFilter(options.selection),
-        predicate=predicate,
-        tags=options.filter_tags,
-        sql=options.filter_sql,
-        batch_bytes=options.batch_bytes,
-        fail_on_data_loss=options.fail_on_data_loss,
-        verify_crc=options.verify_crc,
-        include_undelivered=options.include_undelivered,
-    )
-
-
-def make_piece_reader(
-    stores: Sequence[Any],
-    options: ReadOptions,
-    fields: tuple[Field, ...],
-    schema: StructType,
-    predicate: Predicate = EVERYTHING,
-) -> PieceReader:
-    """A reader of pieces with these options; of stores, or of live brokers."""
-    from oberth.spark.reading import PieceReader
-
-    if options.connection is not None:
-        from oberth.spark.live_reading import LivePieceReader, PullSettings
-
-        pulls = PullSettings(
-            options.connection, options.pull_group, options.pull_batch, options.pull_requests
-        )
-        settings = read_settings(options, fields, predicate)
-        return LivePieceReader(stores, settings, arrow_schema(schema), pulls)
-    return PieceReader(stores, read_settings(options, fields, predicate), arrow_schema(schema))
-
-
 # Batch planning.
 
 
 def plan_batch(
-    stores: p.Stores, options: ReadOptions, predicate: Predicate = EVERYTHING
+    stores: p.Stores,
+    options: ReadOptions,
+    predicate: Predicate = EVERYTHING,
+    lake: Lake | None = None,
 ) -> list[p.PartitionPlan]:
-    """The partitions of a batch query.
+    """The partitions of a batch query; with a lake, of what lies behind it in the log.
 
     Raises:
         OptionError: topics, queues or offsets that do not exist.
         DataLossError: with failOnDataLoss, what is asked for is gone.
     """
+    if lake is not None:
+        return _behind_lake(stores, options, predicate, lake)
     if predicate.is_empty:
         return []
     order = read_order(stores, options)
@@ -295,36 +281,118 @@ def plan_batch(
     ranges: dict[p.QueueKey, tuple[int, int]] = {}
     if explicit or order is ReadOrder.QUEUE or predicate.wants_index:
         ranges = _asked_ranges(stores, options, keys)
-    narrowed = _narrow(stores, ranges, predicate)
+    narrowed = _narrow(stores, ranges, predicate, options)
     stores.prepare(narrowed)
     cuts: list[p.Cut] = []
     for number, store in enumerate(stores.files):
         if predicate.brokers is not None and store.broker not in predicate.brokers:
             continue
         own = {key: r for key, r in narrowed.items() if key.broker == store.broker}
-        by_index = _by_index(number, store, own, predicate, order, explicit)
+        by_index = None
+        if order is ReadOrder.QUEUE and not options.trust_index:
+            by_index = _units_of_interest(number, stores, own, predicate)
+        elif options.trust_index:
+            by_index = _by_index(number, store, own, predicate, order, explicit)
         if by_index is not None:
             cuts += by_index
         elif order is ReadOrder.QUEUE:
             cuts += queue_cuts(number, stores, own)
         else:
             limits = _limits(own) if explicit else None
-            cuts += _log_cuts(number, store, predicate, limits)
+            cuts += _log_cuts(number, store, predicate, limits, options)
     return p.pack(cuts, options)
 
 
+def has_cut(options: ReadOptions) -> bool:
+    """Whether only a part of the log is asked for by its positions."""
+    cuts = (options.since_offset, options.as_of_offset, options.as_of_timestamp_ms)
+    return any(cut is not None for cut in cuts)
+
+
+def predicate_of_cut(
+    stores: p.Stores, options: ReadOptions, predicate: Predicate, lake: Lake | None
+) -> Predicate:
+    """A predicate narrowed to the part of the log that the options name.
+
+    Raises:
+        OptionError: there are several stores, whose logs have positions of their own.
+        DataLossError: with failOnDataLoss, the beginning that was asked for is gone.
+    """
+    if len(stores.files) != 1:
+        name = next(
+            (name for name, given in (
+                ("lake", bool(options.lake)), ("sinceOffset", options.since_offset is not None),
+                ("asOfOffset", options.as_of_offset is not None),
+            ) if given), "asOfTimestamp",
+        )  # fmt: skip
+        raise OptionError(
+            f"{name}: a position belongs to one log, found {len(stores.files)} stores"
+        )
+    store = stores.files[0]
+    log = predicate.log
+    if options.since_offset is not None:
+        first = store.log_start()
+        if lake is None and first > options.since_offset:
+            gone = f"{store.root}: CommitLog {options.since_offset} to {first} is gone"
+            p.report_loss(stores, options, [gone])
+        log = log.and_low(options.since_offset)
+    cut = options.as_of_offset
+    if options.as_of_timestamp_ms is not None:
+        from oberth.spark.cuts import position_after
+
+        cut = position_after(store, options.as_of_timestamp_ms, lake)
+    if cut is not None:
+        log = log.and_high(cut - 1)
+    return replace(predicate, log=log)
+
+
+def _behind_lake(
+    stores: p.Stores, options: ReadOptions, predicate: Predicate, lake: Lake
+) -> list[p.PartitionPlan]:
+    """The log's side of a query over log and lake.
+
+    Raises:
+        DataLossError: with failOnDataLoss, a part of the log is in neither; or it is another log.
+    """
+    from oberth.spark.lake import behind
+
+    [store] = stores.files
+    if store.broker != lake.broker:
+        raise OptionError(
+            f"lake: {lake.into} holds the log of broker {lake.broker!r}, {store.root} is that of "
+            f"{store.broker!r}"
+        )
+    first, last = store.log_start(), store.log_end()
+    gone = behind(first, lake.end, last, store.root)
+    low, high = predicate.log.clip(lake.end, first)
+    if gone and low < high:
+        p.report_loss(stores, options, [gone])
+    rest = replace(predicate, log=predicate.log.and_low(lake.end))
+    if rest.is_empty:
+        return []
+    return p.pack(_log_cuts(0, store, rest, None, options), options)
+
+
 def _asked_ranges(
-    stores: p.QueueStores, options: ReadOptions, keys: Sequence[p.QueueKey]
+    stores: p.QueueStores,
+    options: ReadOptions,
+    keys: Sequence[p.QueueKey],
+    lake: Lake | None = None,
 ) -> dict[p.QueueKey, tuple[int, int]]:
-    """What the bounds of a query mean for each queue."""
+    """What the bounds of a query mean for each queue; with a lake, what lies behind it."""
     bounds = stores.bounds(keys)
     start = p.bound_offsets(options.starting, "starting", options, stores, bounds)
+    if lake is not None and lake.offsets is not None:
+        start |= {key: offset for key, offset in lake.offsets.items() if key in bounds}
     end = p.bound_offsets(options.ending, "ending", options, stores, bounds)
     return p.check_range(stores, options, start, end, bounds)
 
 
 def plan_queues(
-    stores: p.QueueStores, options: ReadOptions, predicate: Predicate = EVERYTHING
+    stores: p.QueueStores,
+    options: ReadOptions,
+    predicate: Predicate = EVERYTHING,
+    lake: Lake | None = None,
 ) -> list[p.PartitionPlan]:
     """The partitions of a batch query that knows nothing but queues.
 
@@ -334,8 +402,8 @@ def plan_queues(
     """
     if predicate.is_empty:
         return []
-    keys = p.select_queues(options, stores, must_exist=True)
-    ranges = _narrow(stores, _asked_ranges(stores, options, keys), predicate)
+    keys = p.select_queues(options, stores, must_exist=lake is None)
+    ranges = _narrow(stores, _asked_ranges(stores, options, keys, lake), predicate, options)
     stores.prepare(ranges)
     cuts: list[p.Cut] = []
     for number, store in enumerate(stores.brokers):
@@ -362,7 +430,10 @@ def read_order(stores: p.Stores, options: ReadOptions) -> ReadOrder:
 
 
 def _narrow(
-    stores: p.QueueStores, ranges: Mapping[p.QueueKey, tuple[int, int]], predicate: Predicate
+    stores: p.QueueStores,
+    ranges: Mapping[p.QueueKey, tuple[int, int]],
+    predicate: Predicate,
+    options: ReadOptions,
 ) -> dict[p.QueueKey, tuple[int, int]]:
     """The offsets of each queue that can satisfy a predicate."""
     narrowed: dict[p.QueueKey, tuple[int, int]] = {}
@@ -374,30 +445,12 @@ def _narrow(
         if not predicate.partitions.holds(key.queue):
             continue
         low, high = predicate.offsets.clip(start, end)
-        if low < high and not predicate.times.is_everything:
+        if low < high and options.trust_times and not predicate.times.is_everything:
             times = predicate.times
             low, high = stores.queue(key).narrow_by_time(low, high, times.low, times.high)
         if low < high:
             narrowed[key] = (low, high)
     return narrowed
-
-
-def queue_cuts(
-    number: int, stores: p.QueueStores, ranges: Mapping[p.QueueKey, tuple[int, int]]
-) -> list[p.Cut]:
-    """Pieces of queues of one store with their sizes."""
-    cuts = []
-    for key in sorted(ranges):
-        start, end = ranges[key]
-        if start >= end:
-            continue
-        try:
-            size = stores.queue(key).record_bytes(start, end)
-        except NotFoundError:
-            size = 0
-        piece = p.QueueRange(number, key.topic, key.queue, start, end)
-        cuts.append(p.Cut(piece, end - start, max(size, end - start)))
-    return cuts
 
 
 def _limits(
@@ -411,9 +464,10 @@ def _log_cuts(
     store: StoreFiles,
     predicate: Predicate,
     limits: tuple[tuple[str, int, int, int], ...] | None,
+    options: ReadOptions,
 ) -> list[p.Cut]:
     start, end = predicate.log.clip(store.log_start(), store.log_end())
-    if not predicate.times.is_everything:
+    if options.trust_times and not predicate.times.is_everything:
         start, end = _log_by_time(store, predicate, start, end)
     if start >= end:
         return []
@@ -441,6 +495,74 @@ def _log_by_time(store: StoreFiles, predicate: Predicate, start: int, end: int) 
     return start, max(start, end)
 
 
+def _units_of_interest(
+    number: int,
+    stores: p.Stores,
+    ranges: Mapping[p.QueueKey, tuple[int, int]],
+    predicate: Predicate,
+) -> list[p.Cut] | None:
+    """The units of queues that a predicate on keys or ids leaves to be read, or None for all.
+
+    Every unit is looked at, so nothing is left out: neither what the Index has not, nor what is
+    damaged in a place that is asked for.
+    """
+    positions = _positions_of_ids(predicate.offset_ids)
+    chosen = _keys_to_find(predicate) if predicate.wants_index else None
+    if positions is None and chosen is None:
+        return None
+    store = stores.files[number]
+    # Light queues show other topics' records, inner batches have keys of their own inside.
+    kinds = store.topics()
+    if any(is_lmq(key.topic) or "batch" in kinds.get(key.topic, "") for key in ranges):
+        return None
+    import numpy as np
+
+    keys = sorted(ranges)
+    named = [_positions_named(stores.queue(key), *ranges[key]) for key in keys]
+    every = np.concatenate([np.empty(0, np.int64), *named])
+    if positions is None:
+        assert chosen is not None
+        positions = _positions_of_ids(predicate.message_ids) or set()
+        order = np.argsort(every, kind="stable")
+        found = {(key.topic, each) for key in keys for each in chosen}
+        known, wanted = IndexFiles(store).sort(found, every[order])
+        keep = np.empty(len(every), bool)
+        keep[order] = ~known | wanted
+    else:
+        keep = np.zeros(len(every), bool)
+    keep |= every < 0
+    keep |= np.isin(every, np.array(sorted(positions), np.int64))
+    if keep.sum() > INDEX_UNCOVERED_MAX * len(every):
+        return None
+    cuts: list[p.Cut] = []
+    at = 0
+    for key, part in zip(keys, named, strict=True):
+        offsets = np.flatnonzero(keep[at : at + len(part)]) + ranges[key][0]
+        at += len(part)
+        if not len(offsets):
+            continue
+        start, end = ranges[key]
+        size = max(stores.queue(key).record_bytes(start, end) // (end - start), 1)
+        for run in np.split(offsets, np.flatnonzero(np.diff(offsets) > _RUN_GAP_MAX) + 1):
+            piece = p.QueueRange(number, key.topic, key.queue, int(run[0]), int(run[-1]) + 1)
+            cuts.append(p.Cut(piece, piece.end - piece.start, size * (piece.end - piece.start)))
+    return cuts
+
+
+def _positions_named(queue: QueueFiles, start: int, end: int) -> Any:
+    """The CommitLog offsets that a queue's units name; -1 where one is missing or no unit."""
+    import numpy as np
+
+    named = np.full(end - start, -1, np.int64)
+    for first in range(start, end, _UNITS_AT_ONCE):
+        last = min(end, first + _UNITS_AT_ONCE)
+        units = queue.read_units(first, last)
+        if len(units) == last - first:  # else a file is gone: to be told by who reads
+            usable = (units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)
+            named[first - start : last - start] = np.where(usable, units["offset"], -1)
+    return named
+
+
 def _by_index(
     number: int,
     store: StoreFiles,
@@ -449,7 +571,7 @@ def _by_index(
     order: ReadOrder,
     explicit: bool,
 ) -> list[p.Cut] | None:
-    """What is left to read when the Index is asked, or None where it cannot help."""
+    """What is left to read when the Index is trusted, or None where it cannot help."""
     offset_ids = _positions_of_ids(predicate.offset_ids)
     if offset_ids is None and not predicate.wants_index:
         return None
@@ -508,13 +630,17 @@ def _first_word(key: str) -> str:
 
 
 def _positions_of_ids(ids: frozenset[str] | None) -> set[int] | None:
-    """The CommitLog offsets that offset ids name."""
+    """The CommitLog offsets that offset ids name.
+
+    A client's id has the same form and may end in digits that are no offset of any log.
+    """
     if ids is None:
         return None
     from oberth.formats.message_id import OFFSET_ID_LENGTHS
 
-    return {
+    named = (
         int(text[-16:], 16)
         for text in ids
         if len(text) in OFFSET_ID_LENGTHS and all(c in "0123456789ABCDEF" for c in text)
-    }
+    )
+    return {position for position in named if position < 1 << 63}

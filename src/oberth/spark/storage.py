@@ -20,17 +20,29 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
 from glob import glob, has_magic
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any, Final, NamedTuple
 
 from oberth.errors import NotFoundError, OptionError
 
-OPEN_FILES_MAX = 128
-MAPPED_FILES_MAX = 16
-_ARROW_SCHEMES = ("s3", "gs", "abfs", "hdfs", "viewfs", "mock")
-_HDFS_SCHEMES = ("hdfs", "viewfs")
+OPEN_FILES_MAX: Final = 128
+MAPPED_FILES_MAX: Final = 16
+_ARROW_SCHEMES: Final = ("s3", "gs", "abfs", "hdfs", "viewfs", "mock")
+_HDFS_SCHEMES: Final = ("hdfs", "viewfs")
 # fsspec knows them, and they cannot list directories or read ranges as a store needs it.
-_NOT_READ = ("http", "https", "ftp", "data", "zip", "tar", "git", "github", "jlab", "async_wrapper")
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_NOT_READ: Final = (
+    "http",
+    "https",
+    "ftp",
+    "data",
+    "zip",
+    "tar",
+    "git",
+    "github",
+    "jlab",
+    "async_wrapper",
+)
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
 class Entry(NamedTuple):
@@ -213,6 +225,7 @@ class ArrowStorage(Storage):
         self._settings = dict(settings)
         self._system: Any = None
         self._open: OrderedDict[str, Any] = OrderedDict()
+        self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"scheme": self._scheme, "settings": self._settings}
@@ -223,6 +236,7 @@ class ArrowStorage(Storage):
         self._settings = state["settings"]
         self._system = None
         self._open = OrderedDict()
+        self._lock = Lock()
 
     def _files(self, path: str) -> tuple[Any, str]:
         if self._system is None:
@@ -261,14 +275,16 @@ class ArrowStorage(Storage):
                 file = system.open_input_file(bare)
             except FileNotFoundError:
                 raise NotFoundError(f"file {path} does not exist") from None
-            self._open[path] = file
-            if len(self._open) > OPEN_FILES_MAX:
-                self._open.popitem(last=False)
+            with self._lock:
+                self._open[path] = file
+                if len(self._open) > OPEN_FILES_MAX:
+                    self._open.popitem(last=False)
         if position >= file.size():
             return 0
         data = memoryview(file.read_at(min(len(target), file.size() - position), position))
         target[: len(data)] = data
-        self.bytes_read += len(data)
+        with self._lock:
+            self.bytes_read += len(data)
         return len(data)
 
     def expand(self, pattern: str) -> list[str]:
@@ -345,7 +361,7 @@ def _fsspec_system(scheme: str, path: str) -> Any:
     return fs.PyFileSystem(Ranges(system))
 
 
-_S3_NAMES = {
+_S3_NAMES: Final = {
     "endpoint": "endpoint_override",
     "accessKey": "access_key",
     "secretKey": "secret_key",

@@ -15,12 +15,11 @@ when a listing has shown a directory of that name.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from oberth.errors import NotFoundError, StoreCorruptError
+from oberth.errors import NotFoundError
 from oberth.formats import batch_consume_queue as batch
 from oberth.formats import consume_queue as simple
 from oberth.formats import message, paths
@@ -29,6 +28,15 @@ from oberth.formats.names import is_stored_topic
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import find_record, scan
+from oberth.spark.log_tail import LogTail, TailMessage, find_tail
+from oberth.spark.record_starts import RecordStarts
+from oberth.spark.segments import (
+    RECORD_SIZE_MAX,
+    QueueName,
+    Segment,
+    list_segments,
+    segment_at,
+)
 from oberth.spark.storage import Storage
 
 if TYPE_CHECKING:
@@ -36,26 +44,26 @@ if TYPE_CHECKING:
 
     Units = numpy.ndarray[Any, numpy.dtype[Any]]
 
-#: A broker's records have at most maxMessageSize (4 MiB unless set) and 64 KiB; larger sizes than
-#: this are taken for damage.
-RECORD_SIZE_MAX = (64 << 20) + (64 << 10)
 # Blocks in which the end of a file is looked for, and how far before it a record is.
-_TAIL_BLOCK = 64 << 10
-_TAIL_BLOCK_MAX = 4 << 20
-_TAIL_REACH = 512 << 10
+_TAIL_BLOCK: Final = 64 << 10
+_TAIL_BLOCK_MAX: Final = 4 << 20
+_TAIL_REACH: Final = 512 << 10
 # A record can end in zeros: the length of empty properties, say.
-_ZEROS_AT_END = 64 << 10
+_ZEROS_AT_END: Final = 64 << 10
 # How far behind the supposed end of a queue further units are looked for.
-_UNITS_AT_ONCE = 65_536
-_UNITS_AFTER_DAMAGE = 256
-_INT64 = struct.Struct(">q")
-#: Where the clock of a store went back by less than this, time ranges stay exact.
-TIME_SLACK_MS = 1000
-_TIME_PROBES = 64
-_PROBE_SIZE = 8 << 10
+_UNITS_AT_ONCE: Final = 65_536
+_OFFSET_MAX: Final = 2**63 - 1
+PAGE_UNITS: Final = 1024
+"""Units that are read at once where one is looked for."""
+_UNITS_AFTER_DAMAGE: Final = 256
+_INT64: Final = struct.Struct(">q")
+TIME_SLACK_MS: Final = 1000
+"""Where the clock of a store went back by less than this, time ranges stay exact."""
+_TIME_PROBES: Final = 64
+_PROBE_SIZE: Final = 8 << 10
 
-SIMPLE_DTYPE = [("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")]
-BATCH_DTYPE = [
+SIMPLE_DTYPE: Final = [("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")]
+BATCH_DTYPE: Final = [
     ("offset", ">i8"),
     ("size", ">i4"),
     ("tags", ">i8"),
@@ -67,61 +75,6 @@ BATCH_DTYPE = [
 ]
 
 
-class Segment(NamedTuple):
-    """One file of a sequence: the offset it starts at, its size in bytes, its path."""
-
-    start: int
-    size: int
-    path: str
-
-    @property
-    def end(self) -> int:
-        """The offset behind its last byte."""
-        return self.start + self.size
-
-
-def list_segments(storage: Storage, *directories: str) -> list[Segment]:
-    """The segments of directories in order; files with other names are left alone.
-
-    Raises:
-        StoreCorruptError: two files overlap.
-    """
-    found = []
-    for directory in directories:
-        for entry in storage.entries(directory):
-            start = paths.segment_start(entry.name)
-            if start is not None and entry.size > 0:
-                found.append(Segment(start, entry.size, f"{directory}/{entry.name}"))
-    found.sort()
-    for before, after in pairwise(found):
-        if after.start < before.end:
-            raise StoreCorruptError(
-                f"{after.path} starts at {after.start}, but {before.path} reaches to {before.end}"
-            )
-    return found
-
-
-def segment_at(segments: list[Segment], offset: int) -> Segment | None:
-    """The segment that holds an offset, or None."""
-    low, high = 0, len(segments)
-    while low < high:
-        middle = (low + high) // 2
-        if segments[middle].end <= offset:
-            low = middle + 1
-        else:
-            high = middle
-    if low < len(segments) and segments[low].start <= offset:
-        return segments[low]
-    return None
-
-
-class QueueName(NamedTuple):
-    """A queue of one store."""
-
-    topic: str
-    queue: int
-
-
 @dataclass(slots=True)
 class StoreFiles:
     """The files of one store. Pickles; listings are taken anew where they matter.
@@ -130,13 +83,17 @@ class StoreFiles:
         storage: reads the files and counts the bytes.
         root: the store's directory (storePathRootDir).
         broker: what rows of this store say in the column broker.
+        reads_tail: whether queues go on with what the log has behind them, see `tail`.
     """
 
     storage: Storage
     root: str
     broker: str
+    reads_tail: bool = False
     _segments: list[Segment] | None = field(default=None, repr=False)
     _topics: dict[str, str] | None = field(default=None, repr=False)
+    _tail: LogTail | None = field(default=None, repr=False)
+    _last_tail: tuple[int, LogTail] | None = field(default=None, repr=False)
 
     def bare(self) -> StoreFiles:
         """The same store without what was listed, to be sent elsewhere."""
@@ -146,6 +103,32 @@ class StoreFiles:
         """Forgets what was listed."""
         self._segments = None
         self._topics = None
+        self._tail = None
+
+    def tail(self, *, although_open: bool = False) -> LogTail | None:
+        """What the log has behind the queues, of a store that was not closed and is not open.
+
+        A running broker gives every record its unit in a moment; that is waited for.
+
+        Args:
+            although_open: look also where another process has the store open.
+        """
+        if not self.reads_tail:
+            return None
+        if self._tail is None or although_open:
+            from oberth.store.offline.lock_state import is_locked
+
+            plain = self.bare()
+            is_closed = all(e.name != paths.ABORT for e in plain.storage.entries(plain.root))
+            if is_closed or not plain.has_queues() or (is_locked(self.root) and not although_open):
+                self._tail = LogTail()
+            else:
+                end = plain.log_end()
+                # Nobody writes to it: what was found stays.
+                if self._last_tail is None or self._last_tail[0] != end or although_open:
+                    self._last_tail = end, find_tail(plain)
+                self._tail = self._last_tail[1]
+        return self._tail
 
     def segments(self) -> list[Segment]:
         """The CommitLog's segments, of all its directories.
@@ -156,7 +139,8 @@ class StoreFiles:
         Raises:
             StoreCorruptError: files overlap.
         """
-        if self._segments is None:
+        segments = self._segments
+        if segments is None:
             directories = [f"{self.root}/{paths.COMMIT_LOG}"]
             if not self.storage.entries(directories[0]):
                 known = {paths.CONSUME_QUEUE, paths.INDEX, paths.CONFIG, paths.TIMER_LOG}
@@ -165,8 +149,8 @@ class StoreFiles:
                     for entry in self.storage.entries(self.root)
                     if entry.is_directory and entry.name not in known
                 ]
-            self._segments = list_segments(self.storage, *directories)
-        return self._segments
+            segments = self._segments = list_segments(self.storage, *directories)
+        return segments
 
     def log_start(self) -> int:
         """The first offset of the CommitLog that is still there; 0 for none."""
@@ -207,18 +191,29 @@ class StoreFiles:
                 return segment.start + end
         return self.log_start()
 
+    def written_end(self, segment: Segment) -> int:
+        """The offset behind the last byte of a segment that is not zero."""
+        return segment.start + self._last_written(segment)
+
     def _data_end_of(self, segment: Segment, *, in_use: bool) -> int | None:
         """The position behind the last whole record of a segment, None if there is no record."""
         written = self._last_written(segment)
+        starts = RecordStarts(self)
         reach = _TAIL_REACH
         while written > 0:
-            low = max(0, written - reach)
-            high = min(segment.size, written + _ZEROS_AT_END)
-            data = self.storage.read(segment.path, low, high - low)
-            first = find_record(data, base=segment.start + low)
-            if first is not None:
-                return low + _end_of_records(data, segment.start + low, first, in_use=in_use)
-            if low == 0:
+            place = segment.start + max(0, written - reach)
+            begin: int | None = starts.first(segment, place).offset
+            if place == segment.start and not starts.may_follow(segment, place):
+                begin = starts.after_damage(segment, place, segment.start + written)
+            if begin is not None and begin - segment.start < written:
+                low = begin - segment.start
+                high = min(segment.size, written + _ZEROS_AT_END)
+                data = self.storage.read(segment.path, low, high - low)
+                if find_record(data, base=begin, stop=1) == 0:
+                    return low + _end_of_records(
+                        data, segment, begin, segment.start + written, starts, in_use=in_use
+                    )
+            if place == segment.start:
                 return None
             reach *= 4
         return None
@@ -248,21 +243,33 @@ class StoreFiles:
         return len(data) == size and find_record(data, base=offset, stop=1) == 0
 
     def spread_times(self, start: int, end: int, count: int) -> list[tuple[int, int]]:
-        """Offsets and store times of up to ``count`` records spread over a range of the log."""
+        """Offsets and store times of up to ``count`` records spread over a range of the log.
+
+        Of records that their queues show: what only looks like one may say any time.
+        """
         found: list[tuple[int, int]] = []
-        for number in range(count):
+        starts = RecordStarts(self)
+        for number in range(count if self.has_queues() else 0):
             at = start + (end - start) * number // count
             segment = self.segment_of(at)
             if segment is None:
                 continue
             data = self.read_log(at, _PROBE_SIZE)
-            place = find_record(data, base=at)
+            place = starts.first_shown(data, at)
             if place is not None:
                 found.append((at + place, message.store_timestamp_at(data, place)))
         return found
 
     def topics(self) -> dict[str, str]:
         """Topics that have queues, and under which directory; BatchConsumeQueues too."""
+        tail = self.tail()
+        listed = self._listed()
+        if tail is None or not tail.messages:
+            return listed
+        return {**{name.topic: paths.CONSUME_QUEUE for name in tail.messages}, **listed}
+
+    def _listed(self) -> dict[str, str]:
+        """`topics`, of which there are files."""
         if self._topics is None:
             found: dict[str, str] = {}
             for kind in (paths.CONSUME_QUEUE, paths.BATCH_CONSUME_QUEUE):
@@ -274,18 +281,21 @@ class StoreFiles:
 
     def has_queues(self) -> bool:
         """Whether the store has any ConsumeQueue."""
-        return bool(self.topics())
+        return bool(self._listed())
 
     def queue_ids(self, topic: str) -> list[int]:
-        """The queues of a topic that have files; none for an unknown topic."""
+        """The queues of a topic that have files or messages; none for an unknown topic."""
         kind = self.topics().get(topic)
         if kind is None:
             return []
-        return sorted(
+        found = {
             int(entry.name)
             for entry in self.storage.entries(f"{self.root}/{kind}/{topic}")
             if entry.is_directory and entry.name.isascii() and entry.name.isdigit()
-        )
+        }
+        tail = self.tail()
+        found.update(name.queue for name in (tail.messages if tail else ()) if name.topic == topic)
+        return sorted(found)
 
     def queue(self, topic: str, queue: int) -> QueueFiles:
         """A queue's files as they are now.
@@ -296,11 +306,14 @@ class StoreFiles:
         kind = self.topics().get(topic)
         if kind is None:
             raise NotFoundError(f"{self.root} has no queues of topic {topic!r}")
+        name = QueueName(topic, queue)
+        tail = self.tail()
         return QueueFiles(
             self,
-            QueueName(topic, queue),
+            name,
             kind == paths.BATCH_CONSUME_QUEUE,
             list_segments(self.storage, f"{self.root}/{kind}/{topic}/{queue}"),
+            tail.messages.get(name, ()) if tail is not None else (),
         )
 
     def config(self, name: str) -> Any:
@@ -342,19 +355,22 @@ class StoreFiles:
         return message.store_timestamp_at(head, 0)
 
 
-def _end_of_records(data: bytes, base: int, first: int, *, in_use: bool) -> int:
+def _end_of_records(
+    data: bytes, segment: Segment, base: int, written: int, starts: RecordStarts, *, in_use: bool
+) -> int:
     """Where the last whole record (or blank) of data ends; damage between records is passed.
 
     Args:
-        data: bytes of one segment.
+        data: bytes of the segment, from a record's first on.
+        segment: the segment.
         base: CommitLog offset of the first byte.
-        first: position of a record.
+        written: behind the last byte of the segment that is not zero.
+        starts: finds what follows damage.
         in_use: whether the last record may be one that is just being written.
     """
     columns = Columns(8192, ("record_size",))
     topics = TopicTable()
-    position = first
-    last = first
+    position = last = 0
     while True:
         columns.clear()
         ended = scan(data, columns, topics, base=base, start=position, crc=CrcMode.STOP)
@@ -365,14 +381,73 @@ def _end_of_records(data: bytes, base: int, first: int, *, in_use: bool) -> int:
             continue
         if ended.end is ScanEnd.BLANK:
             return position
-        if ended.end is not ScanEnd.STOP:
-            following = find_record(data, base=base, start=min(position + 1, len(data)))
-            if following is not None:
-                position = following
+        if ended.end is not ScanEnd.STOP and position < len(data):
+            following = starts.after_damage(segment, base + position, written)
+            if following is not None and following - base < len(data):
+                position = following - base
                 continue
         if in_use and message.decode_record(data, last).ends_in_zeros:
             return last
         return position
+
+
+class UnitPages:
+    """A queue's units for one question that looks at several, each part of a file read once.
+
+    What a writer adds meanwhile may or may not be seen, so nobody keeps one for the next question.
+    """
+
+    def __init__(self, queue: QueueFiles) -> None:
+        self._queue = queue
+        self._pages: dict[int, Units] = {}
+        size = queue.unit_size
+        self._first = -(-queue.segments[0].start // size) if queue.segments else 0
+        self._last = queue.segments[-1].end // size if queue.segments else 0
+
+    def _page(self, number: int) -> Units:
+        found = self._pages.get(number)
+        if found is None:
+            low = max(number * PAGE_UNITS, self._first)
+            high = max(min((number + 1) * PAGE_UNITS, self._last), low)
+            found = self._queue.read_units(low, high)
+            if len(found) < high - low:  # a file is gone: what is left lies elsewhere
+                found = self._one_by_one(low, high)
+            self._pages[number] = found
+        return found
+
+    def _one_by_one(self, low: int, high: int) -> Units:
+        import numpy
+
+        queue = self._queue
+        found = numpy.zeros(high - low, queue._dtype())
+        for number in range(low, high):
+            some = queue.read_units(number, number + 1)
+            if len(some):
+                found[number - low] = some[0]
+        return found
+
+    def unit(self, number: int) -> tuple[int, ...]:
+        """One unit's fields; all zero where there is none."""
+        if not self._first <= number < self._last:
+            return (0,) * 8
+        place = number // PAGE_UNITS
+        unit = self._page(place)[number - max(place * PAGE_UNITS, self._first)]
+        fields: tuple[int, ...] = tuple(unit.tolist())
+        return fields
+
+    def units(self, first: int, last: int) -> Units:
+        """Units number first to last (exclusive), all of which a file has to hold."""
+        import numpy
+
+        parts = []
+        at = first
+        while at < last:
+            place = at // PAGE_UNITS
+            begin = max(place * PAGE_UNITS, self._first)
+            upto = min(last, (place + 1) * PAGE_UNITS)
+            parts.append(self._page(place)[at - begin : upto - begin])
+            at = upto
+        return numpy.concatenate(parts) if parts else numpy.empty(0, self._queue._dtype())
 
 
 @dataclass(slots=True)
@@ -384,12 +459,15 @@ class QueueFiles:
         name: topic and number.
         is_batch: whether it is a BatchConsumeQueue.
         segments: its files; offsets of segments are bytes of the queue's stream.
+        tail: records of the log that have no unit yet.
     """
 
     store: StoreFiles
     name: QueueName
     is_batch: bool
     segments: list[Segment]
+    tail: Sequence[TailMessage] = ()
+    _bytes: tuple[int, int, int] = field(default=(0, 0, 0), repr=False)
 
     @property
     def unit_size(self) -> int:
@@ -439,35 +517,60 @@ class QueueFiles:
             return (0,) * 8
         return layout.unpack(raw) if len(raw) == self.unit_size else (0,) * 8
 
-    def _is_written(self, number: int) -> bool:
-        unit = self._unit(number)
+    def _is_written(self, unit: tuple[int, ...]) -> bool:
         if self.is_batch:
             return unit[0] >= 0 and unit[1] > 0 and unit[4] >= 0 and unit[5] > 0
         return unit[0] >= 0 and unit[1] > 0
 
-    def unit_numbers(self) -> tuple[int, int]:
+    def shows(self, offset: int, at: int, size: int) -> bool | None:
+        """Whether a queue offset's unit names a record; None where no unit tells.
+
+        Args:
+            offset: the queue offset that the record has, or the first of its messages.
+            at: the record's CommitLog offset.
+            size: its bytes.
+        """
+        number = self.numbers_of(offset, offset + 1)[0] if self.is_batch else offset
+        if number < 0:
+            return None
+        unit = self._unit(number)
+        if unit[0] >= 0 and unit[1] > 0:
+            return None if unit[1] == simple.PRE_BLANK_SIZE else unit[:2] == (at, size)
+        last = self.unit_numbers()[1]
+        # Offsets of a queue grow with the log: what its units do not reach yet lies behind them.
+        return False if number >= last > 0 and self._unit(last - 1)[0] >= at else None
+
+    def unit_numbers(self, pages: UnitPages | None = None) -> tuple[int, int]:
         """The numbers of the first place in a file and behind the last unit that is written."""
+        pages = pages or UnitPages(self)
         for segment in reversed(self.segments):
             first = -(-segment.start // self.unit_size)
             last = segment.end // self.unit_size
-            if first >= last or not self._is_written(first):
+            if first >= last or not self._is_written(pages.unit(first)):
                 continue
-            end = self._end_of_written(first + 1, last)
+            end = self._end_of_written(segment, first + 1, last, pages)
             return -(-self.segments[0].start // self.unit_size), end
         return 0, 0
 
-    def _end_of_written(self, low: int, high: int) -> int:
+    def _end_of_written(self, segment: Segment, low: int, high: int, pages: UnitPages) -> int:
         """The number behind the last written unit of a segment; everything below low is written."""
         last = high
+        try:
+            data_end = self.store.storage.data_end(segment.path, segment.size)
+        except NotFoundError:
+            data_end = segment.size
         while True:
+            near = min(high, low + PAGE_UNITS - low % PAGE_UNITS)
+            if near < high and near * self.unit_size - segment.start >= data_end:
+                high = near  # most queues end in the page in which they begin
             while low < high:
                 middle = (low + high) // 2
-                if self._is_written(middle):
+                if self._is_written(pages.unit(middle)):
                     low = middle + 1
                 else:
                     high = middle
             # A damaged unit looks like the end; that it is none shows in the units behind it.
-            behind = self.read_units(low, min(low + _UNITS_AFTER_DAMAGE, last))
+            behind = pages.units(low, min(low + _UNITS_AFTER_DAMAGE, last))
             written = self._are_written(behind).nonzero()[0]
             if len(written) == 0:
                 return low
@@ -479,77 +582,111 @@ class QueueFiles:
             found &= (units["base"] >= 0) & (units["count"] > 0)
         return found
 
-    def _first_with(self, low: int, high: int, wanted: Any) -> int:
+    def _first_with(self, low: int, high: int, wanted: Any, pages: UnitPages | None = None) -> int:
         """The first number in [low, high) whose unit satisfies a monotonic condition, or high."""
+        pages = pages or UnitPages(self)
+        if low < high and wanted(pages.unit(low)):
+            return low
         while low < high:
             middle = (low + high) // 2
-            if wanted(self._unit(middle)):
+            if wanted(pages.unit(middle)):
                 high = middle
             else:
                 low = middle + 1
         return low
 
-    def live_numbers(self) -> tuple[int, int]:
+    def live_numbers(self, pages: UnitPages | None = None) -> tuple[int, int]:
         """The numbers of the first unit whose record is still there and behind the last unit."""
-        first, last = self.unit_numbers()
+        pages = pages or UnitPages(self)
+        first, last = self.unit_numbers(pages)
         log_start = self.store.log_start()
 
         def is_live(unit: tuple[int, ...]) -> bool:
             return unit[0] >= log_start and unit[1] != simple.PRE_BLANK_SIZE
 
-        return self._first_with(first, last, is_live), last
+        return self._first_with(first, last, is_live, pages), last
 
-    def whole_numbers(self) -> tuple[int, int]:
+    def whole_numbers(self, pages: UnitPages | None = None) -> tuple[int, int]:
         """Like `live_numbers`, but without units at the end whose records are torn.
 
         A crash can leave a unit whose record never got to the disk as a whole. A record that is
         damaged in the middle of the log is no such thing: it is reported when it is read.
         """
-        first, last = self.live_numbers()
+        pages = pages or UnitPages(self)
+        first, last = self.live_numbers(pages)
         if first >= last:
             return first, last
-        newest = self._unit(last - 1)
+        newest = pages.unit(last - 1)
         if self.store.is_record(newest[0], newest[1]):
             return first, last
         log_end = self.store.log_end()
         return first, self._first_with(first, last, lambda unit: unit[0] + unit[1] > log_end)
 
+    def last_place(self) -> int:
+        """Where the record of the last unit is, -1 without units."""
+        last = self.whole_numbers()[1]
+        return self._unit(last - 1)[0] if last else -1
+
     def bounds(self) -> tuple[int, int]:
         """The queue offsets of the first message still there, and behind the last whole one."""
-        first, last = self.whole_numbers()
+        first, end = self.unit_bounds()
+        if not self.tail:
+            return first, end
+        return (first if end else self.tail[0].first), self.tail[-1].end
+
+    def unit_bounds(self) -> tuple[int, int]:
+        """`bounds` as the units say."""
+        pages = UnitPages(self)
+        first, last = self.whole_numbers(pages)
         if not self.is_batch:
             return first, last
         if last == 0:
             return 0, 0
-        newest = self._unit(last - 1)
+        newest = pages.unit(last - 1)
         end = newest[4] + newest[5]
-        return (self._unit(first)[4] if first < last else end), end
+        return (pages.unit(first)[4] if first < last else end), end
+
+    def tail_within(self, start: int, end: int) -> list[TailMessage]:
+        """The records of the tail that have any of the queue offsets [start, end)."""
+        return [each for each in self.tail if each.first < end and each.end > start]
 
     def numbers_of(self, start: int, end: int) -> tuple[int, int]:
         """The numbers of the units that hold the queue offsets [start, end)."""
         if not self.is_batch:
             return start, end
-        first, last = self.unit_numbers()
-        low = self._first_with(first, last, lambda unit: unit[4] + unit[5] > start)
-        high = self._first_with(low, last, lambda unit: unit[4] >= end)
+        pages = UnitPages(self)
+        first, last = self.unit_numbers(pages)
+        low = self._first_with(first, last, lambda unit: unit[4] + unit[5] > start, pages)
+        high = self._first_with(low, last, lambda unit: unit[4] >= end, pages)
         return low, high
 
     def record_bytes(self, start: int, end: int) -> int:
         """About how many bytes of records the queue offsets [start, end) have: from samples."""
+        if self._bytes[:2] != (start, end):
+            self._bytes = (start, end, self._count_bytes(start, end))
+        return self._bytes[2]
+
+    def _count_bytes(self, start: int, end: int) -> int:
+        behind = sum(each.size for each in self.tail_within(start, end))
+        if behind:
+            end = min(end, self.tail[0].first)
         first, last = self.numbers_of(start, end)
         count = last - first
         if count <= 0:
-            return 0
-        step = max(count // 8, 1)
-        sizes = [self._unit(number)[1] for number in range(first, last, step)]
+            return behind
+        if count <= PAGE_UNITS:
+            sizes = self.read_units(first, last)["size"].tolist()
+            count = min(count, len(sizes))
+        else:
+            sizes = [self._unit(number)[1] for number in range(first, last, count // 8)]
         usable = [size for size in sizes if 0 < size < simple.PRE_BLANK_SIZE]
-        return count * sum(usable) // len(usable) if usable else 0
+        return behind + (count * sum(usable) // len(usable) if usable else 0)
 
     def count_within(self, first: int, count: int, room: int) -> int:
         """How many messages from an offset on have at most ``room`` bytes of records."""
         import numpy
 
-        low, high = self.numbers_of(first, first + count)
+        low, high = self.numbers_of(first, min(first + count, self._tail_start()))
         offset, used = first, 0
         number = low
         while number < high:
@@ -567,6 +704,12 @@ class QueueFiles:
                 break
             used = int(total[-1])
             number += len(units)
+        else:
+            for each in self.tail_within(offset, first + count):
+                used += each.size
+                if used > room:
+                    break
+                offset = each.end
         return min(max(offset - first, 0), count)
 
     def time_of(self, number: int) -> int | None:
@@ -594,7 +737,7 @@ class QueueFiles:
             else:
                 low = middle + 1
         if low == last:
-            return None
+            return next((each.first for each in self.tail if each.timestamp >= timestamp_ms), None)
         return self._unit(low)[4] if self.is_batch else low
 
     def narrow_by_time(
@@ -605,6 +748,11 @@ class QueueFiles:
         Sound also where the clock went back: if any of some probes is out of order, nothing is
         narrowed, and within TIME_SLACK_MS no probe is needed.
         """
+        if self.tail_within(start, end):
+            # The few messages of the tail are all read.
+            middle = self._tail_start()
+            low = self.narrow_by_time(start, middle, from_ms, None)[0] if start < middle else start
+            return low, end
         first, last = self.numbers_of(start, end)
         if last <= first or not self._times_in_order(first, last):
             return start, end
@@ -618,6 +766,9 @@ class QueueFiles:
             return start, start
         newest = self._unit(last - 1)
         return max(start, self._unit(first)[4]), min(end, newest[4] + newest[5])
+
+    def _tail_start(self) -> int:
+        return self.tail[0].first if self.tail else _OFFSET_MAX
 
     def _search_time(self, low: int, high: int, timestamp_ms: int) -> int:
         while low < high:

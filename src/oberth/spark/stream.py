@@ -6,14 +6,15 @@ follows from its two offsets alone, so a restart repeats exactly the batch that 
 
 A queue or topic that appears later starts at its beginning: at 0, or, if its first messages were
 gone before it was ever seen, at its first offset, which is then entered into the offset before
-anything is read. A queue that disappears stays in the offset.
+anything is read, marked as such (`oberth.spark.plan.Begin`). A queue that disappears stays in the
+offset.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from pyspark.sql.datasource import (
     DataSourceStreamReader,
@@ -28,25 +29,26 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from oberth.errors import NotFoundError
 from oberth.spark import plan as p
+from oberth.spark.open_source import open_source
 from oberth.spark.options import ReadOptions
+from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING
 from oberth.spark.schemas import Field, resolve_schema
-from oberth.spark.source import RocketMQPartition, make_piece_reader, queue_cuts
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-#: How long a look for new messages waits before it says that there are none, and how often it
-#: looks. Without waiting Spark asks a hundred times a second.
-IDLE_WAIT_S = 0.1
-IDLE_LOOK_S = 0.004
-#: The same for live brokers, which are asked over the network: less often the longer nothing comes.
-LIVE_IDLE_WAIT_S = 1.0
-LIVE_LOOK_S = 0.01
-LIVE_LOOK_MAX_S = 0.2
+IDLE_WAIT_S: Final = 0.1
+"""How long a look for new messages waits before it says that there are none, and how often it
+looks. Without waiting Spark asks a hundred times a second."""
+IDLE_LOOK_S: Final = 0.004
+LIVE_IDLE_WAIT_S: Final = 1.0
+"""The same for live brokers, which are asked over the network: less often the longer nothing comes.
+"""
+LIVE_LOOK_S: Final = 0.01
+LIVE_LOOK_MAX_S: Final = 0.2
 
 
 @runtime_checkable
@@ -103,7 +105,7 @@ class TriggerPlanner:
     def stores(self) -> p.QueueStores:
         """The stores or brokers as they are now."""
         if self._stores is None or any("*" in path for path in self._options.paths):
-            self._stores = p.open_source(self._options)
+            self._stores = open_source(self._options)
         else:
             self._stores.refresh()
         return self._stores
@@ -183,21 +185,28 @@ class TriggerPlanner:
             low, high = bounds.get(key, (0, 0))
             if key not in start:
                 # Its first messages were gone before it was seen: it starts where it does.
-                ends[key] = low if low > 0 else high
-            elif key not in bounds and not self._stores_or_open().missing_is_lost:
+                ends[key] = p.Begin(low) if low > 0 else high
+            elif (key not in bounds and not self._stores_or_open().missing_is_lost) or (
+                high < start[key] and self._reaches(key, start[key])
+            ):
                 ends[key] = start[key]
             elif high < start[key]:
                 lost.append(f"{key}: it was read to {start[key]} and ends at {high}")
                 ends[key] = high
             else:
-                ends[key] = high
+                ends[key] = start[key] if high == start[key] else high  # a Begin stays one
         if lost:
             p.report_loss(self.stores(), self._options, lost)
         return ends
 
+    def _reaches(self, key: p.QueueKey, offset: int) -> bool:
+        """Whether the log has what a queue does not show (yet) up to an offset that was read."""
+        stores = self._stores_or_open()
+        return isinstance(stores, p.Stores) and stores.seen_bounds(key)[1] >= offset
+
     def _admit(self, start: p.Offsets, ends: p.Offsets, limit: ReadLimit) -> p.Offsets:
         """Ends within a limit."""
-        new = {key: end for key, end in ends.items() if key not in start and self._begins(key, end)}
+        new = {k: end for k, end in ends.items() if k not in start and isinstance(end, p.Begin)}
         available = {
             key: max(end - start.get(key, 0), 0) for key, end in ends.items() if key not in new
         }
@@ -212,17 +221,6 @@ class TriggerPlanner:
             for key in available
         }
         return dict(sorted({**admitted, **new}.items()))
-
-    def _begins(self, key: p.QueueKey, end: int) -> bool:
-        """Whether a new queue's end only says where it begins."""
-        try:
-            low = self._queue_low(key)
-        except NotFoundError:
-            return False
-        return low > 0 and end == low
-
-    def _queue_low(self, key: p.QueueKey) -> int:
-        return self._stores_or_open().bounds([key]).get(key, (0, 0))[0]
 
     def _stores_or_open(self) -> p.QueueStores:
         return self.stores() if self._stores is None else self._stores
@@ -273,7 +271,7 @@ class TriggerPlanner:
             if (key in start and offset > start[key]) or (key not in start and offset > 0)
         }
         bounds = stores.bounds(wanted)
-        begun = {key for key in wanted if key not in start and wanted[key] <= bounds[key][0]}
+        begun = {k for k, end in wanted.items() if k not in start and isinstance(end, p.Begin)}
         wanted = {key: offset for key, offset in wanted.items() if key not in begun}
         ranges = p.check_range(stores, self._options, start, wanted, bounds)
         stores.prepare(ranges)

@@ -11,7 +11,7 @@ can tell, the rarer counts as the other. Grouping the source itself is exact and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -20,8 +20,9 @@ from oberth.formats.consume_queue import EXT_ADDRESS_MAX, PRE_BLANK_SIZE
 from oberth.formats.names import SCHEDULE_TOPIC, is_lmq
 from oberth.spark import plan as p
 from oberth.spark.options import ReadOptions, parse_read_options
+from oberth.spark.partitions import RocketMQPartition, make_piece_reader
 from oberth.spark.schemas import parse_columns, struct_type
-from oberth.spark.source import RocketMQPartition, make_piece_reader, require_path
+from oberth.spark.source import require_path
 from oberth.spark.store_files import QueueFiles, StoreFiles
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-COUNTS_FORMAT = "rocketmq_tag_counts"
-#: Messages of one tags code that are looked at, and codes of one range for which that is done.
-SAMPLES = 64
-CODES_MAX = 256
-_UNITS_AT_ONCE = 1 << 20
+COUNTS_FORMAT: Final = "rocketmq_tag_counts"
+SAMPLES: Final = 64
+"""Messages of one tags code that are looked at, and codes of one range for which that is done."""
+CODES_MAX: Final = 256
+_UNITS_AT_ONCE: Final = 1 << 20
 # Of a task: counting takes 16 ns a unit, a task itself 41 ms, both CPU.
-_TARGET_UNITS = 4 << 20
+_TARGET_UNITS: Final = 4 << 20
 
 
 def count_by_tag(spark: SparkSession, path: str, **options: str) -> DataFrame:
@@ -190,7 +191,7 @@ def _count_units(
     return counts
 
 
-_UNCLEAR = object()
+_UNCLEAR: Final = object()
 
 
 def _name_of(store: StoreFiles, units: Any, codes: Any, code: int) -> Any:

@@ -8,18 +8,26 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+import sys
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oberth.cli.main import main
 from oberth.errors import OptionError
 from oberth.spark.pipelines.export.avro import AvroBodies
-from oberth.spark.pipelines.export.bodies import JsonBodies, decode_each
+from oberth.spark.pipelines.export.bodies import JsonBodies
+from oberth.spark.pipelines.export.each_body import decode_each
 from oberth.spark.pipelines.export.protobuf import ProtobufBodies
+from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.json_types import parse_schema
 
 TYPE = parse_schema('{"a": "bigint", "b": "string", "c": {"d": "boolean"}}')
@@ -99,8 +107,15 @@ AVRO_BODY = (
 AVRO_VALUE = {
     "id": -70_000, "note": "né", "price": 1.5, "lines": [{"sku": "s1", "count": 3}],
     "labels": [{"key": "hot", "value": True}], "state": "PAID", "hash": b"\xab\xcd",
-    "either": {"member1": None, "member2": "x"}, "first": None, "when": 5,
+    "either": {"member1": None, "member2": "x"}, "first": None,
+    "when": datetime(1970, 1, 1, microsecond=5000, tzinfo=UTC),
 }  # fmt: skip
+
+
+def avro_of(kind: Any, **more: Any) -> str:
+    """The schema of a record with one field ``a``."""
+    field = {"name": "a", "type": kind, **more}
+    return json.dumps({"type": "record", "name": "A", "fields": [field]})
 
 
 @pytest.mark.parametrize("head", [b"", b"\xc3\x01" + bytes(8), b"\0\0\0\0\x07"])
@@ -124,13 +139,161 @@ def test_avro_of_foreign_bytes_has_a_value_or_a_reason(junk: bytes, at: int) -> 
     [
         ("{", "no JSON"),
         ('"long"', "bodies have to be records"),
-        ('{"type": "record", "name": "A", "fields": [{"name": "a", "type": "A"}]}', "not known"),
-        ('{"fields": []}', "expected a type"),
+        ('{"type": "record", "name": "A", "fields": [{"name": "a", "type": "A"}]}', "contains"),
+        ('{"fields": []}', "'type'"),
+        ('{"type": "record", "name": "A", "fields": [{"name": "a", "type": "B"}]}', "B"),
+        (avro_of({"type": "array", "items": "null"}), "items that have no bytes"),
+        (avro_of({"type": "fixed", "name": "F", "size": 0}), "allowed from 1 on"),
     ],
 )
 def test_avro_schemas_that_are_none(schema: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         AvroBodies(schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "value"),
+    [
+        ({"type": "int", "logicalType": "date"}, zigzag(-1), date(1969, 12, 31)),
+        (
+            {"type": "long", "logicalType": "timestamp-micros"},
+            zigzag(-1),
+            datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
+        ),
+        (
+            {"type": "long", "logicalType": "local-timestamp-millis"},
+            zigzag(1500),
+            datetime(1970, 1, 1, 0, 0, 1, 500_000),  # noqa: DTZ001 - it has no zone
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
+            zigzag(2) + b"\xff\x85",
+            Decimal("-1.23"),
+        ),
+        (
+            {"type": "fixed", "name": "D", "size": 4, "logicalType": "decimal", "precision": 9},
+            bytes([0, 0, 1, 0]),
+            Decimal(256),
+        ),
+        ({"type": "long", "logicalType": "time-micros"}, zigzag(7), 7),
+        ({"type": "string", "logicalType": "uuid"}, avro_text("no uuid"), "no uuid"),
+        (["null", {"type": "int", "logicalType": "date"}], zigzag(0), None),
+        (
+            {"type": "array", "items": {"type": "int", "logicalType": "date"}},
+            zigzag(1) + zigzag(1) + zigzag(0),
+            [date(1970, 1, 2)],
+        ),
+        (
+            {"type": "map", "values": {"type": "int", "logicalType": "date"}},
+            zigzag(1) + avro_text("k") + zigzag(1) + zigzag(0),
+            [{"key": "k", "value": date(1970, 1, 2)}],
+        ),
+    ],
+)
+def test_logical_types(kind: Any, body: bytes, value: Any) -> None:
+    made, reasons = AvroBodies(avro_of(kind)).decode(pa.array([body], pa.binary()))
+    assert not reasons
+    assert made.to_pylist() == [{"a": value}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        ({"type": "int", "logicalType": "date"}, zigzag(2_932_897), "no time of the years"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, zigzag(2**62), "no time of the"),
+        ("int", zigzag(2**31), "its column cannot hold"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
+            zigzag(3) + b"\x01\x86\xa0",
+            "more than 5 digits",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 38},
+            zigzag(1 << 20) + b"\x7f" * (1 << 20),
+            "more than 38 digits",
+        ),
+        ({"type": "array", "items": "int"}, zigzag(2**50) + zigzag(1), "no Avro datum"),
+        ("string", zigzag(-1), "no Avro datum"),
+    ],
+)
+def test_avro_values_that_are_none(kind: Any, body: bytes, reason: str) -> None:
+    """Each has a reason, and its neighbours have their values."""
+    decoder = AvroBodies(avro_of(["null", kind]))
+    bodies = pa.array([b"\0", zigzag(1) + body, b"\0"], pa.binary())
+    made, reasons = decoder.decode(bodies)
+    assert made.to_pylist() == [{"a": None}, None, {"a": None}]
+    assert list(reasons) == [1]
+    assert reason in reasons[1]
+
+
+def test_avro_resolves_to_the_readers_schema() -> None:
+    written = {"type": "record", "name": "A", "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "gone", "type": {"type": "map", "values": "string"}},
+        {"name": "old", "type": "float"},
+        {"name": "tags", "type": {"type": "map", "values": "int"}},
+    ]}  # fmt: skip
+    read = {"type": "record", "name": "A", "fields": [
+        {"name": "new", "type": "double", "aliases": ["old"]},
+        {"name": "tags", "type": {"type": "map", "values": "long"}},
+        {"name": "id", "type": ["null", "long"]},
+        {"name": "since", "type": "string", "default": "2.0"},
+    ]}  # fmt: skip
+    decoder = AvroBodies(json.dumps(written), json.dumps(read))
+    assert decoder.type.field("id").type == pa.int64()
+    tags = zigzag(1) + avro_text("k") + zigzag(3) + zigzag(0)
+    body = zigzag(5) + zigzag(0) + struct.pack("<f", 1.5) + tags
+    made, reasons = pickle.loads(pickle.dumps(decoder)).decode(pa.array([body, b""], pa.binary()))
+    assert made.to_pylist() == [
+        {"new": 1.5, "tags": [{"key": "k", "value": 3}], "id": 5, "since": "2.0"},
+        None,
+    ]
+    assert list(reasons) == [1]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_avro_does_not_resolve_unions_of_several_types(side: int) -> None:
+    schemas = [avro_of("int"), avro_of("int")]
+    schemas[side] = avro_of(["int", "string"])
+    with pytest.raises(OptionError, match="a union of 2 types"):
+        AvroBodies(*schemas)
+
+
+def test_only_avro_has_a_readers_schema(tmp_path: Path) -> None:
+    path = tmp_path / "a.avsc"
+    path.write_text(avro_of("int"))
+    settings = ExportSettings(body="avro").with_schema_file(str(path), str(path))
+    settings.check()
+    assert ExportSettings.from_json(settings.to_json()) == settings
+    with pytest.raises(OptionError, match="only Avro has a reader's schema"):
+        replace(settings, body="json").check()
+    with pytest.raises(OptionError, match="No such file"):
+        settings.with_schema_file(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(("body", "package"), [("avro", "fastavro"), ("protobuf", "google")])
+def test_a_missing_package_is_named_with_its_extra(
+    body: str,
+    package: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "schema"
+    path.write_text(avro_of("int"))
+    module = f"oberth.spark.pipelines.export.{body}"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    for name in [each for each in sys.modules if each.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    command = [
+        "spark", "export", str(tmp_path), "--into", str(tmp_path / "out"), "--body", body,
+        "--schema", str(path),
+    ]  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    assert f"pip install 'oberth[{body}]'" in capsys.readouterr().err
 
 
 def varint(value: int) -> bytes:
@@ -173,7 +336,7 @@ _ORDER = proto(
     proto_field("steps", 4, 17, label=3), proto_field("first", 5, 11, (6, ".shop.Order.Line")),
     proto_field("lines", 6, 11, (6, ".shop.Order.LinesEntry"), label=3),
     proto_field("state", 7, 14, (6, ".shop.Order.State")), proto_field("big", 8, 4),
-    proto_field("b", 9, 8, (17, 1)), (3, _LINE), (3, _ENTRY),
+    proto_field("b", 9, 8, (9, 0), (17, 1)), (8, proto((1, "_b"))), (3, _LINE), (3, _ENTRY),
     (4, proto((1, "State"), (2, proto((1, "NEW"), (2, 0))), (2, proto((1, "PAID"), (2, 1))))),
 )  # fmt: skip
 DESCRIPTORS = proto((1, proto((1, "shop.proto"), (2, "shop"), (4, _ORDER), (12, "proto3"))))
@@ -208,6 +371,29 @@ def test_protobuf_of_foreign_bytes_has_a_value_or_a_reason(junk: bytes, at: int)
     made, reasons = decoder.decode(pa.array(bodies, pa.binary()))
     for row, value in enumerate(made.to_pylist()):
         assert (value is None) == (row in reasons)
+
+
+def test_protobuf_timestamps_are_times() -> None:
+    files = descriptor_pb2.FileDescriptorSet()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(files.file.add())
+    file = files.file.add(name="a.proto", syntax="proto3", dependency=[files.file[0].name])
+    file.message_type.add(name="A").field.add(
+        name="at", number=1, type=11, label=1, type_name=".google.protobuf.Timestamp"
+    )
+    bodies = [proto((1, proto((1, 1), (2, 2_500)))), b"", proto((1, proto((1, 2**60))))]
+    decoder = ProtobufBodies(files.SerializeToString(), "A")
+    made, reasons = decoder.decode(pa.array(bodies, pa.binary()))
+    moment = datetime(1970, 1, 1, 0, 0, 1, 2, UTC)
+    assert made.to_pylist() == [{"at": moment}, {"at": None}, None]
+    assert "no time of the years" in reasons[2]
+
+
+def test_protobuf_messages_that_no_column_holds() -> None:
+    own = proto((1, "A"), proto_field("a", 1, 11, (6, ".A")))
+    with pytest.raises(OptionError, match="A contains itself"):
+        ProtobufBodies(proto((1, proto((1, "a.proto"), (4, own), (12, "proto3")))), "")
+    with pytest.raises(OptionError, match=r"it has shop\.Order, shop\.Order\.Line"):
+        ProtobufBodies(DESCRIPTORS, "shop.None")
 
 
 @given(st.binary(max_size=60), st.integers(0, len(DESCRIPTORS)))

@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from oberth.cli.main import oberth
+from oberth.formats.sys_flag import COMPRESSED
+from oberth.spark.pipelines.dead_letters import dead_letters, redrive
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
 
@@ -59,3 +61,19 @@ def test_dead_letters_are_redriven_once(
     assert {each["status"] for each in run(*chosen)} == {"already"}
     with StoreReader(into) as reader:
         assert len(list(reader.messages())) == count == len(wanted)
+
+
+@pytest.mark.spark
+def test_a_letter_that_does_not_decompress_stays(
+    spark: SparkSession, growing_store: Any, tmp_path: Path
+) -> None:
+    origin = {"RETRY_TOPIC": "T"}
+    growing_store.append("%DLQ%g", 0, b"no zlib", flags=COMPRESSED, properties=origin)
+    growing_store.append("%DLQ%g", 0, b"good", properties=origin)
+    into = str(tmp_path / "again")
+    receipts = redrive(spark, str(growing_store.root), into)
+    assert [each.status for each in receipts] == ["unreadable body", "redriven"]
+    with StoreReader(into) as reader:
+        assert [message.body for message in reader.messages()] == [b"good"]
+    letters = dead_letters(spark, str(growing_store.root)).orderBy("offset").collect()
+    assert [letter["bodyError"] is None for letter in letters] == [False, True]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,16 @@ def test_golden_stores(golden_name: str, golden_pristine: Golden, tmp_path: Path
     # The segments of the stores with RocketMQ's defaults are holes of 1 GiB.
     range_size = 1 << 28 if golden_name.startswith("defaults") else 20_000
     check(store.root, tmp_path, entries_of(store), range_size)
+
+
+@pytest.mark.parametrize("name", ["4-5-4", "4-ours-5-4-5", "5-4-ours"])
+@pytest.mark.parametrize("range_size", [3000, 1 << 20])
+def test_stores_of_mixed_lines(name: str, range_size: int, tmp_path: Path) -> None:
+    """Tags are in the Index in stretches, and stay so."""
+    mixed = Path(__file__).parents[2] / "golden" / "mixed"
+    with tarfile.open(mixed / f"{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    check(tmp_path / name, tmp_path, None, range_size)
 
 
 DAMAGE = st.lists(

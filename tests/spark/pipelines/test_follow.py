@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
-from oberth.broker.broker_controller import Broker
 from oberth.client import ConsumeFromWhere, Message
 from oberth.client.blocking import Admin, Producer, PullConsumer
 from oberth.errors import OberthError, OptionError
@@ -82,7 +82,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 
 def ends(mq: Any, topic: str) -> int:
-    store = mq.broker.store
+    store = mq.broker.parts.store
     return sum(queue.max_offset for queue in store.queues.queues(topic))
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_shown_before_it_is_dispatched() -> None:
             for number in range(20):
                 producer.send(Message("T", b"%d" % number, keys=f"k{number}"))
             assert ends(mq, "T") == 0
-            assert mq.broker.store.dispatch_behind_bytes > 0
+            assert mq.broker.parts.store.dispatch_behind_bytes > 0
             consumer = PullConsumer(
                 "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr,
                 consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
@@ -123,8 +123,8 @@ def test_nothing_is_shown_before_it_is_dispatched() -> None:
                     found = admin.query_message("T", "k7")
                     assert [message.body for message in found] == [b"7"]
         store = Path(root)
-        mq.broker.store.flush()
-        assert mq.broker.store.dispatch_behind_bytes == 0
+        mq.broker.parts.store.flush()
+        assert mq.broker.parts.store.dispatch_behind_bytes == 0
         check(store, "T", [b"%d" % n for n in range(21)])
 
 
@@ -142,7 +142,7 @@ def test_both_sides_are_restarted() -> None:
         with dispatcher(root):
             wait_until(lambda: ends(mq, "T") == 30)
             mq.restart()  # the dispatcher steps aside and comes back
-            report = mq.broker.store.report
+            report = mq.broker.parts.store.report
             assert report is not None
             assert not report.abnormal
             send(300)
@@ -186,13 +186,13 @@ async def test_a_master_and_its_slave(tmp_path: Path, of_master: str, of_slave: 
 
     def put(broker: Broker, first: int, count: int) -> None:
         inner = MessageExtBrokerInner.of
-        broker.store.append_messages(
+        broker.parts.store.append_messages(
             [
                 inner("T", b"%d" % n, keys=f"k{n}", queue_id=n % 2)
                 for n in range(first, first + count)
             ]
         )
-        broker.dispatch_soon()
+        broker.services.dispatching.soon()
 
     async def until(condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
@@ -200,7 +200,7 @@ async def test_a_master_and_its_slave(tmp_path: Path, of_master: str, of_slave: 
                 await asyncio.sleep(0.005)
 
     def shown(broker: Broker) -> list[int]:
-        return [broker.store.max_offset_in_queue("T", n) for n in range(2)]
+        return [broker.parts.store.max_offset_in_queue("T", n) for n in range(2)]
 
     async def until_shown(broker: Broker, number: int) -> None:
         await until(lambda: shown(broker) == [number, number])
@@ -215,11 +215,13 @@ async def test_a_master_and_its_slave(tmp_path: Path, of_master: str, of_slave: 
             async with replica as slave:
                 put(master, 300 * (turn + 1), 300)
                 each = 150 * (turn + 2)
-                await until(lambda: slave.store.max_phy_offset == master.store.max_phy_offset)
+                await until(
+                    lambda: slave.parts.store.max_phy_offset == master.parts.store.max_phy_offset
+                )
                 # A slave's log comes by itself; its queues by whoever dispatches them.
                 if of_slave == "spark" and turn == 0:
                     assert shown(slave) == [0, 0]
-                    await until(lambda: master.ha.to_body()["inSyncSlaveNums"] == 1)
+                    await until(lambda: master.services.ha.to_body()["inSyncSlaveNums"] == 1)
                 with contextlib.ExitStack() as dispatchers:
                     for name, dispatch in (("m", of_master), ("s", of_slave)):
                         if dispatch == "spark":
@@ -227,9 +229,9 @@ async def test_a_master_and_its_slave(tmp_path: Path, of_master: str, of_slave: 
                     await until_shown(master, each)
                     await until_shown(slave, each)
                 for broker in (master, slave):
-                    found = broker.store.query_message("T", f"k{2 * each - 1}", 9, 0, 2**62)
+                    found = broker.parts.store.query_message("T", f"k{2 * each - 1}", 9, 0, 2**62)
                     assert len(found.commit_log_offsets) == 1
-                    got = broker.store.get_message("g", "T", 1, each - 1, 32)
+                    got = broker.parts.store.get_message("g", "T", 1, each - 1, 32)
                     assert got.message_count == 1
                     assert b"KEYS\x01k%d\x02" % (2 * each - 1) in bytes(got.records[0])
     for name in ("m", "s"):

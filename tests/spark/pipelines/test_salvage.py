@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,59 @@ def test_damaged_logs(
     assert comparable(found) == comparable(expected)
     assert files(base / "there") == files(base / "here")
     shutil.rmtree(base)
+
+
+@pytest.mark.parametrize("name", ["4-5-4", "4-ours-5-4-5", "5-4-ours"])
+@pytest.mark.parametrize("range_size", [3000, 1 << 20])
+@pytest.mark.parametrize("at", [0.2, 0.5, 0.8])
+def test_stores_of_mixed_lines(name: str, range_size: int, at: float, tmp_path: Path) -> None:
+    """Tags are in the Index in stretches, and stay so around a lost record."""
+    mixed = Path(__file__).parents[2] / "golden" / "mixed"
+    with tarfile.open(mixed / f"{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    root = tmp_path / name
+    with StoreReader(root) as reader:
+        tagged = [each.commit_log_offset for each in reader.messages() if each.tags]
+        before = index_entries(reader)
+    lost = tagged[int(len(tagged) * at)]
+    with (root / "commitlog" / ("0" * 20)).open("r+b") as file:
+        file.seek(lost)
+        file.write(bytes(40))
+    with StoreReader(root) as reader:
+        expected = salvage_here(reader, str(tmp_path / "here"))
+    found = salvage(InProcess(), str(root), str(tmp_path / "there"), range_size=range_size)
+    assert comparable(found) == comparable(expected)
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+    with StoreReader(tmp_path / "there") as reader:
+        assert index_entries(reader) == [each for each in before if each[0] != lost]
+
+
+def test_entries_of_a_lost_record_do_not_count_for_another(
+    golden_pristine: Golden, tmp_path: Path
+) -> None:
+    """In one task's range the lost record's one entry makes up in number for that of a tag."""
+    root = tmp_path / "store"
+    shutil.copytree(golden_pristine("crash-4.9.7").root, root)
+    lost = 359_909
+    with StoreReader(root) as reader:
+        before = index_entries(reader)
+        lost_bytes = reader.record_at(lost).record_size
+    with (root / "commitlog" / f"{262_144:020}").open("r+b") as file:
+        file.seek(lost - 262_144 + lost_bytes // 2)
+        file.write(b"damaged")
+    salvage(InProcess(), str(root), str(tmp_path / "saved"), range_size=20_000)
+    wanted = [each for each in before if each[0] != lost]
+    with StoreReader(tmp_path / "saved") as reader:
+        # Behind the last entry of the Index that the crash left there are more records.
+        assert index_entries(reader)[: len(wanted)] == wanted
+
+
+def index_entries(reader: StoreReader) -> list[tuple[int, int]]:
+    return [
+        (entry.commit_log_offset, entry.key_hash)
+        for view in reader.index_files()
+        for entry in view.entries()
+    ]
 
 
 @pytest.mark.spark

@@ -74,6 +74,29 @@ def test_a_backlog_is_taken_in_one_step(
     check(growing_store.root, 100)
 
 
+def test_nothing_is_taken_out_of_a_record_that_is_torn(growing_store: Any) -> None:
+    """A body of records that name their own places; its writer was killed."""
+    from oberth.formats import message as m
+
+    host = m.encode_host("10.0.0.1", 1)
+
+    def false_records(at: int) -> bytes:
+        return b"".join(
+            m.MessageExt(
+                "payments", 0, number, at + 100 * number, 100, m.MAGIC_V1, 0, 0, 0, 1 << 42, host,
+                1 << 42, host, 0, 0, b"", b"x",
+            ).encode()
+            for number in range(200)
+        )  # fmt: skip
+
+    growing_store.append("Topic", 0, b"first", dispatch=False)
+    growing_store.append("Topic", 0, false_records, dispatch=False, upto=10_000)
+    with TailDispatcher(str(growing_store.root), OPTIONS) as tail:
+        drain(tail)
+        assert tail.records == 1
+    assert [each.name for each in (growing_store.root / "consumequeue").iterdir()] == ["Topic"]
+
+
 def test_nothing_of_a_record_before_all_of_it(growing_store: Any) -> None:
     root = growing_store.root
     growing_store.append("Topic", 0, b"first", dispatch=False)
@@ -108,9 +131,9 @@ def test_a_record_that_was_half_there_is_not_stepped_over(
         tail._looked_at = 0.0
         growing_store.append("Topic", 0, b"second", dispatch=False)
 
-        def write_on(*arguments: Any) -> Any:
+        def write_on(*arguments: Any, **options: Any) -> Any:
             growing_store.append("Topic", 0, b"third", dispatch=False)
-            return real(*arguments)
+            return real(*arguments, **options)
 
         monkeypatch.setattr(tail_dispatch, "next_valid", write_on)
         tail.advance()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,3 +91,15 @@ def test_on_spark(spark: SparkSession, golden_pristine: Golden) -> None:
     assert json.loads(done.stdout) == report.to_json()
     rows = findings_frame(spark, report).where("severity = 'damage'").collect()
     assert [(row.kind, row.commitLogOffset) for row in rows] == [("record-crc", 46535)]
+
+
+@pytest.mark.parametrize("name", ["4-5-4", "4-ours-5-4-5", "5-4-ours"])
+@pytest.mark.parametrize("range_size", [3000, 1 << 20])
+def test_stores_of_mixed_lines(name: str, range_size: int, tmp_path: Path) -> None:
+    """Tags are in the Index in stretches; each task finds out for its own range."""
+    mixed = Path(__file__).parents[2] / "golden" / "mixed"
+    with tarfile.open(mixed / f"{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    found = verify(InProcess(), str(tmp_path / name), range_size=range_size)
+    assert found.clean, [str(each) for each in found.damage]
+    check(tmp_path / name, None, range_size)

@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.cli.main import oberth
+from oberth.spark.pipelines import views
 from oberth.spark.pipelines.views import ALL_MESSAGES, safe_names
+from oberth.spark.pushdown import CONF as PUSHDOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +72,48 @@ def test_topics_in_sql(spark: SparkSession, golden_pristine: Callable[[str], Any
     failed = run(*place, "select nothing from orders_eu")
     assert failed.exit_code == 2
     assert "nothing" in failed.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("allowed", ["true", "false"])
+def test_a_statement_reads_what_it_asks_for_and_the_next_all(
+    spark: SparkSession, growing_store: Any, monkeypatch: pytest.MonkeyPatch, allowed: str
+) -> None:
+    before = spark.conf.get(PUSHDOWN)
+    assert before is not None
+    spark.conf.set(PUSHDOWN, allowed)
+    try:
+        _reads_what_it_asks_for(spark, growing_store, monkeypatch)
+        assert spark.conf.get(PUSHDOWN) == allowed
+    finally:
+        spark.conf.set(PUSHDOWN, before)
+
+
+def _reads_what_it_asks_for(
+    spark: SparkSession, growing_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(400):
+        growing_store.append("A", number % 4, b"x" * 500, keys=f"k{number}")
+        growing_store.append("B", 0, b"x")
+    monkeypatch.setattr(views, "READ_HERE_MAX", 0)
+    small = {"targetPartitionBytes": "40k"}
+    asked = views.TopicViews(spark, [str(growing_store.root)], small)
+    whole = asked.query("select * from A")
+    assert whole.count() == 400
+    some = asked.query("select * from A where partition = 1")
+    assert some.rdd.getNumPartitions() < whole.rdd.getNumPartitions() / 2
+    assert (some.count(), whole.count()) == (100, 400)
+    twice = """
+        with x as (select * from A where partition = 2)
+        select (select count(*) from x), (select count(*) from x where offset < 10)"""
+    assert asked.query(twice).collect() == [(100, 10)]
+    both = "select count(*) from A join B using (offset) where A.partition = 3 and B.partition = 0"
+    assert asked.query(both).collect() == [(100,)]
+    asked.query("create or replace temporary view own as select * from A where partition = 1")
+    assert asked.query("select count(*) from A where partition = 2").collect() == [(100,)]
+    assert asked.query("select count(*) from own where offset < 7").collect() == [(7,)]
+    assert asked.query("select count(*) from own").collect() == [(100,)]
+    assert asked.query("select count(*) from A").collect() == [(400,)]
 
 
 @pytest.mark.spark

@@ -16,29 +16,21 @@ RocketMQ: SendMessageProcessor (consumerSendMsgBack).
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from oberth.client.dead_letters import DROPPED, REDRIVEN_FROM, Receipt
 from oberth.errors import OptionError
 from oberth.formats.message_id import offset_message_id
 from oberth.formats.names import DLQ_PREFIX
+from oberth.store.offline.layout import local_directory
 from oberth.store.offline.reader import StoreReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-REDRIVEN_FROM = "REDRIVEN_FROM"
-#: What brokers and clients note on a message's way to the dead letters; it begins anew.
-_DROPPED = (
-    "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "DELAY", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC",
-    "DLQ_ORIGIN_MESSAGE_ID", "DLQ_REASON", "CLUSTER", "MSG_REGION", "TRACE_ON",
-    "CONSUME_START_TIME", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "WAIT", "KEYS", "TAGS",
-    "UNIQ_KEY", "MAX_OFFSET", "MIN_OFFSET", REDRIVEN_FROM,
-)  # fmt: skip
 
 
 def dead_letters(
@@ -76,37 +68,6 @@ def dead_letters(
     )
 
 
-class Receipt(NamedTuple):
-    """What became of one dead letter.
-
-    Attributes:
-        dead_letter_id: its offset message id among the dead letters.
-        origin_topic: where it went again; "" where that is not known.
-        status: ``redriven``, ``already`` (by the same call before) or ``no origin topic``.
-        queue_id: its new queue.
-        queue_offset: its new queue offset.
-        message_id: its new offset message id.
-    """
-
-    dead_letter_id: str
-    origin_topic: str
-    status: str
-    queue_id: int | None = None
-    queue_offset: int | None = None
-    message_id: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The receipt under JSON names."""
-        return {
-            "deadLetterId": self.dead_letter_id,
-            "originTopic": self.origin_topic,
-            "status": self.status,
-            "queueId": self.queue_id,
-            "queueOffset": self.queue_offset,
-            "messageId": self.message_id,
-        }
-
-
 def redrive(
     session: SparkSession,
     path: str,
@@ -135,6 +96,7 @@ def redrive(
         OptionError: an option that is unknown or has a wrong value.
         StoreLockedError: a process has ``into`` open.
     """
+    into = local_directory(into, "into")
     chosen = (
         dead_letters(session, path, group=group, options=options)
         .where(where)
@@ -142,12 +104,14 @@ def redrive(
     )
     rows = chosen.toArrow().to_pylist()
     receipts = {
-        row["offsetMsgId"]: Receipt(row["offsetMsgId"], row["originTopic"] or "", "no origin topic")
+        row["offsetMsgId"]: Receipt(
+            row["offsetMsgId"], row["originTopic"] or "", _kept_because(row)
+        )
         for row in rows
     }
-    sent = [row for row in rows if row["originTopic"]]
+    sent = [row for row in rows if not _kept_because(row)]
     if sent:
-        _write(sent, os.path.abspath(into), dict(write_options or {}), receipts)
+        _write(sent, into, dict(write_options or {}), receipts)
     return list(receipts.values())
 
 
@@ -195,7 +159,7 @@ def redrive_live(
         [(r["originTopic"], r["uniqueKey"]) for r in rows if r["originTopic"] and r["uniqueKey"]],
         REDRIVEN_FROM,
     )
-    sent = [r for r in rows if r["originTopic"] and r["offsetMsgId"] not in known]
+    sent = [r for r in rows if not _kept_because(r) and r["offsetMsgId"] not in known]
     results = dict(
         zip(
             [row["offsetMsgId"] for row in sent],
@@ -218,8 +182,15 @@ def redrive_live(
                 )
             )
         else:
-            receipts.append(Receipt(letter, topic, "already" if topic else "no origin topic"))
+            receipts.append(Receipt(letter, topic, _kept_because(row) or "already"))
     return receipts
+
+
+def _kept_because(row: dict[str, Any]) -> str:
+    """Why a dead letter cannot be sent again, "" if it can."""
+    if not row["originTopic"]:
+        return "no origin topic"
+    return "unreadable body" if row["bodyError"] is not None else ""
 
 
 def _write(
@@ -264,7 +235,7 @@ def new_messages(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     """The letters as new messages."""
     maps = [
         [
-            *((n, v) for n, v in dict(row["properties"]).items() if n not in _DROPPED),
+            *((n, v) for n, v in dict(row["properties"]).items() if n not in DROPPED),
             (REDRIVEN_FROM, row["offsetMsgId"]),
         ]
         for row in rows

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oberth.errors import StoreError
 from oberth.formats import checkpoint as checkpoint_format
@@ -41,13 +41,12 @@ from oberth.spark.pipelines.log_ranges import (
     RangeResult,
     ScanJob,
     make_job,
-    prepare_kernels,
     read_ranges,
     read_units,
 )
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.store.offline.index_files import IndexTreeWriter, file_name
-from oberth.store.offline.layout import IndexShape, QueueKey, StoreLayout
+from oberth.store.offline.layout import IndexShape, QueueKey, StoreLayout, local_directory
 from oberth.store.offline.queue_files import ILLEGAL_RECORDS_MAX, QueueTreeWriter
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import (
@@ -63,10 +62,10 @@ from oberth.store.offline.rebuild import (
     sync_directory,
 )
 
-SCRATCH = ".oberth-dispatch"
-STEPS = ("read", "queues", "index", "settle", "exchange", "clean")
-_ANOMALIES_MAX = 1000
-_TASKS_PER_CORE = 3
+SCRATCH: Final = ".oberth-dispatch"
+STEPS: Final = ("read", "queues", "index", "settle", "exchange", "clean")
+_ANOMALIES_MAX: Final = 1000
+_TASKS_PER_CORE: Final = 3
 Step = Callable[[str], None]
 
 
@@ -104,6 +103,10 @@ def dispatch(
         StoreError: ``into`` has queues or an index already, or the log has no segment.
         OSError: something cannot be read or written.
     """
+    if into is not None:
+        into = local_directory(into, "into")
+    if scratch is not None:
+        scratch = local_directory(scratch, "scratch")
     with ExitStack() as stack:
         reader = stack.enter_context(StoreReader(root, entries))
         if not reader.log.segments:
@@ -437,7 +440,6 @@ def _plan_index_files(
 
 def _write_index_file(shape: IndexShape, log_bytes: int, work: _IndexFileWork) -> None:
     """In a task: writes one index file."""
-    prepare_kernels(log_bytes)
     unfinished = f"{work.path}.{os.getpid()}"
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
     try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-NAME = "rocketmq-dispatch"
-SCHEMA = "position bigint, records bigint, storeTimestamp timestamp"
-#: How long a trigger waits for news, and how often it looks.
-IDLE_WAIT_S = 0.2
-IDLE_LOOK_S = 0.003
-_CONFIG_PREFIX = "config."
+NAME: Final = "rocketmq-dispatch"
+SCHEMA: Final = "position bigint, records bigint, storeTimestamp timestamp"
+IDLE_WAIT_S: Final = 0.2
+"""How long a trigger waits for news, and how often it looks."""
+IDLE_LOOK_S: Final = 0.003
+_CONFIG_PREFIX: Final = "config."
 
 
 class DispatchSource(DataSource):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,13 +36,14 @@ from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
 from oberth.spark.pipelines.export.settings import QUARANTINE
 from oberth.spark.pipelines.export.tables import IcebergTables, open_tables
 from oberth.spark.pipelines.tasks import TaskRunner
-from oberth.store.offline.layout import StoreLayout, discover
+from oberth.store.offline.layout import StoreLayout, discover, local_directory
 from oberth.store.offline.rebuild import RebuildReport, sync_tree
+from oberth.wall_clock import now_ms
 
-BESIDE_SUFFIX = ".oberth-import"
-PART_SIZE = 64 << 20
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-COLUMNS = (
+BESIDE_SUFFIX: Final = ".oberth-import"
+PART_SIZE: Final = 64 << 20
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+COLUMNS: Final = (
     "physicalOffset", "size", "magic", "bodyCRC", "partition", "flag", "storedQueueOffset",
     "sysFlag", "bornTimestamp", "bornHost", "timestamp", "storeHost", "reconsumeTimes",
     "preparedTransactionOffset", "storedBody", "value", "topic", "storedProperties", "innerIndex",
@@ -136,11 +137,11 @@ def import_store(
         StoreCorruptError: the export lacks records, or holds some twice or changed.
     """
     started = time.perf_counter()
-    target = os.path.abspath(into)
+    target = local_directory(into, "into")
     if os.path.isdir(target) and os.listdir(target):
         raise StoreError(f"{target}: exists and is not empty; choose another directory")
-    files, segment_size = _export_files(source)
-    parts = _cut(files, segment_size, part_size)
+    files, segment_size = export_files(source)
+    parts = cut_parts(files, segment_size, part_size)
     work = target + BESIDE_SUFFIX
     shutil.rmtree(work, ignore_errors=True)
     log = os.path.join(work, paths.COMMIT_LOG)
@@ -178,7 +179,13 @@ def import_store(
     )  # fmt: skip
 
 
-def _export_files(source: str) -> tuple[list[ExportFile], int]:
+def export_files(source: str) -> tuple[list[ExportFile], int]:
+    """The files of an exact export, and the segment size of the store that it was made of.
+
+    Raises:
+        OptionError: no export, or one that is not exact.
+        StoreCorruptError: files are missing.
+    """
     ledger = Ledger(os.path.abspath(source))
     settings = ledger.settings(None)
     if settings is None:
@@ -222,7 +229,7 @@ def _export_files(source: str) -> tuple[list[ExportFile], int]:
     return files, segment_size
 
 
-def _cut(files: Sequence[ExportFile], segment_size: int, part_size: int) -> list[ImportPart]:
+def cut_parts(files: Sequence[ExportFile], segment_size: int, part_size: int) -> list[ImportPart]:
     """Ranges that do not reach over a segment's end, each with the files that overlap it."""
     start = min(file.start for file in files)
     end = max(file.end for file in files)
@@ -243,7 +250,7 @@ def _write_part(target: _Target, part: ImportPart) -> PartWritten:
     Raises:
         StoreCorruptError: a record that is not what its columns say, or two in one place.
     """
-    tables = [_read(file.path, part.start, part.end) for file in part.files]
+    tables = [read_rows(file.path, part.start, part.end) for file in part.files]
     table = pa.concat_tables([each for each in tables if each.num_rows] or tables[:1])
     if not table.num_rows:
         return PartWritten(0, part.start, part.start, ())
@@ -260,7 +267,7 @@ def _write_part(target: _Target, part: ImportPart) -> PartWritten:
             for row in batch.to_pylist():
                 if row["innerIndex"]:
                     continue
-                record = _encode(row)
+                record = encode_row(row)
                 at = row["physicalOffset"]
                 if at < end:
                     raise StoreCorruptError(f"the export has two records at CommitLog {at}")
@@ -280,7 +287,8 @@ def _write_part(target: _Target, part: ImportPart) -> PartWritten:
     return PartWritten(records, first, end, tuple(gaps))
 
 
-def _read(path: str, start: int, end: int) -> pa.Table:
+def read_rows(path: str, start: int, end: int) -> pa.Table:
+    """The rows of one file of an export that start in a range of the log."""
     # As a file of its own: a directory name=value above it must not become a column.
     with pq.ParquetFile(path) as file:
         groups = [
@@ -309,7 +317,12 @@ def _may_have(file: pq.ParquetFile, number: int, start: int, end: int) -> bool:
     return True
 
 
-def _encode(row: dict[str, Any]) -> bytes:
+def encode_row(row: dict[str, Any]) -> bytes:
+    """The record that a row of an exact export stands for.
+
+    Raises:
+        StoreCorruptError: its columns do not make a record of its size.
+    """
     stored = row["storedBody"]
     body = row["value"] if stored is None else stored
     inner = bool(row["sysFlag"] & INNER_BATCH)
@@ -403,7 +416,7 @@ def _write_topics(work: str) -> None:
         configs.topic_config_table[topic] = TopicConfig(
             topic_name=topic, read_queue_nums=count, write_queue_nums=count
         )
-    configs.data_version = configs.data_version.next(int(time.time() * 1000))
+    configs.data_version = configs.data_version.next(now_ms())
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, "topics.json"), "wb") as file:
         file.write(configs.encode())

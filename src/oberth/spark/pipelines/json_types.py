@@ -21,17 +21,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from oberth.errors import FormatError, OptionError
 
-#: Samples and depth that inference looks at; what lies deeper is taken as its JSON text.
-SAMPLES_MAX = 10_000
-DEPTH_MAX = 16
-FIELDS_MAX = 2000
-RAW_JSON = {b"json": b"raw"}
+SAMPLES_MAX: Final = 10_000
+"""Samples and depth that inference looks at; what lies deeper is taken as its JSON text."""
+DEPTH_MAX: Final = 16
+FIELDS_MAX: Final = 2000
+RAW_JSON: Final = {b"json": b"raw"}
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -110,7 +110,12 @@ def _union(one: Any, other: Any) -> Any:
     return "raw"
 
 
-_SIMPLE = {"bool": pa.bool_(), "int64": pa.int64(), "float64": pa.float64(), "string": pa.string()}
+_SIMPLE: Final = {
+    "bool": pa.bool_(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+}
 
 
 def _arrow_field(name: str, kind: Any) -> pa.Field:
@@ -233,7 +238,7 @@ def parse_schema(text: str) -> pa.StructType:
     return made
 
 
-_GIVEN = {
+_GIVEN: Final = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
     "bigint": pa.int64(),

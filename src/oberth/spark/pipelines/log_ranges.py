@@ -27,29 +27,34 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
-from oberth.kernels import runtime
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
-from oberth.kernels.index import IndexEntries, index_keys
+from oberth.kernels.index import IndexEntries
 from oberth.kernels.queues import QueueTable, UnitRun, build_units
 from oberth.kernels.scan import find_record
 from oberth.spark.pipelines.tasks import Done, TaskRunner
 from oberth.store.offline.filler import is_filler_topic
-from oberth.store.offline.layout import StoreLayout
-from oberth.store.offline.log_columns import PIECE_SIZE, BlankMet, ColumnReader, Rows
+from oberth.store.offline.index_view import IndexView
+from oberth.store.offline.indexed_tags import IndexedTags, TagsKnown, tags_known
+from oberth.store.offline.layout import IndexShape, StoreLayout
+from oberth.store.offline.log_columns import (
+    CRC_COLUMNS,
+    PIECE_SIZE,
+    BlankMet,
+    ColumnReader,
+    Rows,
+    rows_failing_crc,
+)
 from oberth.store.offline.log_walk import Damage, LogEnd
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.rebuild import batch_topics, gap_max, indexes_tags
+from oberth.store.offline.rebuild import batch_topics, gap_max
+from oberth.store.offline.segments import Segment
 
-RANGE_SIZE_MIN = 64 << 20
-RANGE_SIZE_MAX = 512 << 20
-_TASKS_PER_CORE = 4
-# Below this Python is quicker than loading the compiled kernels in each worker.
-_KERNELS_FROM = 64 << 20
-_KERNEL_NAMES = ("scan", "find", "queues", "index_keys", "index_put", "renumber")
+RANGE_SIZE_MIN: Final = 64 << 20
+RANGE_SIZE_MAX: Final = 512 << 20
+_TASKS_PER_CORE: Final = 4
 
 
 class BadChecksum(NamedTuple):
@@ -177,8 +182,9 @@ class ScanJob:
         scratch: the directory of the scratch files; "" for none.
         units: build units.
         entries: make index entries.
-        index_tags: of tags too.
-        checks: look for what only `verify` wants to know.
+        index: the files that say which tags get entries.
+        tags_known: what is so where they do not tell.
+        checks: look for what `verify` and `salvage` want to know beside.
     """
 
     layout: StoreLayout
@@ -187,7 +193,9 @@ class ScanJob:
     scratch: str
     units: bool
     entries: bool
-    index_tags: bool
+    index: tuple[Segment, ...]
+    index_shape: IndexShape
+    tags_known: TagsKnown
     checks: bool
 
     @property
@@ -262,21 +270,24 @@ def make_job(
 
     Args:
         reader: the store whose log is read.
-        former: the store whose index says whether tags are indexed.
+        former: the store whose index says whether tags are indexed, and whose files say which
+            topics have batch queues.
         scratch: where scratch files go; every task has to reach it.
         units: build units.
         entries: make index entries, if the store has an index.
-        checks: look for what only `verify` wants to know.
+        checks: look for what `verify` and `salvage` want to know beside.
     """
     indexed = entries and reader.layout.config.message_index_enable
     return ScanJob(
         layout=bare_layout(reader.layout),
         delays_ms=reader.delays_ms,
-        batch_topics=batch_topics(reader.layout),
+        batch_topics=batch_topics(reader.layout) | batch_topics(former.layout),
         scratch=scratch,
         units=units,
         entries=indexed,
-        index_tags=indexed and indexes_tags(former),
+        index=former.layout.index_files if indexed and former.layout.index_readable else (),
+        index_shape=former.layout.index_shape,
+        tags_known=tags_known(former) if indexed else TagsKnown(before=False, behind=False),
         checks=checks,
     )
 
@@ -309,12 +320,6 @@ def cut_ranges(
     return ranges
 
 
-def prepare_kernels(log_bytes: int) -> None:
-    """Loads (on a machine's first run: compiles) the kernels if there is enough work for them."""
-    if log_bytes >= _KERNELS_FROM:
-        runtime.prepare(*_KERNEL_NAMES)
-
-
 def read_ranges(
     tasks: TaskRunner,
     job: ScanJob,
@@ -330,7 +335,6 @@ def read_ranges(
     Raises:
         OSError: something cannot be read or written.
     """
-    prepare_kernels(job.log_bytes)
     works = cut_ranges(job.layout, tasks.parallelism, range_size)
     function = partial(scan_range, job)
     results = tasks.run(function, works, what="read", done=_bytes_done(works, progress))
@@ -423,7 +427,6 @@ def scan_range(job: ScanJob, work: RangeWork) -> RangeResult:
     Raises:
         OSError: something cannot be read or written.
     """
-    prepare_kernels(job.log_bytes)
     result = RangeResult(work, end=work.stop)
     with StoreReader(job.layout.root, layout=job.layout) as reader:
         reader.use_delays(job.delays_ms)
@@ -491,6 +494,7 @@ class _RangeScan:
         self.table = QueueTable(self.topics, job.batch_topics)
         self.units: dict[tuple[bytes, int], _QueueUnits] = {}
         self.entries = IndexEntries()
+        self.tags: IndexedTags | None = None
         self.has_fillers = False
         for end in work.known.queues if work.known is not None else ():
             self.table.set_end(end.topic, end.queue_id, end.next_ordinal, end.max_offset)
@@ -499,7 +503,7 @@ class _RangeScan:
         result, work = self.result, self.work
         assert result.begin is not None
         names = DISPATCH_COLUMNS if self.job.units or self.job.entries else ()
-        extra = ("properties_at", "properties_size", "topic_id", "queue_id", "queue_offset")
+        extra = (*CRC_COLUMNS, "topic_id", "queue_id", "queue_offset")
         log = ColumnReader(
             self.reader.log,
             (*names, *(extra if self.job.checks else ())),
@@ -510,6 +514,24 @@ class _RangeScan:
             stop=work.stop,
             newest_store_time=work.known.newest if work.known is not None else 0,
         )
+        views = [IndexView(segment, self.job.index_shape) for segment in self.job.index]
+        try:
+            if self.job.entries:
+                self.tags = IndexedTags(
+                    [view for view in views if view.usable],
+                    self.reader.log.end,
+                    self.job.tags_known,
+                )
+            self._take(log)
+        finally:
+            for view in views:
+                view.close()
+        result.end = log.position if result.log_end is None else result.log_end.offset
+        result.decided_with = log.decided_with
+        self._write()
+
+    def _take(self, log: ColumnReader) -> None:
+        result = self.result
         for part in log:
             if isinstance(part, Rows):
                 self._rows(part)
@@ -521,9 +543,6 @@ class _RangeScan:
                 )
             else:
                 result.log_end = part
-        result.end = log.position if result.log_end is None else result.log_end.offset
-        result.decided_with = log.decided_with
-        self._write()
 
     def _rows(self, part: Rows) -> None:
         result, job, columns = self.result, self.job, part.columns
@@ -545,36 +564,23 @@ class _RangeScan:
                 self.has_fillers = True
                 result.events.append(FoundFillers())
         if job.entries:
-            index_keys(
-                columns, self.topics, part.segment.view, self.entries, index_tags=job.index_tags
-            )
+            assert self.tags is not None
+            self.tags.put(part, self.topics, self.entries)
         if job.units:
             self._build(part)
 
     def _record_checksums(self, part: Rows) -> None:
-        """Brokers write a CRC of the whole record behind the properties of all records or none."""
-        columns, view = part.columns, part.segment.view
-        mark = CRC_PROPERTY.encode()
-        if not any(
-            mark in bytes(view[start : start + columns.properties_size[row]])
-            for row in (0, columns.count - 1)
-            for start in (columns.properties_at[row],)
-        ):
-            return
-        base = part.segment.segment.start
-        for row in range(columns.count):
-            offset, size = columns.commit_log_offset[row], columns.record_size[row]
-            at = offset - base
-            if columns.crc_ok[row] and record_crc_ok(view[at : at + size]) is False:
-                self.result.events.append(
-                    BadRecordChecksum(
-                        offset,
-                        size,
-                        self.topics.names[columns.topic_id[row]],
-                        columns.queue_id[row],
-                        columns.queue_offset[row],
-                    )
+        columns = part.columns
+        for row in rows_failing_crc(part):
+            self.result.events.append(
+                BadRecordChecksum(
+                    columns.commit_log_offset[row],
+                    columns.record_size[row],
+                    self.topics.names[columns.topic_id[row]],
+                    columns.queue_id[row],
+                    columns.queue_offset[row],
                 )
+            )
 
     def _build(self, part: Rows) -> None:
         config = self.job.layout.config

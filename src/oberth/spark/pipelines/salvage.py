@@ -12,11 +12,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oberth.spark.pipelines.dispatch import build, sync_file
 from oberth.spark.pipelines.log_ranges import (
     BadChecksum,
+    BadRecordChecksum,
     FoundBlank,
     FoundDamage,
     bare_layout,
@@ -24,7 +25,7 @@ from oberth.spark.pipelines.log_ranges import (
     read_ranges,
 )
 from oberth.spark.pipelines.tasks import TaskRunner
-from oberth.store.offline.layout import StoreLayout
+from oberth.store.offline.layout import StoreLayout, local_directory
 from oberth.store.offline.log_columns import BlankMet
 from oberth.store.offline.log_walk import BODY_FAILS, Damage
 from oberth.store.offline.reader import StoreReader
@@ -40,7 +41,7 @@ from oberth.store.offline.salvage import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LOSSES_DDL = (
+LOSSES_DDL: Final = (
     "start bigint, end bigint, file string, position bigint, reason string, "
     "commitLogOffset bigint, storeSize bigint, topic string, queueId int, queueOffset bigint, "
     "storeTimestamp bigint, keys string, tagsCode bigint"
@@ -72,6 +73,8 @@ def salvage(
         StoreError: ``into`` is not empty or lies inside the source, or the log has no segment.
         OSError: something cannot be read or written.
     """
+    if scratch is not None:
+        scratch = local_directory(scratch, "scratch")
     work = tempfile.mkdtemp(prefix="oberth-salvage-", dir=scratch)
     try:
         with StoreReader(root, entries) as reader:
@@ -109,7 +112,9 @@ class _DistributedSalvage(SalvageRun):
 
     def _look(self) -> None:
         """Reads the whole log: what is damaged, and when the record before was stored."""
-        job = make_job(self.reader, self.reader, self._scratch, units=False, entries=False)
+        job = make_job(
+            self.reader, self.reader, self._scratch, units=False, entries=False, checks=True
+        )
         results = read_ranges(self._tasks, job, range_size=self._range_size, progress=self.progress)
         for result in results:
             self.report.records += result.records
@@ -118,6 +123,8 @@ class _DistributedSalvage(SalvageRun):
                     damage = Damage(event.offset, event.offset + event.size, BODY_FAILS)
                     self._damage(damage, event.store_timestamp)
                     self.report.records -= 1
+                elif isinstance(event, BadRecordChecksum):
+                    self.failing.append(event.offset)
                 elif isinstance(event, FoundDamage):
                     self._damage(event.damage, max(self.newest, event.newest))
                 elif isinstance(event, FoundBlank):

@@ -15,19 +15,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-TABLES = ("topics", "queues", "tags", "producers", "hours", "gaps", "duplicates")
-_COLUMNS = "topic,partition,offset,tags,bornHost,timestamp,bornTimestamp,size,uniqueKey"
+TABLES: Final = ("topics", "queues", "tags", "producers", "hours", "gaps", "duplicates")
+_COLUMNS: Final = "topic,partition,offset,tags,bornHost,timestamp,bornTimestamp,size,uniqueKey"
 # What is there is counted; what is damaged is for `verify`.
-_DEFAULTS = {"failOnDataLoss": "false"}
+_DEFAULTS: Final = {"failOnDataLoss": "false"}
 # A store is read in the order of its log, live topics by their queues.
-_STORE_DEFAULTS = {**_DEFAULTS, "readOrder": "commitlog"}
-_ROWS_SHOWN = 200
-_BARS_MAX = 40
+_STORE_DEFAULTS: Final = {**_DEFAULTS, "readOrder": "commitlog"}
+_ROWS_SHOWN: Final = 200
+_BARS_MAX: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def collect(found: StoreStats) -> dict[str, list[Row]]:
 
 # The report.
 
-_STYLE = """
+_STYLE: Final = """
 body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222;
 background:#fff}h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from oberth.errors import FormatError, NotFoundError, StoreError, StoreLockedError
 from oberth.formats import paths
@@ -50,13 +50,13 @@ from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.segments import Segment, SegmentMap, SegmentStream
 from oberth.store.store_checkpoint import StoreCheckpoint
 
-#: Bytes of log that one step takes at most.
-STEP_BYTES = 64 << 20
-#: From this backlog on the kernels dispatch; fewer bytes go record by record.
-BULK_BYTES = 8 << 10
-FLUSH_INTERVAL_S = 1.0
-_DAMAGE_INTERVAL_S = 1.0
-_ROWS = 16_384
+STEP_BYTES: Final = 64 << 20
+"""Bytes of log that one step takes at most."""
+BULK_BYTES: Final = 8 << 10
+"""From this backlog on the kernels dispatch; fewer bytes go record by record."""
+FLUSH_INTERVAL_S: Final = 1.0
+_DAMAGE_INTERVAL_S: Final = 1.0
+_ROWS: Final = 16_384
 
 
 class Advanced(NamedTuple):
@@ -372,7 +372,7 @@ class TailDispatcher:
             return
         self._looked_at = now
         self._list_segments()
-        after = next_valid(self._log, index, position + 1, self._newest)
+        after = next_valid(self._log, index, position, self._newest, is_bad=True)
         # The writer goes on meanwhile: what was half a record may be a whole one now, and then it
         # was whole before any that follows.
         if after is not None and not self._is_record(self._log.map(index), position):
@@ -429,4 +429,4 @@ class TailDispatcher:
         self._dirty = False
 
 
-_BLANK = BLANK_MAGIC.to_bytes(4, "big", signed=True)
+_BLANK: Final = BLANK_MAGIC.to_bytes(4, "big", signed=True)

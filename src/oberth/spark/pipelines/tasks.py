@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from oberth.errors import OberthError, SparkUnavailableError, StoreError
 
@@ -20,12 +20,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Done = Callable[[int, int], None]
 
-NOT_WITH_CONNECT = (
+NOT_WITH_CONNECT: Final = (
     "this pipeline runs Python tasks, which Spark Connect has no way to start: use a classic "
     "session (--master local[*], spark://…, yarn, k8s://…). format('rocketmq'), sql, stats, dlq "
     "and redrive work with Spark Connect."
 )
-_PROGRESS_INTERVAL_S = 0.1
+_PROGRESS_INTERVAL_S: Final = 0.1
 
 
 class _Failed(NamedTuple):

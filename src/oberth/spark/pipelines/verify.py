@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from oberth.spark.pipelines.dispatch import QueueParts, bundle_queues, unit_runs
 from oberth.spark.pipelines.log_ranges import (
@@ -32,12 +32,11 @@ from oberth.spark.pipelines.log_ranges import (
     FoundFillers,
     RangeResult,
     make_job,
-    prepare_kernels,
     read_ranges,
 )
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.store.offline.findings import Finding, FindingKind
-from oberth.store.offline.layout import QueueKey, StoreLayout
+from oberth.store.offline.layout import QueueKey, StoreLayout, local_directory
 from oberth.store.offline.log_columns import BlankMet
 from oberth.store.offline.log_walk import Damage, LogEnd
 from oberth.store.offline.reader import StoreReader
@@ -47,11 +46,11 @@ from oberth.store.offline.verify_index import IndexCheck
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TASKS_PER_CORE = 3
+_TASKS_PER_CORE: Final = 3
 # What a task reads of the entries at once.
-_ENTRIES_AT_ONCE = 1 << 20
+_ENTRIES_AT_ONCE: Final = 1 << 20
 
-FINDINGS_DDL = (
+FINDINGS_DDL: Final = (
     "kind string, severity string, file string, position bigint, found string, expected string, "
     "commitLogOffset bigint, topic string, queueId int, queueOffset bigint, keys string, "
     "length bigint"
@@ -80,6 +79,8 @@ def verify(
     Raises:
         StoreError: the CommitLog has no segment although there are queues, or cannot be read.
     """
+    if scratch is not None:
+        scratch = local_directory(scratch, "scratch")
     work = tempfile.mkdtemp(prefix="oberth-verify-", dir=scratch)
     try:
         with StoreReader(root, entries) as reader:
@@ -298,7 +299,6 @@ def _check(known: _Known, work: _CheckWork) -> _Checked:
 
 
 def _check_index(reader: StoreReader, known: _Known, parts: Sequence[EntryPart]) -> _IndexChecked:
-    prepare_kernels(sum(segment.size for segment in known.layout.commit_log))
     findings: list[Finding] = []
     check = IndexCheck(reader, findings.append)
     check.in_damage = _TaskVerify(reader, known).in_damage

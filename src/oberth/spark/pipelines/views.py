@@ -6,28 +6,42 @@ case, get numbers. `all_messages` holds the messages of all topics.
 
 A statement is answered faster when Spark's Python workers need not be started. Topics with few
 bytes are therefore read here, in the driver, and handed over as they are.
+
+Filters of statements are pushed down by the session's rule (`oberth.spark.pushdown`). Where there
+is none, with Spark Connect, those of a statement that reads one larger topic once: Spark keeps what
+was pushed with the view, so the statement gets one of its own, and one without push-down where the
+plan turns out to read it more than once.
 """
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oberth.spark import plan as p
+from oberth.spark.lake import open_lake, union_frame
+from oberth.spark.open_source import open_source
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.json_types import ddl_type, infer_struct
+from oberth.spark.pushdown import CONF as PUSHDOWN
+from oberth.spark.pushdown import install
 from oberth.spark.schemas import ALL_COLUMNS, column_named, parse_columns, struct_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-ALL_MESSAGES = "all_messages"
-#: Record bytes up to which a topic is read in the driver.
-READ_HERE_MAX = 32 << 20
-_WORD = re.compile(r"\w+")
+ALL_MESSAGES: Final = "all_messages"
+READ_HERE_MAX: Final = 32 << 20
+"""Record bytes up to which a topic is read in the driver."""
+_WORD: Final = re.compile(r"\w+")
+_QUERIES: Final = ("select", "with", "from", "table")
+_SCAN: Final = "BatchScan rocketmq"
+"""What a plan's text has for each read of a view that is not in the driver's memory."""
 
 
 def safe_names(topics: Iterable[str]) -> dict[str, str]:
@@ -61,14 +75,13 @@ def read_rows(
         columns: as the option ``columns``.
         rows_max: stop after the batch with which so many are reached.
     """
-    from oberth.spark.source import RocketMQPartition, RocketMQReader
+    from oberth.spark.source import RocketMQReader
 
     parsed = parse_read_options(options, streaming=False)
     reader = RocketMQReader(parsed, struct_type(parse_columns(columns)))
     count = 0
     for partition in reader.partitions():
-        assert isinstance(partition, RocketMQPartition)
-        for batch in reader.piece_reader(partition).read(partition.pieces):
+        for batch in reader.read(partition):
             yield batch
             count += batch.num_rows
             if rows_max is not None and count >= rows_max:
@@ -95,13 +108,21 @@ class TopicViews:
     expand: frozenset[str] = frozenset()
     names: dict[str, str] = field(default_factory=dict)
     _made: set[str] = field(default_factory=set)
+    _scanned: dict[str, str | None] = field(default_factory=dict)
+    _bodies: dict[str, pa.StructType] = field(default_factory=dict)
     _stores: p.QueueStores | None = None
 
     def __post_init__(self) -> None:
         """Lists the topics."""
-        self._stores = p.open_source(self._parsed())
+        self._stores = open_source(self._parsed())
         topics = {topic for store in self._stores.brokers for topic in store.topics()}
+        if self._lake:
+            topics |= open_lake(self._lake).topics()
         self.names = safe_names(topics)
+
+    @property
+    def _lake(self) -> str:
+        return self.options.get("lake", "")
 
     def _parsed(self, **more: str) -> Any:
         return parse_read_options(self._options(**more), streaming=False)
@@ -128,17 +149,46 @@ class TopicViews:
             made.append(ALL_MESSAGES)
         return made
 
-    def _make(self, name: str, topic: str | None) -> None:
+    def query(self, statement: str) -> DataFrame:
+        """The answer to a statement; its filters are pushed down where that is right.
+
+        What the frame is used for later keeps the statement's own filters.
+        """
+        self.make_for(statement)
+        words = [word.lower() for word in _WORD.findall(statement)]
+        named = [name for name in self._scanned if name.lower() in words]
+        before = self.session.conf.get(PUSHDOWN, "false")
+        pushed = before == "true" and install(self.session)
+        if pushed or len(named) != 1 or words[0] not in _QUERIES:
+            return self.session.sql(statement)
+        self._make(named[0], self._scanned[named[0]], pushdown=True)
+        self.session.conf.set(PUSHDOWN, "true")
+        try:
+            frame = self.session.sql(statement)
+            with redirect_stdout(io.StringIO()) as plan:
+                frame.explain()
+            scans = plan.getvalue().count(_SCAN)
+        finally:
+            self.session.conf.set(PUSHDOWN, before or "false")
+            # Nothing but this frame has the reader: views of views go by name.
+            self._make(named[0], self._scanned[named[0]])
+        return frame if scans <= 1 else self.session.sql(statement)
+
+    def _make(self, name: str, topic: str | None, *, pushdown: bool = False) -> None:
         more = {} if topic is None else {"subscribe": topic}
-        frame = self._frame(more)
+        frame = self._frame(name, topic, more, pushdown=pushdown)
         if topic is not None and ("*" in self.expand or topic in self.expand):
             frame = self._expanded(frame, more)
         frame.createOrReplaceTempView(name)
         self._made.add(name)
 
-    def _frame(self, more: Mapping[str, str]) -> DataFrame:
+    def _frame(
+        self, name: str, topic: str | None, more: Mapping[str, str], *, pushdown: bool
+    ) -> DataFrame:
         options = self._options(**more)
-        if self._size(more) <= READ_HERE_MAX:
+        if self._lake:
+            return union_frame(self.session, options, self.columns)
+        if name not in self._scanned and self._size(more) <= READ_HERE_MAX:
             import pyarrow as pa
 
             from oberth.spark.schemas import arrow_schema
@@ -147,7 +197,10 @@ class TopicViews:
             schema = arrow_schema(struct_type(parse_columns(columns)))
             table = pa.Table.from_batches(read_rows(options, columns), schema)
             return self.session.createDataFrame(table)
+        self._scanned[name] = topic
         reader = self.session.read.format("rocketmq").options(**options)
+        if pushdown:
+            reader = reader.option("pushdown", "true")
         return reader.option("columns", self.columns or ",".join(view_columns())).load()
 
     def _size(self, more: Mapping[str, str]) -> int:
@@ -167,12 +220,15 @@ class TopicViews:
         """The bodies' fields as further columns; a field with a column's name gets ``body_``."""
         from pyspark.sql import functions as f
 
-        samples = [
-            body
-            for batch in read_rows(self._options(**more), "value", rows_max=1000)
-            for body in batch.column(0).to_pylist()
-        ]
-        body_type = infer_struct(samples)
+        topic = more.get("subscribe", "")
+        body_type = self._bodies.get(topic)
+        if body_type is None:
+            samples = [
+                body
+                for batch in read_rows(self._options(**more), "value", rows_max=1000)
+                for body in batch.column(0).to_pylist()
+            ]
+            body_type = self._bodies[topic] = infer_struct(samples)
         body = f.from_json(f.col("value").cast("string"), ddl_type(body_type))
         taken = {name.lower() for name in frame.columns}
         chosen = []

@@ -7,17 +7,14 @@ body that does not decode, why. It pickles, so that tasks get it.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from oberth.errors import OptionError
+from oberth.spark.pipelines.export.each_body import Reasons, decode_each
 from oberth.spark.pipelines.json_types import RAW_JSON, BodyError, fit, parse_json
-
-Reasons = Mapping[int, str]
 
 
 class BodyDecoder(Protocol):
@@ -29,21 +26,6 @@ class BodyDecoder(Protocol):
 
     def decode(self, bodies: pa.Array) -> tuple[pa.Array, Reasons]:
         """Values of `type`, null where a body does not decode, and the reasons by row."""
-
-
-def decode_each(
-    bodies: pa.Array, kind: pa.StructType, decode_one: Callable[[bytes], Any]
-) -> tuple[pa.Array, Reasons]:
-    """Decodes bodies one by one; ``decode_one`` raises BodyError for what does not decode."""
-    values: list[Any] = []
-    reasons: dict[int, str] = {}
-    for row, body in enumerate(bodies.to_pylist()):
-        try:
-            values.append(decode_one(body or b""))
-        except BodyError as error:
-            values.append(None)
-            reasons[row] = str(error)
-    return pa.array(values, kind), reasons
 
 
 class JsonBodies:
@@ -111,28 +93,3 @@ def _arrow_reads(kind: pa.DataType) -> bool:
         )
     # Its floats may be infinite, and lists' element names are its own.
     return bool(pa.types.is_boolean(kind) or pa.types.is_int64(kind) or pa.types.is_string(kind))
-
-
-def make_decoder(kind: str, schema: str, message: str = "") -> BodyDecoder:
-    """A decoder from what a user gave.
-
-    Args:
-        kind: ``avro`` or ``protobuf`` (JSON bodies: `JsonBodies`).
-        schema: path of an Avro schema (JSON) or of a compiled Protobuf descriptor set.
-        message: the full name of the Protobuf message.
-
-    Raises:
-        OptionError: the schema cannot be read.
-    """
-    try:
-        with open(schema, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise OptionError(f"schema {schema}: {error.strerror}") from None
-    if kind == "avro":
-        from oberth.spark.pipelines.export.avro import AvroBodies
-
-        return AvroBodies(data.decode("utf-8", "replace"))
-    from oberth.spark.pipelines.export.protobuf import ProtobufBodies
-
-    return ProtobufBodies(data, message)

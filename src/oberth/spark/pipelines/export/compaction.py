@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import Final
 
 import pyarrow.parquet as pq
 
@@ -20,9 +21,10 @@ from oberth.spark.pipelines.export.ledger import Ledger
 from oberth.spark.pipelines.export.rows import writer_options
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import ParquetTables, open_tables
+from oberth.store.offline.layout import local_directory
 from oberth.store.offline.rebuild import sync_directory
 
-COMMIT = "commits/compaction.json"
+COMMIT: Final = "commits/compaction.json"
 
 
 def compact(into: str, target_size: int) -> int:
@@ -39,7 +41,7 @@ def compact(into: str, target_size: int) -> int:
         OptionError: no export there, or one to Iceberg.
         StoreLockedError: an export is writing there.
     """
-    ledger = Ledger(os.path.abspath(into))
+    ledger = Ledger(local_directory(into, "into"))
     settings = ledger.settings(None)
     if settings is None:
         raise OptionError(f"{into}: holds no export")

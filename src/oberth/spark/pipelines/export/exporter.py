@@ -12,14 +12,13 @@ tables' own rules (`tables`) every message is in its table once.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 from oberth.errors import DataLossError, OptionError
 from oberth.formats import paths
@@ -40,12 +39,13 @@ from oberth.spark.pipelines.json_types import infer_struct
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.spark.pipelines.views import read_rows
 from oberth.spark.store_files import StoreFiles
+from oberth.store.offline.layout import local_directory
 
-STEPS = ("intend", "write", "commit", "finish")
-RANGE_SIZE_MIN = 32 << 20
-RANGE_SIZE_MAX = 256 << 20
-_TASKS_PER_CORE = 4
-_SAMPLE_ROWS = 5000
+STEPS: Final = ("intend", "write", "commit", "finish")
+RANGE_SIZE_MIN: Final = 32 << 20
+RANGE_SIZE_MAX: Final = 256 << 20
+_TASKS_PER_CORE: Final = 4
+_SAMPLE_ROWS: Final = 5000
 Step = Callable[[str], None]
 
 
@@ -146,7 +146,7 @@ def export(
             tasks, given, into, settings, skip_damage, range_size, progress, step, started
         )
     store = open_store(path, given)
-    ledger = Ledger(os.path.abspath(into))
+    ledger = Ledger(local_directory(into, "into"))
     report = ExportReport()
     with ledger.locked():
         source = {"broker": store.broker, "path": path}
@@ -192,7 +192,7 @@ def _export_live(
     """Brings tables up to the queues' ends as they are now."""
     if range_size is not None:
         options = {**options, "targetPartitionBytes": str(range_size)}
-    ledger = Ledger(os.path.abspath(into))
+    ledger = Ledger(local_directory(into, "into"))
     report = ExportReport()
     with ledger.locked():
         source = LiveTopicsSource(options, settings, skip_damage=skip_damage)
@@ -244,7 +244,8 @@ def _copy_config(store: StoreFiles, ledger: Ledger) -> None:
         if entry.is_directory or not entry.name.endswith(".json"):
             continue
         data = store.storage.read(f"{source}/{entry.name}", 0, entry.size)
-        ledger.write_bytes(f"{paths.CONFIG}/{entry.name}", data)
+        private = entry.name.startswith("auth")  # users with their passwords
+        ledger.write_bytes(f"{paths.CONFIG}/{entry.name}", data, private=private)
 
 
 def _complete(settings: ExportSettings, path: str, options: Mapping[str, str]) -> ExportSettings:

@@ -18,12 +18,12 @@ import json
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from oberth.errors import OptionError, StoreLockedError
 from oberth.spark.pipelines.export.settings import ExportSettings
 
-DIRECTORY = "_oberth"
+DIRECTORY: Final = "_oberth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +148,17 @@ class Ledger:
         """Writes a file of the ledger, whole."""
         self.write_bytes(name, json.dumps(values, indent=1, sort_keys=True).encode())
 
-    def write_bytes(self, name: str, data: bytes) -> None:
-        """Writes a file of any bytes, whole."""
+    def write_bytes(self, name: str, data: bytes, *, private: bool = False) -> None:
+        """Writes a file of any bytes, whole; ``private``: for its owner alone."""
         path = os.path.join(self.directory, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         unfinished = f"{path}.unfinished"
-        with open(unfinished, "wb") as file:
+        with suppress(FileNotFoundError):
+            os.remove(unfinished)
+        made = os.open(
+            unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644
+        )
+        with open(made, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -20,10 +20,10 @@ from oberth.spark import plan as p
 from oberth.spark.live_plan import LiveStores, LiveTopics
 from oberth.spark.live_reading import LivePieceReader, PullSettings
 from oberth.spark.options import ReadOptions, parse_read_options
+from oberth.spark.partitions import queue_cuts
 from oberth.spark.pipelines.export.ledger import Batch
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.reading import ReadSettings
-from oberth.spark.source import queue_cuts
 
 
 class LivePart(NamedTuple):
@@ -149,4 +149,4 @@ def is_live(options: Mapping[str, Any]) -> bool:
     return any(name.lower() in _NAMES for name in options)
 
 
-_NAMES = ("rocketmq.namesrv.addr", "nameserver", "namesrvaddr")
+_NAMES: Final = ("rocketmq.namesrv.addr", "nameserver", "namesrvaddr")

@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from oberth.errors import OptionError
 
-_FORM = re.compile(r"(?:(\w+)\s*=\s*)?(?:(\w+)\(\s*(?:(\d+)\s*,\s*)?([\w.]+)\s*\)|([\w.]+))")
-_FORMATS = {"year": "%Y", "month": "%Y-%m", "date": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
-_TEXT = ("lower", "upper")
-_NUMBERED = ("prefix", "bucket")
+_FORM: Final = re.compile(r"(?:(\w+)\s*=\s*)?(?:(\w+)\(\s*(?:(\d+)\s*,\s*)?([\w.]+)\s*\)|([\w.]+))")
+_FORMATS: Final = {"year": "%Y", "month": "%Y-%m", "date": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
+_TEXT: Final = ("lower", "upper")
+_NUMBERED: Final = ("prefix", "bucket")
 
 
 class PartitionColumn(NamedTuple):

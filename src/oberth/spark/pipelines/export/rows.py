@@ -14,7 +14,7 @@ import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -35,18 +35,21 @@ from oberth.spark.pipelines.export.settings import (
 from oberth.spark.schemas import Field, parse_columns
 from oberth.spark.store_files import StoreFiles
 
-#: Bytes of rows that become one row group, and that all open files together may hold back.
-GROUP_BYTES = 32 << 20
-HELD_BACK_MAX = 256 << 20
-OPEN_FILES_MAX = 200
-COMPRESSION_LEVEL = 1
-NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
-#: Columns whose values repeat; the others would only fill dictionaries.
-_DICTIONARY = ("topic", "broker", "tags", "bornHost", "storeHost", "partition", "timestampType",
-               "flag", "sysFlag", "reconsumeTimes", "preparedTransactionOffset", "magic",
-               "reason")  # fmt: skip
-_STATISTICS = ("offset", "physicalOffset", "timestamp", "bornTimestamp", "partition", "topic",
-               "size", "storedQueueOffset", "innerIndex")  # fmt: skip
+GROUP_BYTES: Final = 32 << 20
+"""Bytes of rows that become one row group, and that all open files together may hold back."""
+HELD_BACK_MAX: Final = 256 << 20
+OPEN_FILES_MAX: Final = 200
+COMPRESSION_LEVEL: Final = 1
+NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+_DICTIONARY: Final = (
+    "topic", "broker", "tags", "bornHost", "storeHost", "partition", "timestampType", "flag",
+    "sysFlag", "reconsumeTimes", "preparedTransactionOffset", "magic", "reason",
+)  # fmt: skip
+"""Columns whose values repeat; the others would only fill dictionaries."""
+_STATISTICS: Final = (
+    "offset", "physicalOffset", "timestamp", "bornTimestamp", "partition", "topic", "size",
+    "storedQueueOffset", "innerIndex",
+)  # fmt: skip
 
 
 class WrittenFile(NamedTuple):
@@ -148,7 +151,12 @@ class _RangeExport:
         fields = parse_columns(settings.wanted_columns())
         reading = ReadSettings(
             # The table that a row goes to, and what its body is, come from these.
-            fields=_with(fields, "topic", *(() if self._decoder is None else ("value",))),
+            fields=_with(
+                fields,
+                "topic",
+                *(() if settings.exact else ("bodyError",)),
+                *(() if self._decoder is None else ("value",)),
+            ),
             topics=ExportedTopics(Selection(SelectionKind.ALL), settings),
             fail_on_data_loss=not self._job.skip_damage,
             include_undelivered=settings.exact,
@@ -165,7 +173,7 @@ class _RangeExport:
         else:
             assert isinstance(store, StoreFiles)
             reader = PieceReader([store], reading, schema)
-            pieces = (p.LogRange(0, part.start, part.end),)
+            pieces = (p.LogRange(0, part.start, part.end, continues=True),)
         try:
             for batch in reader.read(pieces):
                 self._batch(batch)
@@ -184,6 +192,8 @@ class _RangeExport:
         table = pa.Table.from_batches([batch])
         if settings.exact:
             table = without_repeated_bodies(table)
+        if not settings.exact:
+            table = self._readable(table)
         rows = table.select(names)
         bad: pa.Table | None = None
         topics = table.column("topic").combine_chunks()
@@ -200,6 +210,23 @@ class _RangeExport:
         self._written.rows += rows.num_rows
         if rows.num_rows:
             self._split(rows, topics, quarantine=False)
+
+    def _readable(self, table: pa.Table) -> pa.Table:
+        """The rows whose bodies could be unpacked; the others go to quarantine as they are stored.
+
+        An exact export needs no such thing: it holds the stored bodies.
+        """
+        errors = table.column("bodyError").combine_chunks()
+        if errors.null_count == len(errors):
+            return table
+        bad = table.filter(errors.is_valid())
+        rows = bad.select(self._job.settings.record_schema().names)
+        reasons = bad.column("bodyError").cast(pa.string())
+        self._split(
+            rows.append_column("reason", reasons), bad.column("topic").combine_chunks(),
+            quarantine=True,
+        )  # fmt: skip
+        return table.filter(errors.is_null())
 
     def _split(self, rows: pa.Table, topics: pa.Array, *, quarantine: bool) -> None:
         """Gives each row to its file."""
@@ -365,7 +392,7 @@ def _with(fields: tuple[Field, ...], *columns: str) -> tuple[Field, ...]:
 
 
 def _extra(schema: pa.Schema, fields: tuple[Field, ...]) -> list[pa.Field]:
-    kinds = {"topic": pa.string(), "value": pa.binary()}
+    kinds = {"topic": pa.string(), "value": pa.binary(), "bodyError": pa.string()}
     return [pa.field(each.name, kinds[each.column]) for each in fields[len(schema) :]]
 
 

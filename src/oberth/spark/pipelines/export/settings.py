@@ -9,24 +9,24 @@ from __future__ import annotations
 import base64
 import string
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from oberth.errors import OptionError
 from oberth.spark import plan as p
-from oberth.spark.pipelines.export.bodies import BodyDecoder, JsonBodies, make_decoder
+from oberth.spark.pipelines.export.bodies import BodyDecoder, JsonBodies
 from oberth.spark.pipelines.export.partition_by import PartitionColumn, parse_partition_by
 from oberth.spark.schemas import ALL_COLUMNS, arrow_schema, parse_columns, struct_type
 
-FORMATS = ("parquet", "delta", "iceberg")
-BODY_KINDS = ("raw", "json", "avro", "protobuf")
-ONE_TABLE = "messages"
-QUARANTINE = "+quarantine"
-#: Everything that a record has: what `import` needs to make the same record again.
-EXACT_COLUMNS = ",".join(ALL_COLUMNS)
-_RAW = {"storedBody", "storedProperties"}
-READABLE_COLUMNS = ",".join(name for name in ALL_COLUMNS if name not in _RAW)
+FORMATS: Final = ("parquet", "delta", "iceberg")
+BODY_KINDS: Final = ("raw", "json", "avro", "protobuf")
+ONE_TABLE: Final = "messages"
+QUARANTINE: Final = "+quarantine"
+EXACT_COLUMNS: Final = ",".join(ALL_COLUMNS)
+"""Everything that a record has: what `import` needs to make the same record again."""
+_RAW: Final = {"storedBody", "storedProperties"}
+READABLE_COLUMNS: Final = ",".join(name for name in ALL_COLUMNS if name not in _RAW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class ExportSettings:
         body_schema: for json the type as Arrow's serialized schema in base64, else the text or
             bytes of the schema in base64; "" for raw.
         body_message: for protobuf the message's name.
+        body_reader_schema: for avro the schema that values are to be of, in base64; "" for the one
+            that bodies were written with.
         topics: only these; empty for all that are not the broker's own.
     """
 
@@ -56,6 +58,7 @@ class ExportSettings:
     body_schema: str = ""
     body_message: str = ""
     topics: tuple[str, ...] = ()
+    body_reader_schema: str = ""
 
     def check(self) -> None:
         """Raises for settings that contradict each other.
@@ -71,6 +74,8 @@ class ExportSettings:
             raise OptionError(
                 "an exact export has all columns of all topics, with bodies as they are"
             )
+        if self.body_reader_schema and self.body != "avro":
+            raise OptionError(f"body {self.body}: only Avro has a reader's schema")
         if self.body_schema or self.body == "raw":
             self.partitions()
         elif self.body != "json":
@@ -107,7 +112,9 @@ class ExportSettings:
         if self.body == "avro":
             from oberth.spark.pipelines.export.avro import AvroBodies
 
-            return AvroBodies(raw.decode())
+            return AvroBodies(
+                raw.decode(errors="replace"), base64.b64decode(self.body_reader_schema).decode()
+            )
         from oberth.spark.pipelines.export.protobuf import ProtobufBodies
 
         return ProtobufBodies(raw, self.body_message)
@@ -142,15 +149,27 @@ class ExportSettings:
         raw = pa.schema(list(kind)).serialize().to_pybytes()
         return replace(self, body_schema=base64.b64encode(raw).decode())
 
-    def with_schema_file(self, path: str) -> ExportSettings:
+    def with_schema_file(self, path: str, reader_path: str | None = None) -> ExportSettings:
         """The settings with an Avro schema or a Protobuf descriptor set.
 
         Raises:
             OptionError: it cannot be read, or does not say what it should.
         """
-        make_decoder(self.body, path, self.body_message)
+        settings = replace(
+            self,
+            body_schema=_read_schema(path),
+            body_reader_schema="" if reader_path is None else _read_schema(reader_path),
+        )
+        settings.decoder()
+        return settings
+
+
+def _read_schema(path: str) -> str:
+    try:
         with open(path, "rb") as file:
-            return replace(self, body_schema=base64.b64encode(file.read()).decode())
+            return base64.b64encode(file.read()).decode()
+    except OSError as error:
+        raise OptionError(f"schema {path}: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +187,7 @@ class ExportedTopics(p.TopicFilter):
         return not p.is_hidden_topic(topic)
 
 
-_PLAIN = frozenset(string.ascii_letters + string.digits + "_-.")
+_PLAIN: Final = frozenset(string.ascii_letters + string.digits + "_-.")
 
 
 def table_name(topic: str) -> str:
@@ -176,3 +195,10 @@ def table_name(topic: str) -> str:
     plain = "".join(chr(byte) if chr(byte) in _PLAIN else f"+{byte:02X}" for byte in topic.encode())
     # A hidden directory would be passed over by readers.
     return f"+{ord(plain[0]):02X}{plain[1:]}" if plain[:1] in (".", "_") else plain or "+"
+
+
+def topic_of_table(name: str) -> str:
+    """The topic that `table_name` made a name for."""
+    first, *others = name.split("+")
+    raw = first.encode() + b"".join(bytes.fromhex(x[:2]) + x[2:].encode() for x in others if x)
+    return raw.decode("utf-8", "replace")

@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -26,17 +25,18 @@ from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
 from oberth.spark.pipelines.export.rows import WrittenFile
 from oberth.spark.pipelines.export.settings import QUARANTINE, ExportSettings
 from oberth.store.offline.rebuild import sync_directory
+from oberth.wall_clock import now_ms
 
-APPLICATION = "oberth-export"
-BATCH_PROPERTY = "oberth.batch"
-NAMESPACE = "oberth"
-STAGED = ".staged"
+APPLICATION: Final = "oberth-export"
+BATCH_PROPERTY: Final = "oberth.batch"
+NAMESPACE: Final = "oberth"
+STAGED: Final = ".staged"
 
 
 class Tables(Protocol):
     """All tables of one export."""
 
-    #: Whether partition columns are in the files too, and whether files lie in name=value/.
+    # Whether partition columns are in the files too, and whether files lie in name=value/.
     in_file: bool
     hive: bool
     suffix: str
@@ -255,7 +255,7 @@ class DeltaTables(_FlatTables):
         actions = [
             transaction.AddAction(
                 os.path.basename(file.path), file.size, dict(file.partition),
-                int(time.time() * 1000), True, _statistics(file),
+                now_ms(), True, _statistics(file),
             )
             for file in files
         ]  # fmt: skip

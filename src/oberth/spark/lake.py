@@ -1,0 +1,606 @@
+"""One table over log and lake: old ranges from an export's tables, the rest from the log.
+
+An export's ledger says which ranges of the log its tables have, because a batch is a range that is
+noted before any of its data and again when all tables have it (`oberth.spark.pipelines.export`). So
+the two sides meet at one position, without a gap and without a double:
+
+    lake   rows of batches that are done: they lie below `Lake.end`
+    log    records that start at `Lake.end` or behind it
+
+With live topics the place is a queue offset for each queue. What the log has deleted meanwhile is
+in the lake; what neither has is data loss and says where. Rows that a batch in progress
+has written already are left out by their position, so a running export disturbs nobody.
+
+`plan_lake` and `read_lake` are what ``format("rocketmq")`` does with the option ``lake``;
+`union_frame` lets Spark's own Parquet reader take the lake's side, which prunes columns and needs
+no Python: that is what `oberth spark sql --lake` uses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+from oberth.errors import DataLossError, OptionError, RecordError
+from oberth.formats import sys_flag as flags
+from oberth.spark import plan as p
+from oberth.spark.options import (
+    BadBodies,
+    BoundKind,
+    ReadOptions,
+    SelectionKind,
+    parse_read_options,
+)
+from oberth.spark.pipelines.export.compaction import COMMIT
+from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.settings import (
+    ONE_TABLE,
+    QUARANTINE,
+    ExportSettings,
+    topic_of_table,
+)
+from oberth.spark.pipelines.export.tables import IcebergTables, open_tables
+from oberth.spark.predicates import Predicate
+from oberth.spark.schemas import ALL_COLUMNS, COLUMN_BY_NAME, Field, parse_columns
+from oberth.spark.sql_filter import compile_sql
+from oberth.store.offline.layout import local_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCH_ROWS: Final = 16_384
+"""Rows of one Arrow batch."""
+_LISTINGS_MAX: Final = 100
+_DELIVERED: Final = (flags.TRANSACTION_NOT, flags.TRANSACTION_COMMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A Parquet file of a lake.
+
+    Attributes:
+        path: where it is.
+        size: bytes.
+        topic: whose rows it has; "" for those of many.
+        quarantine: whether it has rows whose bodies did not decode.
+    """
+
+    path: str
+    size: int
+    topic: str
+    quarantine: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """The tables of an export as far as they are done.
+
+    Attributes:
+        into: the export's directory.
+        settings: how the tables are made.
+        broker: whose log, or for live topics which clusters.
+        start: the first position of the log that the lake has; of live topics a count.
+        end: behind the last.
+        offsets: of live topics the next offset of each queue; None for a store's log.
+        files: what there is.
+    """
+
+    into: str
+    settings: ExportSettings
+    broker: str
+    start: int
+    end: int
+    offsets: Mapping[p.QueueKey, int] | None
+    files: tuple[LakeFile, ...]
+
+    def column_names(self) -> dict[str, str]:
+        """What the files call a column, by its name here."""
+        names = {f.column: f.name for f in parse_columns(self.settings.wanted_columns())}
+        if self.settings.format != "iceberg":
+            # Directories are named after them, the files are without.
+            for each in self.settings.partitions():
+                names = {column: name for column, name in names.items() if name != each.name}
+        return names
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether the tables are to have a topic's messages."""
+        if self.settings.exact:
+            return True
+        if self.settings.topics:
+            return topic in self.settings.topics
+        return not p.is_hidden_topic(topic)
+
+    def topics(self) -> set[str]:
+        """Topics that have a table of their own."""
+        return {file.topic for file in self.files if file.topic}
+
+
+def open_lake(into: str) -> Lake:
+    """What an export's directory holds now.
+
+    Raises:
+        OptionError: no export there, one that has no batch yet, or one in another place than a
+            file system of this machine.
+    """
+    ledger = Ledger(local_directory(into, "lake"))
+    settings = ledger.settings(None)
+    if settings is None:
+        raise OptionError(f"lake: {into!r} holds no export (`oberth spark export --into {into}`)")
+    values = ledger.read("settings.json")
+    assert values is not None
+    start, end, offsets = _done(ledger)
+    if end is None:
+        raise OptionError(f"lake: {into!r}: its export has completed no batch yet")
+    files = []
+    for table, paths in _listed(settings, ledger).items():
+        quarantine = table.endswith(QUARANTINE)
+        name = table.removesuffix(QUARANTINE)
+        topic = "" if settings.one_table or name == ONE_TABLE else topic_of_table(name)
+        files += [LakeFile(path, _size(path), topic, quarantine) for path in paths]
+    return Lake(
+        ledger.into, settings, values["source"]["broker"], start, end, offsets, tuple(files)
+    )
+
+
+def _done(ledger: Ledger) -> tuple[int, int | None, Mapping[p.QueueKey, int] | None]:
+    """Where batches that are done begin and end: positions, and the queues of live topics."""
+    directory = os.path.join(ledger.directory, "batches")
+    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    done = [name[:8] for name in names if name.endswith(".done")]
+    if not done:
+        return 0, None, None
+    first = ledger.read(f"batches/{done[0]}.json")
+    last = ledger.read(f"batches/{done[-1]}.json")
+    assert first is not None
+    assert last is not None
+    offsets = last.get("offsets")
+    return (
+        int(first["start"]),
+        int(last["end"]),
+        None if offsets is None else p.offsets_from_json(offsets["end"]),
+    )
+
+
+def _listed(settings: ExportSettings, ledger: Ledger) -> dict[str, list[str]]:
+    """The files of every table, none beside one that it was joined into."""
+    tables = open_tables(settings, ledger)
+    try:
+        if settings.format != "parquet":
+            return tables.files()
+        before: Any = None
+        for _ in range(_LISTINGS_MAX):  # files are joined while they are listed
+            now = tables.files(), ledger.read(COMMIT)
+            if now == before:
+                break
+            before = now
+        files, commit = before
+        if commit is not None:
+            every = {path for paths in files.values() for path in paths}
+            gone = set(commit["replaced"]) if commit["joined"] in every else {commit["joined"]}
+            files = {table: [x for x in paths if x not in gone] for table, paths in files.items()}
+        return dict(files)
+    finally:
+        if isinstance(tables, IcebergTables):
+            tables.close()
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return 0  # joined into another meanwhile; reading it will say so
+
+
+# Planning.
+
+
+@dataclass(frozen=True, slots=True)
+class LakeJob:
+    """What all tasks over a lake have in common.
+
+    Attributes:
+        lake: which, without its files.
+        fields: the columns to make.
+        topics: which topics give rows.
+        predicate: where rows of interest can be, and below which position they have to be.
+        limits: of live topics, the next offset of each queue.
+        tags: TAGS values of filter.tag; empty for any.
+        sql: the expression of filter.sql, or "".
+        bad_bodies: what becomes of messages whose bodies could not be unpacked.
+        include_undelivered: whether prepared and rolled back messages are rows too.
+    """
+
+    lake: Lake
+    fields: tuple[Field, ...]
+    topics: p.TopicFilter
+    predicate: Predicate
+    limits: Mapping[p.QueueKey, int] | None
+    tags: tuple[str, ...]
+    sql: str
+    bad_bodies: BadBodies
+    include_undelivered: bool
+
+
+class LakePartition(InputPartition):
+    """What one task reads of a lake."""
+
+    def __init__(self, job: LakeJob, files: tuple[LakeFile, ...]) -> None:
+        super().__init__(files)
+        self.job = job
+        self.files = files
+
+
+def check_lake(lake: Lake, options: ReadOptions, fields: Sequence[Field]) -> None:
+    """Raises where a lake cannot give what a query asks for.
+
+    Raises:
+        OptionError: what, and how to get it.
+    """
+    selection = options.selection
+    if selection.kind is SelectionKind.ASSIGN:
+        raise OptionError("assign does not go with lake; subscribe, and say where partition = …")
+    if (
+        options.starting.kind is not BoundKind.EARLIEST
+        or options.ending.kind is not BoundKind.LATEST
+    ):
+        raise OptionError(
+            "starting and ending points do not go with lake; say where offset or timestamp, or "
+            "asOfOffset or asOfTimestamp"
+        )
+    if lake.offsets is None and options.connection is not None:
+        raise OptionError(
+            f"lake: {lake.into} was exported from a store's files; read it with `path`, or export "
+            "with --namesrv"
+        )
+    if lake.offsets is not None and options.connection is None:
+        raise OptionError(
+            f"lake: {lake.into} was exported from live topics; read it with rocketmq.namesrv.addr"
+        )
+    if options.include_undelivered and not lake.settings.exact:
+        raise OptionError("includeUndelivered: only an exact export has such records")
+    for topic in selection.topics:
+        if not lake.has_topic(topic):
+            raise OptionError(
+                f"topic {topic!r} is not in the lake {lake.into}; export it, or read it without"
+            )
+    if not selection.topics and lake.settings.topics:
+        raise OptionError(
+            f"the lake {lake.into} has the topics {', '.join(lake.settings.topics)} only: "
+            "subscribe to some of them"
+        )
+    for field in fields:
+        if field.column == "properties" and field.type != COLUMN_BY_NAME["properties"].types[0]:
+            raise OptionError(f"column {field.name}: with lake it is a map, not {field.type}")
+    known = lake.column_names()
+    needed = [field.column for field in fields]
+    needed += ["tags"] if options.filter_tags else []
+    needed += ["properties"] if options.filter_sql else []
+    needed += (
+        ["physicalOffset"] if lake.offsets is None else ["topic", "broker", "partition", "offset"]
+    )
+    needed += ["topic"] if lake.settings.one_table else []
+    needed += ["sysFlag"] if lake.settings.exact else []
+    needed += [] if options.bad_bodies is BadBodies.ROW else ["bodyError"]
+    missing = [column for column in needed if column not in known]
+    if missing:
+        raise OptionError(
+            f"the lake {lake.into} has no column {missing[0]} in its files: export with it "
+            f"(--columns, not as a partition), or ask for others (columns=…): {', '.join(known)}"
+        )
+
+
+def check_topics(lake: Lake, options: ReadOptions, known: set[str]) -> None:
+    """Raises for a topic that neither side has.
+
+    Raises:
+        OptionError: the nearest is named.
+    """
+    every = known | lake.topics()
+    if lake.settings.one_table or not known:
+        return
+    for topic in options.selection.topics:
+        if topic not in every and not p.is_hidden_topic(topic):
+            near = get_close_matches(topic, every, 1, 0.4)
+            hint = f"; the nearest is {near[0]!r}" if near else ""
+            raise OptionError(f"topic {topic!r} is neither in the log nor in the lake{hint}")
+
+
+def plan_lake(
+    lake: Lake, options: ReadOptions, fields: tuple[Field, ...], predicate: Predicate
+) -> list[InputPartition]:
+    """The lake's side of a query, cut into partitions; none where nothing of it is wanted."""
+    if lake.offsets is None:
+        predicate = replace(predicate, log=predicate.log.and_high(lake.end - 1))
+    if predicate.is_empty:
+        return []
+    topics = p.TopicFilter(options.selection)
+    job = LakeJob(
+        replace(lake, files=()), fields, topics, predicate, lake.offsets, options.filter_tags,
+        options.filter_sql, options.bad_bodies, options.include_undelivered,
+    )  # fmt: skip
+    partitions: list[InputPartition] = []
+    files: list[LakeFile] = []
+    room = options.target_partition_bytes
+    for file in lake.files:
+        if file.topic and not topics.allows(file.topic):
+            continue
+        if file.topic and predicate.topics is not None and file.topic not in predicate.topics:
+            continue
+        if files and room < file.size:
+            partitions.append(LakePartition(job, tuple(files)))
+            files, room = [], options.target_partition_bytes
+        files.append(file)
+        room -= file.size
+    if files:
+        partitions.append(LakePartition(job, tuple(files)))
+    return partitions
+
+
+def first_stored_after(lake: Lake, time_ms: int) -> int | None:
+    """The position of the lake's first record that was stored after a time, None for none.
+
+    Raises:
+        OptionError: its files do not say when.
+    """
+    import pyarrow.dataset as ds
+    from pyarrow.fs import LocalFileSystem
+
+    names = lake.column_names()
+    if "timestamp" not in names:
+        raise OptionError(f"asOfTimestamp: the lake {lake.into} has no column timestamp")
+    after = ds.field(names["timestamp"]) >= pa.scalar(
+        (time_ms + 1) * 1000, pa.timestamp("us", "UTC")
+    )
+    found: int | None = None
+    for file in lake.files:
+        fragment = ds.ParquetFileFormat().make_fragment(file.path, LocalFileSystem())
+        place = names["physicalOffset"]
+        condition = after & (ds.field(place) < (lake.end if found is None else found))
+        lowest = pc.min(fragment.to_table(columns=[place], filter=condition).column(0)).as_py()
+        found = found if lowest is None else lowest
+    return found
+
+
+def behind(store_start: int, lake_end: int, store_end: int, where: str) -> str:
+    """What of the log is in neither side, "" for nothing.
+
+    Raises:
+        DataLossError: the log ends before the lake does, so it is another one.
+    """
+    if store_end < lake_end:
+        raise DataLossError(
+            f"{where}: its CommitLog ends at {store_end} and the lake has it up to {lake_end}: "
+            "the lake is another store's"
+        )
+    if store_start > lake_end:
+        return (
+            f"{where}: CommitLog {lake_end} to {store_start} is neither in the log nor in the lake"
+        )
+    return ""
+
+
+# Reading.
+
+
+def read_lake(
+    job: LakeJob, files: Sequence[LakeFile], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some files, as the log would give them.
+
+    Raises:
+        DataLossError: a file is gone.
+        RecordError: with badBodies=fail, a body that could not be unpacked.
+    """
+    import pyarrow.dataset as ds
+    from pyarrow.fs import LocalFileSystem
+
+    names = job.lake.column_names()
+    wanted = list(dict.fromkeys(field.column for field in job.fields))
+    more = [] if not job.limits else ["topic", "broker", "partition", "offset"]
+    more += ["topic"] if job.lake.settings.one_table else []
+    more += ["sysFlag"] if job.lake.settings.exact else []
+    more += ["tags"] if job.tags else []
+    more += ["properties"] if job.sql else []
+    more += [] if job.bad_bodies is BadBodies.ROW else ["bodyError"]
+    if job.lake.settings.exact and "storedBody" in wanted:
+        more += ["value"]  # a stored body that is the value itself is kept once
+    columns = list(dict.fromkeys([*wanted, *more]))
+    condition = _condition(job.predicate, names)
+    form = ds.ParquetFileFormat()
+    matches = compile_sql(job.sql) if job.sql else None
+    for file in files:
+        try:
+            fragment = form.make_fragment(file.path, LocalFileSystem())
+            scanner = fragment.scanner(
+                columns={column: ds.field(names[column]) for column in columns},
+                filter=condition, batch_size=BATCH_ROWS,
+            )  # fmt: skip
+            for batch in scanner.to_batches():
+                if not batch.num_rows:
+                    continue
+                mask = _mask(job, file, batch, matches)
+                if mask is not None:
+                    batch = batch.filter(mask)
+                if batch.num_rows:
+                    yield _as_asked(job, batch, schema)
+        except FileNotFoundError:
+            raise DataLossError(
+                f"{file.path} is gone; it was joined with others, or removed: ask again"
+            ) from None
+
+
+def _condition(predicate: Predicate, names: Mapping[str, str]) -> Any:
+    """What rows of interest satisfy, as far as the files have the columns; None for all."""
+    import pyarrow.dataset as ds
+
+    found: list[Any] = []
+    intervals = {
+        "partition": predicate.partitions, "offset": predicate.offsets,
+        "physicalOffset": predicate.log,
+    }  # fmt: skip
+    for column, interval in intervals.items():
+        if column not in names:
+            continue
+        if interval.low is not None:
+            found.append(ds.field(names[column]) >= interval.low)
+        if interval.high is not None:
+            found.append(ds.field(names[column]) <= interval.high)
+    if "timestamp" in names:
+        kind = pa.timestamp("us", "UTC")
+        field = ds.field(names["timestamp"])
+        if predicate.times.low is not None:
+            found.append(field >= pa.scalar(predicate.times.low * 1000, kind))
+        if predicate.times.high is not None:
+            found.append(field <= pa.scalar(predicate.times.high * 1000 + 999, kind))
+    texts = {"topic": predicate.topics, "broker": predicate.brokers, "tags": predicate.tags,
+             "uniqueKey": predicate.unique_keys, "offsetMsgId": predicate.offset_ids,
+             "msgId": predicate.message_ids}  # fmt: skip
+    for column, values in texts.items():
+        if values is not None and column in names:
+            found.append(ds.field(names[column]).isin(pa.array(sorted(values), pa.string())))
+    if predicate.keys is not None and "key" in names:
+        keys = pa.array([key.encode() for key in sorted(predicate.keys)], pa.binary())
+        found.append(ds.field(names["key"]).isin(keys))
+    merged: Any = None
+    for each in found:
+        merged = each if merged is None else merged & each
+    return merged
+
+
+def _mask(job: LakeJob, file: LakeFile, batch: pa.RecordBatch, matches: Any) -> pa.Array | None:
+    """Which rows the log would give; None for all."""
+    masks = []
+    if job.lake.settings.one_table:
+        topics = batch.column("topic").unique().to_pylist()
+        allowed = [topic for topic in topics if job.topics.allows(topic)]
+        if len(allowed) < len(topics):
+            masks.append(pc.is_in(batch.column("topic"), pa.array(allowed, pa.string())))
+    if job.lake.settings.exact and not job.include_undelivered:
+        kind = pc.bit_wise_and(
+            batch.column("sysFlag"), pa.scalar(flags.TRANSACTION_MASK, pa.int32())
+        )
+        masks.append(pc.is_in(kind, pa.array([int(each) for each in _DELIVERED], pa.int32())))
+    if job.limits is not None:
+        keys = [
+            p.QueueKey(*key)
+            for key in zip(
+                *(batch.column(name).to_pylist() for name in ("topic", "broker", "partition")),
+                strict=True,
+            )
+        ]
+        ends = pa.array([job.limits.get(key, 0) for key in keys], pa.int64())
+        masks.append(pc.less(batch.column("offset"), ends))
+    if job.tags:
+        masks.append(pc.is_in(batch.column("tags"), pa.array(job.tags, pa.string())))
+    if matches is not None:
+        properties = batch.column("properties").to_pylist()
+        masks.append(pa.array([bool(matches(dict(each or ()))) for each in properties]))
+    if job.bad_bodies is not BadBodies.ROW:
+        errors = batch.column("bodyError")
+        if job.bad_bodies is BadBodies.FAIL and errors.null_count < len(errors):
+            reason = next(each for each in errors.to_pylist() if each is not None)
+            raise RecordError(
+                f"{file.path}: {reason}. badBodies=row makes a row of it, badBodies=skip none."
+            )
+        masks.append(errors.is_null())
+    merged: pa.Array | None = None
+    for each in masks:
+        merged = each if merged is None else pc.and_(merged, each)
+    return merged
+
+
+def _as_asked(job: LakeJob, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns in the types that a query asks for."""
+    arrays = []
+    for field, target in zip(job.fields, schema, strict=True):
+        column = batch.column(field.column)
+        if field.column == "storedBody" and job.lake.settings.exact:
+            column = pc.coalesce(column, batch.column("value"))
+        arrays.append(_cast(column, target.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column of the lake in another of its types; as `batches` makes them from records."""
+    if column.type == kind:
+        return column
+    if pa.types.is_binary(column.type) and pa.types.is_string(kind):
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:  # bytes that are no text
+            texts = [x if x is None else x.decode("utf-8", "replace") for x in column.to_pylist()]
+            return pa.array(texts, kind)
+    if pa.types.is_timestamp(column.type) and pa.types.is_integer(kind):
+        return pc.divide(column.cast(pa.int64()), 1000)
+    return column.cast(kind)
+
+
+# In Spark, by its own Parquet reader.
+
+
+def union_frame(session: SparkSession, options: Mapping[str, str], columns: str = "") -> DataFrame:
+    """One frame over log and lake, the lake's side by Spark's own Parquet reader.
+
+    The meeting place is that of this moment; a later look needs a new frame.
+
+    Args:
+        session: where; its executors read the files under their paths here.
+        options: of ``format("rocketmq")``, with ``path``, ``lake`` and, if wanted, ``subscribe``,
+            ``subscribePattern``, ``asOfOffset`` and what concerns the log alone.
+        columns: as the option ``columns``; all but raw bytes if not given.
+
+    Raises:
+        OptionError: what the two sides cannot give together.
+    """
+    from pyspark.sql import functions as f
+
+    given = dict(options)
+    parsed = parse_read_options(given, streaming=False)
+    fields = parse_columns(columns or _default_columns())
+    lake = open_lake(parsed.lake)
+    check_lake(lake, parsed, fields)
+    plain = (
+        lake.offsets is None and not lake.settings.exact and not lake.settings.one_table
+        and not parsed.filter_tags and not parsed.filter_sql
+        and parsed.bad_bodies is BadBodies.ROW and parsed.as_of_timestamp_ms is None
+    )  # fmt: skip
+    wanted = ",".join(field.name for field in fields)
+    reader = session.read.format("rocketmq")
+    if not plain:
+        return reader.options(**given).option("columns", wanted).load()
+    check_topics(lake, parsed, p.open_stores(parsed).known_topics())
+    # What an export adds between now and the query comes from there as well: no gap.
+    log = reader.options(**given).options(sinceOffset=str(lake.end), columns=wanted).load()
+    topics = p.TopicFilter(parsed.selection)
+    files = [x.path for x in lake.files if not x.topic or topics.allows(x.topic)]
+    if not files:
+        return log
+    names = lake.column_names()
+    lower = f.col(names["physicalOffset"]) < (
+        lake.end if parsed.as_of_offset is None else min(lake.end, parsed.as_of_offset)
+    )
+    own = session.read.schema(_file_schema(lake, fields)).parquet(*files).where(lower)
+    old = own.select(*(f.col(names[field.column]).alias(field.name) for field in fields))
+    return old.unionByName(log)
+
+
+def _default_columns() -> str:
+    raw = {"storedBody", "storedProperties"}
+    return ",".join(name for name in ALL_COLUMNS if name not in raw)
+
+
+def _file_schema(lake: Lake, fields: Sequence[Field]) -> Any:
+    from oberth.spark.schemas import struct_type
+
+    names = lake.column_names()
+    columns = dict.fromkeys([*(field.column for field in fields), "physicalOffset"])
+    return struct_type(
+        Field(names[column], column, COLUMN_BY_NAME[column].types[0]) for column in columns
+    )

@@ -1,0 +1,424 @@
+"""One table over log and lake: the union is the log read whole, row for row.
+
+Stores are exported in steps, written on, and lose the beginning of their log; what the option
+``lake`` gives is compared with the log as it was when it had everything. Tasks run in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import datasource as f
+
+from oberth.cli.main import oberth
+from oberth.errors import DataLossError, OptionError
+from oberth.formats import sys_flag
+from oberth.spark.lake import open_lake
+from oberth.spark.options import parse_read_options
+from oberth.spark.pipelines.dead_letters import redrive
+from oberth.spark.pipelines.dispatch import dispatch
+from oberth.spark.pipelines.export.compaction import compact
+from oberth.spark.pipelines.export.exporter import export
+from oberth.spark.pipelines.export.settings import (
+    FORMATS,
+    ExportSettings,
+    table_name,
+    topic_of_table,
+)
+from oberth.spark.pipelines.import_store import import_store
+from oberth.spark.pipelines.salvage import salvage
+from oberth.spark.pipelines.tasks import InProcess
+from oberth.spark.pipelines.verify import verify
+from oberth.spark.predicates import predicate_of
+from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.source import RocketMQReader
+from oberth.store.offline.layout import local_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIRST_TIME = 1_700_000_000_000
+TOPICS = ("A", "B", "odd name%")
+COLUMNS = "key,value,topic,broker,partition,offset,timestamp,tags,bornTimestamp,properties,physicalOffset,size,msgId,bodyError"  # noqa: E501
+Rows = list[dict[str, Any]]
+
+
+def read(
+    root: Path | str, filters: Sequence[Any] = (), columns: str = COLUMNS, **options: str
+) -> Rows:
+    """What a batch query gives, its tasks run here; in the order of the log."""
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    parsed = parse_read_options({"path": str(root), **given}, streaming=False)
+    reader = RocketMQReader(parsed, struct_type(parse_columns(columns)))
+    if filters:
+        reader.accept_filters(list(filters))
+    rows: Rows = []
+    for planned in reader.partitions():
+        for batch in reader.read(pickle.loads(pickle.dumps(planned))):
+            batch.validate(full=True)
+            rows += batch.to_pylist()
+    return sorted(rows, key=lambda row: (row.get("physicalOffset", 0), row.get("offset", 0)))
+
+
+class Written:
+    """A store in which everything happens: what it had, and its lakes by format."""
+
+    def __init__(
+        self, make_store: Callable[..., Any], directory: Path, forms: Sequence[str] = ("parquet",)
+    ) -> None:
+        rng = random.Random("lake")
+        self.root = directory / "broker-l"
+        store = make_store(self.root, segment_size=1 << 16)
+        self.lakes = {form: directory / form for form in forms}
+        time = FIRST_TIME
+        for step in range(4):
+            for number in range(250):
+                time += rng.choice([0, 1, 50, 900])
+                topic = rng.choice([*TOPICS, "%RETRY%g"])
+                compressed = rng.random() < 0.02  # and no such body
+                store.append(
+                    topic, rng.randrange(3), b"%d" % number * rng.randrange(40),
+                    tags=rng.choice(["", "red", "blue"]), keys=f"k{step * 250 + number}", time=time,
+                    flags=sys_flag.COMPRESSED if compressed
+                    else rng.choice([0, 0, 0, sys_flag.TRANSACTION_PREPARED]),
+                    properties={"n": str(number), "UNIQ_KEY": f"u{step}-{number}"},
+                )  # fmt: skip
+            if step < 3:  # the last step is in the log alone
+                for form, into in self.lakes.items():
+                    export(
+                        InProcess(), str(self.root), str(into), ExportSettings(form),
+                        range_size=9_000,
+                    )  # fmt: skip
+        self.last_time = time
+        self.rows = read(self.root, readOrder="commitlog")
+        self.end = open_lake(str(self.lakes["parquet"])).end
+
+    def lose_the_beginning(self) -> None:
+        """Cleaning deletes what all lakes have."""
+        files = sorted((self.root / "commitlog").iterdir())
+        for path, following in pairwise(files):
+            if int(following.name) <= self.end:
+                path.unlink()
+
+
+@pytest.fixture(scope="module")
+def written(make_store: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Written:
+    made = Written(make_store, tmp_path_factory.mktemp("lake"), FORMATS)
+    made.lose_the_beginning()
+    return made
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_union_is_the_log_read_whole(written: Written, form: str) -> None:
+    lake = str(written.lakes[form])
+    assert read(written.root, lake=lake) == written.rows
+    # It is not the log that gives the old rows: that has lost them.
+    lost = len(written.rows) - len(read(written.root, readOrder="commitlog"))
+    assert lost > 200
+    assert {row["topic"] for row in written.rows} == set(TOPICS)
+    assert any(row["bodyError"] for row in written.rows)
+
+
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "topic": st.sampled_from([*TOPICS, "none"]),
+    "partition": st.integers(-1, 4),
+    "offset": st.integers(-1, 90),
+    "timestamp": st.integers(-5_000, 600_000).map(
+        lambda ms: datetime.fromtimestamp((FIRST_TIME + ms) / 1000, UTC)
+    ),
+    "physicalOffset": st.integers(-1, 250_000),
+    "key": st.integers(0, 1_000).map(lambda n: f"k{n}".encode()),
+    "tags": st.sampled_from(["red", "blue", "green"]),
+    "msgId": st.tuples(st.integers(0, 3), st.integers(0, 249)).map(lambda n: f"u{n[0]}-{n[1]}"),
+}
+_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    "EqualTo": lambda found, value: bool(found == value),
+    "In": lambda found, value: found in value,
+    "GreaterThan": lambda found, value: bool(found > value),
+    "GreaterThanOrEqual": lambda found, value: bool(found >= value),
+    "LessThan": lambda found, value: bool(found < value),
+    "LessThanOrEqual": lambda found, value: bool(found <= value),
+}
+
+
+@st.composite
+def _filters(draw: st.DrawFn) -> Any:
+    column = draw(st.sampled_from(sorted(_VALUES)))
+    kinds: list[Any] = [f.EqualTo, f.In]
+    if column in ("partition", "offset", "timestamp", "physicalOffset"):
+        kinds += [f.GreaterThan, f.GreaterThanOrEqual, f.LessThan, f.LessThanOrEqual]
+    kind = draw(st.sampled_from(kinds))
+    if kind is f.In:
+        return f.In((column,), tuple(draw(st.lists(_VALUES[column], min_size=1, max_size=3))))
+    return kind((column,), draw(_VALUES[column]))
+
+
+def _satisfy(rows: Rows, filters: list[Any]) -> Rows:
+    return [
+        row
+        for row in rows
+        if all(
+            row[one.attribute[0]] is not None
+            and _HOLDS[type(one).__name__](row[one.attribute[0]], one.value)
+            for one in filters
+        )
+    ]
+
+
+@settings(
+    max_examples=max(300, settings.default.max_examples if settings.default else 0),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    filters=st.lists(_filters(), max_size=3),
+    form=st.sampled_from(FORMATS),
+    cut=st.none() | st.integers(0, 250_000),
+)
+def test_any_filter_and_any_cut(
+    written: Written, filters: list[Any], form: str, cut: int | None
+) -> None:
+    more = {} if cut is None else {"asOfOffset": str(cut)}
+    rows = read(written.root, filters, lake=str(written.lakes[form]), **more)
+    below = [row for row in written.rows if cut is None or row["physicalOffset"] < cut]
+    assert _satisfy(rows, filters) == _satisfy(below, filters)
+    assert cut is None or all(row["physicalOffset"] < cut for row in rows)
+    if predicate_of(filters, parse_columns(COLUMNS)).log.low is not None:
+        assert len(rows) <= len(below)
+
+
+def test_a_cut_in_time_goes_through_all_topics(written: Written) -> None:
+    times = sorted({int(row["timestamp"].timestamp() * 1000) for row in written.rows})
+    for time in (times[0] - 1, times[0], times[100], times[-100], times[-1], times[-1] + 1):
+        expected = [r for r in written.rows if r["timestamp"].timestamp() * 1000 <= time]
+        for form in FORMATS:
+            cut = read(written.root, lake=str(written.lakes[form]), asOfTimestamp=str(time))
+            assert cut == expected, (time, form)
+
+
+def test_a_cut_needs_no_lake(growing_store: Any) -> None:
+    for number in range(60):
+        growing_store.append("A", number % 3, b"x" * 50, time=FIRST_TIME + number // 2)
+    whole = read(growing_store.root)
+    for order in ("queue", "commitlog"):
+        for number in (0, 1, 30, 59):
+            at = whole[number]["physicalOffset"]
+            assert read(growing_store.root, readOrder=order, asOfOffset=str(at)) == whole[:number]
+            since = read(growing_store.root, readOrder=order, sinceOffset=str(at))
+            assert since == whole[number:]
+        time = str(FIRST_TIME + 10)
+        assert read(growing_store.root, readOrder=order, asOfTimestamp=time) == whole[:22]
+
+
+def test_files_that_were_joined_and_a_batch_in_progress(
+    make_store: Callable[..., Any], tmp_path: Path
+) -> None:
+    made = Written(make_store, tmp_path, FORMATS)
+    into = made.lakes["parquet"]
+    before = len(open_lake(str(into)).files)
+    assert compact(str(into), 64 << 20) > 0
+    assert len(open_lake(str(into)).files) < before
+    assert read(made.root, lake=str(into)) == made.rows
+    for form in FORMATS:
+
+        def killed(step: str) -> None:
+            if step == "finish":  # the tables have the batch, and nobody noted it
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            export(
+                InProcess(), str(made.root), str(made.lakes[form]), ExportSettings(form),
+                step=killed,
+            )  # fmt: skip
+        assert open_lake(str(made.lakes[form])).end == made.end
+        assert read(made.root, lake=str(made.lakes[form])) == made.rows
+
+
+def test_a_join_that_was_killed_shows_no_row_twice(
+    make_store: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Written(make_store, tmp_path)
+    into = made.lakes["parquet"]
+    real, left = os.unlink, [2]
+
+    def unlink(path: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink)
+        with pytest.raises(KeyboardInterrupt):
+            compact(str(into), 64 << 20)
+    assert read(made.root, lake=str(into)) == made.rows
+
+
+@pytest.mark.parametrize("settings", [ExportSettings(one_table=True), ExportSettings(exact=True)])
+def test_one_table_and_exact_exports(
+    make_store: Callable[..., Any], tmp_path: Path, settings: ExportSettings
+) -> None:
+    made = Written(make_store, tmp_path)
+    into = str(tmp_path / "other")
+    export(InProcess(), str(made.root), into, settings)
+    assert read(made.root, lake=into) == made.rows
+    topic = [row for row in made.rows if row["topic"] == "B"]
+    assert read(made.root, lake=into, subscribe="B") == topic
+    assert read(made.root, lake=into, subscribePattern="[AB]") == [
+        row for row in made.rows if row["topic"] in "AB"
+    ]
+    if settings.exact:
+        every = read(made.root, readOrder="commitlog", columns="*", includeUndelivered="true")
+        assert read(made.root, columns="*", includeUndelivered="true", lake=into) == every
+        retries = read(made.root, readOrder="commitlog", subscribe="%RETRY%g")
+        assert read(made.root, lake=into, subscribe="%RETRY%g") == retries
+
+
+def test_options_on_both_sides(written: Written) -> None:
+    lake = str(written.lakes["parquet"])
+    red = [row for row in written.rows if row["tags"] == "red"]
+    assert read(written.root, lake=lake, filter__tag="red") == red
+    seven = read(written.root, lake=lake, filter__sql="n = '7'")
+    assert seven == [row for row in written.rows if dict(row["properties"])["n"] == "7"]
+    whole = [row for row in written.rows if row["bodyError"] is None]
+    assert read(written.root, lake=lake, badBodies="skip") == whole
+    with pytest.raises(Exception, match="badBodies=row makes a row"):
+        read(written.root, lake=lake, badBodies="fail")
+    small = read(written.root, lake=lake, columns="value,physicalOffset", targetPartitionBytes="1k")
+    assert [row["value"] for row in small] == [row["value"] for row in written.rows]
+
+
+def test_what_does_not_fit_is_an_error(
+    written: Written, make_store: Callable[..., Any], tmp_path: Path
+) -> None:
+    lake = str(written.lakes["parquet"])
+
+    def refused(match: str, root: Path = written.root, **options: str) -> None:
+        with pytest.raises((OptionError, DataLossError), match=match):
+            read(root, **{"lake": lake, **options})
+
+    refused("holds no export", lake=str(tmp_path))
+    refused("is a URL", lake="s3://bucket/tables")
+    refused("is not in the lake", subscribe="%RETRY%g")
+    refused("nearest is 'A'", subscribe="Aa")
+    refused("do not go with lake", startingTimestamp="5")
+    refused("does not go with lake", assign='{"A": [0]}')
+    refused("does not go with lake", readOrder="queue")
+    refused("no column storedBody", columns="storedBody,physicalOffset")
+    refused("exclude each other", asOfOffset="1", asOfTimestamp="2")
+    refused("only an exact export", includeUndelivered="true")
+    other = make_store(tmp_path / "broker-l")
+    other.append("A", 0, b"x")
+    refused("the lake is another store's", tmp_path / "broker-l")
+    with pytest.raises(OptionError, match="not allowed in a streaming query"):
+        parse_read_options({"path": lake, "lake": lake}, streaming=True)
+
+
+def test_what_neither_side_has_is_data_loss(make_store: Callable[..., Any], tmp_path: Path) -> None:
+    store = make_store(tmp_path / "broker-n", segment_size=4096)
+    lake = str(tmp_path / "tables")
+    for number in range(40):
+        store.append("A", 0, b"x" * 100, time=FIRST_TIME + number)
+        if number == 5:
+            export(InProcess(), str(store.root), lake, ExportSettings())
+    whole = read(store.root)
+    first, *_, last = sorted((store.root / "commitlog").iterdir())
+    first.unlink()
+    end = open_lake(lake).end
+    with pytest.raises(DataLossError, match=f"CommitLog {end} to 4096 is neither in the log nor"):
+        read(store.root, lake=lake)
+    kept = read(store.root, lake=lake, failOnDataLoss="false")
+    assert kept == [r for r in whole if not end <= r["physicalOffset"] < 4096]
+    behind = [f.GreaterThanOrEqual(("physicalOffset",), int(last.name))]
+    assert len(read(store.root, behind, lake=lake)) < len(kept)  # nothing of it is asked for
+    with pytest.raises(DataLossError, match="CommitLog 100 to 4096 is gone"):
+        read(store.root, sinceOffset="100")
+
+
+def test_names_of_tables_and_topics() -> None:
+    for topic in ("A", "odd name%", "%RETRY%g", ".hidden", "_x", "ümläut", "a+b"):
+        assert topic_of_table(table_name(topic)) == topic
+
+
+@pytest.mark.spark
+def test_sparks_own_reader_gives_the_same(spark: SparkSession, written: Written) -> None:
+    from oberth.spark.lake import union_frame
+
+    statement = (
+        "select topic, count(*), sum(size), max(offset) from {t} where {w} group by 1 order by 1"
+    )
+    options = {"path": str(written.root), "lake": str(written.lakes["delta"])}
+    for more in (
+        {},
+        {"asOfOffset": str(written.end - 5_000)},
+        {"asOfOffset": str(written.end + 5_000)},
+    ):
+        own = union_frame(spark, {**options, **more})
+        source = spark.read.format("rocketmq").options(**options, **more)
+        own.createOrReplaceTempView("own")
+        source.option("columns", ",".join(own.columns)).load().createOrReplaceTempView("source")
+        for where in ("true", "tags = 'red' and offset < 20", "physicalOffset >= 100000"):
+            [left, right] = [
+                spark.sql(statement.format(t=table, w=where)).collect()
+                for table in ("own", "source")
+            ]
+            assert left == right
+            assert left
+    ours = (
+        union_frame(spark, options, "physicalOffset,key,value").orderBy("physicalOffset").collect()
+    )
+    assert [tuple(row) for row in ours] == [
+        (row["physicalOffset"], row["key"], row["value"]) for row in written.rows
+    ]
+    place = ["spark", "sql", "--store", options["path"], "--lake", options["lake"], "--json"]
+    red = [r for r in written.rows if r["topic"] == "odd name%" and r["tags"] == "red"]
+    for question, answer in (
+        ("select count(*) as n from all_messages", len(written.rows)),
+        (
+            "select max(offset) as n from odd_name_ where tags = 'red'",
+            max(r["offset"] for r in red),
+        ),
+    ):
+        done = CliRunner().invoke(oberth, [*place, question])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout) == {"n": answer}
+
+
+def test_a_url_is_never_a_directory_named_so(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root, url, tasks, none = str(written.root), "s3://bucket/x", InProcess(), cast(Any, None)
+    refused: list[Callable[[], Any]] = [
+        lambda: export(tasks, root, url, ExportSettings()),
+        lambda: export(tasks, "", url, ExportSettings(), options={"nameServer": "127.0.0.1:1"}),
+        lambda: compact(url, 1 << 20),
+        lambda: dispatch(tasks, root, url),
+        lambda: dispatch(tasks, root, "made", scratch=url),
+        lambda: verify(tasks, root, scratch=url),
+        lambda: salvage(tasks, root, url),
+        lambda: import_store(tasks, root, url),
+        lambda: redrive(none, root, url),
+    ]
+    for write in refused:
+        with pytest.raises(OptionError, match="is a URL; this writes to a file system"):
+            write()
+    for command in ("rebuild", "salvage"):
+        done = CliRunner().invoke(oberth, ["store", command, root, "--into", url])
+        assert isinstance(done.exception, OptionError), done.output
+    assert list(tmp_path.iterdir()) == []
+    assert local_directory("file:///a/b", "into") == local_directory("/a/./b", "into") == "/a/b"

@@ -1,0 +1,202 @@
+"""Messages that a killed broker gave no unit are read in the order of their queues too."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
+
+from oberth.formats.batch_body import BatchItem, encode_batch
+from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
+from oberth.spark import plan as p
+from oberth.spark.options import parse_read_options
+from oberth.spark.partitions import RocketMQPartition
+from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.stream import RocketMQStreamReader
+
+UNIT_SIZE = 20
+
+
+@pytest.fixture
+def crashed(growing_store: Any) -> Any:
+    """300 messages in three queues, of which the last third has no units, and a new topic."""
+    for number in range(300):
+        growing_store.append(
+            "A", number % 3, b"%d" % number * 40, tags=f"t{number % 2}", keys=f"k{number}",
+            time=1_700_000_000_000 + number * 1000, dispatch=number < 200,
+        )  # fmt: skip
+    growing_store.append("B", 5, b"new", dispatch=False)
+    growing_store.append("A", 0, b"half", flags=TRANSACTION_PREPARED, dispatch=False)
+    growing_store.skip("A", 0, -1)  # such a record has no place in its queue
+    (growing_store.root / "abort").touch()
+    return growing_store
+
+
+def _places(rows: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    return [(r["topic"], r["partition"], r["offset"]) for r in rows]
+
+
+@pytest.mark.parametrize("cut", ["1k", "5k", "128m"])
+def test_queue_order_has_what_the_log_has(crashed: Any, read_store: Any, cut: str) -> None:
+    by_log = read_store(crashed.root, readOrder="commitlog")
+    by_queue = read_store(crashed.root, readOrder="queue", targetPartitionBytes=cut)
+    assert _places(by_queue.rows) == sorted(_places(by_log.rows))
+    assert len(by_queue.rows) == 301
+    assert by_queue.lost == []
+    few = read_store(crashed.root, readOrder="queue", maxRecordsPerPartition="7")
+    assert _places(few.rows) == _places(by_queue.rows)
+    assert few.partitions >= 301 // 7
+
+
+def test_offsets_times_and_filters_reach_into_the_tail(crashed: Any, read_store: Any) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan
+
+    rows = read_store(crashed.root, subscribe="A").rows
+    starts = '{"A":{"broker-g":{"0":50,"1":80,"2":100}}}'
+    read = read_store(crashed.root, subscribe="A", startingOffsets=starts)
+    wanted = [r for r in rows if r["offset"] >= (50, 80, 100)[r["partition"]]]
+    assert _places(read.rows) == _places(wanted)
+    ends = '{"A":{"broker-g":{"0":50,"1":80,"2":-1}}}'
+    read = read_store(crashed.root, subscribe="A", endingOffsets=ends)
+    assert len(read.rows) == 230
+    late = 1_700_000_000_000 + 250 * 1000
+    read = read_store(crashed.root, subscribe="A", startingTimestamp=str(late))
+    assert len(read.rows) == 50
+    assert len(read_store(crashed.root, filter__tag="t1").rows) == 150
+    time = next(r["timestamp"] for r in rows if r["key"] == b"k249")
+    found = read_store(crashed.root, [GreaterThan(("timestamp",), time)], subscribe="A").rows
+    assert {r["key"] for r in rows if r["timestamp"] > time} <= {r["key"] for r in found}
+    found = read_store(crashed.root, [EqualTo(("key",), b"k299")]).rows
+    assert b"k299" in {r["key"] for r in found}
+
+
+def test_a_closed_store_has_no_tail(crashed: Any, read_store: Any) -> None:
+    (crashed.root / "abort").unlink()
+    assert len(read_store(crashed.root, readOrder="queue").rows) == 200
+
+
+def test_what_has_no_place_is_left_out_and_said(
+    crashed: Any, read_store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    crashed.skip("A", 1, 4)
+    crashed.append("A", 1, b"behind a gap", dispatch=False)
+    with caplog.at_level(logging.WARNING):
+        read = read_store(crashed.root, readOrder="queue")
+    assert len(read.rows) == 301
+    assert "topic A, queue 1: the log has offset 104" in caplog.text
+    assert "oberth store recover" in caplog.text
+    assert len(read_store(crashed.root, readOrder="commitlog").rows) == 302
+
+
+def test_a_topic_that_was_deleted_does_not_come_back(crashed: Any, read_store: Any) -> None:
+    (crashed.root / "config").mkdir()
+    topics = {"topicConfigTable": {"A": {"topicName": "A"}}}
+    (crashed.root / "config" / "topics.json").write_text(json.dumps(topics))
+    assert {r["topic"] for r in read_store(crashed.root, readOrder="queue").rows} == {"A"}
+
+
+def test_inner_batches_of_the_tail(growing_store: Any, read_store: Any) -> None:
+    growing_store.append("A", 0, b"first")
+    body = encode_batch([BatchItem(0, b"one", b""), BatchItem(0, b"two", b"")])
+    growing_store.append(
+        "A", 0, body, flags=INNER_BATCH | NEED_UNWRAP, dispatch=False,
+        properties={"INNER_NUM": "2", "INNER_BASE": "1"},
+    )  # fmt: skip
+    growing_store.skip("A", 0, 1)
+    growing_store.append("A", 0, b"last", dispatch=False)
+    (growing_store.root / "abort").touch()
+    rows = read_store(growing_store.root, readOrder="queue").rows
+    assert [(r["offset"], r["value"]) for r in rows] == [
+        (0, b"first"), (1, b"one"), (2, b"two"), (3, b"last"),
+    ]  # fmt: skip
+
+
+def _stream(root: Path, **options: str) -> RocketMQStreamReader:
+    given = {"path": str(root), "startingOffsets": "earliest", "subscribe": "A", **options}
+    schema = struct_type(parse_columns("topic,partition,offset,value"))
+    return RocketMQStreamReader(parse_read_options(given, streaming=True), schema)
+
+
+def _batch(reader: RocketMQStreamReader, start: Any, end: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for partition in reader.partitions(start, end):
+        assert isinstance(partition, RocketMQPartition)
+        for batch in reader.read(partition):
+            rows += batch.to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("limit", [ReadMaxRows(37), ReadMaxBytes(9_000)])
+def test_a_stream_goes_through_the_tail_once(crashed: Any, limit: Any) -> None:
+    reader = _stream(crashed.root)
+    at = reader.initialOffset()
+    seen: list[tuple[str, int, int]] = []
+    while (end := reader.latestOffset(at, limit)) != at:
+        rows = _batch(reader, at, end)
+        assert _places(rows) == _places(_batch(_stream(crashed.root), at, end))
+        seen += _places(rows)
+        at = end
+    assert len(seen) == len(set(seen)) == 300
+
+
+def test_a_stream_waits_for_the_broker_that_starts_again(
+    crashed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = _stream(crashed.root)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(1000))
+    assert sum(end["A"]["broker-g"].values()) == 300
+    # It holds the lock and has not come to the last records yet.
+    monkeypatch.setattr("oberth.store.offline.lock_state.is_locked", lambda root: True)
+    again = _stream(crashed.root)
+    assert again.latestOffset(end, ReadMaxRows(1000)) == end
+    middle = {"A": {"broker-g": {"0": 60, "1": 60, "2": 60}}}
+    assert len(_batch(again, middle, end)) == 120
+
+
+@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-4.9.7", "torn-tail-5.5.0", "basic-4.9.7"])
+@pytest.mark.parametrize("back", [40_000, 250_000])
+def test_stores_of_apache_without_their_last_units(
+    golden_store: Callable[[str], Any], read_store: Any, name: str, back: int
+) -> None:
+    """As a killed broker leaves them: all units behind a place of the log are missing."""
+    store = golden_store(name)
+    (store.root / "abort").touch()
+    every = {"subscribePattern": ".*"}
+    truth = read_store(store.root, readOrder="queue", **every).rows
+    by_log = read_store(store.root, readOrder="commitlog", **every).rows
+    assert sorted(_places(truth)) == sorted(_places(by_log))
+    place = max(r["physicalOffset"] for r in truth) - back
+    removed = 0
+    for path in (store.root / "consumequeue").rglob("0*"):
+        if path.is_file():
+            raw = bytearray(path.read_bytes())
+            for at in range(0, len(raw) - UNIT_SIZE + 1, UNIT_SIZE):
+                if int.from_bytes(raw[at : at + 8], "big", signed=True) > place:
+                    removed += any(raw[at : at + UNIT_SIZE])
+                    raw[at : at + UNIT_SIZE] = bytes(UNIT_SIZE)
+            path.write_bytes(raw)
+    assert removed > 3
+    (store.root / "checkpoint").unlink(missing_ok=True)
+    found = read_store(store.root, readOrder="queue", **every).rows
+    assert [(_places([r]), r["value"]) for r in found] == [
+        (_places([r]), r["value"]) for r in truth
+    ]
+
+
+def test_lookups_are_cut_like_ranges() -> None:
+    cut = p.Cut(p.Lookup(0, tuple(range(10)), None, joined=True), 10, 1000)
+    options = parse_read_options(
+        {"path": "/x", "targetPartitionBytes": "1k", "maxRecordsPerPartition": "4"},
+        streaming=False,
+    )
+    plans = p.pack([cut], options)
+    pieces = [piece for plan in plans for piece in plan.pieces]
+    assert [len(piece.positions) for piece in pieces if isinstance(piece, p.Lookup)] == [4, 4, 2]
