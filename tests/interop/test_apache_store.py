@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.apache_store import ApacheDump, StoredMessage, put_messages, read_store
 
 from oberth.errors import PeerUnavailableError
 from oberth.formats.broker_conf import read_store_config
 from oberth.formats.properties import encode_properties
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
-from oberth.testing.apache_store import ApacheDump, StoredMessage, put_messages, read_store
+from oberth.store.offline.reader import StoreReader
 
 pytestmark = pytest.mark.interop
 
@@ -221,3 +222,47 @@ def test_a_lost_message_hides_no_other_from_apache(tmp_path: Path, version: str)
     found = [offset for answer in dump.answers for offset in answer["commitLogOffsets"]]
     assert sorted(set(found)) == kept
     assert dump.answers[1]["commitLogOffsets"] == [kept[1]], "the next one, instead of the lost one"
+
+
+@pytest.mark.slow
+def test_offsets_by_time_of_batch_queues(golden_store: Callable[[str], Any]) -> None:
+    """Every time around every batch, both boundaries: the store, offline and Apache agree."""
+    golden = golden_store("innerbatch-5.5.0")
+    topic = "InnerBatch"
+    queues = [q for q in golden.facts["queues"] if q["topic"] == topic]
+    stored = {m["commitLogOffset"]: m["storeTimestamp"] for m in golden.facts["messages"]}
+    questions: list[tuple[object, ...]] = []
+    for queue in queues:
+        times = {stored[unit[1]] + step for unit in queue["units"] for step in (-1, 0, 1)}
+        for boundary in ("LOWER", "UPPER"):
+            questions += [("time", topic, queue["queueId"], t, boundary) for t in sorted(times)]
+    copy = golden.root.parent / "theirs"
+    shutil.copytree(golden.root, copy)
+    dump = _read(copy, golden.rocketmq_version, golden.config, questions=questions)
+    expected = [answer["offset"] for answer in dump.answers]
+    with StoreReader(golden.root) as reader:
+        offline = [reader.offset_by_time(*question[1:]) for question in questions]  # type: ignore[arg-type]
+    assert offline == expected
+    attributes = {"queue.type": "BatchCQ"}
+    options = read_store_config(
+        overrides={**golden.config, "storePathRootDir": str(golden.root)}, strict=False
+    )
+    with MessageStore(
+        options, topic_attributes=lambda name: attributes if name == topic else {}
+    ) as store:
+        ours = [store.offset_in_queue_by_time(*question[1:]) for question in questions]  # type: ignore[arg-type]
+    assert ours == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+def test_queues_that_do_not_exist(tmp_path: Path, version: str) -> None:
+    questions = [("bounds", "nobody", 0), ("time", "nobody", 0, 1000, "LOWER")]
+    dump = _read(tmp_path / "theirs", version, {}, questions=questions)
+    with _our_store(tmp_path / "ours") as store:
+        bounds = {
+            "min": store.min_offset_in_queue("nobody", 0),
+            "max": store.max_offset_in_queue("nobody", 0),
+        }
+        offset = store.offset_in_queue_by_time("nobody", 0, 1000)
+    assert [{**dump.answers[0], **bounds}, {**dump.answers[1], "offset": offset}] == dump.answers

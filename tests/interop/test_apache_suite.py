@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing.apache_suite import all_tests, run_tests
+from oberth.testing.apache_suite import GRPC, all_tests, run_tests
 
 pytestmark = pytest.mark.interop
 
 FULL = os.environ.get("OBERTH_INTEROP", "small") == "full"
-SHORT = ("BatchSendIT", "QueryMsgByIdIT", "TlsIT")
+SHORT = ("BatchSendIT", "QueryMsgByIdIT", "TlsIT", "BrokerGrpcIT")
 
 #: Tests that ask the broker's objects for what no request asks for.
 IN_PROCESS = {
@@ -48,4 +48,5 @@ def test_the_list_leaves_out_what_runs_inside_a_java_process() -> None:
         pytest.skip(str(why))
     assert len(found) > 60
     assert {"PopPriorityIT", "StaticTopicIT", "TlsIT"} <= set(found)
-    assert not any(".container." in name or ".grpc." in name for name in found.values())
+    assert not any(".container." in name for name in found.values())
+    assert {name for name in found if ".grpc." in found[name]} == set(GRPC)

@@ -1,7 +1,7 @@
 """Requests about lite topics are answered as Apache's broker answers them.
 
 What a broker of 5.5.0 answered to the same requests is kept in ``observed/lite-5.5.0.json``; how it
-was recorded, and what is left out, stands in ``oberth.testing.lite_answers``.
+was recorded, and what is left out, stands in ``tests.rigs.lite_answers``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.lite_answers import LITE_CONF, answers
 
 from oberth.errors import PeerUnavailableError
 from oberth.testing.clusters import cluster_for
-from oberth.testing.lite_answers import LITE_CONF, answers
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

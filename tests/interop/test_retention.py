@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.rigs.apache_store import read_store
 
 from oberth.cli.main import oberth
 from oberth.errors import PeerUnavailableError
@@ -19,7 +20,6 @@ from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
-from oberth.testing.apache_store import read_store
 from oberth.testing.clusters import cluster_for
 
 pytestmark = pytest.mark.interop

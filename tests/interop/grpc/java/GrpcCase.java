@@ -138,7 +138,7 @@ final class GrpcCase implements AutoCloseable {
     // ---- clients
 
     ClientConfiguration configuration() {
-        return ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(false)
+        return ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(Boolean.getBoolean("suite.tls"))
             .setRequestTimeout(Duration.ofSeconds(10)).build();
     }
 

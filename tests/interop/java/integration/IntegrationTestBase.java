@@ -81,6 +81,11 @@ public class IntegrationTestBase {
         }
     }
 
+    /** Starts what ends with this process. */
+    static void startServer(Path directory, int port, String... arguments) {
+        NAME_SERVERS.add(start(directory, port, arguments));
+    }
+
     static Path directory(String name) {
         return Path.of(System.getProperty("oberth.directory"), name);
     }

@@ -17,6 +17,7 @@ import org.apache.rocketmq.broker.filter.ConsumerFilterManager;
 import org.apache.rocketmq.broker.offset.ConsumerOffsetManager;
 import org.apache.rocketmq.broker.out.BrokerOuterAPI;
 import org.apache.rocketmq.broker.pop.orderly.ConsumerOrderInfoManager;
+import org.apache.rocketmq.broker.subscription.SubscriptionGroupManager;
 import org.apache.rocketmq.broker.topic.TopicConfigManager;
 import org.apache.rocketmq.broker.topic.TopicQueueMappingCleanService;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -26,9 +27,11 @@ import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyRemotingClient;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 import org.apache.rocketmq.remoting.protocol.RequestCode;
 import org.apache.rocketmq.remoting.protocol.body.KVTable;
 import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.test.util.MQAdminTestUtils;
@@ -58,11 +61,13 @@ public final class RemoteBroker {
     private final StoreOptions storeOptions = new StoreOptions();
     private final DefaultMessageStore store = standIn(DefaultMessageStore.class, new Store());
     private final TopicConfigManager topics = standIn(TopicConfigManager.class, new Topics());
+    private final SubscriptionGroupManager groups = standIn(SubscriptionGroupManager.class, new Groups());
     private final ConsumerOffsetManager offsets = standIn(ConsumerOffsetManager.class, new Offsets());
     private final ConsumerOrderInfoManager orders = standIn(ConsumerOrderInfoManager.class, new Orders());
     private final ConsumerFilterManager filters = standIn(ConsumerFilterManager.class, new Filters());
     private final BrokerOuterAPI outer = standIn(BrokerOuterAPI.class, new Soon());
     private final TopicQueueMappingCleanService cleaner = standIn(TopicQueueMappingCleanService.class, new Soon());
+    private static int firstGrpcPort;
     private int port;
     private Process process;
 
@@ -70,6 +75,20 @@ public final class RemoteBroker {
         this.name = name;
         this.namesrvAddr = namesrvAddr;
         controller = standIn(BrokerController.class, this);
+    }
+
+    /** Where gRPC clients of the broker connect that was started first. */
+    public static int grpcPortOfFirst() {
+        return firstGrpcPort;
+    }
+
+    /** Starts {@code oberth proxy}; its port. */
+    public static int startProxy(String namesrvAddr) {
+        int port = IntegrationTestBase.freePort();
+        IntegrationTestBase.startServer(IntegrationTestBase.directory("proxy"), port, "proxy", "-v", "-n", namesrvAddr,
+            "--port", String.valueOf(port), "--invisible-min", "0",
+            "--poll-min", "0");
+        return port;
     }
 
     /** An object of a class of theirs whose calls go to methods of the same name here. */
@@ -138,6 +157,12 @@ public final class RemoteBroker {
         conf.put("appendAckAsync", "true");
         conf.put("appendCkAsync", "true");
         conf.put("recallMessageEnable", "true");
+        if (firstGrpcPort == 0) {
+            firstGrpcPort = IntegrationTestBase.freePort();
+            conf.put("grpcServerPort", String.valueOf(firstGrpcPort));
+            conf.put("minInvisibleTimeMillsForRecv", "0");
+            conf.put("grpcClientConsumerMinLongPollingTimeoutMillis", "0");
+        }
         conf.put("loadBalancePollNameServerInterval", "500");
         conf.put("mappedFileSizeCommitLog", String.valueOf(100 << 20));
         conf.put("maxIndexNum", "1000");
@@ -192,6 +217,10 @@ public final class RemoteBroker {
 
     public TopicConfigManager getTopicConfigManager() {
         return topics;
+    }
+
+    public SubscriptionGroupManager getSubscriptionGroupManager() {
+        return groups;
     }
 
     public ConsumerOffsetManager getConsumerOffsetManager() {
@@ -336,6 +365,22 @@ public final class RemoteBroker {
     }
 
     /** Asked of the topics. */
+    public final class Groups {
+        public SubscriptionGroupConfig findSubscriptionGroupConfig(String group) {
+            RemotingCommand answer = ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Map.of("group", group));
+            if (answer.getBody() != null) {
+                return RemotingSerializable.decode(answer.getBody(), SubscriptionGroupConfig.class);
+            }
+            SubscriptionGroupConfig made = new SubscriptionGroupConfig(); // theirs makes one, too
+            made.setGroupName(group);
+            return made;
+        }
+
+        public void updateSubscriptionGroupConfig(SubscriptionGroupConfig config) {
+            ask(getBrokerAddr(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Map.of(), RemotingSerializable.encode(config));
+        }
+    }
+
     public final class Topics {
         public void updateTopicConfig(TopicConfig config) {
             Map<String, Object> fields = new HashMap<>();

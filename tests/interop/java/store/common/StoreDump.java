@@ -21,7 +21,8 @@ import org.apache.rocketmq.store.SelectMappedBufferResult;
  * Opens a store directory with Apache's own code and tells what it reads:
  * {@code StoreDump DIR start|load [key=value ...]}, keys of MessageStoreConfig, {root} for the directory.
  * Questions come on stdin, fields parted by tabs:
- * {@code key TOPIC KEY MAX BEGIN END}, {@code get TOPIC QUEUE OFFSET MAX}, {@code time TOPIC QUEUE TIMESTAMP}.
+ * {@code key TOPIC KEY MAX BEGIN END}, {@code get TOPIC QUEUE OFFSET MAX}, {@code time TOPIC QUEUE TIMESTAMP [BOUNDARY]},
+ * {@code bounds TOPIC QUEUE}.
  * One line of JSON each: load, every message in log order, every queue with its units, every answer.
  */
 public final class StoreDump {
@@ -215,7 +216,11 @@ public final class StoreDump {
                 a.put("commitLogOffsets", offsets);
                 r.release();
             }
-            case "time" -> a.put("offset", store.getOffsetInQueueByTime(q[1], Integer.parseInt(q[2]), Long.parseLong(q[3])));
+            case "time" -> a.put("offset", StoreApi.offsetByTime(store, q[1], Integer.parseInt(q[2]), Long.parseLong(q[3]), q.length > 4 ? q[4] : "LOWER"));
+            case "bounds" -> {
+                a.put("min", store.getMinOffsetInQueue(q[1], Integer.parseInt(q[2])));
+                a.put("max", store.getMaxOffsetInQueue(q[1], Integer.parseInt(q[2])));
+            }
             default -> throw new IllegalArgumentException(q[0]);
         }
         print(a);

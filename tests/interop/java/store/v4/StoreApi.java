@@ -35,6 +35,10 @@ final class StoreApi {
         return new DefaultMessageStore(c, new BrokerStatsManager("interop", true), (topic, queue, offset, tags, time, bits, properties) -> { }, b);
     }
 
+    static long offsetByTime(DefaultMessageStore store, String topic, int queue, long time, String boundary) {
+        return store.getOffsetInQueueByTime(topic, queue, time); // knows no boundary
+    }
+
     static MessageExtBrokerInner inner() {
         return new MessageExtBrokerInner();
     }

@@ -10,6 +10,7 @@ import java.util.Properties;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
+import org.apache.rocketmq.common.BoundaryType;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
@@ -47,6 +48,10 @@ final class StoreApi {
         }
         return new DefaultMessageStore(c, new BrokerStatsManager("interop", true), (topic, queue, offset, tags, time, bits, properties) -> { },
             b, topics);
+    }
+
+    static long offsetByTime(DefaultMessageStore store, String topic, int queue, long time, String boundary) {
+        return store.getOffsetInQueueByTime(topic, queue, time, BoundaryType.getType(boundary));
     }
 
     static MessageExtBrokerInner inner() {

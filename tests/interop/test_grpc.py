@@ -1,0 +1,131 @@
+"""Official gRPC clients work with our broker itself, without a proxy, as before Apache's.
+
+The clients are those for Java, Python, Node.js and Go, and the suites are those that run through
+Apache's proxy (`test_proxy_grpc`): what was observed must equal the record that was made through
+Apache's proxy before Apache's broker; for Go there is no such record. The client for Go uses TLS,
+that for Java runs once more so, as both do unless told otherwise. Then the broker is killed in gRPC
+traffic, and a ledger tells what was lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.interop.test_proxy_grpc import CLIENT_FAULTS, kill_under_traffic
+
+from oberth.errors import PeerUnavailableError
+from oberth.testing.clusters import Cluster, cluster_for, free_port
+from oberth.testing.interop import Outcome
+from oberth.testing.proxies import (
+    DIRECT_LANGUAGES,
+    GRPC_MISSING,
+    GRPC_SCENARIOS,
+    GRPC_SMALL,
+    PROXY_CONF,
+    run_grpc_suite,
+)
+
+pytestmark = pytest.mark.interop
+
+FULL = os.environ.get("OBERTH_INTEROP", "small") == "full"
+OBSERVED = Path(__file__).parent / "observed"
+
+TLS = "java over TLS"
+CLIENTS = (*DIRECT_LANGUAGES, TLS)
+CASES = [name for name in GRPC_SCENARIOS if FULL or name in GRPC_SMALL]
+TLS_CASES = ("push", "simple", "transaction")
+"""What is seen of TLS in every scenario is the same."""
+
+
+@dataclass(frozen=True)
+class Direct:
+    """The broker's own port."""
+
+    endpoint: str
+
+
+def broker_with_grpc(directory: Path) -> tuple[Cluster, Direct]:
+    """One broker of ours, and what gRPC clients are given."""
+    port = free_port()
+    cluster = cluster_for("oberth", directory, {**PROXY_CONF, "grpcServerPort": str(port)})
+    return cluster, Direct(f"127.0.0.1:{port}")
+
+
+@pytest.fixture(scope="module")
+def suites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], object]]:
+    """Outcomes of one client's suite by scenario, run when first asked for."""
+    directory = tmp_path_factory.mktemp("grpc")
+    done: dict[str, dict[str, Outcome] | PeerUnavailableError] = {}
+    try:
+        cluster, direct = broker_with_grpc(directory / "broker")
+    except PeerUnavailableError as why:
+        pytest.skip(str(why))
+
+    def outcomes(client: str) -> dict[str, Outcome]:
+        if client not in done:
+            tls = client == TLS
+            folder = directory / client.replace(" ", "-")
+            try:
+                lines = run_grpc_suite(
+                    cluster,
+                    direct,
+                    "java" if tls else client,
+                    folder,
+                    only=TLS_CASES if tls else CASES,
+                    tls=tls,
+                )
+                done[client] = {outcome.scenario: outcome for outcome in lines}
+            except PeerUnavailableError as why:
+                done[client] = why
+        found = done[client]
+        if isinstance(found, PeerUnavailableError):
+            pytest.skip(str(found))
+        return found
+
+    with cluster:
+        yield outcomes
+
+
+@pytest.mark.parametrize(
+    ("client", "case"),
+    [
+        (client, case)
+        for client in CLIENTS
+        for case in (TLS_CASES if client == TLS else CASES)
+        if case not in GRPC_MISSING.get(client, ())
+    ],
+)
+def test_scenario(suites: Callable[[str], dict[str, Outcome]], client: str, case: str) -> None:
+    """Its own checks, and what was observed against the record."""
+    if (client, case) in CLIENT_FAULTS:
+        pytest.skip(CLIENT_FAULTS[client, case])
+    found = suites(client)
+    assert case in found, f"the suite ended before it came to {case}"
+    assert found[case].ok, found[case].detail
+    language = "java" if client == TLS else client
+    path = OBSERVED / f"proxy-5.5.0_{language}.json"
+    if path.exists():
+        assert found[case].observed == json.loads(path.read_text())[case]
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+def test_acknowledged_survives_kills(tmp_path: Path) -> None:
+    """SIGKILL in gRPC traffic: what was acknowledged arrives, each message group in its order."""
+    seed = random.SystemRandom().randrange(2**32)
+    try:
+        cluster, direct = broker_with_grpc(tmp_path)
+        with cluster:
+            results = kill_under_traffic(cluster, direct, tmp_path / "client", random.Random(seed))
+    except PeerUnavailableError as why:
+        pytest.skip(str(why))
+    for result in results:
+        assert result["counts"]["acknowledged"] > 0, result
+    bad = [result for result in results if not result["ok"]]
+    assert not bad, f"seed {seed}: " + json.dumps(bad, indent=1)
