@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 #: Modules that are no benchmarks.
-_HELPERS = {"__init__", "__main__", "report", "our_store", "kafka", "stores"}
+_HELPERS = {"__init__", "__main__", "report", "our_store", "kafka", "stores", "served"}
 
 
 def names() -> list[str]:

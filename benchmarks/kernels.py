@@ -132,10 +132,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def cold_load() -> float:
     """Seconds from nothing to a scanned record, interpreter included."""
-    code = (
-        "from oberth.kernels import runtime; from oberth.kernels.scan import find_record; "
-        "runtime.prepare('scan', 'find'); find_record(bytes(100))"
-    )
+    code = "from oberth.kernels.scan import find_record; find_record(bytes(100))"
     return _seconds(lambda: subprocess.run([sys.executable, "-c", code], check=True))
 
 
@@ -149,8 +146,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     runs = options.runs or (1 if options.small else 5)
     size = options.bytes or (SMALL_BYTES if options.small else 256 << 20)
-    if not runtime.prepare():
-        sys.exit(f"kernels are not compiled here: {runtime.failures() or 'numba is missing'}")
+    if not runtime.available():
+        sys.exit("the kernels are not compiled here")
 
     rows: dict[str, Row] = {"load": Row("interpreter to first result, warm disk", "s", None, True)}
     for body_size in BODY_SIZES:

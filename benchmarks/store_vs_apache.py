@@ -51,16 +51,13 @@ def rows() -> dict[str, Row]:
 
 
 def compile_ours() -> None:
-    """Write the bytecode and the kernels that an installation has.
+    """Write the bytecode that an installation has.
 
     Every measurement starts an interpreter. Where PYTHONDONTWRITEBYTECODE is set a checkout has no
     bytecode, and each start would compile some 160 modules, 0.15 s, as if that were the store's.
     """
     import oberth
-    from oberth.kernels import runtime
 
-    # Kernels too are compiled once for a machine; in a fresh one the first rebuild would pay it.
-    runtime.prepare()
     for folder in (*oberth.__path__, str(Path(__file__).parent)):
         compileall.compile_dir(folder, quiet=2)
 

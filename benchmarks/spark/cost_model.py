@@ -334,12 +334,8 @@ def _solve(small: Sample, large: Sample, of: Callable[[Sample], float]) -> Cost:
 
 def measure(args: argparse.Namespace, base: Path) -> list[Row]:
     """All constants, as rows."""
-    from oberth.kernels import runtime
-    from oberth.spark.pipelines import log_ranges
-    from oberth.spark.runtime import build_session, warm_up_kernels
+    from oberth.spark.runtime import build_session
 
-    warm_up_kernels()
-    runtime.prepare(*log_ranges._KERNEL_NAMES)
     roots: dict[int, tuple[Path, int, int]] = {}
     samples: dict[str, dict[int, list[Sample]]] = {}
     for size in SIZES:

@@ -71,9 +71,8 @@ def main(argv: list[str] | None = None) -> None:
             stack.callback(shutil.rmtree, base, ignore_errors=True)
         from pyspark.sql import SparkSession
 
-        from oberth.spark.runtime import build_session, warm_up_kernels
+        from oberth.spark.runtime import build_session
 
-        warm_up_kernels()
         was_there = SparkSession.getActiveSession() is not None
         config = {"spark.driver.memory": "6g"}
         spark = build_session(args.master, app_name="bench", config=config, quick=args.small)

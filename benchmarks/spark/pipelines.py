@@ -34,7 +34,7 @@ from benchmarks.store_vs_apache import drop_derived
 from oberth.errors import PeerUnavailableError
 
 OURS, RIVAL = "oberth", "rival"
-GROUPS = ("dispatch", "verify", "export", "follow", "sql", "scale")
+GROUPS = ("dispatch", "verify", "audit", "export", "follow", "sql", "scale")
 DISPATCH_BARS = {128: 2.0, 1024: 1.5}
 EXPORT_BARS = {128: 1.8, 1024: 2.0}
 _UNIT_SIZE = 20
@@ -90,6 +90,8 @@ class Bench:
             self.dispatch(root, size, count)
         if "verify" in self.args.only:
             self.verify(root, size, log_bytes)
+        if "audit" in self.args.only:
+            self.audit(root, size, log_bytes)
         if "export" in self.args.only:
             self.export(root, size, count, log_bytes)
         shutil.rmtree(root)
@@ -126,6 +128,20 @@ class Bench:
             seconds = _timed(verify, self.tasks, str(root))
             if turn >= 0:
                 row.add(OURS, log_bytes / seconds / 1e9)
+
+    def audit(self, root: Path, size: int, log_bytes: int) -> None:
+        """Two equal stores, byte by byte; both count."""
+        from oberth.spark.pipelines.audit import audit_stores
+
+        other = self.empty("copy")
+        shutil.copytree(root / "commitlog", other / "commitlog")
+        touch(other)
+        row = self.row(f"audit of two equal stores, both, {size} B", "GB/s", limit=1.0)
+        for turn in self.rounds():
+            seconds = _timed(audit_stores, self.tasks, str(root), str(other))
+            if turn >= 0:
+                row.add(OURS, 2 * log_bytes / seconds / 1e9)
+        shutil.rmtree(other)
 
     def export(self, root: Path, size: int, count: int, log_bytes: int) -> None:
         """All of a record's columns to Parquet, zstd."""
@@ -331,9 +347,8 @@ class _QueueFile:
 
 
 def _session(master: str, jars: list[Path], *, quick: bool) -> Any:
-    from oberth.spark.runtime import build_session, warm_up_kernels
+    from oberth.spark.runtime import build_session
 
-    warm_up_kernels()
     config = {"spark.driver.memory": "4g"}
     if jars:
         config["spark.jars"] = ",".join(map(str, jars))
@@ -420,7 +435,7 @@ def main(argv: list[str] | None = None) -> None:
     args.only = args.only.split(",")
     if args.small:
         args.mb, args.runs, args.warm, args.no_kafka, args.no_apache = 4, 1, 0, True, True
-        args.follow_s, args.only = 2, ["dispatch", "verify", "export", "follow"]
+        args.follow_s, args.only = 2, ["dispatch", "verify", "audit", "export", "follow"]
     base = Path(args.dir or tempfile.mkdtemp(prefix="oberth-bench-"))
     rows: list[Row] = []
     skipped: dict[str, str] = {}
@@ -446,7 +461,7 @@ def main(argv: list[str] | None = None) -> None:
             if not was_there:
                 stack.callback(spark.stop)
             bench = Bench(spark, base, args, node)
-            if {"dispatch", "verify", "export"} & set(args.only):
+            if {"dispatch", "verify", "audit", "export"} & set(args.only):
                 for size in map(int, args.sizes.split(",")):
                     bench.of_size(size)
             if "follow" in args.only:

@@ -26,6 +26,7 @@ from benchmarks.spark.kafka import KafkaNode, connector_jars, kafka_node
 from benchmarks.spark.stores import build, touch
 from oberth.errors import PeerUnavailableError
 
+TRUST = "index"  # of stores that this has just made
 COLUMNS = "key,value,topic,partition,offset,timestamp"
 OURS, RIVAL = "oberth", "kafka"
 READ_BARS = {1024: 1.3, 128: 1.1}
@@ -42,8 +43,9 @@ def _bytes_read(root: Path, key: str) -> int:
     from pyspark.sql.datasource import EqualTo
 
     from oberth.spark.options import parse_read_options
+    from oberth.spark.partitions import RocketMQPartition
     from oberth.spark.schemas import parse_columns, struct_type
-    from oberth.spark.source import RocketMQPartition, RocketMQReader
+    from oberth.spark.source import RocketMQReader
     from oberth.spark.storage import LocalStorage
 
     total = found = 0
@@ -54,7 +56,7 @@ def _bytes_read(root: Path, key: str) -> int:
         total += (got := read_into(storage, path, position, target))
         return got
 
-    options = parse_read_options({"path": str(root)}, streaming=False)
+    options = parse_read_options({"path": str(root), "trust": TRUST}, streaming=False)
     reader = RocketMQReader(options, struct_type(parse_columns("*")))
     reader.accept_filters([EqualTo(("key",), key.encode())])
     with patch.object(LocalStorage, "read_into", counted):
@@ -95,7 +97,8 @@ def _measure(
 
     def key() -> None:
         wanted = f"cast('k{rows // 2}' as binary)"
-        found = spark.read.format("rocketmq").load(str(root)).where(f"key = {wanted}").collect()
+        reader = spark.read.format("rocketmq").option("pushdown", "true").option("trust", TRUST)
+        found = reader.load(str(root)).where(f"key = {wanted}").collect()
         assert len(found) == 1, found
 
     kib = f"{size} B"
@@ -153,9 +156,8 @@ def main(argv: list[str] | None = None) -> None:
                 node = stack.enter_context(kafka_node(base / "kafka"))
             except PeerUnavailableError as why:
                 sys.stderr.write(f"without Kafka: {why}\n")
-        from oberth.spark.runtime import build_session, warm_up_kernels
+        from oberth.spark.runtime import build_session
 
-        warm_up_kernels()
         config = {"spark.driver.memory": "4g", "spark.sql.python.filterPushdown.enabled": "true"}
         if jars:
             config["spark.jars"] = ",".join(map(str, jars))

@@ -1,0 +1,188 @@
+"""Our broker against Apache's with many connections, through a bare load generator, in turns.
+
+    python -m benchmarks.connections [--small] [--runs 5] [--only 64x1x128,...] [--brokers A,B]
+
+An official client puts all its sends on one connection and takes more processor time than the
+broker; `peers/wire_load.c` opens as many connections as wanted and takes a fifth. A row is
+connections x requests on each one's way x bytes, its figures are messages a second, latency, and
+the broker's processor time a message: the steadiest of them on a machine that is shared.
+``--brokers null,oberth`` has a server that only answers in the rival's place: no broker can be seen
+to be faster than that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.broker import AnyCluster, make
+from benchmarks.peers import wire
+from benchmarks.report import Row, emit, take_turns
+
+SHAPES: Final = {
+    "64x1x128": 2.0,
+    "64x1x1024": 1.5,
+    "256x1x128": 1.5,
+    "2000x1x128x200": 1.5,
+    "64x16x128": 2.0,
+    "1x64x128": 2.0,
+    "1x1000x128": 4.0,
+    "1x1x128": None,
+    "2x1x128": None,
+    "8x1x1048576": 1.2,
+    "16x1x65536": 1.5,
+}
+"""Connections x outstanding x bytes (x connections that send), and how many times Apache's rate."""
+
+WARM_UP_S: Final = 60
+"""Seconds of sends before Apache's broker counts: its rate still grows after 15."""
+
+PEERS: Final = Path(__file__).parent / "peers"
+
+
+def build(directory: Path, name: str = "wire_load") -> Path:
+    """The load generator, or another program of ``peers``, compiled.
+
+    Raises:
+        RuntimeError: no C compiler.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise RuntimeError(f"{name}.c needs a C compiler, none was found")
+    program = directory / name
+    source = PEERS / f"{name}.c"
+    subprocess.run([compiler, "-O2", "-o", str(program), str(source)], check=True)
+    return program
+
+
+class NullServer:
+    """``peers/wire_null.c`` in the place of a cluster: what the generator itself can reach."""
+
+    kind = "null"
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._program = build(directory, "wire_null")
+        self._process: subprocess.Popen[str] | None = None
+        self.broker_addr = ""
+
+    @property
+    def nodes(self) -> list[subprocess.Popen[str]]:
+        """Its one process."""
+        return [] if self._process is None else [self._process]
+
+    def start(self) -> None:
+        """Start it; it listens when this returns."""
+        self._process = process = subprocess.Popen(
+            [str(self._program)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        self.broker_addr = f"127.0.0.1:{process.stdout.readline().strip()}"
+
+    def kill(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+
+def cpu_s(cluster: AnyCluster | NullServer) -> float:
+    """Processor seconds that the cluster's processes have used."""
+    ticks = 0
+    for node in cluster.nodes:
+        fields = Path(f"/proc/{node.pid}/stat").read_text("ascii").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / 100
+
+
+class Load:
+    """Runs the generator against one broker."""
+
+    def __init__(self, program: Path, cluster: AnyCluster | NullServer) -> None:
+        self._program = program
+        self._cluster = cluster
+
+    def run(self, shape: str, warm_s: float, seconds: float) -> dict[str, Any]:
+        """One shape; what the generator printed, and ``cpu_us``, the broker's time a message."""
+        words = shape.split("x")
+        host, _, port = self._cluster.broker_addr.rpartition(":")
+        before = cpu_s(self._cluster)
+        done = subprocess.run(
+            [
+                *(str(self._program), host, port, "connections", *words[:3]),
+                *(str(warm_s), str(seconds), "4", *words[3:]),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=warm_s + seconds + 60,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"wire_load {shape} against {self._cluster.kind}: {done.stderr}")
+        line: dict[str, Any] = json.loads(done.stdout)
+        sent = line["per_s"] * (warm_s + seconds)
+        line["cpu_us"] = (cpu_s(self._cluster) - before) / sent * 1e6
+        return line
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--small", action="store_true", help="one short run, for CI")
+    parser.add_argument("--runs", type=int, help="runs of each side (5; 1 when small)")
+    parser.add_argument("--sec", type=float, help="seconds of each measurement (8; 1 when small)")
+    parser.add_argument("--brokers", default="apache-5.5.0,oberth", help="rival, then ours")
+    parser.add_argument("--only", default="", help=f"shapes, of {','.join(SHAPES)}")
+    parser.add_argument("--flush", default="ASYNC_FLUSH", help="flushDiskType of both")
+    options = parser.parse_args(argv)
+    options.runs = options.runs or (1 if options.small else 5)
+    options.sec = options.sec or (1 if options.small else 8)
+    wanted = options.only or ("64x1x128,1x64x128,1x1x128" if options.small else ",".join(SHAPES))
+    shapes = wanted.split(",")
+    kinds = options.brokers.split(",")
+    table: dict[str, Row] = {}
+    for shape in shapes:
+        bar = None if kinds[0] == NullServer.kind else SHAPES.get(shape)
+        table[f"{shape}-rate"] = Row(f"{shape}, rate", "1/s", bar)
+        few = shape in ("1x1x128", "2x1x128") and kinds[0] != NullServer.kind
+        table[f"{shape}-p50"] = Row(f"{shape}, p50", "us", 0.7 if few else None, True)
+        table[f"{shape}-p99"] = Row(f"{shape}, p99", "us", None, True)
+        table[f"{shape}-cpu"] = Row(f"{shape}, broker CPU a message", "us", None, True)
+
+    with tempfile.TemporaryDirectory(prefix="oberth-connections-") as scratch:
+        program = build(Path(scratch))
+
+        def turn(kind: str, place: Path, add: Callable[[str, float], None]) -> None:
+            cluster: AnyCluster | NullServer = (
+                NullServer(place)
+                if kind == NullServer.kind
+                else make(kind, place, flushDiskType=options.flush)
+            )
+            try:
+                cluster.start()
+                wire.create_topics(cluster.broker_addr, ["connections"], 4)
+                generator = Load(program, cluster)
+                if not options.small and kind.startswith("apache"):
+                    generator.run("64x1x128", 0, WARM_UP_S)
+                for shape in shapes:
+                    line = generator.run(shape, options.sec / 4, options.sec)
+                    add(f"{shape}-rate", line["per_s"])
+                    add(f"{shape}-p50", line["p50_us"])
+                    add(f"{shape}-p99", line["p99_us"])
+                    add(f"{shape}-cpu", line["cpu_us"])
+            finally:
+                cluster.kill()
+            shutil.rmtree(place, ignore_errors=True)
+
+        skipped = take_turns(kinds, options.runs, table, turn)
+    emit("connections", table.values(), ours=kinds[-1], rival=kinds[0], skipped=skipped)
+
+
+if __name__ == "__main__":
+    main()
