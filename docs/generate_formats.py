@@ -16,6 +16,7 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.batch_consume_queue import BatchConsumeQueueUnit, encode_batch_unit
@@ -24,6 +25,7 @@ from oberth.formats.consume_queue import UNIT, ConsumeQueueUnit
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit, encode_ext_unit
 from oberth.formats.index_file import ENTRY, HEADER, IndexEntry, IndexHeader, key_hash
 from oberth.formats.java_string import java_hash
+from oberth.formats.log_checksums import LogChecksum, encode_log_checksums
 from oberth.formats.message import (
     FIXED_SIZE_V1,
     MAGIC_V1,
@@ -43,7 +45,7 @@ PAGE = Path(__file__).with_name("formats.md")
 BINARY = (
     "message", "batch_body", "property_crc", "message_id", "consume_queue", "consume_queue_ext",
     "batch_consume_queue", "index_file", "checkpoint", "timer_wheel", "timer_log",
-    "timer_checkpoint",
+    "timer_checkpoint", "log_checksums",
 )  # fmt: skip
 """Modules with layout tables, in the order of the page."""
 
@@ -151,6 +153,7 @@ def examples() -> dict[str, list[tuple[str, bytes, list[int]]]]:
     item = encode_batch([BatchItem(0, b"hi", b"k\x01v\x02")])
     key = key_hash("T", "order-1")
     half = raw[:-20]
+    checksums = encode_log_checksums(1 << 30, [LogChecksum(0, len(raw), crc32(raw))])
     return {
         "message": [
             ("A record of topic T, tag TagA, body “hello”, at CommitLog offset 4096", raw,
@@ -209,6 +212,11 @@ def examples() -> dict[str, list[tuple[str, bytes, list[int]]]]:
             ("A checkpoint",
              TimerCheckpoint(1_700_000_000_000, 1924, 36, 36, 0, 1_700_000_000_500, 5).encode(),
              []),
+        ],
+        "log_checksums": [
+            ("The header of a file with one row", checksums[:24], []),
+            ("Its row for a log that holds the record above at offset 0", checksums[24:-4], []),
+            ("Its check", checksums[-4:], []),
         ],
     }  # fmt: skip
 

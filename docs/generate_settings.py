@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 
 from oberth.broker.broker_config import BrokerConfig
+from oberth.controller.controller_config import ControllerConfig
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.options import options_of
 from oberth.namesrv.namesrv_config import NamesrvConfig
@@ -22,6 +23,7 @@ PARTS = (
     ("Broker", BrokerConfig),
     ("Store", MessageStoreConfig),
     ("Name server", NamesrvConfig),
+    ("Controller", ControllerConfig),
 )
 
 

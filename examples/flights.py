@@ -29,6 +29,8 @@ from oberth.store.messages import GetMessageStatus, MessageExtBrokerInner
 BURST = 512
 # The second writer is killed when it has had so many acknowledged.
 KILL_AFTER = 20_000
+# Flights that are stored after the export, and so are in the log alone.
+MORE = 5_000
 
 
 def config(root: str, flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH) -> MessageStoreConfig:
@@ -132,6 +134,14 @@ def read_back(root: str, count: int) -> None:
             raise SystemExit("the search by time went past the message")
 
 
+def write_more(root: str) -> int:
+    """Stores a few flights behind those that are there."""
+    with MessageStore(config(root)) as store:
+        results = [r for burst in bursts(flights(MORE)) for r in store.put_messages(burst)]
+        store.flush()
+    return sum(result.ok for result in results)
+
+
 def write_until_killed(root: str) -> None:
     """The second writer: acknowledges each burst on stdout after it is on the disk."""
     with MessageStore(config(root, FlushDiskType.SYNC_FLUSH)) as store:
@@ -205,7 +215,7 @@ def main() -> None:
     verify(served)
     if not arguments.no_spark:
         title("the store as a table in Spark")
-        spark_part(served, arguments.count)
+        spark_part(served, arguments.count, lambda: write_more(served))
     print(f"\nEverything holds. {time.perf_counter() - start:.0f} s in all.")
     print(f"The stores are in {os.path.dirname(root)}")
 

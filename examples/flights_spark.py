@@ -1,5 +1,7 @@
 """The flights' store as a table: dispatch, three questions, an export that is killed and resumed.
 
+It ends with one question over log and lake: a few more flights leave after the export.
+
 Everything goes through the `oberth spark` commands, as from a shell.
 """
 
@@ -9,6 +11,8 @@ import filecmp
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 QUESTIONS = (
@@ -30,12 +34,13 @@ def _spark(*arguments: str, text: str | None = None) -> str:
     return done.stdout
 
 
-def spark_part(root: str, expected: int) -> None:
-    """All steps on a store that nobody writes to.
+def spark_part(root: str, expected: int, write_more: Callable[[], int]) -> None:
+    """All steps on a store that nobody writes to, until it is told to.
 
     Args:
         root: the store.
         expected: how many flights it holds.
+        write_more: stores further flights; gives how many.
     """
     store = Path(root)
     dispatched = store.parent / "dispatched"
@@ -53,6 +58,7 @@ def spark_part(root: str, expected: int) -> None:
         raise SystemExit(f"they differ: {different}")
     print(_spark("sql", "--store", root, "--expand", "*", text=";\n".join(QUESTIONS) + ";\n"))
     _export_killed_and_resumed(store, expected)
+    _log_and_lake(store, expected + write_more())
 
 
 def _export_killed_and_resumed(store: Path, expected: int) -> None:
@@ -81,3 +87,41 @@ def _export_killed_and_resumed(store: Path, expected: int) -> None:
     print(f"the second run reported {report.get('rows')} rows; the tables are in {tables}")
     if rows != expected:
         raise SystemExit(f"the tables hold {rows} rows, the store {expected} flights")
+
+
+LAKE_COLUMNS = "topic,tags,physicalOffset"
+_LAKE_QUESTION = (
+    "select tags, count(*) as flights from flights group by tags order by flights desc limit 3"
+)
+
+
+def _log_and_lake(store: Path, expected: int) -> None:
+    """One question over both, and how long each side takes by itself."""
+    from oberth.spark.lake import open_lake, union_frame
+    from oberth.spark.runtime import build_session
+
+    tables = str(store.parent / "tables")
+    end = open_lake(tables).end
+    options = {"path": str(store), "lake": tables}
+    spark = build_session("local[*]", app_name="flights", quick=True)
+    try:
+        both = union_frame(spark, options, LAKE_COLUMNS).where("topic like 'flights-%'")
+        both.createOrReplaceTempView("flights")
+        both.limit(1).collect()  # Python workers have started
+        counts = {}
+        conditions = {
+            "lake": f"physicalOffset < {end}",
+            "log": f"physicalOffset >= {end}",
+            "both": "true",
+        }
+        for name, where in conditions.items():
+            start = time.perf_counter()
+            counts[name] = both.where(where).count()
+            seconds = time.perf_counter() - start
+            print(f"log and lake: {counts[name]:>9,} flights of {name:<5} in {seconds:.1f} s")
+        for row in spark.sql(_LAKE_QUESTION).collect():
+            print(f"              {row.tags}: {row.flights:,} flights")
+    finally:
+        spark.stop()
+    if counts["both"] != expected or counts["lake"] + counts["log"] != expected:
+        raise SystemExit(f"log and lake hold {counts}, {expected} flights were stored")

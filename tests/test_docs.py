@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,3 +49,16 @@ def test_a_command_is_in_the_docs(words: str) -> None:
 @pytest.mark.parametrize("words", [words for words in ALL if words.startswith("oberth store ")])
 def test_a_store_command_has_an_example(words: str) -> None:
     assert f"Example: {words}" in (ALL[words].help or "")
+
+
+def test_attacks_are_held_by_tests() -> None:
+    """Every line of the tables in docs/attacks.md names tests that are there."""
+    lines = (ROOT / "docs" / "attacks.md").read_text("utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| attack |")]
+    assert rows
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.split("|")[-2])
+        assert named, row
+        for path, name in named:
+            text = (ROOT / path).read_text("utf-8")
+            assert re.search(rf"^ *(async )?def {name}\(", text, re.MULTILINE), f"{path}::{name}"
