@@ -1,0 +1,78 @@
+"""What `deploy/` offers names what is there: metrics, options, commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from oberth.broker.broker_config import BrokerConfig
+from oberth.cli.main import oberth
+from oberth.formats.options import options_of
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+_METRIC = re.compile(r"\b(?:rocketmq|oberth)_[a-z_]+\b")
+
+
+def expressions() -> list[str]:
+    """Every expression of the alerts and of the dashboard."""
+    rules = yaml.safe_load((DEPLOY / "prometheus-rules.yml").read_text("utf-8"))
+    found = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text("utf-8"))
+    found += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    found += [each["query"] for each in dashboard["templating"]["list"]]
+    return found
+
+
+def test_every_metric_is_one_of_a_brokers() -> None:
+    named = {name for text in expressions() for name in _METRIC.findall(text)}
+    assert len(named) > 10
+    sources = "".join(
+        (ROOT / "src/oberth/broker" / name).read_text("utf-8")
+        for name in ("metrics.py", "log_comparison.py")
+    )
+    for name in named:
+        assert f'"{name}"' in sources, name
+
+
+def test_alerts_are_as_prometheus_wants_them() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    for what, name in (("check", "prometheus-rules.yml"), ("test", "prometheus-rules.test.yml")):
+        done = subprocess.run(
+            [promtool, what, "rules", name],
+            cwd=DEPLOY,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_says_what_to_do() -> None:
+    rules: Any = yaml.safe_load((DEPLOY / "prometheus-rules.yml").read_text("utf-8"))
+    for rule in rules["groups"][0]["rules"]:
+        assert rule["labels"]["severity"] in ("page", "warning")
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["action"]
+
+
+@pytest.mark.parametrize("name", ["oberth-broker.service", "Containerfile"])
+def test_commands_and_settings_exist(name: str) -> None:
+    text = (DEPLOY / name).read_text("utf-8")
+    (line,) = re.findall(r"/bin/oberth ([^#\n]*)", text)
+    words = line.replace('\\"', " ").replace('"', " ").split()
+    command = oberth.commands_by_name[words[0]]
+    assert command
+    known = {option.java_name for option in options_of(BrokerConfig)}
+    for key in re.findall(r"--set (\w+)=", line):
+        assert key in known, key
