@@ -4,24 +4,30 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The kernels are C: a machine without a compiler gets one from pip.
+HAS_COMPILER := import os, shutil, sysconfig; word = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]; raise SystemExit(shutil.which(word) is None)
 
-.PHONY: run test bench interop lint lock clean
+.PHONY: run test bench interop lint docs lock clean
 
-$(STAMP): requirements/dev.lock pyproject.toml
+$(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.py $(wildcard src/oberth/kernels/native/*) src/oberth/kernels/arguments.py src/oberth/kernels/layout.py src/oberth/formats/message.py
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.lock
+	$(BIN)/python -c '$(HAS_COMPILER)' || $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/compiler.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
 run: $(STAMP)
 	$(BIN)/python examples/flights.py
 
-# What needs no JVM runs on every core; Spark's tests share one session and come after it.
+# What needs no JVM runs on every core; Spark's tests share one session and come after it, also
+# where something failed before: all findings of a run are wanted.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto -m "not spark and not interop" $(ARGS)
-	$(BIN)/python -m pytest -q -m "spark and not interop" $(ARGS)
+	@status=0; \
+	$(BIN)/python -m pytest -q -n auto -m "not spark and not interop" $(ARGS) || status=$$?; \
+	$(BIN)/python -m pytest -q -m "spark and not interop" $(ARGS) || status=$$?; \
+	exit $$status
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -35,9 +41,21 @@ bench: $(STAMP)
 interop: $(STAMP)
 	$(BIN)/python -m pytest -q -m interop $(ARGS)
 
+# The pages as a site in build/site, with a reference of the public classes.
+docs: $(STAMP) $(VENV)/.docs-installed
+	$(BIN)/python docs/generate_site.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file build/site-source/mkdocs.yml --site-dir ../site
+	@echo "build/site/index.html"
+
+$(VENV)/.docs-installed: requirements/docs.lock
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/docs.lock
+	touch $@
+
 lock:
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --group dev --group data --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 -o requirements/dev.lock
+	$(BIN)/uv pip compile --quiet --group docs --constraint requirements/dev.lock --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 -o requirements/docs.lock
+	echo ziglang | $(BIN)/uv pip compile --quiet - --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 -o requirements/compiler.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,0 +1,300 @@
+"""What must be green before anything lands; `.ci/run` runs it.
+
+    stage        what                                                   at least
+    lint         ruff, mypy, import contracts
+    test         README's `make test`                                   TESTS_MIN tests pass
+    interop      small `make interop`: real RocketMQ brokers, clients   INTEROP_MIN tests pass
+    benchmarks   small `make bench`                                     BENCHMARKS_MIN run
+
+Each stage ends with `N passed, N failed, N skipped` and why tests were skipped. The floors keep a
+stage from being green because it did nothing. That of interop holds where the registry of the
+other projects' jars answers; where it does not the stage says so and counts as skipped.
+
+What failed in interop gets a second run: brokers and clients of other projects keep their own
+time-outs, and a machine that stands still for a moment is no finding. What fails twice is one; what
+passed only at its second try is named at the end.
+
+Asks nothing, changes nothing in the checkout, ends with 0 if every stage is green, else with 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TESTS_MIN = 6000
+INTEROP_MIN = 130
+BENCHMARKS_MIN = 12
+
+TEST_LIMIT_S = 1800
+INTEROP_LIMIT_S = 1500
+SECOND_TRY_LIMIT_S = 600
+BENCHMARKS_LIMIT_S = 1200
+assert TEST_LIMIT_S + INTEROP_LIMIT_S + SECOND_TRY_LIMIT_S + BENCHMARKS_LIMIT_S < 90 * 60
+
+REASONS_SHOWN = 20
+PROBE = (
+    "mvn", "-B", "-q", "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:get",
+    "-Dartifact=org.apache.rocketmq:rocketmq-common:5.5.0", "-Dtransitive=false",
+)  # fmt: skip
+"""Brings one small jar that interop needs, by Maven itself and not by our code."""
+
+
+@dataclass
+class Outcome:
+    """How the tests of some sessions ended, by name."""
+
+    passed: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    skipped: dict[str, str] = field(default_factory=dict)
+    sessions: int = 0
+
+    def __str__(self) -> str:
+        return f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+
+
+def read_outcome(path: Path) -> Outcome:
+    """What the plugin oberth_ci_results wrote; no file means that no session came to its end."""
+    made = Outcome()
+    if not path.exists():
+        return made
+    for line in path.read_text(encoding="utf-8").splitlines():
+        session = json.loads(line)
+        made.sessions += 1
+        made.passed |= set(session["passed"])
+        made.failed |= set(session["failed"])
+        made.skipped |= dict(session["skipped"])
+    made.passed -= made.failed
+    return made
+
+
+def after_second_try(first: Outcome, second: Outcome) -> tuple[Outcome, set[str]]:
+    """Both runs as one, and what passed only at its second try.
+
+    What failed first and has no second outcome has failed.
+    """
+    recovered = first.failed & second.passed
+    return (
+        Outcome(
+            passed=first.passed | second.passed,
+            failed=(first.failed - recovered) | second.failed,
+            skipped={**first.skipped, **second.skipped},
+            sessions=first.sessions + second.sessions,
+        ),
+        recovered,
+    )
+
+
+def skip_lines(skipped: Mapping[str, str]) -> list[str]:
+    """Why tests were skipped, the most frequent reasons first."""
+    counts = Counter(skipped.values())
+    lines = [f"{count:5} × {reason[:200]}" for reason, count in counts.most_common(REASONS_SHOWN)]
+    if len(counts) > REASONS_SHOWN:
+        lines.append(f"      … and {len(counts) - REASONS_SHOWN} other reasons")
+    return lines
+
+
+@dataclass
+class Verdict:
+    """A stage's last word."""
+
+    stage: str
+    text: str
+    problems: list[str]
+    second_try: set[str] = field(default_factory=set)
+
+    @property
+    def is_green(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def judge(
+    stage: str,
+    outcome: Outcome,
+    code: int | None,
+    passed_min: int,
+    second_try: set[str] | None = None,
+) -> Verdict:
+    """What a stage of tests is worth.
+
+    Args:
+        stage: its name.
+        outcome: of its tests.
+        code: the exit code of the last run; None: it was stopped at its limit.
+        passed_min: fewer that passed are a problem.
+        second_try: what passed only then.
+    """
+    problems = []
+    if code is None:
+        problems.append("stopped: it took longer than it may")
+    elif code:
+        problems.append(f"exit code {code}")
+    if outcome.failed:
+        problems.append(f"{len(outcome.failed)} failed")
+    if not outcome.sessions:
+        problems.append("no session of pytest came to its end")
+    elif len(outcome.passed) < passed_min:
+        problems.append(f"{len(outcome.passed)} tests passed, at least {passed_min} must")
+    return Verdict(stage, str(outcome), problems, second_try or set())
+
+
+def judge_benchmarks(output: str, code: int | None, run_min: int) -> Verdict:
+    """What the benchmarks' output is worth: `== NAME` begins each, `skipped: …` a missing part."""
+    lines = output.splitlines()
+    started = [line.removeprefix("== ") for line in lines if line.startswith("== ")]
+    failed = [line for line in lines if line.partition(" failed: ")[0] in started]
+    skipped = [line for line in lines if "skipped: " in line]
+    problems = []
+    if code is None:
+        problems.append("stopped: it took longer than it may")
+    elif code:
+        problems.append(f"exit code {code}")
+    ran = len(started) - len(failed)
+    if ran < run_min:
+        problems.append(f"{ran} benchmarks ran, at least {run_min} must")
+    text = f"{ran} ran, {len(failed)} failed, {len(skipped)} parts skipped"
+    return Verdict("benchmarks", text, problems)
+
+
+def report(verdicts: Sequence[Verdict], seconds: float) -> str:
+    """The end of a run: a line for each stage, what needed a second try, what is wrong."""
+    lines = ["", "== summary"]
+    for each in verdicts:
+        state = "green" if each.is_green else "RED"
+        lines.append(f"{each.stage:10} {state:6} {each.text}")
+        lines += [f"{'':17} {problem}" for problem in each.problems]
+    second = sorted(set().union(*(each.second_try for each in verdicts)))
+    if second:
+        lines.append(f"passed only at their second try: {len(second)}")
+        lines += [f"  {name}" for name in second]
+    lines.append(f"{seconds / 60:.0f} minutes")
+    return "\n".join(lines)
+
+
+class Runner:
+    """Starts `make` with a limit; what is left when that is over is killed with all it started."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        path = os.pathsep.join(filter(None, [str(ROOT / ".ci"), os.environ.get("PYTHONPATH", "")]))
+        self.environment = {
+            **os.environ,
+            "CI": "true",
+            "PYTHONPATH": path,
+            # New examples are looked for where people develop; here the same ones run every time.
+            "HYPOTHESIS_PROFILE": "repeatable",
+        }
+        self._numbers = 0
+
+    def run(
+        self, words: Sequence[str], limit_s: float, **environment: str
+    ) -> tuple[int | None, str]:
+        """Exit code (None: stopped at the limit) and output, which is also shown as it comes."""
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        show = subprocess.Popen(
+            ["tee", str(self.scratch / "output")], stdin=process.stdout, start_new_session=True
+        )
+        process.stdout.close()
+        try:
+            code: int | None = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            code = None
+        try:
+            show.wait(30)
+        except subprocess.TimeoutExpired:  # something that was started holds the pipe
+            show.kill()
+            show.wait()
+        text = (self.scratch / "output").read_text(encoding="utf-8", errors="replace")
+        return code, text
+
+    def tests(
+        self, target: str, limit_s: float, arguments: str = "", **environment: str
+    ) -> tuple[Outcome, int | None]:
+        """A target of the Makefile that runs pytest."""
+        self._numbers += 1
+        path = self.scratch / f"results-{self._numbers}"
+        code, _ = self.run(
+            ["make", target, f"ARGS=-p oberth_ci_results {arguments}".strip()],
+            limit_s,
+            OBERTH_CI_RESULTS=str(path),
+            **environment,
+        )
+        return read_outcome(path), code
+
+
+def registry_answers(runner: Runner) -> str | None:
+    """None if the jars that interop needs can be had, else why not."""
+    if shutil.which("mvn") is None:
+        return "no mvn on this machine"
+    code, output = runner.run(PROBE, 180)
+    if code == 0:
+        return None
+    lines = [line for line in output.splitlines() if line.strip()]
+    return f"Maven brings nothing: {' | '.join(lines[:2])[:300]}"
+
+
+def interop(runner: Runner) -> Verdict:
+    """Small `make interop`, a second time for what failed."""
+    outcome, code = runner.tests("interop", INTEROP_LIMIT_S, OBERTH_INTEROP="small")
+    recovered: set[str] = set()
+    if code != 0:
+        again, code = runner.tests(
+            "interop", SECOND_TRY_LIMIT_S, "--last-failed", OBERTH_INTEROP="small"
+        )
+        outcome, recovered = after_second_try(outcome, again)
+    print("\n".join(skip_lines(outcome.skipped)), flush=True)
+    why = None if len(outcome.passed) >= INTEROP_MIN else registry_answers(runner)
+    if why is not None:
+        print(f"interop: not judged by how many passed: {why}", flush=True)
+    return judge("interop", outcome, code, 0 if why else INTEROP_MIN, recovered)
+
+
+def main() -> int:
+    """Every stage, also after one that is red: all findings of a run are wanted."""
+    begin = time.monotonic()
+    verdicts = []
+    with tempfile.TemporaryDirectory(prefix="oberth-ci-") as folder:
+        runner = Runner(Path(folder))
+        print("== lint", flush=True)
+        code, _ = runner.run(["make", "lint"], TEST_LIMIT_S)
+        problems = [] if code == 0 else [f"exit code {code}"]
+        verdicts.append(Verdict("lint", "ruff, mypy, import contracts", problems))
+        print("== tests", flush=True)
+        outcome, code = runner.tests("test", TEST_LIMIT_S)
+        print("\n".join(skip_lines(outcome.skipped)), flush=True)
+        verdicts.append(judge("test", outcome, code, TESTS_MIN))
+        print("== interop, small", flush=True)
+        verdicts.append(interop(runner))
+        print("== benchmarks, small", flush=True)
+        code, output = runner.run(["make", "bench", "ARGS=--small"], BENCHMARKS_LIMIT_S)
+        verdicts.append(judge_benchmarks(output, code, BENCHMARKS_MIN))
+    print(report(verdicts, time.monotonic() - begin), flush=True)
+    return 0 if all(each.is_green for each in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

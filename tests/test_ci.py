@@ -1,0 +1,182 @@
+"""The judge of a CI run: no stage is green by accident, and a second try is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+CI = Path(__file__).resolve().parents[1] / ".ci"
+
+
+@pytest.fixture(scope="module")
+def ci() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("oberth_ci_stages", CI / "stages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_everything_skipped_is_red(ci: ModuleType) -> None:
+    nothing = ci.Outcome(skipped={f"t{n}": "no mvn" for n in range(9)}, sessions=1)
+    verdict = ci.judge("interop", nothing, 0, 5)
+    assert not verdict.is_green
+    assert verdict.text == "0 passed, 0 failed, 9 skipped"
+    assert verdict.problems == ["0 tests passed, at least 5 must"]
+    assert ci.judge("interop", ci.Outcome(passed=set("abcde"), sessions=1), 0, 5).is_green
+
+
+@pytest.mark.parametrize("code", [1, 5, None])
+def test_an_exit_code_is_never_overlooked(ci: ModuleType, code: int | None) -> None:
+    assert not ci.judge("test", ci.Outcome(passed={"a"}, sessions=1), code, 1).is_green
+
+
+def test_a_session_that_was_killed_is_red(ci: ModuleType, tmp_path: Path) -> None:
+    outcome = ci.read_outcome(tmp_path / "nothing")
+    assert not ci.judge("test", outcome, 0, 0).is_green
+
+
+def test_the_second_try(ci: ModuleType) -> None:
+    first = ci.Outcome(passed={"a"}, failed={"b", "c", "d"}, sessions=1)
+    second = ci.Outcome(passed={"b"}, failed={"c"}, skipped={"e": "why"}, sessions=1)
+    both, recovered = ci.after_second_try(first, second)
+    assert (both.passed, both.failed, recovered) == ({"a", "b"}, {"c", "d"}, {"b"})
+    text = ci.report([ci.judge("interop", both, 1, 1, recovered)], 60)
+    assert "passed only at their second try: 1\n  b" in text
+    assert "RED" in text
+
+
+def test_reasons_are_counted(ci: ModuleType) -> None:
+    lines = ci.skip_lines({"a": "no go", "b": "no npm", "c": "no npm"})
+    assert lines == ["    2 × no npm", "    1 × no go"]
+
+
+def test_benchmarks(ci: ModuleType) -> None:
+    output = "== a\n{}\n== b\nskipped: apache: no mvn\nb failed: OSError: x\n== c\n"
+    verdict = ci.judge_benchmarks(output, 1, 3)
+    assert verdict.text == "2 ran, 1 failed, 1 parts skipped"
+    assert verdict.problems == ["exit code 1", "2 benchmarks ran, at least 3 must"]
+    assert ci.judge_benchmarks("== a\n", 0, 1).is_green
+
+
+def test_what_takes_too_long_is_ended(ci: ModuleType, tmp_path: Path) -> None:
+    """With what it has started, or the pipe would stay open."""
+    code, _ = ci.Runner(tmp_path).run(["sh", "-c", "sleep 600 & wait"], 0.5)
+    assert code is None
+
+
+MAKEFILE = """
+.PHONY: lint test interop bench
+lint:
+	@true
+test:
+	@{python} -m pytest -q -p no:cacheprovider $(ARGS) tests
+	@{python} -m pytest -q -p no:cacheprovider $(ARGS) -k one more
+interop:
+	@{python} -m pytest -q $(ARGS) interop
+bench:
+	@echo == one
+"""
+
+INTEROP = """
+import pytest, pathlib
+def test_fails_once():
+    flag = pathlib.Path("flag")
+    if not flag.exists():
+        flag.touch()
+        raise AssertionError("the machine stood still")
+def test_passes(): pass
+@pytest.mark.skip(reason="no such client")
+def test_is_skipped(): pass
+"""
+
+
+@pytest.fixture
+def project(ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose targets are small, and floors that it just reaches."""
+    (tmp_path / "Makefile").write_text(MAKEFILE.format(python=sys.executable))
+    for folder, text in {
+        "tests": "def test_a(): pass\ndef test_b(): pass\n",
+        "more": "def test_one(): pass\n",
+        "interop": INTEROP,
+    }.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"test_{folder}.py").write_text(text)
+    (tmp_path / ".ci").mkdir()
+    plugin = (CI / "oberth_ci_results.py").read_text()
+    (tmp_path / ".ci" / "oberth_ci_results.py").write_text(plugin)
+    monkeypatch.setattr(ci, "ROOT", tmp_path)
+    for name, floor in {"TESTS_MIN": 3, "INTEROP_MIN": 2, "BENCHMARKS_MIN": 1}.items():
+        monkeypatch.setattr(ci, name, floor)
+    monkeypatch.setattr(ci, "PROBE", ("true",))
+    monkeypatch.setattr(ci.shutil, "which", lambda name: name)
+    return tmp_path
+
+
+def test_a_whole_run(
+    ci: ModuleType, project: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert ci.main() == 0
+    summary = capfd.readouterr().out.partition("== summary")[2]
+    assert "test       green  3 passed, 0 failed, 0 skipped" in summary
+    assert "interop    green  2 passed, 0 failed, 1 skipped" in summary
+    assert "second try: 1\n  interop/test_interop.py::test_fails_once" in summary
+    # Now it is as if nothing of interop could be had, but the registry answers.
+    all_skipped = "import pytest\npytest.skip('no jars', allow_module_level=True)\n"
+    (project / "interop" / "test_interop.py").write_text(all_skipped)
+    assert ci.main() == 1
+    summary = capfd.readouterr().out.partition("== summary")[2]
+    assert "interop    RED" in summary
+
+
+def test_where_no_registry_answers_interop_counts_as_skipped(
+    ci: ModuleType,
+    project: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ci, "PROBE", ("sh", "-c", "echo unknown host; exit 1"))
+    text = "import pytest\n@pytest.mark.skip(reason='no jars')\ndef test_x(): pass\n"
+    (project / "interop" / "test_interop.py").write_text(text)
+    assert ci.main() == 0
+    shown = capfd.readouterr().out
+    assert "    1 × no jars" in shown
+    assert "interop: not judged by how many passed: Maven brings nothing: unknown host" in shown
+
+
+def test_failures_are_red_at_every_stage(
+    ci: ModuleType, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (project / "more" / "test_more.py").write_text("def test_one(): raise OSError\n")
+    (project / "interop" / "test_interop.py").write_text("def test_x(): raise OSError\n")
+    makefile = project / "Makefile"
+    makefile.write_text(makefile.read_text().replace("@true", "@false") + "\t@false\n")
+    assert ci.main() == 1
+    summary = capfd.readouterr().out.partition("== summary")[2]
+    assert summary.count("RED") == 4
+    assert "2 passed, 1 failed, 0 skipped" in summary
+
+
+def test_the_floors_are_below_what_there_is(ci: ModuleType) -> None:
+    from benchmarks.__main__ import names
+
+    assert len(names()) >= ci.BENCHMARKS_MIN
+
+
+def test_the_plugin_writes_a_line_for_each_session(ci: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    for line in ({"passed": ["a"], "failed": ["b"], "skipped": [["c", "why"]]},) * 2:
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    outcome = ci.read_outcome(path)
+    assert (outcome.passed, outcome.failed, outcome.sessions) == ({"a"}, {"b"}, 2)
+    assert str(outcome) == "1 passed, 1 failed, 1 skipped"

@@ -1,0 +1,67 @@
+"""What is written in one way throughout the package: loggers, constants, headings, the clock.
+
+Read from the source of every module; a line that breaks a rule is named.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "oberth"
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
+_LOGGER = "_LOG: Final = logging.getLogger(__name__)"
+_TYPE_MAKERS = ("NewType", "TypeVar", "ParamSpec")
+
+
+def lines() -> Iterator[tuple[str, str]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            yield f"{path.relative_to(SOURCE)}:{number}", line
+
+
+def test_a_modules_logger_has_its_name() -> None:
+    wrong = [
+        place for place, line in lines()
+        if re.match(r"\w+.*= logging\.getLogger\(", line) and line != _LOGGER
+    ]  # fmt: skip
+    assert not wrong, f"write {_LOGGER}: {wrong}"
+
+
+def test_constants_are_final() -> None:
+    wrong = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        module = ast.parse(path.read_text())
+        changed = {
+            name for node in ast.walk(module) if isinstance(node, ast.Global) for name in node.names
+        }
+        for node in module.body:
+            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+                continue
+            name = node.targets[0].id
+            makes_type = isinstance(node.value, ast.Call) and (
+                isinstance(node.value.func, ast.Name) and node.value.func.id in _TYPE_MAKERS
+            )
+            if _CONSTANT.fullmatch(name) and name not in changed and not makes_type:
+                wrong.append(f"{path.relative_to(SOURCE)}:{node.lineno} {name}")
+    assert not wrong, f"a constant is Final: {wrong}"
+
+
+def test_constants_are_documented_below() -> None:
+    wrong = [place for place, line in lines() if re.match(r"\s*#:", line)]
+    assert not wrong, f"a constant's documentation is the text below it: {wrong}"
+
+
+def test_headings_are_plain_lines() -> None:
+    wrong = [place for place, line in lines() if re.search(r"# ?[-=#]{5}|[-=#]{5}$", line)]
+    assert not wrong, f"a heading is a comment between two empty lines: {wrong}"
+
+
+def test_the_wall_clock_is_read_in_one_place() -> None:
+    wrong = [
+        place for place, line in lines()
+        if re.search(r"\btime\.time(_ns)?\(", line) and not place.startswith("wall_clock.py")
+    ]  # fmt: skip
+    assert not wrong, f"call wall_clock.now_ms, or take a clock: {wrong}"
