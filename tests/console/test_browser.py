@@ -74,14 +74,12 @@ class Window:
 
         def has_arrived(driver: Any) -> bool:
             return bool(
-                driver.execute_script(
-                    "return !window.isLeft && document.readyState === 'complete'"
-                )
+                driver.execute_script("return !window.isLeft && document.readyState === 'complete'")
             )
 
-        WebDriverWait(
-            self.driver, TIMEOUT_S, ignored_exceptions=[WebDriverException]
-        ).until(has_arrived)
+        WebDriverWait(self.driver, TIMEOUT_S, ignored_exceptions=[WebDriverException]).until(
+            has_arrived
+        )
 
     def fill(self, selector: str, text: str) -> None:
         element = self.find(selector)
