@@ -327,23 +327,19 @@ class HAService:
             writer.close()
             return
         config = self._store_config
-        sender = LogSender(
-            self._store.commit_log,
-            config.ha_transfer_batch_size,
-            from_last_file=config.sync_from_last_file,
-        )
+        sender = self._make_sender()
         loop = asyncio.get_running_loop()
         replica = Replica(f"{peer[0]}:{peer[1]}", sender, loop.time(), writer)
         self._served[replica] = None
         sending: asyncio.Task[None] | None = None
         try:
-            reports = ReportReceiver()
+            receive_data = self._make_receiver(replica)
             while True:
                 async with asyncio.timeout(config.ha_housekeeping_interval_ms / 1000):
                     data = await reader.read(READ_SIZE)
                 if not data:
                     return
-                offset = reports.receive_data(data)
+                offset = receive_data(data)
                 if offset is None:
                     continue
                 sender.on_report(offset)
@@ -367,6 +363,20 @@ class HAService:
                     await sending
             # Not close(): a peer that does not read would keep what is written until it does.
             writer.transport.abort()
+
+    def _make_sender(self) -> LogSender:
+        """What one slave is sent."""
+        config = self._store_config
+        return LogSender(
+            self._store.commit_log,
+            config.ha_transfer_batch_size,
+            from_last_file=config.sync_from_last_file,
+        )
+
+    def _make_receiver(self, replica: Replica) -> Callable[[bytes], int | None]:
+        """What takes reports out of the bytes of one slave."""
+        del replica
+        return ReportReceiver().receive_data
 
     def _make_room(self) -> bool:
         """Whether one more connection may stay; closes one that has said nothing yet if need be."""
@@ -425,11 +435,15 @@ class HAService:
                     )
             await asyncio.sleep(RECONNECT_S)
 
-    async def _follow_once(self, address: str) -> None:
+    async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to a master's HA port."""
         host, _, port = address.rpartition(":")
-        config = self._store_config
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, int(port), limit=READ_SIZE)
+            return await asyncio.open_connection(host, int(port), limit=READ_SIZE)
+
+    async def _follow_once(self, address: str) -> None:
+        config = self._store_config
+        reader, writer = await self._connect(address)
         store = self._store
         receiver = LogReceiver()
         interval_s = config.ha_send_heartbeat_interval_ms / 1000
