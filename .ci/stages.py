@@ -3,16 +3,16 @@
     stage        what                                                   at least
     lint         ruff, mypy, import contracts
     test         README's `make test`                                   TESTS_MIN tests pass
-    interop      small `make interop`: real RocketMQ brokers, clients   INTEROP_MIN tests pass
+    interop      small `make interop`: RocketMQ's programs, Chromium    INTEROP_MIN tests pass
     benchmarks   small `make bench`                                     BENCHMARKS_MIN run
 
 Each stage ends with `N passed, N failed, N skipped` and why tests were skipped. The floors keep a
 stage from being green because it did nothing. That of interop holds where the registry of the
 other projects' jars answers; where it does not the stage says so and counts as skipped.
 
-What failed in interop gets a second run: brokers and clients of other projects keep their own
-time-outs, and a machine that stands still for a moment is no finding. What fails twice is one; what
-passed only at its second try is named at the end.
+What failed in interop gets a second run: brokers, clients and browsers of other projects keep their
+own time-outs, and a machine that stands still for a moment is no finding. What fails twice is one;
+what passed only at its second try is named at the end.
 
 Asks nothing, changes nothing in the checkout, ends with 0 if every stage is green, else with 1.
 """

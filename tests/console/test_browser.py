@@ -1,6 +1,7 @@
 """The console in a real Chromium: every page with data, clicked, and checked by axe-core's rules.
 
-Skipped where there is no Chromium with its ChromeDriver (Debian: chromium, chromium-driver). With
+The browser and its driver are programs of others, so `make interop` runs this. Skipped where there
+is no Chromium with its ChromeDriver (Debian: chromium, chromium-driver). With
 ``OBERTH_SCREENSHOTS=1`` the pictures of the documents are made anew.
 """
 
@@ -12,11 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pytest
@@ -31,10 +33,13 @@ PICTURES = ROOT / "docs" / "images"
 TIMEOUT_S = 120
 EVIL = "<script>alert(1)</script>"
 PACKAGES = ("selenium", "axe_core_python")
+STARTS_MAX = 3
+T = TypeVar("T")
 
 _missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
 _missing += [name for name in PACKAGES if find_spec(name) is None]
 pytestmark = [
+    pytest.mark.interop,
     pytest.mark.slow,
     pytest.mark.skipif(bool(_missing), reason=f"no browser: {', '.join(_missing)} not installed"),
 ]
@@ -42,63 +47,137 @@ pytestmark = [
 
 @dataclass
 class Window:
-    """A browser window on a console."""
+    """A browser window on a console.
+
+    While a page is left for another one, and while parts of it are renewed, the driver answers with
+    errors of its own: an element that is gone, a node that it does not know, a page without a
+    context. So whatever is asked is asked again until it is answered, and what would do something
+    twice, a click, is done again only if the page did not see it.
+    """
 
     driver: Any
     base: str
     axe: str
 
-    def open(self, path: str) -> None:
-        self.driver.get(self.base + path)
-
-    def text(self) -> str:
-        return str(self.driver.find_element("tag name", "main").text)
-
-    def find(self, selector: str) -> Any:
-        return self.driver.find_element("css selector", selector)
-
-    def click(self, selector: str) -> None:
-        """Clicks, and waits for the page behind it.
-
-        The page that is left carries a mark. Asking an element of it whether it is stale ends, in
-        the middle of a change of pages, in errors of the driver's own.
-        """
+    def until(self, ask: Callable[[], T]) -> T:
+        """What `ask` says as soon as it is something, whatever the driver's errors before."""
         from selenium.common.exceptions import WebDriverException
         from selenium.webdriver.support.ui import WebDriverWait
 
-        element = self.find(selector)
-        self.driver.execute_script(
-            "window.isLeft = true; arguments[0].scrollIntoView({block: 'center'})", element
-        )
-        element.click()
+        def answer(_: Any) -> list[T] | None:
+            said = ask()
+            return None if said is None or said is False else [said]
 
-        def has_arrived(driver: Any) -> bool:
-            return bool(
-                driver.execute_script("return !window.isLeft && document.readyState === 'complete'")
-            )
+        wait = WebDriverWait(self.driver, TIMEOUT_S, ignored_exceptions=[WebDriverException])
+        found = wait.until(answer)
+        assert found is not None
+        return found[0]
 
-        WebDriverWait(self.driver, TIMEOUT_S, ignored_exceptions=[WebDriverException]).until(
-            has_arrived
-        )
+    def run(self, script: str, *arguments: Any) -> Any:
+        """What a script in the page returns."""
+        answer = self.until(lambda: [self.driver.execute_script(script, *arguments)])
+        return answer[0]
+
+    def open(self, path: str) -> None:
+        """Goes to a page of the console."""
+        self.until(lambda: [self.driver.get(self.base + path)])
+
+    def text(self) -> str:
+        """What a reader sees of the page."""
+        return str(self.run("return document.querySelector('main').innerText"))
+
+    def find(self, selector: str) -> None:
+        """Waits for an element."""
+        self.until(lambda: bool(self.driver.find_elements("css selector", selector)))
+
+    def attribute(self, selector: str, name: str) -> str:
+        """An attribute of the first such element; "" if there is none."""
+        script = "return document.querySelector(arguments[0])?.getAttribute(arguments[1]) || ''"
+        return str(self.run(script, selector, name))
+
+    def click(self, selector: str) -> None:
+        """Clicks with the mouse, once, and waits for the page behind it."""
+        self.run("window.isOld = true; window.isClicked = false")
+
+        def has_arrived() -> bool:
+            self._click_once(selector)
+            return self._has_arrived()
+
+        self.until(has_arrived)
+
+    def pick(self, selector: str) -> None:
+        """Clicks with the mouse, once, what stays on this page."""
+        self.run("window.isOld = true; window.isClicked = false")
+
+        def is_clicked() -> bool:
+            self._click_once(selector)
+            return bool(self.driver.execute_script("return window.isClicked"))
+
+        self.until(is_clicked)
+
+    def _click_once(self, selector: str) -> None:
+        """Clicks unless the page has seen a click, or is another one already."""
+        script = """
+            if (!window.isOld || window.isClicked) return null;
+            document.addEventListener("click", () => { window.isClicked = true; }, true);
+            const element = document.querySelector(arguments[0]);
+            element.scrollIntoView({block: "center"});
+            return element;
+        """
+        element = self.driver.execute_script(script, selector)
+        if element is not None:
+            element.click()
+
+    def _has_arrived(self) -> bool:
+        script = "return !window.isOld && document.readyState === 'complete'"
+        return bool(self.driver.execute_script(script))
+
+    def renew(self) -> None:
+        """Loads the page again, as a person does who is in doubt."""
+        self.run("window.isOld = true")
+
+        def has_arrived() -> bool:
+            if self.driver.execute_script("return Boolean(window.isOld)"):
+                self.driver.refresh()
+            return self._has_arrived()
+
+        self.until(has_arrived)
 
     def fill(self, selector: str, text: str) -> None:
-        element = self.find(selector)
-        element.clear()
-        element.send_keys(text)
+        """Types into a field."""
+
+        def is_filled() -> bool:
+            element = self.driver.find_element("css selector", selector)
+            if element.get_property("value") != text:
+                element.clear()
+                element.send_keys(text)
+            return bool(element.get_property("value") == text)
+
+        self.until(is_filled)
 
     def unfold(self, summary: str) -> None:
-        for each in self.driver.find_elements("css selector", "summary"):
-            if each.text == summary:
-                self.driver.execute_script("arguments[0].parentElement.open = true", each)
-                return
-        raise AssertionError(f"nothing to unfold is called {summary}")
+        """Opens the part of a page that is called so."""
+        script = """
+            const found = [...document.querySelectorAll("summary")].find(
+                (each) => each.innerText === arguments[0]);
+            if (found) found.parentElement.open = true;
+            return Boolean(found);
+        """
+        self.until(lambda: bool(self.driver.execute_script(script, summary)))
+
+    def keys(self, *keys: str) -> None:
+        """Presses keys, wherever the focus is."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
 
     def violations(self) -> list[str]:
         """What axe-core's rules say against the page."""
-        self.driver.execute_script(self.axe)
-        found = self.driver.execute_async_script(
-            "const done = arguments[0]; axe.run().then((r) => done(r.violations))"
-        )
+        script = f"""{self.axe};
+            const done = arguments[0];
+            axe.run().then((r) => done(r.violations), () => done(null));
+        """
+        found = self.until(lambda: self.driver.execute_async_script(script))
         return [
             f"{each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes'][:3]]}"
             for each in found
@@ -106,24 +185,38 @@ class Window:
 
     def complaints(self) -> list[str]:
         """What stands in the browser's console."""
-        return [each["message"] for each in self.driver.get_log("browser")]
+        return [each["message"] for each in self._log("browser")]
 
     def requests(self) -> list[str]:
         """Addresses that were asked since the last call."""
         found = []
-        for entry in self.driver.get_log("performance"):
+        for entry in self._log("performance"):
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 found.append(str(message["params"]["request"]["url"]))
         return found
 
+    def _log(self, name: str) -> list[dict[str, Any]]:
+        (found,) = self.until(lambda: [self.driver.get_log(name)])
+        return list(found)
+
     def media(self, scheme: str, width: int, height: int) -> None:
+        """The reader's wishes and the size of the window."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        self.driver.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        for command, parameters in (
+            ("Emulation.setEmulatedMedia", {"features": features}),
+            ("Emulation.setDeviceMetricsOverride", size),
+        ):
+            self.until(partial(self._command, command, parameters))
+
+    def _command(self, command: str, parameters: dict[str, Any]) -> bool:
+        self.driver.execute_cdp_cmd(command, parameters)
+        return True
+
+    def picture(self, path: Path) -> None:
+        """Saves what is seen."""
+        self.until(lambda: bool(self.driver.save_screenshot(str(path))))
 
 
 @pytest.fixture(scope="module")
@@ -186,32 +279,53 @@ def base(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def window(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    for flag in (
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        "--disable-dev-shm-usage", "--hide-scrollbars",
-        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):  # fmt: skip
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    driver.set_page_load_timeout(TIMEOUT_S)
-    driver.set_script_timeout(TIMEOUT_S)
     found = find_spec("axe_core_python")
     assert found is not None
     assert found.origin is not None
+    axe = Path(found.origin).with_name("axe.min.js").read_text("utf-8")
+    driver = started(tmp_path_factory)
     try:
-        made = Window(driver, base, Path(found.origin).with_name("axe.min.js").read_text("utf-8"))
+        made = Window(driver, base, axe)
         made.media("light", 1280, 900)
         yield made
     finally:
         driver.quit()
+
+
+def started(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A browser; one that does not come up in time is started again, with a profile of its own."""
+    from selenium import webdriver
+    from selenium.common.exceptions import WebDriverException
+    from selenium.webdriver.chrome.service import Service
+
+    for attempt in range(1, STARTS_MAX + 1):
+        options = webdriver.ChromeOptions()
+        options.binary_location = shutil.which("chromium") or ""
+        for flag in (
+            "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+            "--disable-background-networking", "--disable-component-update", "--disable-sync",
+            "--disable-dev-shm-usage", "--hide-scrollbars",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+        ):  # fmt: skip
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+        try:
+            driver = webdriver.Chrome(
+                options=options, service=Service(shutil.which("chromedriver"))
+            )
+        except WebDriverException:
+            if attempt == STARTS_MAX:
+                raise
+            continue
+        # The driver's own limits end before that of the connection to it.
+        connection = driver.command_executor
+        assert not isinstance(connection, str)
+        connection.client_config.timeout = 4 * TIMEOUT_S
+        driver.set_page_load_timeout(TIMEOUT_S)
+        driver.set_script_timeout(TIMEOUT_S)
+        return driver
+    raise AssertionError("unreachable")
 
 
 def pages(broker: EmbeddedBroker) -> list[str]:
@@ -249,7 +363,7 @@ def test_every_page_is_accessible_and_asks_nobody_else(
         if path == "/nowhere" or "sql=%3E" in path:
             complaints = [each for each in complaints if "status of 404" not in each]
         problems[path] = complaints + window.violations()
-        assert window.driver.execute_script("return document.querySelectorAll('h1').length") == 1
+        assert window.run("return document.querySelectorAll('h1').length") == 1
     assert {path: found for path, found in problems.items() if found} == {}
     asked = window.requests()
     assert len(asked) > len(pages(broker))
@@ -270,7 +384,7 @@ def test_pages_hold_in_the_dark_and_where_it_is_narrow(
         for path in pages(broker)[part::3]:
             window.open(path)
             problems[path] = window.violations()
-            wide = window.driver.execute_script("return document.documentElement.scrollWidth")
+            wide = window.run("return document.documentElement.scrollWidth")
             if wide > width:
                 problems[path].append(f"{wide} pixels wide")
         assert {path: found for path, found in problems.items() if found} == {}
@@ -279,34 +393,29 @@ def test_pages_hold_in_the_dark_and_where_it_is_narrow(
 
 
 def test_the_keyboard_reaches_everything(window: Window) -> None:
-    from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    def focused() -> str:
-        return str(window.driver.execute_script("return document.activeElement.outerHTML"))
+    def has_focus(words: str) -> bool:
+        return words in str(window.run("return document.activeElement.outerHTML"))
 
     window.open("/topics")
-    ActionChains(window.driver).send_keys(Keys.TAB).perform()
-    assert "Skip to the page" in focused()
-    ActionChains(window.driver).send_keys(Keys.ENTER).send_keys("/").perform()
-    assert 'type="search"' in focused()
-    ActionChains(window.driver).send_keys("Pay", Keys.ENTER).perform()
-    window.driver.implicitly_wait(TIMEOUT_S)
-    try:
-        window.find('main a[href="/topic?name=Payments"]')
-        window.find('input[value="Pay"]')
-    finally:
-        window.driver.implicitly_wait(0)
+    window.keys(Keys.TAB)
+    window.until(lambda: has_focus("Skip to the page"))
+    window.keys(Keys.ENTER)
+    window.until(lambda: window.run("return location.hash") != "")
+    window.keys("/")
+    window.until(lambda: has_focus('type="search"'))
+    window.keys("Pay", Keys.ENTER)
+    window.find('input[value="Pay"]')
+    window.find('main a[href="/topic?name=Payments"]')
 
 
 def test_a_page_renews_itself(window: Window, broker: EmbeddedBroker) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
     window.complaints()  # the end of what another test looked at
     window.open("/messages?topic=Orders&follow=1")
     with Producer("shop", config=broker.client_config) as producer:
         producer.send(Message("Orders", b"while somebody looks", keys="fresh"))
-    WebDriverWait(window.driver, TIMEOUT_S).until(lambda _: "while somebody looks" in window.text())
+    window.until(lambda: "while somebody looks" in window.text())
     assert window.complaints() == []
 
 
@@ -323,7 +432,7 @@ def test_a_message_is_sent_by_clicking(window: Window, broker: EmbeddedBroker) -
     assert "SEND_OK" in window.text()
     assert b"sent by hand" in broker.bodies("Payments")
     assert window.violations() == []
-    window.driver.refresh()
+    window.renew()
     assert broker.bodies("Payments").count(b"sent by hand") == 1
 
 
@@ -336,7 +445,7 @@ def test_a_group_is_reset_by_clicking(window: Window, broker: EmbeddedBroker) ->
     ends = {each.queue_id: each.queue_offset + 1 for each in broker.messages("Invoices")}
     window.open("/group?name=reports")
     window.unfold("Reset it")
-    window.driver.execute_script("document.querySelector('select[name=to]').value = 'latest'")
+    window.run("document.querySelector('select[name=to]').value = 'latest'")
     window.click('form[action="/write/group.reset"] button')
     assert "messages are skipped" in window.text()
     window.click(".confirm button")
@@ -347,7 +456,7 @@ def test_a_group_is_reset_by_clicking(window: Window, broker: EmbeddedBroker) ->
 def test_dead_letters_are_sent_again_by_clicking(window: Window, broker: EmbeddedBroker) -> None:
     before = len(broker.messages("Mails"))
     window.open("/letters?group=mailer")
-    window.find("input[data-all=letter]").click()
+    window.pick("input[data-all=letter]")
     window.click('form[action="/write/letters.redrive"] button')
     assert "would be redriven: Mails" in window.text()
     window.click(".confirm button")
@@ -361,21 +470,16 @@ def test_dead_letters_are_sent_again_by_clicking(window: Window, broker: Embedde
     not os.environ.get("OBERTH_SCREENSHOTS"), reason="OBERTH_SCREENSHOTS=1 makes the pictures"
 )
 def test_pictures_of_the_documents(window: Window, broker: EmbeddedBroker) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
     PICTURES.mkdir(exist_ok=True)
     window.open("/")
     with Producer("shop", config=broker.client_config) as producer:
-        seen: set[str] = set()
 
-        def is_drawn(_: object) -> bool:
-            for _number in range(20):
+        def is_drawn() -> bool:
+            for _ in range(20):
                 producer.send(Message("Orders", b"{}", tags="paid", keys="live"))
-            points = window.find("polyline").get_attribute("points")
-            seen.add(points or "")
-            return len((points or "").split()) > 40
+            return len(window.attribute("polyline", "points").split()) > 40
 
-        WebDriverWait(window.driver, TIMEOUT_S, ignored_exceptions=[Exception]).until(is_drawn)
+        window.until(is_drawn)
     order = broker.messages("Orders")[0]
     place = f"queue=broker-a%3A{order.queue_id}&offset={order.queue_offset}"
     for scheme in ("light", "dark"):
@@ -391,4 +495,4 @@ def test_pictures_of_the_documents(window: Window, broker: EmbeddedBroker) -> No
                 continue
             window.open(path)
             suffix = "-dark" if scheme == "dark" else ""
-            window.driver.save_screenshot(str(PICTURES / f"console-{name}{suffix}.png"))
+            window.picture(PICTURES / f"console-{name}{suffix}.png")
