@@ -21,11 +21,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.rigs.clusters import OberthCluster
+
 from benchmarks.peers.load import load
 from benchmarks.peers.wire import Wire, frame, send_fields, signed
 from benchmarks.report import Row, emit
 from oberth.errors import PeerUnavailableError
-from oberth.testing.clusters import OberthCluster
 
 OURS: Final = "with"
 BASELINE: Final = "without"

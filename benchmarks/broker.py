@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.rigs.clusters import ApacheCluster, OberthCluster, resident_bytes
+
 from benchmarks.peers import wire
 from benchmarks.peers.load import load
 from benchmarks.report import Row, emit, take_turns
-from oberth.testing.clusters import ApacheCluster, OberthCluster, resident_bytes
 
 CONF = {"autoCreateTopicEnable": "true", "diskMaxUsedSpaceRatio": "95"}
 GROUPS = ("start", "send", "async", "consume", "latency", "memory", "sync", "idle", "topics")

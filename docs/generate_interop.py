@@ -1,8 +1,8 @@
-"""Write docs/interop.md from the results of runs: ``generate_interop.py DIR...``.
+"""Write docs/interop.md from the results of runs: ``python -m docs.generate_interop DIR...``.
 
 Each DIR is what OBERTH_INTEROP_RESULTS named for ``make interop``: one file of outcomes for each
 broker and client, those through the proxy, the ledgers of the kill tests, and ``mqadmin.json`` of
-``python -m oberth.testing.mqadmin --verdicts``.
+``python -m tests.rigs.mqadmin --verdicts``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from oberth.testing import peers
-from oberth.testing.interop import Outcome, markdown_table
-from oberth.testing.mqadmin import MEANT, REFUSED, reason_of
-from oberth.testing.proxies import GRPC_SCENARIOS
+from tests.rigs import peers
+from tests.rigs.interop import Outcome, markdown_table
+from tests.rigs.mqadmin import MEANT, REFUSED, reason_of
+from tests.rigs.proxies import GRPC_SCENARIOS
 
 HEAD = """# Interoperability, as measured
 

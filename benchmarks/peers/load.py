@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oberth.testing import peers
+from tests.rigs import peers
 
 CLIENT_VERSION = "5.5.0"
 _HEAP = "768m"

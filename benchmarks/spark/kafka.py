@@ -1,6 +1,6 @@
 """One Kafka node and Spark's Kafka source: the rival of the Spark benchmarks.
 
-Jars come through Maven into the peers' cache (`oberth.testing.peers.cache_dir`): a broker of
+Jars come through Maven into the peers' cache (`tests.rigs.peers.cache_dir`): a broker of
 ``KAFKA_VERSION`` and the connector of ``CONNECTOR_VERSION``, which is the newest that is published.
 """
 
@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.rigs.peers import cache_dir
+
 from oberth.errors import PeerUnavailableError
-from oberth.testing.peers import cache_dir
 
 KAFKA_VERSION = "4.3.1"
 CONNECTOR_VERSION = "4.2.0"

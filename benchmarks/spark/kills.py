@@ -285,7 +285,7 @@ class _Live(Pipeline):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        from oberth.testing.clusters import OberthCluster
+        from tests.rigs.clusters import OberthCluster
 
         self._cluster = OberthCluster(place.root / f"{self.name}-brokers", brokers=2)
         self._cluster.start()
@@ -463,7 +463,7 @@ class FollowedBroker(_Live):
     at_least_once = True
 
     def __init__(self, place: Place) -> None:
-        from oberth.testing.clusters import OberthCluster
+        from tests.rigs.clusters import OberthCluster
 
         super().__init__(place)
         self._followed: OberthCluster | None = None
@@ -477,8 +477,9 @@ class FollowedBroker(_Live):
 
     def begin(self, out: Path) -> list[str]:
         """A new broker, and somebody who sends to it."""
+        from tests.rigs.clusters import OberthCluster
+
         from oberth.client.blocking import Admin
-        from oberth.testing.clusters import OberthCluster
 
         self._end()
         namesrv = self._cluster.namesrv_addr

@@ -29,7 +29,7 @@ _RIVAL_TIMEOUT_S = 600
 
 def _apache(directory: Path, rows: int, size: int) -> float:
     """MB a second of Apache's store."""
-    from oberth.testing.peers import checkout, compile_java, jars, java_command
+    from tests.rigs.peers import checkout, compile_java, jars, java_command
 
     lib = jars(VERSION)
     source = checkout() / "benchmarks" / "peers" / "java" / "StoreBench.java"

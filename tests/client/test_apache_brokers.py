@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.rigs.clusters import Cluster, cluster_for
 
 from oberth.client import (
     ConsumeFromWhere,
@@ -24,7 +25,6 @@ from oberth.client import (
 from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
 from oberth.errors import PeerUnavailableError
-from oberth.testing.clusters import Cluster, cluster_for
 
 pytestmark = pytest.mark.interop
 

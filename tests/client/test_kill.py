@@ -17,6 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.clusters import (
+    SUITE_CONF,
+    Cluster,
+    Node,
+    OberthCluster,
+    cluster_for,
+    free_port,
+)
 
 from oberth.client import (
     ClientConfig,
@@ -33,14 +41,6 @@ from oberth.client import (
 )
 from oberth.client.admin import Admin
 from oberth.errors import OberthError, PeerUnavailableError
-from oberth.testing.clusters import (
-    SUITE_CONF,
-    Cluster,
-    Node,
-    OberthCluster,
-    cluster_for,
-    free_port,
-)
 
 pytestmark = [pytest.mark.interop, pytest.mark.crash]
 

@@ -2,7 +2,7 @@
 
     python tests/golden/make_mixed.py OUT [WORK]
 
-Needs Maven and Java, see `oberth.testing.peers`. Each broker takes messages with unique keys, keys
+Needs Maven and Java, see `tests.rigs.peers`. Each broker takes messages with unique keys, keys
 and tags through our client and is stopped in order; RocketMQ 5.5.0 indexes the tags, 4.9.7 does
 not. What 5.x makes beside (RocksDB, an empty timer wheel) is left out. A store made anew differs
 in its times.
@@ -16,9 +16,10 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from tests.rigs.clusters import cluster_for
+
 from oberth.client.blocking import Producer
 from oberth.client.messages import Message
-from oberth.testing.clusters import cluster_for
 
 STORES = {
     "4-5-4": ("apache-4.9.7", "apache-5.5.0", "apache-4.9.7"),

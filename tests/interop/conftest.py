@@ -17,10 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from tests.rigs.clusters import Cluster, cluster_for
+from tests.rigs.interop import SMALL, Outcome, markdown_table, run_suite, scenarios_of
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing.clusters import Cluster, cluster_for
-from oberth.testing.interop import SMALL, Outcome, markdown_table, run_suite, scenarios_of
 
 FULL = os.environ.get("OBERTH_INTEROP", "small") == "full"
 BROKERS = os.environ.get(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.rigs import peers
+from tests.rigs.clusters import cluster_for
+from tests.rigs.interop import client_classes, stream_json
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing import peers
-from oberth.testing.clusters import cluster_for
-from oberth.testing.interop import client_classes, stream_json
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

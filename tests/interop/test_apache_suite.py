@@ -1,6 +1,6 @@
 """Apache's own integration tests pass against three brokers of ours, but for what needs theirs.
 
-The compiled tests of the release run unchanged; see oberth.testing.apache_suite. What may be
+The compiled tests of the release run unchanged; see tests.rigs.apache_suite. What may be
 skipped is listed here, test by test: a skip that is new is a failure.
 """
 
@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.rigs.apache_suite import GRPC, all_tests, run_tests
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing.apache_suite import GRPC, all_tests, run_tests
 
 pytestmark = pytest.mark.interop
 

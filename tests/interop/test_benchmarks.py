@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from oberth.testing import peers
+from tests.rigs import peers
 
 pytestmark = pytest.mark.interop
 

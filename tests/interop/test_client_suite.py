@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.rigs.interop import SCENARIOS, Outcome, client_scenarios, scenarios_of
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing.interop import SCENARIOS, Outcome, client_scenarios, scenarios_of
 
 pytestmark = pytest.mark.interop
 

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.rigs.clusters import Cluster, Node, cluster_for, remoting_call
 
 from oberth.client import Message, Producer
 from oberth.errors import PeerUnavailableError
 from oberth.formats.message import decode_record
-from oberth.testing.clusters import Cluster, Node, cluster_for, remoting_call
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

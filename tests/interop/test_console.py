@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.console.conftest import Browser, confirmed
+from tests.rigs.clusters import cluster_for
 
 from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
@@ -15,7 +16,6 @@ from oberth.client.producer import Producer
 from oberth.console.config import ConsoleConfig
 from oberth.console.console import Console
 from oberth.errors import PeerUnavailableError
-from oberth.testing.clusters import cluster_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.rigs import peers
+from tests.rigs.clusters import ApacheCluster, Node, free_port
 
 from oberth.client.admin import Admin
 from oberth.client.messages import Message, SendStatus
@@ -26,8 +28,6 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.bodies.controller import BrokerReplicasInfo, ReplicasInfo
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import create_request
-from oberth.testing import peers
-from oberth.testing.clusters import ApacheCluster, Node, free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.crash, pytest.mark.slow]
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs import peers
+from tests.rigs.clusters import Cluster, cluster_for
 
 from oberth.client import (
     ConsumeFromWhere,
@@ -28,8 +30,6 @@ from oberth.client import (
 )
 from oberth.client.admin import Admin
 from oberth.errors import PeerUnavailableError
-from oberth.testing import peers
-from oberth.testing.clusters import Cluster, cluster_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs import peers
+from tests.rigs.clusters import SUITE_CONF, Node, OberthCluster, free_port, remoting_call
+from tests.rigs.interop import client_classes
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing import peers
-from oberth.testing.clusters import SUITE_CONF, Node, OberthCluster, free_port, remoting_call
-from oberth.testing.interop import client_classes
 
 pytestmark = [pytest.mark.interop, pytest.mark.crash, pytest.mark.slow]
 

@@ -18,11 +18,9 @@ from pathlib import Path
 
 import pytest
 from tests.interop.test_proxy_grpc import CLIENT_FAULTS, kill_under_traffic
-
-from oberth.errors import PeerUnavailableError
-from oberth.testing.clusters import Cluster, cluster_for, free_port
-from oberth.testing.interop import Outcome
-from oberth.testing.proxies import (
+from tests.rigs.clusters import Cluster, cluster_for, free_port
+from tests.rigs.interop import Outcome
+from tests.rigs.proxies import (
     DIRECT_LANGUAGES,
     GRPC_MISSING,
     GRPC_SCENARIOS,
@@ -30,6 +28,8 @@ from oberth.testing.proxies import (
     PROXY_CONF,
     run_grpc_suite,
 )
+
+from oberth.errors import PeerUnavailableError
 
 pytestmark = pytest.mark.interop
 

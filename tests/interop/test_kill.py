@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.rigs import peers
+from tests.rigs.clusters import cluster_for
+from tests.rigs.interop import client_classes
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing import peers
-from oberth.testing.clusters import cluster_for
-from oberth.testing.interop import client_classes
 
 pytestmark = [pytest.mark.interop, pytest.mark.crash, pytest.mark.slow]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.clusters import cluster_for
 from tests.rigs.lite_answers import LITE_CONF, answers
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing.clusters import cluster_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from oberth.errors import PeerUnavailableError
-from oberth.testing.clusters import cluster_for
-from oberth.testing.mqadmin import (
+from tests.rigs.clusters import cluster_for
+from tests.rigs.mqadmin import (
     ADMIN_CONF,
     MEANT,
     REFUSED,
@@ -23,6 +21,8 @@ from oberth.testing.mqadmin import (
     reason_of,
     run_admin_suite,
 )
+
+from oberth.errors import PeerUnavailableError
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.rigs import peers
+from tests.rigs.clusters import ApacheCluster
 
 from oberth.errors import PeerUnavailableError
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
-from oberth.testing import peers
-from oberth.testing.clusters import ApacheCluster
 
 pytestmark = pytest.mark.interop
 

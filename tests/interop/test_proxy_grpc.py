@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from oberth.errors import PeerUnavailableError
-from oberth.testing.clusters import Cluster, cluster_for
-from oberth.testing.interop import Outcome
-from oberth.testing.proxies import (
+from tests.rigs.clusters import Cluster, cluster_for
+from tests.rigs.interop import Outcome
+from tests.rigs.proxies import (
     GRPC_LANGUAGES,
     GRPC_SCENARIOS,
     GRPC_SMALL,
@@ -38,6 +36,8 @@ from oberth.testing.proxies import (
     ledger_command,
     run_grpc_suite,
 )
+
+from oberth.errors import PeerUnavailableError
 
 pytestmark = pytest.mark.interop
 

@@ -16,13 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-
-from oberth.cli.main import oberth
-from oberth.client.blocking import Producer
-from oberth.client.messages import Message
-from oberth.errors import PeerUnavailableError
-from oberth.remoting.bodies.base import MessageQueue
-from oberth.testing.clusters import (
+from tests.rigs.clusters import (
     SUITE_CONF,
     ApacheCluster,
     Node,
@@ -30,6 +24,12 @@ from oberth.testing.clusters import (
     free_port,
     remoting_call,
 )
+
+from oberth.cli.main import oberth
+from oberth.client.blocking import Producer
+from oberth.client.messages import Message
+from oberth.errors import PeerUnavailableError
+from oberth.remoting.bodies.base import MessageQueue
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.rigs.apache_store import read_store
+from tests.rigs.clusters import cluster_for
 
 from oberth.cli.main import oberth
 from oberth.errors import PeerUnavailableError
@@ -20,7 +21,6 @@ from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
-from oberth.testing.clusters import cluster_for
 
 pytestmark = pytest.mark.interop
 

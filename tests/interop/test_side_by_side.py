@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.clusters import cluster_for
 
 from oberth.client.messages import decode_messages
 from oberth.errors import PeerUnavailableError
 from oberth.formats.properties import encode_properties
-from oberth.testing.clusters import cluster_for
 
 pytestmark = pytest.mark.interop
 

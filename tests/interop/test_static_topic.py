@@ -11,11 +11,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.rigs import peers
+from tests.rigs.clusters import ApacheCluster, cluster_for
+from tests.rigs.interop import client_classes
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing import peers
-from oberth.testing.clusters import ApacheCluster, cluster_for
-from oberth.testing.interop import client_classes
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from oberth.testing import peers
+from tests.rigs import peers
 
 __all__ = ["ApacheDump", "StoredMessage", "put_messages", "read_store"]
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from tests.rigs.clusters import cluster_for, remoting_call
 
 from oberth.client.messages import MessageExt, decode_messages
-from oberth.testing.clusters import cluster_for, remoting_call
 
 __all__ = ["LITE_CONF", "answers"]
 

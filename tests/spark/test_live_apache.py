@@ -16,12 +16,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
+from tests.rigs.clusters import ApacheCluster
 
 from oberth.client.blocking import Admin
 from oberth.errors import OptionError, PeerUnavailableError
 from oberth.spark.live_sink import send_rows
 from oberth.spark.options import parse_live_write_options
-from oberth.testing.clusters import ApacheCluster
 
 pytestmark = pytest.mark.interop
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.rigs.clusters import OberthCluster
 
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
@@ -32,7 +33,6 @@ from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
 from oberth.testing.blocking import EmbeddedBroker
-from oberth.testing.clusters import OberthCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,6 @@ What is there is used as it is; what is missing is brought by the ordinary clien
 had raises PeerUnavailableError with one sentence that says why, so that a caller can skip and tell.
 A directory appears under its final name only when it is complete, so that a killed download or two
 processes at once do no harm.
-
-Needs a checkout (the Maven file and the sources of the programs are not part of the wheel).
 """
 
 from __future__ import annotations
@@ -79,15 +77,8 @@ ADD_OPENS: Final = (
 
 
 def checkout() -> Path:
-    """The folder of the checkout.
-
-    Raises:
-        PeerUnavailableError: the package is installed without its checkout.
-    """
-    root = Path(__file__).resolve().parents[3]
-    if not (root / "benchmarks" / "peers" / "pom.xml").is_file():
-        raise PeerUnavailableError(f"peers need a checkout of the project; none at {root}")
-    return root
+    """The folder of the checkout."""
+    return Path(__file__).resolve().parents[2]
 
 
 def cache_dir() -> Path:

@@ -7,8 +7,8 @@ from run to run.
 
 From a shell, against a cluster started for the occasion or any address:
 
-    python -m oberth.testing.interop --broker apache-5.5.0 --suite 5.5.0 send-sync pop
-    python -m oberth.testing.interop --broker 127.0.0.1:9876 --suite go
+    python -m tests.rigs.interop --broker apache-5.5.0 --suite 5.5.0 send-sync pop
+    python -m tests.rigs.interop --broker 127.0.0.1:9876 --suite go
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from tests.rigs import peers
+from tests.rigs.clusters import Cluster, cluster_for
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing import peers
-from oberth.testing.clusters import Cluster, cluster_for
 
 __all__ = [
     "GO_SCENARIOS",

@@ -1,8 +1,8 @@
 """Apache's own integration tests, as they compiled them, against three brokers of ours.
 
-    python -m oberth.testing.apache_suite BatchSendIT PopPriorityIT
-    python -m oberth.testing.apache_suite            # all that can be asked of another process
-    python -m oberth.testing.apache_suite --broker apache StaticTopicIT
+    python -m tests.rigs.apache_suite BatchSendIT PopPriorityIT
+    python -m tests.rigs.apache_suite            # all that can be asked of another process
+    python -m tests.rigs.apache_suite --broker apache StaticTopicIT
 
 The tests come from Maven (``rocketmq-test``, classifier ``tests``). They start name server and
 brokers through one class, IntegrationTestBase; ours of that name (tests/interop/java/integration)
@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Final
 
 import click
+from tests.rigs import peers
+from tests.rigs.interop import stream_json
 
 from oberth.errors import PeerUnavailableError
-from oberth.testing import peers
-from oberth.testing.interop import stream_json
 
 __all__ = ["TestOutcome", "all_tests", "run_tests"]
 
@@ -129,7 +129,7 @@ def run_tests(
 def main(classes: tuple[str, ...], broker: str, directory: Path | None) -> None:
     """Run Apache's integration tests CLASSES (all, when none is named).
 
-    Example: python -m oberth.testing.apache_suite BatchSendIT
+    Example: python -m tests.rigs.apache_suite BatchSendIT
     """
     where = directory or Path(tempfile.mkdtemp(prefix="oberth-integration-"))
     counts: Counter[str] = Counter()

@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Final
 
 import click
-
-from oberth.testing import peers
-from oberth.testing.clusters import cluster_for
-from oberth.testing.interop import client_classes, stream_json
+from tests.rigs import peers
+from tests.rigs.clusters import cluster_for
+from tests.rigs.interop import client_classes, stream_json
 
 __all__ = [
     "ADMIN_CONF",
@@ -239,7 +238,7 @@ def _verdict(theirs: CommandRun, own: CommandRun | None) -> str:
 
 
 def main() -> None:
-    """Compare a broker with Apache's and print the table: ``python -m oberth.testing.mqadmin``."""
+    """Compare a broker with Apache's and print the table: ``python -m tests.rigs.mqadmin``."""
     _command()
 
 

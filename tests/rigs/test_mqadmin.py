@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from oberth.testing.mqadmin import CommandRun, compare, normalise
+from tests.rigs.mqadmin import CommandRun, compare, normalise
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, Protocol, Self
 
+from tests.rigs import peers
+
 from oberth.errors import PeerUnavailableError, RemoteProtocolError
-from oberth.testing import peers
 
 __all__ = [
     "KINDS",

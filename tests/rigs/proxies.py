@@ -6,7 +6,7 @@
 
 From a shell:
 
-    python -m oberth.testing.proxies --broker oberth --brokers 3 --language python fifo-push recall
+    python -m tests.rigs.proxies --broker oberth --brokers 3 --language python fifo-push recall
 
 The proxy runs in cluster mode, so all that its clients do reaches the brokers as remoting requests
 over the proxy's own connections. A suite is a program per language (tests/interop/grpc) that prints
@@ -29,17 +29,17 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
 import click
-
-from oberth.errors import PeerUnavailableError
-from oberth.testing import peers
-from oberth.testing.clusters import Cluster, Node, cluster_for, free_port, remoting_call
-from oberth.testing.interop import (
+from tests.rigs import peers
+from tests.rigs.clusters import Cluster, Node, cluster_for, free_port, remoting_call
+from tests.rigs.interop import (
     Outcome,
     outcomes_of,
     run_client_suite,
     show_outcome,
     stream_json,
 )
+
+from oberth.errors import PeerUnavailableError
 
 __all__ = [
     "DIRECT_LANGUAGES",
