@@ -563,6 +563,9 @@ def union_frame(session: SparkSession, options: Mapping[str, str], columns: str 
 
     given = dict(options)
     parsed = parse_read_options(given, streaming=False)
+    if parsed.body.kind != "raw":  # decoded in Python tasks, on both sides
+        wanted = columns or f"{_default_columns()},body"
+        return session.read.format("rocketmq").options(**given).option("columns", wanted).load()
     fields = parse_columns(columns or _default_columns())
     lake = open_lake(parsed.lake)
     check_lake(lake, parsed, fields)

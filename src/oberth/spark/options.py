@@ -14,7 +14,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -120,6 +120,37 @@ class BadBodies(StrEnum):
     FAIL = "fail"
 
 
+BODY_KINDS: Final = ("raw", "json", "avro", "protobuf")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyOptions:
+    """How bodies become a column.
+
+    Attributes:
+        kind: raw: they do not; json, avro or protobuf.
+        schema: for json the types, for avro the schema, each as JSON or the name of a file; for
+            protobuf the name of a file with a descriptor set. "" where something else says it.
+        reader_schema: for avro the schema that the column is to have, in the same way.
+        message: for protobuf the message's full name.
+        registry: the address of a schema registry, "" for none.
+        subject: whose version gives the column's type.
+        version: which one.
+        user: for the registry's basic authentication.
+        password: the same.
+    """
+
+    kind: str = "raw"
+    schema: str = ""
+    reader_schema: str = ""
+    message: str = ""
+    registry: str = ""
+    subject: str = ""
+    version: str = "latest"
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Everything a reader is told. Sizes are bytes, times milliseconds; None is no limit."""
@@ -169,6 +200,7 @@ class ReadOptions:
     trust_times: bool
     filter_tags: tuple[str, ...]
     filter_sql: str
+    body: BodyOptions
     storage: Mapping[str, str]
 
 
@@ -234,6 +266,15 @@ _READ: Final[Mapping[str, tuple[str, ...]]] = {
     "trust": (),
     "filter.tag": (),
     "filter.sql": (),
+    "body": (),
+    "bodySchema": (),
+    "bodyReaderSchema": (),
+    "bodyMessage": (),
+    "schemaRegistry": (),
+    "schemaRegistry.user": (),
+    "schemaRegistry.password": (),
+    "schemaSubject": (),
+    "schemaVersion": (),
     "storage.endpoint": (),
     "storage.accessKey": (),
     "storage.secretKey": (),
@@ -666,6 +707,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         trust_times="times" in trusted,
         filter_tags=_tags(options.text("filter.tag")),
         filter_sql=options.text("filter.sql"),
+        body=_body(options),
         storage={
             n[8:]: options.text(n) for n in _READ if n.startswith("storage.") and options.has(n)
         },
@@ -733,8 +775,8 @@ def _trust(text: str) -> frozenset[str]:
     return words
 
 
-def schema_options(given: Mapping[str, str]) -> tuple[str, bool]:
-    """The option ``columns`` and whether properties are included: what a schema depends on.
+def schema_options(given: Mapping[str, str]) -> tuple[str, bool, BodyOptions]:
+    """What a schema depends on: ``columns``, whether properties are included, what bodies become.
 
     Spark asks for the schema before it says whether a query is a stream.
 
@@ -742,7 +784,57 @@ def schema_options(given: Mapping[str, str]) -> tuple[str, bool]:
         OptionError: an unknown option, or a value that is neither true nor false.
     """
     options = Given(given, _READ)
-    return options.text("columns"), options.flag("includeProperties", False)
+    return options.text("columns"), options.flag("includeProperties", False), _body(options)
+
+
+_BODY_OPTIONS: Final = (
+    "bodySchema", "bodyReaderSchema", "bodyMessage", "schemaRegistry", "schemaRegistry.user",
+    "schemaRegistry.password", "schemaSubject", "schemaVersion",
+)  # fmt: skip
+
+
+def _body(options: Given) -> BodyOptions:
+    kind = options.choice("body", BODY_KINDS, "raw")
+    given = options.has(*_BODY_OPTIONS)
+    if kind == "raw":
+        if given:
+            raise OptionError(f"{given[0]} needs body=json, avro or protobuf")
+        return BodyOptions()
+    registry = options.text("schemaRegistry")
+    more = [name for name in given if name.startswith("schema") and name != "schemaRegistry"]
+    if more and not registry:
+        raise OptionError(f"{more[0]} needs schemaRegistry")
+    if registry and options.has("bodySchema", "bodyReaderSchema"):
+        raise OptionError("bodySchema and schemaRegistry exclude each other")
+    if options.has("bodyReaderSchema") and (kind != "avro" or not options.has("bodySchema")):
+        raise OptionError("bodyReaderSchema needs body=avro and bodySchema")
+    if options.has("bodyMessage") and kind != "protobuf":
+        raise OptionError("bodyMessage needs body=protobuf")
+    if bool(options.text("schemaRegistry.user")) != bool(options.text("schemaRegistry.password")):
+        raise OptionError("schemaRegistry.user and schemaRegistry.password go together")
+    subject = options.text("schemaSubject")
+    if registry and not subject:
+        topics = [t.strip() for t in options.text("subscribe").split(",") if t.strip()]
+        if len(topics) != 1:
+            raise OptionError(
+                f"schemaRegistry needs schemaSubject, or one topic in subscribe (found "
+                f"{len(topics)}), whose subject is TOPIC-value"
+            )
+        subject = f"{topics[0]}-value"
+    version = options.text("schemaVersion", "latest")
+    if not re.fullmatch(r"latest|[1-9]\d{0,9}", version):
+        raise OptionError(f"schemaVersion: found {version!r}, allowed: latest or a number from 1")
+    return BodyOptions(
+        kind=kind,
+        schema=options.text("bodySchema"),
+        reader_schema=options.text("bodyReaderSchema"),
+        message=options.text("bodyMessage"),
+        registry=registry,
+        subject=subject,
+        version=version,
+        user=options.text("schemaRegistry.user"),
+        password=options.text("schemaRegistry.password"),
+    )
 
 
 def parse_paths(text: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from oberth.errors import OptionError
 from oberth.formats.consume_queue import PRE_BLANK_SIZE
 from oberth.formats.names import is_lmq
 from oberth.spark import plan as p
+from oberth.spark.body_column import make_shape, schema_of
 from oberth.spark.index_lookup import IndexFiles
 from oberth.spark.options import (
     BoundKind,
@@ -41,7 +42,7 @@ from oberth.spark.options import (
 )
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
-from oberth.spark.schemas import Field, arrow_schema, parse_columns, resolve_schema, struct_type
+from oberth.spark.schemas import Field, arrow_schema
 from oberth.spark.sql_filter import compile_sql
 from oberth.spark.store_files import QueueFiles, StoreFiles
 
@@ -78,8 +79,7 @@ class RocketMQDataSource(DataSource):
         Raises:
             OptionError: an unknown option or column.
         """
-        columns, with_properties = schema_options(self.options)
-        return struct_type(parse_columns(columns, with_properties=with_properties))
+        return schema_of(*schema_options(self.options))
 
     def reader(self, schema: StructType) -> RocketMQReader:
         """A batch reader.
@@ -179,8 +179,9 @@ class RocketMQReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
-        self.schema = schema
-        self.fields: tuple[Field, ...] = resolve_schema(schema)
+        self.shape = make_shape(options, schema)
+        self.schema = self.shape.schema
+        self.fields: tuple[Field, ...] = self.shape.fields
         self.predicate: Predicate = EVERYTHING
         if options.filter_sql:
             compile_sql(options.filter_sql)
@@ -237,13 +238,13 @@ class RocketMQReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow batches."""
-        if not isinstance(partition, RocketMQPartition):
-            from oberth.spark.lake import LakePartition, read_lake
+        if isinstance(partition, RocketMQPartition):
+            return self.shape.shown(self.piece_reader(partition).read(partition.pieces))
+        from oberth.spark.lake import LakePartition, read_lake
 
-            assert isinstance(partition, LakePartition)
-            yield from read_lake(partition.job, partition.files, arrow_schema(self.schema))
-            return
-        yield from self.piece_reader(partition).read(partition.pieces)
+        assert isinstance(partition, LakePartition)
+        rows = read_lake(partition.job, partition.files, arrow_schema(self.schema))
+        return self.shape.shown(rows)
 
     def piece_reader(self, partition: RocketMQPartition) -> PieceReader:
         """What reads a partition; the storages of ``partition.stores`` count the bytes."""

@@ -30,11 +30,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from oberth.spark import plan as p
+from oberth.spark.body_column import make_shape
 from oberth.spark.open_source import open_source
 from oberth.spark.options import ReadOptions
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING
-from oberth.spark.schemas import Field, resolve_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -287,8 +287,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
-        self.schema = schema
-        self.fields: tuple[Field, ...] = resolve_schema(schema)
+        self.shape = make_shape(options, schema)
         self.planner = TriggerPlanner(options)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -324,8 +323,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow batches."""
         assert isinstance(partition, RocketMQPartition)
-        reader = make_piece_reader(partition.stores, self.options, self.fields, self.schema)
-        yield from reader.read(partition.pieces)
+        shape = self.shape
+        reader = make_piece_reader(partition.stores, self.options, shape.fields, shape.schema)
+        return shape.shown(reader.read(partition.pieces))
 
 
 class RocketMQDriverStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -337,8 +337,7 @@ class RocketMQDriverStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAv
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
-        self.schema = schema
-        self.fields: tuple[Field, ...] = resolve_schema(schema)
+        self.shape = make_shape(options, schema)
         self.planner = TriggerPlanner(options)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -367,9 +366,11 @@ class RocketMQDriverStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAv
         if start == end:
             return iter([])
         stores, plans = self.planner.plans(start, end)
-        reader = make_piece_reader(stores.for_tasks(), self.options, self.fields, self.schema)
+        shape = self.shape
+        reader = make_piece_reader(stores.for_tasks(), self.options, shape.fields, shape.schema)
+        rows = (batch for plan in plans for batch in reader.read(plan.pieces))
         # A list: Spark copies the iterator, which a generator would not survive.
-        return iter([batch for plan in plans for batch in reader.read(plan.pieces)])
+        return iter(list(shape.shown(rows)))
 
 
 def read_limit(options: ReadOptions) -> ReadLimit:

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 import fastavro
 import pyarrow as pa
+from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from oberth.errors import OptionError
@@ -78,6 +79,14 @@ class AvroBodies:
         """See `BodyDecoder`."""
         return decode_each(bodies, self.type, self._one)
 
+    def read(self, body: bytes) -> Any:
+        """The value of a body that has nothing in front of its datum.
+
+        Raises:
+            BodyError: it is none.
+        """
+        return self._from(body, 0)
+
     def _one(self, body: bytes) -> Any:
         start = 10 if body[:2] == b"\xc3\x01" else 5 if body[:1] == b"\0" and len(body) > 5 else 0
         try:
@@ -93,6 +102,10 @@ class AvroBodies:
         data.seek(start)
         try:
             value = fastavro.schemaless_reader(data, self._writer.plain, self._reader)
+        except SchemaResolutionError:
+            raise BodyError(
+                "what it was written with does not resolve to the column's schema"
+            ) from None
         except _NO_DATUM as error:
             raise BodyError(f"at {data.tell()}: no Avro datum of the schema: {error!r}") from None
         end = data.tell()

@@ -93,3 +93,25 @@ def _arrow_reads(kind: pa.DataType) -> bool:
         )
     # Its floats may be infinite, and lists' element names are its own.
     return bool(pa.types.is_boolean(kind) or pa.types.is_int64(kind) or pa.types.is_string(kind))
+
+
+def schema_decoder(kind: str, schema: bytes, reader_schema: str, message: str) -> BodyDecoder:
+    """The decoder of Avro or Protobuf bodies of a given schema.
+
+    Args:
+        kind: avro or protobuf.
+        schema: what bodies were written with: Avro's JSON, or a FileDescriptorSet.
+        reader_schema: for avro what values are to be of; "" for the same.
+        message: for protobuf the message's full name; "" if there is only one.
+
+    Raises:
+        OptionError: the schema is none, or no column can have its type.
+    """
+    # Each needs a package of an extra.
+    if kind == "avro":
+        from oberth.spark.pipelines.export.avro import AvroBodies
+
+        return AvroBodies(schema.decode(errors="replace"), reader_schema)
+    from oberth.spark.pipelines.export.protobuf import ProtobufBodies
+
+    return ProtobufBodies(schema, message)

@@ -72,9 +72,14 @@ class ProtobufBodies:
 
     def decode(self, bodies: pa.Array) -> tuple[pa.Array, Reasons]:
         """See `BodyDecoder`."""
-        return decode_each(bodies, self._type, self._one)
+        return decode_each(bodies, self._type, self.read)
 
-    def _one(self, body: bytes) -> Any:
+    def read(self, body: bytes) -> Any:
+        """The value of a body.
+
+        Raises:
+            BodyError: it is no message of the type.
+        """
         try:
             return self._show(self._make.FromString(body))
         except (DecodeError, UnicodeDecodeError) as error:

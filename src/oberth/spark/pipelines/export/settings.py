@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from oberth.errors import OptionError
 from oberth.spark import plan as p
-from oberth.spark.pipelines.export.bodies import BodyDecoder, JsonBodies
+from oberth.spark.pipelines.export.bodies import BodyDecoder, JsonBodies, schema_decoder
 from oberth.spark.pipelines.export.partition_by import PartitionColumn, parse_partition_by
 from oberth.spark.schemas import ALL_COLUMNS, arrow_schema, parse_columns, struct_type
 
@@ -109,15 +109,8 @@ class ExportSettings:
         if self.body == "json":
             schema = pa.ipc.read_schema(pa.py_buffer(raw))
             return JsonBodies(pa.struct(list(schema)))
-        if self.body == "avro":
-            from oberth.spark.pipelines.export.avro import AvroBodies
-
-            return AvroBodies(
-                raw.decode(errors="replace"), base64.b64decode(self.body_reader_schema).decode()
-            )
-        from oberth.spark.pipelines.export.protobuf import ProtobufBodies
-
-        return ProtobufBodies(raw, self.body_message)
+        reader = base64.b64decode(self.body_reader_schema).decode()
+        return schema_decoder(self.body, raw, reader, self.body_message)
 
     def row_schema(self) -> pa.Schema:
         """What a row has before partition columns."""
