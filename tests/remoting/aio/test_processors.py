@@ -11,6 +11,7 @@ import pytest
 
 from oberth.errors import StoreFullError
 from oberth.remoting.aio import processors
+from oberth.remoting.aio import processors as processors_module
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.processors import ProcessorTable, Stage, error_response
 from oberth.remoting.code import ResponseCode
@@ -236,11 +237,60 @@ async def test_a_turn_joins_bursts_and_keeps_the_order_of_each_channel() -> None
     table.dispatch_turn(
         [(first, requests(2, 10)), (second, mixed), (third, requests(1, 20)), (fourth, unknown)]
     )
-    assert served == [[30], [31], [32], [10, 11, 20]]
+    assert served == [[10, 11, 30, 20], [31], [32]]
     assert [opaque for opaque, _ in first.replies] == [10, 11]
     assert [opaque for opaque, _ in second.replies] == [30, 31, 32]
     assert [opaque for opaque, _ in third.replies] == [20]
     assert fourth.replies[0][1].code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_bursts_behind_other_requests_are_joined_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of consumers that pop and acknowledge on the same connection."""
+    served: list[list[int]] = []
+
+    def burst(channels: Any, run: list[RemotingCommand]) -> list[RemotingCommand | None]:
+        served.append([request.opaque for request in run])
+        return [create_response(request, 0) for request in run]
+
+    def one(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return create_response(request, 0)
+
+    table = ProcessorTable()
+    table.burst([7], burst)
+    table.burst([6], lambda channels, run: burst(channels, run))
+    table.sync([8], one)
+    codes = [8, 7, 7, 8, 8, 7, 6, 8]
+    fakes = [fake_channel() for _ in range(5)]
+
+    def asked(number: int) -> list[RemotingCommand]:
+        return [
+            RemotingCommand(code=code, opaque=10 * number + each) for each, code in enumerate(codes)
+        ]
+
+    table.dispatch_turn([(fake, asked(number)) for number, fake in enumerate(fakes)])
+    assert served == [
+        [10 * number + each for number in range(5) for each in run] for run in ([1, 2], [5], [6])
+    ]
+    for number, fake in enumerate(fakes):
+        assert [opaque for opaque, _ in fake.replies] == [10 * number + n for n in range(8)]
+    # Where the turn has no more time, what is left of a channel waits for another one, in order.
+    monkeypatch.setattr(processors_module, "TURN_S", -1.0)
+    fakes = [FakeChannel() for _ in range(3)]
+    joined = [7, 8, 7]
+    table.dispatch_turn(
+        [
+            (fake, [RemotingCommand(code=code, opaque=n) for n, code in enumerate(joined)])
+            for fake in fakes
+        ]
+    )
+    assert all([opaque for opaque, _ in fake.replies] == [0] for fake in fakes)
+    assert all(table.has_put_off(fake) for fake in fakes)
+    async with asyncio.timeout(100):
+        while any(table.has_put_off(fake) for fake in fakes):  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
+    assert all([opaque for opaque, _ in fake.replies] == [0, 1, 2] for fake in fakes)
 
 
 async def test_a_turn_that_fails_or_is_refused_answers_everybody() -> None:

@@ -644,48 +644,79 @@ class ProcessorTable:
             self._put_off.add(channel, requests[served:])
 
     def dispatch_turn(self, turn: Iterable[tuple[Channel, list[RemotingCommand]]]) -> None:
-        """Serve what one turn of the loop read, each channel once.
+        """Serve what one turn of the loop read, in rounds.
 
-        The requests of one channel are served in order. Channels whose requests all belong to one
-        burst processor are served together, behind the others.
+        The requests of one channel are served in order. A round goes through the channels: each
+        has its requests served up to one of a burst processor, and that and its neighbours of the
+        same processor join those of the other channels, which are served together behind the
+        round. So the acknowledgements of many channels are one burst, whatever stands before them.
         """
         processors = self._processors
         put_off = self._put_off
-        bursts: dict[Processor, tuple[list[Channel], list[RemotingCommand]]] = {}
         loop = asyncio.get_running_loop()
         until = loop.time() + TURN_S
+        entries = []
         for channel, requests in turn:
-            processor = processors.get(requests[0].code)
-            if (
-                processor is None
-                or processor.kind is not _Kind.BURST
-                or self.going_away
-                or (
-                    len(requests) > 1
-                    and any(processors.get(request.code) is not processor for request in requests)
-                )
-                or channel in put_off
-            ):
-                if loop.time() < until:
-                    self._dispatch(channel, requests, until)
-                else:
-                    put_off.add(channel, self.within_limits(channel, requests))
-                continue
-            channels, run = bursts.setdefault(processor, ([], []))
-            channels += [channel] * len(requests)
-            run += requests
-        for processor, (channels, run) in bursts.items():
-            if not self._rejected(channels, processor, run):
-                self._serve_burst(channels, cast(BurstHandler, processor.handler), run)
+            if self.going_away:
+                requests = self._turn_away(channel, requests)
+            requests = self.within_limits(channel, requests)
+            if channel in put_off:
+                put_off.add(channel, requests)
+            elif requests:
+                entries.append((channel, requests, 0))
+        while entries:
+            bursts: dict[Processor, tuple[list[Channel], list[RemotingCommand]]] = {}
+            following = []
+            for channel, requests, start in entries:
+                count = len(requests)
+                processor = processors.get(requests[start].code)
+                if processor is None or processor.kind is not _Kind.BURST:
+                    if loop.time() >= until:
+                        put_off.add(channel, requests[start:] if start else requests)
+                        continue
+                    start = self._serve_some(channel, requests, until, start, to_burst=True)
+                    if start == count:
+                        continue
+                    processor = processors.get(requests[start].code)
+                    if processor is None or processor.kind is not _Kind.BURST:
+                        put_off.add(channel, requests[start:])
+                        continue
+                end = start + 1
+                while end < count and processors.get(requests[end].code) is processor:
+                    end += 1
+                channels, run = bursts.setdefault(processor, ([], []))
+                channels += [channel] * (end - start)
+                run += requests if end - start == count else requests[start:end]
+                if end < count:
+                    following.append((channel, requests, end))
+            for processor, (channels, run) in bursts.items():
+                if not self._rejected(channels, processor, run):
+                    self._serve_burst(channels, cast(BurstHandler, processor.handler), run)
+            entries = following
 
-    def _serve_some(self, channel: Channel, requests: list[RemotingCommand], until: float) -> int:
-        """Serve at least one request, and more of them up to a time; how many were."""
+    def _serve_some(
+        self,
+        channel: Channel,
+        requests: list[RemotingCommand],
+        until: float,
+        start: int = 0,
+        *,
+        to_burst: bool = False,
+    ) -> int:
+        """Serve at least one request from ``start`` on, and more of them up to a time.
+
+        With ``to_burst`` up to one of a burst processor, too.
+
+        Returns:
+            The number of the first request that was not served.
+        """
         processors = self._processors
         count = len(requests)
         now = asyncio.get_running_loop().time if count > 1 else None
-        start = 0
         while start < count:
             processor = processors.get(requests[start].code)
+            if to_burst and processor is not None and processor.kind is _Kind.BURST:
+                break
             end = start + 1
             if processor is None or processor.kind is _Kind.BURST or processor.stage is not None:
                 while end < count and processors.get(requests[end].code) is processor:
