@@ -71,7 +71,7 @@ def _timer_due(raw: bytes, now_ms: int) -> int | None:
         (b"TIMER_DELAY_SEC", 1000, now_ms),
         (b"TIMER_DELAY_MS", 1, now_ms),
         (b"TIMER_DELIVER_MS", 1, 0),
-    ):
+    )[0 if b"TIMER_DELAY_" in raw else 2 :]:
         text = p.find_property(raw, name)
         if text is not None:
             return base + _integer(text) * scale
@@ -101,8 +101,23 @@ def _to_timer(
         f"REAL_QID\x01{message.queue_id}\x02"
     ).encode("utf-8", "replace")
     separator = b"" if raw[-1:] in (b"", b"\x02") else b"\x02"
-    # The last of equal names wins, so an entry that somebody sent has no effect.
-    return replace(message, topic=TIMER_TOPIC, queue_id=0, properties_raw=raw + separator + added)
+    # The last of equal names wins, so an entry that somebody sent has no effect. Not `replace`: it
+    # takes four times as long, and every acknowledgement of POP comes by.
+    return MessageExtBrokerInner(
+        TIMER_TOPIC,
+        message.body,
+        raw + separator + added,
+        0,
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        message.born_host,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        message.wait_store_ok,
+        message.convert,
+    )
 
 
 def _integer(text: bytes | None) -> int:

@@ -244,6 +244,54 @@ async def test_acks_of_one_pop_are_one_message(peer: Peer) -> None:
     assert bodies(await peer.pop_all()) == [b"4", b"6", b"7", b"8"]
 
 
+async def test_a_burst_of_acknowledgements_is_checked_once_a_queue(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers are those of acknowledgements that come one by one."""
+    for number in range(8):
+        await peer.send(b"%d" % number, number % 2)
+    popped = await peer.pop_all()
+
+    def request(queue_id: int, offset: int, topic: str = TOPIC, receipt: str = "") -> Any:
+        fields = {
+            "consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id),
+            "extraInfo": receipt or popped[0].receipt, "offset": str(offset),
+        }  # fmt: skip
+        return RemotingCommand(code=ACK, ext_fields=fields)
+
+    requests = [request(each.queue_id, each.offset, receipt=each.receipt) for each in popped]
+    requests += [
+        request(0, 99), request(1, -1), request(77, 0), request(77, 0), request(0, 0, "other"),
+        request(0, 0, receipt="1 2"), RemotingCommand(code=ACK, ext_fields={}),
+    ]  # fmt: skip
+    store = peer.mq.broker.parts.store
+    acks = peer.mq.broker.processors.acks
+    looked, appended = [], []
+    max_offset, append = store.max_offset_in_queue, store.append_messages
+
+    def noted_max(topic: str, queue_id: int) -> int:
+        looked.append((topic, queue_id))
+        return max_offset(topic, queue_id)
+
+    def noted_append(messages: Any) -> Any:
+        appended.append(len(messages))
+        return append(messages)
+
+    monkeypatch.setattr(store, "max_offset_in_queue", noted_max)
+    monkeypatch.setattr(store, "append_messages", noted_append)
+    nobody: Any = [None] * len(requests)
+    together = acks.ack(nobody, requests)
+    assert sorted(looked) == [(TOPIC, 0), (TOPIC, 1)]
+    assert len(appended) <= 1
+    one_by_one = [acks.ack(nobody[:1], [each])[0] for each in requests]
+    for one, other in zip(together, one_by_one, strict=True):
+        assert one is not None
+        assert other is not None
+        assert (one.code, one.remark) == (other.code, other.remark)
+    assert [each.code for each in together if each][: len(popped)] == [0] * 8
+    assert len({each.remark for each in together if each}) == 7
+
+
 async def test_what_the_store_refuses_is_not_acknowledged(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,7 +169,7 @@ def decode_check_point(body: bytes) -> PopCheckPoint:
     )
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class PopAck:
     """Acknowledgements of messages of one check point."""
 
@@ -355,5 +355,9 @@ def _signed_32(value: int) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+"""Made once: ``json.dumps`` makes an encoder for each call that wants other separators."""
+
+
 def _compact(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODE(body).encode()

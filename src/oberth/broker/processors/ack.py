@@ -9,7 +9,7 @@ names the pop that it belongs to.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.broker import remarks
 from oberth.broker.pop.check_point import (
@@ -48,10 +48,20 @@ _Answer = tuple[int, str | None]
 _OK: Final[_Answer] = (int(ResponseCode.SUCCESS), None)
 _NOT_STORED: Final[_Answer] = (int(ResponseCode.SYSTEM_ERROR), "put ack msg error")
 
-
 ACKS_A_TURN: Final = 50
 _BITS_OF_ONE: Final = 64
 """Characters of a bit set that take about as long as the rest of an acknowledgement."""
+
+
+class _Queue(NamedTuple):
+    """What acknowledgements of a queue are checked with: the offsets it has, or why none is taken.
+
+    A queue that none is taken of has no offsets: ``low`` is above ``high``.
+    """
+
+    low: int
+    high: int
+    refusal: _Answer | None
 
 
 class AckMessageProcessor:
@@ -81,9 +91,13 @@ class AckMessageProcessor:
     def ack(
         self, channels: Sequence[Channel], requests: list[RemotingCommand]
     ) -> list[RemotingCommand | None]:
-        """200051: one message is consumed; the acks of one burst become one append."""
+        """200051: one message is consumed; the acks of one burst become one append.
+
+        What a queue holds is looked up once for all of them.
+        """
         del channels
         answers: list[_Answer] = []
+        queues: dict[tuple[str, int], _Queue] = {}
         stored: list[StoredAck] = []
         waiting: list[int] = []
         for number, request in enumerate(requests):
@@ -98,7 +112,15 @@ class AckMessageProcessor:
                 answer = self._check_queue(header.topic, header.queue_id)
                 answers.append(answer or self._lite.ack(header, receipt))
                 continue
-            answer = self._check(header.topic, header.queue_id, header.offset)
+            queue = queues.get((header.topic, header.queue_id))
+            if queue is None:
+                queue = queues[header.topic, header.queue_id] = self._queue(
+                    header.topic, header.queue_id
+                )
+            if queue.low <= header.offset <= queue.high:
+                answer = None
+            else:
+                answer = queue.refusal or self._offset_illegal(header, queue)
             if answer is None:
                 ack = PopAck(
                     (header.offset,),
@@ -210,19 +232,26 @@ class AckMessageProcessor:
             return self._queue_illegal(topic, queue_id, topic_config.read_queue_nums)
         return None
 
-    def _check(self, topic: str, queue_id: int, offset: int) -> _Answer | None:
+    def _queue(self, topic: str, queue_id: int) -> _Queue:
         refusal = self._check_queue(topic, queue_id)
         if refusal is not None:
-            return refusal
+            return _Queue(0, -1, refusal)
         store = self._store
-        low = store.min_offset_in_queue(topic, queue_id)
-        high = store.max_offset_in_queue(topic, queue_id)
-        if not low <= offset <= high:
-            return (
-                int(ResponseCode.NO_MESSAGE),
-                f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
-            )
-        return None
+        return _Queue(
+            store.min_offset_in_queue(topic, queue_id),
+            store.max_offset_in_queue(topic, queue_id),
+            None,
+        )
+
+    @staticmethod
+    def _offset_illegal(
+        header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader, queue: _Queue
+    ) -> _Answer:
+        return (
+            int(ResponseCode.NO_MESSAGE),
+            f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset}, "
+            f"store:{queue.low}~{queue.high}",
+        )
 
     @staticmethod
     def _topic_unknown(topic: str) -> _Answer:
@@ -259,7 +288,10 @@ class AckMessageProcessor:
             if refusal is None:
                 return self._lite.change_invisible_time(request, header, receipt, answer)
         else:
-            refusal = self._check(header.topic, header.queue_id, header.offset)
+            queue = self._queue(header.topic, header.queue_id)
+            refusal = queue.refusal
+            if refusal is None and not queue.low <= header.offset <= queue.high:
+                refusal = self._offset_illegal(header, queue)
         if refusal is not None:
             return create_response(request, *refusal, header=answer)
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
