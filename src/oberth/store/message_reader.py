@@ -147,9 +147,14 @@ class MessageReader:
             units_max = min(units_max, message_filter.judged_max)
             judged_bytes_max = message_filter.judged_bytes + JUDGED_BYTES_MAX
         judges_tags = message_filter is not None and message_filter.judges_tags
-        segment = piece_segment = None
+        bytes_max_young = config.max_transfer_bytes_on_message_in_memory
+        count_max_young = config.max_transfer_count_on_message_in_memory
+        bytes_max_old = config.max_transfer_bytes_on_message_in_disk
+        count_max_old = config.max_transfer_count_on_message_in_disk
+        segment = None
         buffer = memoryview(b"")
-        segment_start = segment_end = -1
+        segment_start = segment_end = readable_end = -1
+        # The last slice, as positions in `buffer`; it is made when nothing is side by side with it.
         piece_start = piece_end = -1
         for _ in range(config.travel_cq_file_num_when_get_message if is_v5 else 1):
             units = queue.units(next_offset, units_max, within_segment=True)
@@ -171,19 +176,16 @@ class MessageReader:
                         queue_offsets[-1] = next_offset - 1
                     continue
                 if count:
-                    if count >= max_msg_nums:
-                        full = True
-                    elif commit_log_offset >= young_from:
-                        full = (
-                            bytes_total + size > config.max_transfer_bytes_on_message_in_memory
-                            or count > config.max_transfer_count_on_message_in_memory - 1
+                    following_total = bytes_total + size
+                    if (
+                        count >= max_msg_nums
+                        or following_total > max_total_size
+                        or (
+                            following_total > bytes_max_young or count >= count_max_young
+                            if commit_log_offset >= young_from
+                            else following_total > bytes_max_old or count >= count_max_old
                         )
-                    else:
-                        full = (
-                            bytes_total + size > config.max_transfer_bytes_on_message_in_disk
-                            or count > config.max_transfer_count_on_message_in_disk - 1
-                        )
-                    if full or bytes_total + size > max_total_size:
+                    ):
                         full = True
                         break
                 last_examined = last_offset = commit_log_offset
@@ -205,49 +207,44 @@ class MessageReader:
                         if not count:
                             result.status = GetMessageStatus.NO_MATCHED_MESSAGE
                         continue
-                if (
-                    by_tags
-                    and commit_log_offset == piece_end
-                    and piece_segment is not None
-                    and commit_log_offset + size - piece_segment.start_offset
-                    <= piece_segment.read_position
-                ):
-                    # Side by side with the one before: they share a slice.
-                    piece_end += size
-                    start = piece_start - piece_segment.start_offset
-                    records[-1] = piece_segment.buffer[
-                        start : piece_end - piece_segment.start_offset
-                    ]
-                else:
-                    # Neighbours in a queue mostly lie in one segment.
-                    if segment is None or not segment_start <= commit_log_offset < segment_end:
-                        segment = log.queue.find(commit_log_offset)
-                        if segment is not None:
-                            segment_start, segment_end = segment.start_offset, segment.end_offset
-                            # A slice keeps the memory, should the segment be deleted meanwhile.
-                            buffer = segment.buffer[:]
-                            if not buffer.nbytes:
-                                segment = None
-                    position = commit_log_offset - segment_start
-                    if segment is None or position + size > segment.read_position:
+                # Neighbours in a queue mostly lie in one segment.
+                if segment is None or not segment_start <= commit_log_offset < segment_end:
+                    if piece_end > 0:
+                        records.append(buffer[piece_start:piece_end])
+                        piece_end = -1
+                    segment = log.queue.find(commit_log_offset)
+                    if segment is not None:
+                        segment_start, segment_end = segment.start_offset, segment.end_offset
+                        readable_end = segment.read_position
+                        # A slice keeps the memory, should the segment be deleted meanwhile.
+                        buffer = segment.buffer[:]
+                        if not buffer.nbytes:
+                            segment = None
+                position = commit_log_offset - segment_start
+                if segment is None or position + size > readable_end:
+                    if segment is not None:
+                        readable_end = segment.read_position
+                    if segment is None or position + size > readable_end:
                         if not count:
                             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                         skip_until = log.next_segment_offset(commit_log_offset)
                         continue
-                    if judge is not None and not judge(buffer, position, size):
-                        if not count:
-                            result.status = GetMessageStatus.NO_MATCHED_MESSAGE
-                        if (
-                            message_filter is not None
-                            and message_filter.judged_bytes > judged_bytes_max
-                        ):
-                            full = True
-                            break
-                        continue
-                    records.append(buffer[position : position + size])
-                    piece_segment = segment
-                    piece_start = commit_log_offset
-                    piece_end = commit_log_offset + size
+                if judge is not None and not judge(buffer, position, size):
+                    if not count:
+                        result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+                    if (
+                        message_filter is not None
+                        and message_filter.judged_bytes > judged_bytes_max
+                    ):
+                        full = True
+                        break
+                    continue
+                if position == piece_end and by_tags:
+                    piece_end += size
+                else:
+                    if piece_end > 0:
+                        records.append(buffer[piece_start:piece_end])
+                    piece_start, piece_end = position, position + size
                 commit_log_offsets.append(commit_log_offset)
                 queue_offsets.append(next_offset - 1)
                 bytes_total += size
@@ -255,6 +252,8 @@ class MessageReader:
                 skip_until = -1
             if count or full:
                 break
+        if piece_end > 0:
+            records.append(buffer[piece_start:piece_end])
         if count:
             result.status = GetMessageStatus.FOUND
         result.next_begin_offset = next_offset
