@@ -4,10 +4,12 @@
 
 An official client puts all its sends on one connection and takes more processor time than the
 broker; `peers/wire_load.c` opens as many connections as wanted and takes a fifth. A row is
-connections x requests on each one's way x bytes, its figures are messages a second, latency, and
-the broker's processor time a message: the steadiest of them on a machine that is shared.
-``--brokers null,oberth`` has a server that only answers in the rival's place: no broker can be seen
-to be faster than that.
+connections x requests on each one's way x bytes [x connections that send] [@ topics of 8 queues
+each that messages go to by chance], with another kind of request than sends in front: ``pull-``
+reads 32 messages at a time, ``pop-`` takes 32 and acknowledges each, ``commit-``, ``heartbeat-``.
+Its figures are messages a second, latency of a request, and the broker's processor time a message:
+the steadiest of them on a machine that is shared. ``--brokers null,oberth`` has a server that only
+answers in the rival's place: no broker can be seen to be faster than that.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +39,20 @@ SHAPES: Final = {
     "2x1x128": None,
     "8x1x1048576": 1.2,
     "16x1x65536": 1.5,
+    "64x1x128@1000": 1.5,
+    "1x1000x128@1000": 1.5,
+    "pull-64x1x128": None,
+    "pop-64x1x128": None,
+    "commit-64x1x128": None,
+    "heartbeat-64x1x128": None,
 }
-"""Connections x outstanding x bytes (x connections that send), and how many times Apache's rate."""
+"""What is sent, and how many times Apache's rate ours must reach."""
+
+TOPIC: Final = "connections"
+QUEUES: Final = 4
+MANY_QUEUES: Final = 8
+FILL_SHAPE: Final = "4x250x128"
+"""What is read was sent so."""
 
 WARM_UP_S: Final = 60
 """Seconds of sends before Apache's broker counts: its rate still grows after 15."""
@@ -110,13 +124,16 @@ class Load:
 
     def run(self, shape: str, warm_s: float, seconds: float) -> dict[str, Any]:
         """One shape; what the generator printed, and ``cpu_us``, the broker's time a message."""
-        words = shape.split("x")
+        sizes, _, topics = shape.partition("@")
+        kind, _, sizes = sizes.rpartition("-")
+        words = sizes.split("x")
         host, _, port = self._cluster.broker_addr.rpartition(":")
         before = cpu_s(self._cluster)
         done = subprocess.run(
             [
-                *(str(self._program), host, port, "connections", *words[:3]),
-                *(str(warm_s), str(seconds), "4", *words[3:]),
+                *(str(self._program), host, port, f"{TOPIC}-many" if topics else TOPIC, *words[:3]),
+                *(str(warm_s), str(seconds), str(MANY_QUEUES if topics else QUEUES)),
+                *(words[3] if len(words) > 3 else "0", topics or "0", kind or "send"),
             ],
             capture_output=True,
             text=True,
@@ -126,9 +143,23 @@ class Load:
         if done.returncode:
             raise RuntimeError(f"wire_load {shape} against {self._cluster.kind}: {done.stderr}")
         line: dict[str, Any] = json.loads(done.stdout)
-        sent = line["per_s"] * (warm_s + seconds)
-        line["cpu_us"] = (cpu_s(self._cluster) - before) / sent * 1e6
+        if line["refused"]:
+            raise RuntimeError(f"wire_load {shape} against {self._cluster.kind}: {done.stderr}")
+        line["cpu_us"] = (cpu_s(self._cluster) - before) / max(line["total"], 1) * 1e6
         return line
+
+
+def prepare(address: str, generator: Load, shapes: Sequence[str], fill_s: float) -> wire.Wire:
+    """Topics, a group and messages that the shapes need; the connection that the group lives by."""
+    wire.create_topics(address, [TOPIC], QUEUES)
+    many = max((int(shape.partition("@")[2]) for shape in shapes if "@" in shape), default=0)
+    if many:
+        wire.create_topics(address, [f"{TOPIC}-many-{n}" for n in range(many)], MANY_QUEUES)
+    member = wire.Wire(address)
+    if any("-" in shape for shape in shapes):
+        member.subscribe("wire-load", TOPIC)
+        generator.run(FILL_SHAPE, 0, fill_s)
+    return member
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -143,9 +174,12 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     options.runs = options.runs or (1 if options.small else 5)
     options.sec = options.sec or (1 if options.small else 8)
-    wanted = options.only or ("64x1x128,1x64x128,1x1x128" if options.small else ",".join(SHAPES))
+    small = "64x1x128,1x64x128,1x1x128,pop-64x1x128"
+    wanted = options.only or (small if options.small else ",".join(SHAPES))
     shapes = wanted.split(",")
     kinds = options.brokers.split(",")
+    if NullServer.kind in kinds:  # it only answers sends
+        shapes = [shape for shape in shapes if "-" not in shape]
     table: dict[str, Row] = {}
     for shape in shapes:
         bar = None if kinds[0] == NullServer.kind else SHAPES.get(shape)
@@ -166,8 +200,8 @@ def main(argv: list[str] | None = None) -> None:
             )
             try:
                 cluster.start()
-                wire.create_topics(cluster.broker_addr, ["connections"], 4)
                 generator = Load(program, cluster)
+                member = prepare(cluster.broker_addr, generator, shapes, options.sec)
                 if not options.small and kind.startswith("apache"):
                     generator.run("64x1x128", 0, WARM_UP_S)
                 for shape in shapes:
@@ -176,6 +210,7 @@ def main(argv: list[str] | None = None) -> None:
                     add(f"{shape}-p50", line["p50_us"])
                     add(f"{shape}-p99", line["p99_us"])
                     add(f"{shape}-cpu", line["cpu_us"])
+                member.close()
             finally:
                 cluster.kill()
             shutil.rmtree(place, ignore_errors=True)

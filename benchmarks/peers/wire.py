@@ -74,18 +74,46 @@ class Wire:
         self._socket.close()
 
     def _answer(self) -> int:
-        prefix = self._stream.read(8)
-        if len(prefix) < 8:
-            raise ConnectionResetError("closed by the peer")
-        size, word = struct.unpack(">iI", prefix)
-        rest = self._stream.read(size - 4)
-        return int(json.loads(rest[: word & 0xFF_FFFF])["code"])
+        while True:
+            prefix = self._stream.read(8)
+            if len(prefix) < 8:
+                raise ConnectionResetError("closed by the peer")
+            size, word = struct.unpack(">iI", prefix)
+            rest = self._stream.read(size - 4)
+            header = json.loads(rest[: word & 0xFF_FFFF])
+            if header["flag"] & 1:  # else it is a request of the broker
+                return int(header["code"])
 
     def call(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> int:
         """One request and its answer's code."""
         self._opaque += 1
         self._socket.sendall(frame(code, self._opaque, fields, body))
         return self._answer()
+
+    def subscribe(self, group: str, topic: str) -> None:
+        """Be a member of a group that reads all of a topic, as long as the connection is open."""
+        consumer = {
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "unitMode": False,
+            "subscriptionDataSet": [
+                {
+                    "classFilterMode": False,
+                    "topic": topic,
+                    "subString": "*",
+                    "tagsSet": [],
+                    "codeSet": [],
+                    "subVersion": 1,
+                    "expressionType": "TAG",
+                }
+            ],
+        }
+        body = {"clientID": f"{group}@wire", "producerDataSet": [], "consumerDataSet": [consumer]}
+        code = self.call(_HEART_BEAT, {}, json.dumps(body).encode())
+        if code:
+            raise RuntimeError(f"heartbeat of {group}: code {code}")
 
     def call_burst(self, requests: bytes, count: int) -> int:
         """Write ``count`` requests at once; how many of their answers were no success.

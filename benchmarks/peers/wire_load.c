@@ -1,13 +1,25 @@
-/* wire_load: sends from many connections, some requests on each connection's way at a time.
+/* wire_load: requests from many connections, some on each connection's way at a time.
 
-   wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS]]]
+   wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER]]]]]
 
    One thread, epoll, no allocation once it runs: it takes a fifth of what a broker takes for the
    same messages, where an official client takes more than the broker. SENDERS of the connections
-   send (all of them unless told otherwise), the others stay silent. TOPICS names TOPIC-0, TOPIC-1 …
-   in turns. Prints one line of JSON: messages acknowledged, refused, a second, latencies in us.
+   send (all of them unless told otherwise), the others stay silent. TOPICS: each message goes to one
+   of TOPIC-0, TOPIC-1 ... and one of its QUEUES by chance (the same ones in each run).
 
-   Frames are those of the Java client for a plain send (SEND_MESSAGE_V2, JSON header). */
+   KIND is what is asked:
+     send       messages of BYTES (unless told otherwise)
+     pull       up to 32 messages of a queue from its beginning to its end, and again from the beginning
+     pop        up to 32 messages of a queue, then an acknowledgement for each, one after the other;
+                BROKER is the name that receipts have
+     commit     the offset of the group wire-load in a queue
+     heartbeat  of a client that sends and reads
+
+   Prints one line of JSON: messages (of pull those read, of pop those acknowledged, of commit and
+   heartbeat requests), refused requests, messages a second, all messages and requests with those of
+   the warm-up, latencies of requests in us.
+
+   Frames are those of the Java client with a JSON header; a send is SEND_MESSAGE_V2. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,7 +36,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { READ_SIZE = 1 << 16, HEADER_ROOM = 1024, BUCKETS = 4096, HELD_MAX = 1 << 15 };
+enum { READ_SIZE = 1 << 16, HEADER_ROOM = 2048, BUCKETS = 4096, HELD_MAX = 1 << 20, ASKED = 32 };
+
+enum { SEND, PULL, POP, COMMIT, HEARTBEAT };
 
 typedef struct {
     int socket;
@@ -34,14 +48,25 @@ typedef struct {
     size_t out_start, out_size;
 } Connection;
 
+/* What a request on the way is about: where a queue is read, and what of a pop is not acknowledged. */
+typedef struct {
+    long queue;
+    int64_t offset;
+    int64_t start, pop_time, revive, popped[ASKED];
+    int popped_count, acked;
+} Slot;
+
 static Connection *connections;
+static Slot *state;
+static int kind;
+static const char *broker = "broker-a";
 static int64_t *sent_at; /* by opaque: connection * outstanding + slot */
 static long outstanding, body_size, queues = 4, topics = 0;
 static const char *topic;
 static uint8_t *frame_memory;
 static size_t frame_room;
 static int epoll_fd;
-static uint64_t buckets[BUCKETS], acknowledged, refused, measured;
+static uint64_t buckets[BUCKETS], acknowledged, requests, refused, measured;
 static int64_t measure_from;
 static uint64_t next_message;
 
@@ -79,24 +104,89 @@ static double percentile(double part) {
     return 0;
 }
 
+static size_t put_sizes(uint8_t *out, int header, size_t body) {
+    uint32_t size = htonl((uint32_t)(4 + (size_t)header + body)), word = htonl((uint32_t)header);
+    memcpy(out, &size, 4);
+    memcpy(out + 4, &word, 4);
+    return 8 + (size_t)header + body;
+}
+
+/* A request of another kind than a send. */
+static size_t make_request(uint8_t *out, long opaque) {
+    const Slot *slot = state + opaque;
+    char fields[HEADER_ROOM - 256];
+    const char *body = "";
+    int code = 0;
+    int64_t wall = (int64_t)time(NULL) * 1000;
+    fields[0] = 0;
+    if (kind == PULL) {
+        code = 11;
+        snprintf(fields, sizeof fields,
+            "\"consumerGroup\":\"wire-load\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"queueOffset\":\"%lld\","
+            "\"maxMsgNums\":\"%d\",\"sysFlag\":\"0\",\"commitOffset\":\"0\",\"suspendTimeoutMillis\":\"15000\","
+            "\"subVersion\":\"0\",\"expressionType\":\"TAG\"",
+            topic, slot->queue, (long long)slot->offset, ASKED);
+    } else if (kind == POP && slot->acked < slot->popped_count) {
+        code = 200051;
+        long long offset = (long long)slot->popped[slot->acked];
+        snprintf(fields, sizeof fields,
+            "\"consumerGroup\":\"wire-load\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"offset\":\"%lld\","
+            "\"extraInfo\":\"%lld %lld 60000 %lld 0 %s %ld %lld\"",
+            topic, slot->queue, offset, (long long)slot->start, (long long)slot->pop_time, (long long)slot->revive, broker, slot->queue, offset);
+    } else if (kind == POP) {
+        code = 200050;
+        snprintf(fields, sizeof fields,
+            "\"consumerGroup\":\"wire-load\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"maxMsgNums\":\"%d\","
+            "\"invisibleTime\":\"60000\",\"pollTime\":\"0\",\"bornTime\":\"%lld\",\"initMode\":\"0\",\"expType\":\"TAG\",\"exp\":\"*\"",
+            topic, slot->queue, ASKED, (long long)wall + 1000);
+    } else if (kind == COMMIT) {
+        code = 15;
+        snprintf(fields, sizeof fields,
+            "\"consumerGroup\":\"wire-load\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"commitOffset\":\"%llu\"",
+            topic, slot->queue, (unsigned long long)(requests + 1));
+    } else {
+        code = 34;
+        body = "{\"clientID\":\"wire-load\",\"consumerDataSet\":[{\"consumeFromWhere\":\"CONSUME_FROM_FIRST_OFFSET\","
+               "\"consumeType\":\"CONSUME_PASSIVELY\",\"groupName\":\"wire-load\",\"messageModel\":\"CLUSTERING\","
+               "\"subscriptionDataSet\":[{\"classFilterMode\":false,\"codeSet\":[],\"expressionType\":\"TAG\","
+               "\"subString\":\"*\",\"subVersion\":1,\"tagsSet\":[],\"topic\":\"connections\"}],\"unitMode\":false}],"
+               "\"producerDataSet\":[{\"groupName\":\"wire-load\"}]}";
+    }
+    int header = snprintf((char *)out + 8, HEADER_ROOM,
+        "{\"code\":%d,\"extFields\":{%s},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%ld,"
+        "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":493}", code, fields, opaque);
+    memcpy(out + 8 + header, body, strlen(body));
+    return put_sizes(out, header, strlen(body));
+}
+
+static uint64_t next_random(void) { /* xorshift: the same topics and queues in each run */
+    static uint64_t value = 88172645463325252u;
+    value ^= value << 13;
+    value ^= value >> 7;
+    return value ^= value << 17;
+}
+
 static size_t make_frame(uint8_t *out, long opaque) {
+    if (kind != SEND) return make_request(out, opaque);
     char name[300];
-    uint64_t number = next_message++;
-    if (topics > 0) snprintf(name, sizeof name, "%s-%llu", topic, (unsigned long long)(number * 7919 % (uint64_t)topics));
-    else snprintf(name, sizeof name, "%s", topic);
+    uint64_t number = next_message++, queue = number % (uint64_t)queues;
+    if (topics > 0) {
+        uint64_t chance = next_random() >> 11;
+        queue = chance % (uint64_t)queues;
+        snprintf(name, sizeof name, "%s-%llu", topic, (unsigned long long)(chance / (uint64_t)queues % (uint64_t)topics));
+    } else {
+        snprintf(name, sizeof name, "%s", topic);
+    }
     int64_t wall = (int64_t)time(NULL) * 1000;
     int header = snprintf((char *)out + 8, HEADER_ROOM,
         "{\"code\":310,\"extFields\":{\"a\":\"wire-load\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%llu\","
         "\"f\":\"0\",\"g\":\"%lld\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u00017F000001%08lX18B4AAC2%016llX\\u0002WAIT\\u0001true\","
         "\"j\":\"0\",\"k\":\"false\",\"m\":\"false\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%ld,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":493}",
-        name, (unsigned long long)(number / (topics > 0 ? (uint64_t)topics : 1) % (uint64_t)queues), (long long)wall, (unsigned long)getpid(),
+        name, (unsigned long long)queue, (long long)wall, (unsigned long)getpid(),
         (unsigned long long)number, opaque);
-    uint32_t size = htonl((uint32_t)(4 + header + body_size)), word = htonl((uint32_t)header);
-    memcpy(out, &size, 4);
-    memcpy(out + 4, &word, 4);
     memset(out + 8 + header, 'x', (size_t)body_size);
-    return (size_t)(8 + header + body_size);
+    return put_sizes(out, header, (size_t)body_size);
 }
 
 static void flush_out(Connection *connection) {
@@ -145,6 +235,53 @@ static long number_behind(const uint8_t *header, size_t size, const char *name) 
     return strtol((const char *)found + strlen(name), NULL, 10);
 }
 
+/* The text of a field of an answer. */
+static const char *text_behind(const uint8_t *header, size_t size, const char *name) {
+    const uint8_t *found = memmem(header, size, name, strlen(name));
+    if (found == NULL) {
+        fprintf(stderr, "an answer without %s: %.*s\n", name, (int)size, (const char *)header);
+        exit(1);
+    }
+    return (const char *)found + strlen(name);
+}
+
+/* What an answer says: how many messages it stands for; notes what the slot asks next. */
+static uint64_t take_answer(Slot *slot, long code, const uint8_t *header, size_t header_size, const uint8_t *body, size_t body_size_) {
+    if (kind == PULL) {
+        int64_t next = atoll(text_behind(header, header_size, "\"nextBeginOffset\":\""));
+        int64_t end = atoll(text_behind(header, header_size, "\"maxOffset\":\""));
+        slot->offset = code == 0 && next < end ? next : 0;
+        uint64_t count = 0;
+        for (size_t position = 0; code == 0 && position + 4 <= body_size_; count++) {
+            uint32_t size;
+            memcpy(&size, body + position, 4);
+            position += ntohl(size);
+        }
+        return count;
+    }
+    if (kind != POP) return code == 0;
+    if (slot->acked < slot->popped_count) {
+        slot->acked++;
+        return code == 0;
+    }
+    slot->acked = slot->popped_count = 0;
+    if (code != 0) return 0;
+    slot->pop_time = atoll(text_behind(header, header_size, "\"popTime\":\""));
+    slot->revive = atoll(text_behind(header, header_size, "\"reviveQid\":\""));
+    long queue;
+    long long start, offset;
+    int used;
+    sscanf(text_behind(header, header_size, "\"startOffsetInfo\":\""), "%*s %ld %lld", &queue, &start);
+    slot->start = start;
+    const char *text = text_behind(header, header_size, "\"msgOffsetInfo\":\"");
+    sscanf(text, "%*s %ld %n", &queue, &used);
+    for (text += used; slot->popped_count < ASKED && sscanf(text, "%lld%n", &offset, &used) == 1; text += used + 1) {
+        slot->popped[slot->popped_count++] = offset;
+        if (text[used] != ',') break;
+    }
+    return 0;
+}
+
 static int is_ending;
 
 /* Takes what the socket has, and sends as many requests as were answered. */
@@ -167,15 +304,20 @@ static void read_answers(Connection *connection, long *slots) {
         if (size - position < 4 + (size_t)length) break;
         const uint8_t *header = buffer + position + 8;
         size_t header_size = ntohl(word) & 0xFFFFFF;
+        position += 4 + length;
+        if (!(number_behind(header, header_size, "\"flag\":") & 1)) continue; /* a request of the broker */
         long opaque = number_behind(header, header_size, "\"opaque\":");
-        if (number_behind(header, header_size, "\"code\":") == 0) acknowledged++;
-        else if (refused++ == 0) fprintf(stderr, "refused: %.*s\n", (int)header_size, (const char *)header);
+        long code = number_behind(header, header_size, "\"code\":");
+        requests++;
+        if (kind == SEND) acknowledged += code == 0;
+        else acknowledged += take_answer(state + opaque, code, header, header_size, header + header_size, length - 4 - header_size);
+        int is_empty = (kind == PULL && (code == 19 || code == 20 || code == 21)) || (kind == POP && (code == 209 || code == 210));
+        if (code != 0 && !is_empty && refused++ == 0) fprintf(stderr, "refused: %.*s\n", (int)header_size, (const char *)header);
         if (sent_at[opaque] >= measure_from && measure_from) {
             buckets[bucket_of((uint64_t)(now - sent_at[opaque]))]++;
             measured++;
         }
         slots[count++] = opaque - base;
-        position += 4 + length;
     }
     connection->held_size = size - position;
     memcpy(connection->held, buffer + position, connection->held_size);
@@ -184,7 +326,7 @@ static void read_answers(Connection *connection, long *slots) {
 
 int main(int count, char **words) {
     if (count < 9) {
-        fprintf(stderr, "usage: wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS]]]\n");
+        fprintf(stderr, "usage: wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER]]]]]\n");
         return 2;
     }
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(words[2]))};
@@ -197,6 +339,15 @@ int main(int count, char **words) {
     if (count > 9) queues = atol(words[9]);
     long senders = count > 10 && atol(words[10]) > 0 ? atol(words[10]) : total;
     if (count > 11) topics = atol(words[11]);
+    static const char *const kinds[] = {"send", "pull", "pop", "commit", "heartbeat"};
+    if (count > 12) {
+        while (kind <= HEARTBEAT && strcmp(words[12], kinds[kind])) kind++;
+        if (kind > HEARTBEAT) {
+            fprintf(stderr, "kind %s, allowed send, pull, pop, commit, heartbeat\n", words[12]);
+            return 2;
+        }
+    }
+    if (count > 13) broker = words[13];
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
@@ -205,6 +356,8 @@ int main(int count, char **words) {
     frame_memory = malloc(frame_room * (size_t)outstanding);
     connections = calloc((size_t)total, sizeof *connections);
     sent_at = calloc((size_t)(total * outstanding), sizeof *sent_at);
+    state = calloc((size_t)(total * outstanding), sizeof *state);
+    for (long n = 0; n < total * outstanding; n++) state[n].queue = n % queues;
     long *slots = malloc(sizeof *slots * (size_t)(outstanding + 1));
     epoll_fd = epoll_create1(0);
     for (long n = 0; n < total; n++) {
@@ -252,8 +405,9 @@ int main(int count, char **words) {
     uint64_t counted = acknowledged - before;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    printf("{\"ok\": %llu, \"refused\": %llu, \"per_s\": %.0f, \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"own_cpu_s\": %.2f}\n",
-           (unsigned long long)counted, (unsigned long long)refused, (double)counted / took, percentile(0.5), percentile(0.99),
+    printf("{\"ok\": %llu, \"refused\": %llu, \"per_s\": %.0f, \"total\": %llu, \"requests\": %llu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"own_cpu_s\": %.2f}\n",
+           (unsigned long long)counted, (unsigned long long)refused, (double)counted / took,
+           (unsigned long long)acknowledged, (unsigned long long)requests, percentile(0.5), percentile(0.99),
            percentile(0.999), percentile(0.9999999),
            (double)usage.ru_utime.tv_sec + (double)usage.ru_utime.tv_usec / 1e6 + (double)usage.ru_stime.tv_sec + (double)usage.ru_stime.tv_usec / 1e6);
     return 0;
