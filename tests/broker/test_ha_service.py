@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.tls import make_certificate
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import RemotingCommand
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
@@ -334,6 +336,8 @@ def test_hostile_frames_are_refused(frame: bytes) -> None:
         LogReceiver().receive_data(frame)
     with pytest.raises(RemoteProtocolError, match="allowed is 0 or more"):
         ReportReceiver().receive_data(REPORT.pack(-7))
+    with pytest.raises(RemoteProtocolError, match="it reports 0, before that 9"):
+        ReportReceiver().receive_data(REPORT.pack(9) + REPORT.pack(0))
 
 
 def test_waiters_are_answered_by_number_of_replicas_and_time() -> None:
@@ -391,13 +395,94 @@ async def test_with_access_control_nobody_reads_the_log_unnamed(
     for key, value in (
         ("haAllowedAddresses", "127.0.0.1"),
         ("listenWithoutAccessControl", "true"),
+        ("haTlsCertPath", certificate(tmp_path / "a.pem")),
     ):
-        async with make(tmp_path / "a", name_server, **acl, **{key: value}) as master:
+        more = {key: value} | ({"haTlsTrustCertPath": value} if "Tls" in key else {})
+        async with make(tmp_path / "a", name_server, **acl, **more) as master:
             assert master.services.ha.port > 0
     wanting = make(tmp_path / "b", name_server, **acl, brokerRole="SYNC_MASTER")
     with pytest.raises(OptionError, match="name the slaves in haAllowedAddresses"):
         async with wanting:
             raise AssertionError("it serves")
+
+
+def certificate(path: Path) -> str:
+    pem = make_certificate(2)
+    assert pem is not None
+    path.write_bytes(pem)
+    return str(path)
+
+
+def certificate_only(path: str) -> str:
+    """The certificates of a file without its key."""
+    kept = Path(path).with_suffix(".crt")
+    kept.write_text("-----BEGIN CERT" + Path(path).read_text().partition("-----BEGIN CERT")[2])
+    return str(kept)
+
+
+def key_only(path: str) -> str:
+    kept = Path(path).with_suffix(".key")
+    kept.write_text(Path(path).read_text().partition("-----BEGIN CERT")[0])
+    return str(kept)
+
+
+async def test_tls_between_brokers_checks_both_ends(
+    tmp_path: Path, name_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs, strange = (certificate(tmp_path / f"{name}.pem") for name in "abc")
+    own = {"haTlsCertPath": certificate_only(ours), "haTlsKeyPath": key_only(ours)}
+    options = {**own, "haTlsTrustCertPath": theirs, "brokerRole": "SYNC_MASTER"}
+    slave = partial(make, name_server=name_server, brokerId="1", brokerRole="SLAVE")
+    trusted = {"haTlsCertPath": theirs, "haTlsTrustCertPath": certificate_only(ours)}
+    async with make(
+        tmp_path / "m", name_server, **options, inSyncReplicas="2", slaveTimeout="10000"
+    ) as master:
+        put(master, 500)
+        ha = master.services.ha
+        for number, (entries, said) in enumerate(
+            (
+                ({}, "it speaks plain text"),
+                ({**trusted, "haTlsCertPath": strange}, "replica .*: TLS"),
+                ({**trusted, "haTlsTrustCertPath": strange}, "replication from .*verify failed"),
+            )
+        ):
+            caplog.clear()
+            async with slave(tmp_path / str(number), **entries) as refused:
+                await until(lambda said=said: re.search(said, caplog.text))
+                assert refused.parts.store.max_phy_offset == 0
+                assert not len(ha.replicas)
+        async with slave(tmp_path / "s", **trusted) as taken:
+            await until(partial(equal, master, taken))
+            assert await acknowledged(master) is PutMessageStatus.PUT_OK
+            assert equal(master, taken)
+
+
+async def test_a_slave_with_tls_takes_nothing_from_a_plain_master(
+    tmp_path: Path, name_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = certificate(tmp_path / "a.pem")
+    keys = {"haTlsCertPath": mine, "haTlsTrustCertPath": mine}
+    async with make(tmp_path / "m", name_server) as master:
+        put(master, 10)
+        slave = make(tmp_path / "s", name_server, brokerId="1", brokerRole="SLAVE", **keys)
+        async with slave:
+            await until(lambda: "replica (" in caplog.text and "replication from" in caplog.text)
+            assert slave.parts.store.max_phy_offset == 0
+
+
+def test_tls_needs_both_certificates(tmp_path: Path) -> None:
+    for key in ("haTlsCertPath", "haTlsTrustCertPath"):
+        with pytest.raises(OptionError, match="haTlsCertPath and haTlsTrustCertPath go together"):
+            make(tmp_path, "127.0.0.1:1", **{key: "a.pem"})
+
+
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SLAVE"])
+async def test_a_certificate_of_the_ha_port_that_is_not_there(tmp_path: Path, role: str) -> None:
+    keys = {"haTlsCertPath": str(tmp_path / "no.pem"), "haTlsTrustCertPath": str(tmp_path / "no")}
+    broker = make(tmp_path, "127.0.0.1:1", brokerRole=role, brokerId="1", **keys)
+    with pytest.raises(OptionError, match=r"no\.pem"):
+        await broker.start()
+    await broker.aclose()
 
 
 async def ask(broker: Broker, code: int) -> RemotingCommand:

@@ -271,12 +271,14 @@ class Broker(Service):
             self.services.ha.is_slave
             or not self.services.access.is_enabled
             or config.ha_allowed_addresses
+            or config.ha_tls_cert_path
             or config.listen_without_access_control
         ):
             return None
         return (
             "access control is on, and the HA port would send the whole log to any peer: "
-            "name the slaves in haAllowedAddresses, or set listenWithoutAccessControl=true"
+            "name the slaves in haAllowedAddresses, set haTlsCertPath and haTlsTrustCertPath, or "
+            "set listenWithoutAccessControl=true"
         )
 
     def not_ready(self) -> str | None:

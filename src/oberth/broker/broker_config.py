@@ -103,6 +103,22 @@ class BrokerConfig:
         "addresses and networks (10.0.0.7;192.168.0.0/16) that may connect to the HA port, which "
         "sends them the whole log; empty: any, or with access control nobody (Oberth's own key)",
     )
+    ha_tls_cert_path: str = option(
+        "haTlsCertPath",
+        "",
+        "PEM certificate chain that this broker shows on the HA port, where then nothing but TLS "
+        "is spoken; needs haTlsTrustCertPath; Apache's brokers cannot (Oberth's own key)",
+    )
+    ha_tls_key_path: str = option(
+        "haTlsKeyPath",
+        "",
+        "PEM key of haTlsCertPath; empty: it is in the same file (Oberth's own key)",
+    )
+    ha_tls_trust_cert_path: str = option(
+        "haTlsTrustCertPath",
+        "",
+        "PEM certificates by which the peer's on the HA port is judged (Oberth's own key)",
+    )
     proxy_protocol_trusted: str = option(
         "proxyProtocolTrusted",
         "",
@@ -443,6 +459,11 @@ class BrokerConfig:
             )
         TrustedProxies(self.proxy_protocol_trusted)
         AddressSet(self.ha_allowed_addresses, "haAllowedAddresses")
+        if bool(self.ha_tls_cert_path) != bool(self.ha_tls_trust_cert_path):
+            raise OptionError(
+                "haTlsCertPath and haTlsTrustCertPath go together: each broker shows its "
+                "certificate and judges the other's"
+            )
 
     @property
     def namesrv_addresses(self) -> list[str]:

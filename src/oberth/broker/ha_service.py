@@ -36,8 +36,11 @@ from oberth.store.replication import (
 )
 
 if TYPE_CHECKING:
+    import ssl
+
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.ha_tls import TlsWriter
     from oberth.broker.schedule_service import ScheduleService
     from oberth.broker.static_topics import StaticTopics
     from oberth.broker.subscription_groups import SubscriptionGroups
@@ -77,7 +80,11 @@ class Replica:
                  "writer")  # fmt: skip
 
     def __init__(
-        self, address: str, sender: LogSender, now_s: float, writer: asyncio.StreamWriter
+        self,
+        address: str,
+        sender: LogSender,
+        now_s: float,
+        writer: asyncio.StreamWriter | TlsWriter,
     ) -> None:
         self.address = address
         self.sender = sender
@@ -167,6 +174,7 @@ class HAService:
         self._served: dict[Replica, None] = {}  # in the order of their coming
         self._master_ha_address = store_config.ha_master_address
         self._server: asyncio.Server | None = None
+        self._tls: ssl.SSLContext | None = None
         self._grown = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -183,6 +191,10 @@ class HAService:
         Args:
             port: to listen on; 0 for any.
         """
+        if self._config.ha_tls_cert_path:
+            from oberth.broker.ha_tls import master_context, slave_context  # noqa: PLC0415 - OpenSSL: 30 ms of a start
+
+            self._tls = (slave_context if self.is_slave else master_context)(self._config)
         if self.is_slave:
             self._start(self._follow(), "oberth-ha-follow")
             self._start(self._synchronize(), "oberth-ha-metadata")
@@ -329,7 +341,8 @@ class HAService:
         config = self._store_config
         sender = self._make_sender()
         loop = asyncio.get_running_loop()
-        replica = Replica(f"{peer[0]}:{peer[1]}", sender, loop.time(), writer)
+        tls = self._tls_writer(writer)
+        replica = Replica(f"{peer[0]}:{peer[1]}", sender, loop.time(), tls or writer)
         self._served[replica] = None
         sending: asyncio.Task[None] | None = None
         try:
@@ -339,12 +352,12 @@ class HAService:
                     data = await reader.read(READ_SIZE)
                 if not data:
                     return
-                offset = receive_data(data)
+                offset = receive_data(data if tls is None else tls.receive(data))
                 if offset is None:
                     continue
                 sender.on_report(offset)
                 if sending is None:
-                    sending = loop.create_task(self._send(replica, writer))
+                    sending = loop.create_task(self._send(replica, replica.writer))
                 for done, status in self.replicas.on_report(replica, offset):
                     done(status)
                 self._grown.set()
@@ -378,6 +391,14 @@ class HAService:
         del replica
         return ReportReceiver().receive_data
 
+    def _tls_writer(self, writer: asyncio.StreamWriter) -> TlsWriter | None:
+        """What stands between a slave's socket and its reports, if it must speak TLS."""
+        if self._tls is None:
+            return None
+        from oberth.broker.ha_tls import TlsWriter  # noqa: PLC0415 - OpenSSL: 30 ms of a start
+
+        return TlsWriter(writer, self._tls)
+
     def _make_room(self) -> bool:
         """Whether one more connection may stay; closes one that has said nothing yet if need be."""
         if len(self._served) < CONNECTIONS_MAX:
@@ -390,7 +411,7 @@ class HAService:
                 return True
         return False
 
-    async def _send(self, replica: Replica, writer: asyncio.StreamWriter) -> None:
+    async def _send(self, replica: Replica, writer: asyncio.StreamWriter | TlsWriter) -> None:
         sender = replica.sender
         loop = asyncio.get_running_loop()
         interval_s = self._store_config.ha_send_heartbeat_interval_ms / 1000
@@ -439,7 +460,7 @@ class HAService:
         """A connection to a master's HA port."""
         host, _, port = address.rpartition(":")
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            return await asyncio.open_connection(host, int(port), limit=READ_SIZE)
+            return await asyncio.open_connection(host, int(port), limit=READ_SIZE, ssl=self._tls)
 
     async def _follow_once(self, address: str) -> None:
         config = self._store_config

@@ -64,17 +64,25 @@ class ReportReceiver:
         """The newest complete report, or None.
 
         Raises:
-            RemoteProtocolError: a negative offset.
+            RemoteProtocolError: a negative offset, or one below the report before it: what is no
+                report at all, such as a handshake of TLS, is not read as one by chance.
         """
         data = self._rest + data
         whole = len(data) // REPORT.size * REPORT.size
         self._rest = data[whole:]
         if not whole:
             return None
-        offset: int = REPORT.unpack_from(data, whole - REPORT.size)[0]
-        if offset < 0:
-            raise RemoteProtocolError(f"replica: reported offset {offset}, allowed is 0 or more")
-        return offset
+        offsets = struct.unpack(f">{whole // REPORT.size}q", data[:whole])
+        if min(offsets) < 0:
+            raise RemoteProtocolError(
+                f"replica: reported offset {min(offsets)}, allowed is 0 or more"
+            )
+        if list(offsets) != sorted(offsets):
+            raise RemoteProtocolError(
+                f"replica: it reports {offsets[-1]}, before that {max(offsets)}; "
+                "a slave's log does not become shorter"
+            )
+        return offsets[-1]
 
 
 class LogReceiver:
