@@ -101,6 +101,40 @@ def test_quick_spark_home_has_no_python(tmp_path: Path) -> None:
     assert runtime.quick_spark_home() == home
 
 
+def test_a_quiet_session_says_nothing_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OBERTH_CACHE", str(tmp_path))
+    config = runtime.session_config("local[1]", quick=True, quiet=True)
+    quick, _, log = config["spark.driver.extraJavaOptions"].rpartition(" ")
+    assert quick == runtime.QUICK_JVM
+    name, _, path = log.partition("=file://")
+    assert name == "-Dlog4j2.configurationFile"
+    assert "rootLogger.level = fatal" in Path(path).read_text("utf-8")
+    assert "spark.log.level" not in config
+    asked = runtime.session_config("local[1]", {"spark.log.level": "INFO"}, quiet=True)
+    assert asked["spark.log.level"] == "INFO"
+    assert "spark.driver.extraJavaOptions" not in asked
+
+
+def test_a_quiet_java_is_not_asked_for_modules_it_warns_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OBERTH_CACHE", str(tmp_path / "cache"))
+    home = _java(tmp_path / "j", "21", modules="java.base jdk.incubator.vector")
+    for name in ("JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, str(home))
+    found = runtime.prepare_environment(quiet=True)
+    assert found.version == 21
+    assert found.home != home
+    assert os.environ["JAVA_HOME"] == str(found.home)
+    # A second one in the same process takes what the first has made.
+    assert runtime.prepare_environment(quiet=True).home == found.home
+    command = [str(found.home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["x"]
+
+
 def test_session_config_lets_the_caller_win() -> None:
     config = runtime.session_config("local[3]", {"spark.ui.enabled": "true"}, quick=True)
     assert config["spark.ui.enabled"] == "true"

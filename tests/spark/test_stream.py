@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from oberth.errors import DataLossError, OptionError
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
 from oberth.spark.partitions import RocketMQPartition
-from oberth.spark.progress import LagListener, lag_metrics
+from oberth.spark.progress import LagListener, lag_metrics, quantity, scan_metrics
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.stream import (
     RocketMQDriverStreamReader,
@@ -313,11 +314,27 @@ def test_available_now_drains_and_a_restart_goes_on(
     assert json.loads(last[-1])["New"] == {"broker-g": {"0": 10}}
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_quantities_as_sparks_page_shows_them() -> None:
+    assert quantity("11.2 KiB") == 11.2 * 1024
+    assert quantity("3.0 s") == 3000
+    assert (
+        quantity("total (min, med, max (stageId: taskId))\n1,024.0 B (1 B, 2 B (stage 1))") == 1024
+    )
+    assert quantity("?") == 0
+
+
 @pytest.mark.spark
 def test_a_running_query_follows_the_store_and_reports_its_lag(
     spark: SparkSession, growing_store: Any, tmp_path: Path
 ) -> None:
-    listener = LagListener()
+    listener = LagListener(session=spark)
     spark.streams.addListener(listener)
     growing_store.append("A", 0, b"x")
     query = (
@@ -339,6 +356,15 @@ def test_a_running_query_follows_the_store_and_reports_its_lag(
         assert progress is not None
         found = lag_metrics(progress.sources[0].endOffset, progress.sources[0].latestOffset)
         assert found["maxOffsetsBehindLatest"] == 0
+        # Spark hears of batches, and counts, on threads of its own.
+        wait_until(lambda: bool(listener.metrics(str(query.id))))
+        run, batch = (
+            str(query.runId),
+            next(each.batchId for each in query.recentProgress if each.numInputRows == 5),
+        )
+        wait_until(lambda: "bytesRead" in scan_metrics(spark, run, batch))
+        assert 100 < scan_metrics(spark, run, batch)["bytesRead"] < 100_000
+        assert scan_metrics(spark, "another", batch) == {}
     finally:
         query.stop()
         spark.streams.removeListener(listener)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from oberth.cli.output import say
 from oberth.cli.store_options import config_option, json_option, set_option
 from oberth.errors import SparkUnavailableError
 
@@ -145,7 +147,7 @@ def session(
 
     settings = {**(more or {}), **parse_confs(confs)}
     if not is_connect(master):
-        prepare_environment()
+        prepare_environment(quiet=True)
     from pyspark.sql import SparkSession
 
     present = SparkSession.getActiveSession()
@@ -154,7 +156,11 @@ def session(
         return
     # A command lives for seconds: the JVM's second compiler hardly pays, its start does cost.
     quick = "spark.driver.extraJavaOptions" not in settings and master.startswith("local")
-    started = build_session(master, app_name=app_name, config=settings, quick=quick)
+    if sys.stderr.isatty():  # for people: tasks done of each stage that takes its time
+        settings.setdefault("spark.ui.showConsoleProgress", "true")
+    started = build_session(master, app_name=app_name, config=settings, quick=quick, quiet=True)
+    if settings.get("spark.ui.enabled", "").lower() == "true" and not is_connect(master):
+        say(f"Spark UI: {started.sparkContext.uiWebUrl}")
     try:
         yield started
     finally:

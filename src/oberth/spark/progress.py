@@ -1,23 +1,31 @@
-"""How far a streaming query is behind: Kafka's three metrics from a query's progress.
+"""How far a streaming query is behind: Kafka's three metrics from a query's progress, and bytes.
 
 Spark has no custom metrics for Python sources, but it reports the end of every queue beside what a
 query has read; the difference is the lag, in messages:
 
     minOffsetsBehindLatest  maxOffsetsBehindLatest  avgOffsetsBehindLatest
+
+Of a batch's plan it knows more, which a listener with the session adds for the batch that a
+progress is of, all sources of the query together:
+
+    bytesRead  what Python tasks gave to Spark, rounded as Spark's page shows it
+    scanMs     time of the tasks of the stages that read, waiting for Python's decoding included
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from oberth.spark.plan import offsets_from_json
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
         QueryProgressEvent,
@@ -55,6 +63,61 @@ def _parsed(offset: Any) -> Mapping[str, Any]:
     return offset if isinstance(offset, Mapping) else {}
 
 
+def scan_metrics(session: SparkSession, run_id: str, batch: int) -> Metrics:
+    """What Spark has counted for the scans of a batch; nothing where it keeps no such plan.
+
+    Args:
+        session: a classic one.
+        run_id: of the query's run.
+        batch: its number.
+    """
+    java: Any = session
+    store = java._jsparkSession.sharedState().statusStore()
+    found: Metrics = {}
+    plans = store.executionsList().reverseIterator()
+    for _ in range(_PLANS_MAX):
+        if not plans.hasNext():
+            break
+        plan = plans.next()
+        text = str(plan.description()).splitlines()
+        if f"runId = {run_id}" not in text or f"batch = {batch}" not in text:
+            continue
+        values = store.executionMetrics(plan.executionId())
+        nodes = store.planGraph(plan.executionId()).allNodes().iterator()
+        while nodes.hasNext():
+            metrics = nodes.next().metrics().iterator()
+            while metrics.hasNext():
+                metric = metrics.next()
+                name = _SCAN_METRICS.get(str(metric.name()))
+                value = values.get(metric.accumulatorId())
+                if name is not None and value.isDefined():
+                    found[name] = found.get(name, 0.0) + quantity(str(value.get()))
+    return found
+
+
+_COUNTED_WAIT_S: Final = 1.0
+_COUNTED_LOOK_S: Final = 0.02
+_PLANS_MAX: Final = 20
+"""Plans that are looked at, the newest first; a batch has two or three."""
+_SCAN_METRICS: Final = {"data returned from Python workers": "bytesRead", "duration": "scanMs"}
+_UNITS: Final = {
+    "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+    "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000,
+}  # fmt: skip
+
+
+def quantity(text: str) -> float:
+    """Bytes or milliseconds of a metric as Spark's page shows it.
+
+    Either ``11.2 KiB``, or two lines of which the second begins with the total.
+    """
+    number, _, unit = text.splitlines()[-1].partition(" (")[0].strip().partition(" ")
+    try:
+        return float(number.replace(",", "")) * _UNITS[unit]
+    except (ValueError, KeyError):
+        return 0.0
+
+
 class LagListener(StreamingQueryListener):
     """Keeps the newest metrics of every query, and calls back with them.
 
@@ -62,11 +125,19 @@ class LagListener(StreamingQueryListener):
 
     Args:
         on_metrics: called with the query's id and its metrics, one dict per source.
+        session: whose queries they are: for bytes and times, of a query with one source. Not one of
+            Spark Connect, which does not show plans.
     """
 
-    def __init__(self, on_metrics: Callable[[str, list[Metrics]], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_metrics: Callable[[str, list[Metrics]], None] | None = None,
+        *,
+        session: SparkSession | None = None,
+    ) -> None:
         super().__init__()
         self._on_metrics = on_metrics
+        self._session = session
         self._metrics: dict[str, list[Metrics]] = {}
         self._lock = threading.Lock()  # guards _metrics
 
@@ -82,6 +153,15 @@ class LagListener(StreamingQueryListener):
         """Takes the offsets of a query's sources."""
         progress = event.progress
         found = [lag_metrics(s.endOffset, s.latestOffset) for s in progress.sources]
+        if self._session is not None and len(found) == 1 and found[0]:
+            # Spark counts on a thread of its own, a moment behind.
+            deadline = time.monotonic() + _COUNTED_WAIT_S
+            run, batch = str(progress.runId), progress.batchId
+            while not (counted := scan_metrics(self._session, run, batch)):
+                if not progress.numInputRows or time.monotonic() > deadline:
+                    break
+                time.sleep(_COUNTED_LOOK_S)
+            found[0].update(counted)
         with self._lock:
             self._metrics[str(progress.id)] = found
         if self._on_metrics is not None:

