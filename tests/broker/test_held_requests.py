@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from oberth.broker.held_requests import HOLD_MS_MAX, REQUEST_SIZE, HoldLimits
+from oberth.broker.held_requests import HOLD_MS_MAX, REQUEST_SIZE, HoldLimits, InTurns
+from oberth.broker.pop import polling as polling_module
 from oberth.broker.pop.polling import DEADLINES_SPARE, PopPolling, Waiting
 from oberth.remoting.aio.processors import SERVER_BODY_SIZE_MAX
 from oberth.remoting.command import RemotingCommand
@@ -103,6 +105,82 @@ def test_those_that_hold_much_do_not_keep_out_those_that_hold_little() -> None:
         limits.give("greedy", 100)
     assert limits.take("honest", 100)
     assert limits.total <= 2 * limits.total_max
+
+
+def test_pops_of_a_closed_connection_are_forgotten_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(polling_module, "GONE_AT_ONCE", 4)
+    polling = PopPolling()
+    for number in range(10):
+        assert polling.wait(Waiting("gone", number, "T", "G", number % 2, 1000))
+    assert polling.wait(Waiting("other", "other", "T", "G", 0, 1000))
+    assert polling.connection_closed("gone") == 10
+    assert len(polling) == 7
+    # Who is gone is not woken in place of others, and has no time that is over.
+    assert [each.request for each in polling.on_message_arriving("T", 0)] == ["other"]
+    assert polling.on_message_arriving("T", 1) == []
+    assert polling.on_time(2000) == []
+    assert len(polling) == 0
+    assert polling.connection_closed("gone") == 0
+    assert len(polling._limits) == 0
+
+
+def test_pops_whose_time_is_over_come_out_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(polling_module, "DUE_AT_ONCE", 4)
+    polling = PopPolling()
+    for number in range(10):
+        assert polling.wait(Waiting("channel", number, "T", "G", 0, 1000 + number))
+    due = [[each.request for each in polling.on_time(2000)] for _ in range(4)]
+    assert due == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
+
+
+def test_groups_that_wait_at_a_topic_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling_module, "GROUPS_PER_TOPIC_MAX", 3)
+    polling = PopPolling()
+
+    def wait(topic: str, group: str) -> bool:
+        return polling.wait(Waiting("channel", "request", topic, group, 0, 1000))
+
+    assert [wait("T", f"g{number}") for number in range(5)] == [True] * 3 + [False] * 2
+    assert wait("T", "g0")
+    assert wait("U", "g4")
+    assert polling.take("T", "g1", 0) is not None
+    assert wait("T", "g4")
+
+
+async def test_who_is_woken_is_served_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a millisecond of the loop's time."""
+    loop = asyncio.get_running_loop()
+    real, passed, turns = loop.time, [0.0], [0]
+    monkeypatch.setattr(loop, "time", lambda: real() + passed[0])
+    served: list[tuple[int, int]] = []
+    done = asyncio.Event()
+
+    def serve(number: int) -> None:
+        passed[0] += 0.001
+        served.append((turns[0], number))
+        if len(served) == 40:
+            done.set()
+
+    in_turns = InTurns(serve)
+    in_turns.soon(range(40))
+
+    def turn() -> None:
+        turns[0] += 1
+        if not done.is_set():
+            loop.call_soon(turn)
+
+    turn()
+    async with asyncio.timeout(60):
+        await done.wait()
+    assert [number for _, number in served] == list(range(40))
+    assert max(Counter(turn for turn, _ in served).values()) <= 10
+    in_turns.soon([40, 41])
+    in_turns.serve_all()
+    assert len(served) == 42
 
 
 def test_deadlines_of_what_was_woken_are_not_kept() -> None:

@@ -196,7 +196,7 @@ async def test_a_connection_that_closes_as_it_is_woken_hands_the_message_on(
     kept = asyncio.create_task(pop(live, stays))
     await live.until(lambda: len(polling) == 2)
     # The connection is lost between the arrival and the answer, and nobody has said so yet.
-    first = polling._waiting[("T", "G", -1)][0]
+    first = next(iter(polling._waiting["T", "G", -1]))
     first.channel._closing = True
     await live.peer.send("T", b"2")
     assert (await asyncio.wait_for(kept, ANSWER_S)).code == 0

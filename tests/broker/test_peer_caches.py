@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 import oberth
-from oberth.broker import consumers
+from oberth.broker import consumers, producers, rebalance_locks
 from oberth.broker.acl import signature
 from oberth.broker.acl.signature import SIGNATURE, SecretKey
-from oberth.broker.clients import GROUPS_PER_CHANNEL_MAX, ClientInfo
+from oberth.broker.clients import GROUPS_PER_CHANNEL_MAX, LEFT_AT_ONCE, ClientInfo
 from oberth.broker.consumer_filters import EXPRESSION_CACHE_SIZE, ExpressionCache
 from oberth.broker.consumers import ConsumerTable, GroupData
 from oberth.broker.processors import assignment, pull
+from oberth.broker.processors import client as client_processor
 from oberth.broker.producers import ProducerTable
 from oberth.broker.rebalance_locks import LOCKS_MAX, RebalanceLocks
 from oberth.broker.subscriptions import Subscription
@@ -143,13 +144,59 @@ def test_groups_of_one_connection_are_limited() -> None:
     other = ClientInfo("other", "c", "JAVA", 479, 0)
     assert producers.register("p0", other)
     assert table.register("c0", other, GroupData(), [Subscription("T")], 0)
-    assert len(producers.connection_closed("channel")) == GROUPS_PER_CHANNEL_MAX
-    assert len(table.connection_closed("channel")) == GROUPS_PER_CHANNEL_MAX
+    for each in (producers, table):
+        left = [len(each.connection_closed("channel")) for _ in range(6)]
+        assert left == [LEFT_AT_ONCE] * 5 + [0]
     assert producers.groups() == ["p0"]
     assert [group.name for group in table] == ["c0"]
     assert table.remove_group("c0")
     assert table.connection_closed("other") == []
     assert producers.connection_closed("other") == ["p0"]
+
+
+def test_very_many_groups_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "SCANNED_AT_ONCE", 30)
+    monkeypatch.setattr(producers, "SCANNED_AT_ONCE", 20)
+    monkeypatch.setattr(rebalance_locks, "SCANNED_AT_ONCE", 20)
+    table, senders, locks = ConsumerTable(), ProducerTable(), RebalanceLocks()
+    for number in range(30):
+        client = ClientInfo(number, "c", "JAVA", 479, 0)
+        table.register(f"g{number}", client, GroupData(), [Subscription("T")], 0)
+        senders.register(f"g{number}", client)
+        assert locks.lock(f"g{number}", "c", [("T", "broker-a", 0)], 0)
+    assert [len(table.scan_expired(1000, 100, 100)) for _ in range(3)] == [10] * 3
+    assert [len(senders.scan_expired(1000, 100)) for _ in range(3)] == [10] * 3
+    left = []
+    for _ in range(3):
+        locks.scan_expired(10**9)
+        left.append(len(locks._groups))
+    assert left == [20, 10, 0]
+    assert not any(each.is_scanning for each in (table, senders, locks))
+    assert len(table) == len(senders.groups()) == 0
+
+
+async def test_groups_are_left_and_looked_at_in_turns(
+    make_live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (consumers, producers, client_processor):
+        monkeypatch.setattr(module, "LEFT_AT_ONCE", 2)
+    for module in (consumers, producers, rebalance_locks):
+        monkeypatch.setattr(module, "SCANNED_AT_ONCE", 1)
+    live = await make_live(autoCreateSubscriptionGroup="true")
+    parts = live.broker.parts
+    for number in range(7):
+        await live.peer.heartbeat(f"g{number}", {"T": "*"})
+    channel = next(iter(parts.consumers.get("g0").clients))
+    for number in range(5):
+        client = ClientInfo(channel, "c", "JAVA", 479, parts.now_ms())
+        parts.producers.register(f"p{number}", client)
+    clients = live.broker.processors.clients
+    clients.scan_expired(parts.now_ms())
+    await live.until(lambda: not parts.consumers.is_scanning and not parts.producers.is_scanning)
+    assert (len(parts.consumers), len(parts.producers.groups())) == (7, 5)
+    clients.connection_closed(channel)
+    assert (len(parts.consumers), len(parts.producers.groups())) == (5, 3)
+    await live.until(lambda: not len(parts.consumers) and not parts.producers.groups())
 
 
 async def test_groups_and_topics_are_not_made_beyond_a_connections_room(

@@ -49,6 +49,8 @@ def test_properties_are_asked_after_the_tag() -> None:
     asked: list[bytes] = []
 
     class Wants:
+        judged_max = 1000
+
         def matches_properties(self, properties_raw: bytes, /) -> bool:
             asked.append(properties_raw)
             return properties_raw == b"yes"
@@ -153,4 +155,37 @@ def test_a_closed_channel_with_very_many_is_forgotten_in_turns(
         hold.on_time(0)
     assert len(hold) == 0
     assert hold.connection_closed("channel") == 0
-    assert len(hold._limits) == 0
+    assert len(hold.limits) == 0
+
+
+def test_very_many_come_out_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_request_hold, "DUE_AT_ONCE", 4)
+    hold = PullRequestHold()
+    for number in range(20):
+        hold.hold("T" if number < 10 else "U", number % 2, held(deadline_ms=1000))
+    assert [len(hold.on_time(1100)) for _ in range(3)] == [4, 4, 4]
+    assert len(hold.wake_topic("U")) == 4  # those of T that are left come by their time
+    assert [len(hold.on_time(0)) for _ in range(3)] == [4, 0, 0]
+    assert len(hold) == 0
+
+
+def test_expressions_judge_so_much_in_a_turn() -> None:
+    """Of those for whom there is no room nobody misses the message: they look for themselves."""
+    judged: list[int] = []
+
+    class Nothing:
+        judged_max = 10
+
+        def matches_properties(self, properties_raw: bytes, /) -> bool:
+            judged.append(len(properties_raw))
+            return False
+
+    hold = PullRequestHold()
+    for _ in range(100):
+        hold.hold("T", 0, HeldPull("channel", "request", 0, 1000, None, Nothing()))
+    woken = len(hold.on_message_arriving("T", 0, 1, 0))
+    assert woken + len(judged) == 100
+    assert 9 <= len(judged) <= 10
+    hold.limits.new_turn()
+    # A long message costs as several.
+    assert len(hold.on_message_arriving("T", 0, 2, 0, b"x" * 1280)) == len(judged) - 2

@@ -13,6 +13,12 @@ GROUPS_PER_CHANNEL_MAX: Final = 10_000
 """Groups of one connection, producers' and consumers' each; a proxy has all of its clients' in one.
 More are not registered."""
 
+LEFT_AT_ONCE: Final = 2_000
+"""Groups that a closed connection leaves at a time."""
+
+SCANNED_AT_ONCE: Final = 2_000
+"""Groups and clients whose last heartbeat is looked at at a time."""
+
 CLIENT_COUNT_MAX: Final = 100_000
 """Clients of one group. More are not registered; a group of that size has lost its way."""
 

@@ -14,9 +14,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from oberth.broker.clients import CLIENT_COUNT_MAX, GROUPS_PER_CHANNEL_MAX, ClientInfo
+from oberth.broker.clients import (
+    CLIENT_COUNT_MAX,
+    GROUPS_PER_CHANNEL_MAX,
+    LEFT_AT_ONCE,
+    SCANNED_AT_ONCE,
+    ClientInfo,
+)
 from oberth.broker.subscriptions import Subscription
 from oberth.formats.config_json import Shown
 
@@ -173,13 +180,17 @@ class ExpiredClient(NamedTuple):
 class ConsumerTable:
     """All consumer groups that are online."""
 
-    __slots__ = ("_channels", "_compensated", "_compensated_count", "_groups", "subscribed_bytes")
+    __slots__ = (
+        "_channels", "_compensated", "_compensated_count", "_groups", "_to_scan",
+        "subscribed_bytes",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
         self._channels: dict[Hashable, dict[str, None]] = {}  # the groups that each is in
         self._compensated: dict[str, dict[str, Subscription]] = {}
         self._compensated_count = 0
+        self._to_scan: list[str] = []
         self.subscribed_bytes = 0
 
     def get(self, group: str) -> ConsumerGroup | None:
@@ -294,8 +305,8 @@ class ConsumerTable:
             del self._channels[channel]
 
     def connection_closed(self, channel: Hashable) -> list[str]:
-        """Take a channel out of all groups; the groups it was in."""
-        groups = list(self._channels.get(channel, ()))
+        """Take a channel out of its groups, at most `LEFT_AT_ONCE`; which. Ends with none."""
+        groups = list(islice(self._channels.get(channel, ()), LEFT_AT_ONCE))
         for group in groups:
             self.unregister(group, channel)
         return groups
@@ -313,9 +324,20 @@ class ConsumerTable:
     def scan_expired(
         self, now_ms: int, client_timeout_ms: int, subscription_timeout_ms: int
     ) -> list[ExpiredClient]:
-        """Drop clients and subscriptions that nobody named for too long; the clients."""
+        """Drop clients and subscriptions that nobody named for too long; the clients.
+
+        Looks at some groups, and has to be called again while it `is_scanning`.
+        """
         expired: list[ExpiredClient] = []
-        for group in list(self._groups.values()):
+        if not self._to_scan:
+            self._drop_compensated(now_ms, subscription_timeout_ms)
+            self._to_scan = list(self._groups)
+        room = SCANNED_AT_ONCE
+        while self._to_scan and room > 0:
+            group = self._groups.get(self._to_scan.pop())
+            if group is None:
+                continue
+            room -= 1 + len(group.clients) + len(group.subscriptions)
             for client in list(group.clients.values()):
                 if now_ms - client.last_update_ms > client_timeout_ms:
                     expired.append(ExpiredClient(group.name, client))
@@ -326,6 +348,14 @@ class ConsumerTable:
                     group.drop(topic)
                     if group.name in self._groups:
                         self.subscribed_bytes += group.size - before
+        return expired
+
+    @property
+    def is_scanning(self) -> bool:
+        """Whether groups are left of those that `scan_expired` began to look at."""
+        return bool(self._to_scan)
+
+    def _drop_compensated(self, now_ms: int, subscription_timeout_ms: int) -> None:
         for name, subscriptions in list(self._compensated.items()):
             for topic, subscription in list(subscriptions.items()):
                 if now_ms - subscription.last_update_ms > subscription_timeout_ms:
@@ -333,7 +363,6 @@ class ConsumerTable:
                     self._compensated_count -= 1
             if not subscriptions:
                 del self._compensated[name]
-        return expired
 
     def connection_body(self, group: ConsumerGroup, address: Any) -> dict[str, Any]:
         """The group as 203 shows it; ``address`` gives the text of a channel's peer.

@@ -180,6 +180,7 @@ class Dispatching:
         self.is_pending = False
         store = self._store
         assert self._loop is not None
+        self._hold.limits.new_turn()
         self._times.dispatched(self._loop.time())
         try:
             forward = store.dispatch_nowait()

@@ -6,20 +6,28 @@ A state machine: heartbeats, closed channels and the time go in. A group without
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import islice
 
-from oberth.broker.clients import CLIENT_COUNT_MAX, GROUPS_PER_CHANNEL_MAX, ClientInfo
+from oberth.broker.clients import (
+    CLIENT_COUNT_MAX,
+    GROUPS_PER_CHANNEL_MAX,
+    LEFT_AT_ONCE,
+    SCANNED_AT_ONCE,
+    ClientInfo,
+)
 from oberth.formats import names
 
 
 class ProducerTable:
     """Producer groups and their clients."""
 
-    __slots__ = ("_channels", "_groups", "_next")
+    __slots__ = ("_channels", "_groups", "_next", "_to_scan")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Hashable, ClientInfo]] = {}
         self._channels: dict[Hashable, dict[str, None]] = {}  # the groups that each is in
         self._next: dict[str, int] = {}
+        self._to_scan: list[str] = []
 
     def register(self, group: str, client: ClientInfo) -> bool:
         """Note a heartbeat; True if the client is new in the group.
@@ -61,21 +69,35 @@ class ProducerTable:
         return True
 
     def connection_closed(self, channel: Hashable) -> list[str]:
-        """Take a channel out of all groups; the groups it was in."""
-        groups = list(self._channels.get(channel, ()))
+        """Take a channel out of its groups, at most `LEFT_AT_ONCE`; which. Ends with none."""
+        groups = list(islice(self._channels.get(channel, ()), LEFT_AT_ONCE))
         for group in groups:
             self.unregister(group, channel)
         return groups
 
     def scan_expired(self, now_ms: int, timeout_ms: int) -> list[ClientInfo]:
-        """Drop clients without a heartbeat for longer than the timeout; who they were."""
+        """Drop clients without a heartbeat for longer than the timeout; who they were.
+
+        Looks at some groups, and has to be called again while it `is_scanning`.
+        """
+        if not self._to_scan:
+            self._to_scan = list(self._groups)
         expired = []
-        for group, clients in list(self._groups.items()):
-            for client in list(clients.values()):
+        room = SCANNED_AT_ONCE
+        while self._to_scan and room > 0:
+            group = self._to_scan.pop()
+            clients = list(self._groups.get(group, {}).values())
+            room -= 1 + len(clients)
+            for client in clients:
                 if now_ms - client.last_update_ms > timeout_ms:
                     self.unregister(group, client.channel)
                     expired.append(client)
         return expired
+
+    @property
+    def is_scanning(self) -> bool:
+        """Whether groups are left of those that `scan_expired` began to look at."""
+        return bool(self._to_scan)
 
     def groups(self) -> list[str]:
         """Names of all groups."""

@@ -14,10 +14,11 @@ come out that much late, never early.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, Protocol
 
-from oberth.broker.held_requests import HoldLimits
+from oberth.broker.held_requests import GONE_AT_ONCE, HoldLimits
 
 BUCKET_MS: Final = 100
 """Width of a deadline bucket."""
@@ -25,8 +26,9 @@ BUCKET_MS: Final = 100
 QUEUE_COUNT_MAX: Final = 10_000
 """Pulls that wait at one queue, all of which one message may wake: some 10 ms."""
 
-GONE_AT_ONCE: Final = 5_000
-"""Pulls of a closed connection that are forgotten in one turn; the others within seconds."""
+DUE_AT_ONCE: Final = 5_000
+"""Pulls whose time is over, or whose queue is gone, that come out at a time; the others the next
+time."""
 
 HELD_COUNT_MAX: Final = 1_000_000
 """Pulls held at once. A broker that holds more answers 19 at once, and clients ask again."""
@@ -42,6 +44,10 @@ class ArrivalFilter(Protocol):
 
 class PropertiesFilter(Protocol):
     """A filter that also looks at the properties of what arrives (SQL92)."""
+
+    @property
+    def judged_max(self) -> int:
+        """How many messages it may judge in a turn."""
 
     def matches_properties(self, properties_raw: bytes, /) -> bool:
         """Whether a message with these properties is wanted."""
@@ -93,18 +99,26 @@ class HeldPull:
 
 
 class PullRequestHold:
-    """All held pulls of a broker."""
+    """All held pulls of a broker.
 
-    __slots__ = ("_buckets", "_channels", "_count", "_gone", "_limits", "_queues", "count_max")
+    Attributes:
+        count_max: pulls held at once.
+        limits: shared by all that wait.
+    """
+
+    __slots__ = (
+        "_buckets", "_channels", "_count", "_gone", "_queues", "_to_wake", "count_max", "limits",
+    )  # fmt: skip
 
     def __init__(self, count_max: int = HELD_COUNT_MAX, limits: HoldLimits | None = None) -> None:
         self.count_max = count_max
-        self._limits = HoldLimits() if limits is None else limits
+        self.limits = HoldLimits() if limits is None else limits
         self._count = 0
         self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._buckets: dict[int, dict[HeldPull, None]] = {}
         self._channels: dict[Hashable, dict[HeldPull, None]] = {}
         self._gone: deque[HeldPull] = deque()  # of closed channels, to be forgotten
+        self._to_wake: deque[HeldPull] = deque()
 
     def __len__(self) -> int:
         return self._count
@@ -119,7 +133,7 @@ class PullRequestHold:
         if (
             self._count >= self.count_max
             or (queue is not None and len(queue) >= QUEUE_COUNT_MAX)
-            or not self._limits.take(held.channel, held.size)
+            or not self.limits.take(held.channel, held.size)
         ):
             return False
         assert held.key is None, "held twice"
@@ -153,6 +167,7 @@ class PullRequestHold:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
+        may_judge = self.limits.may_judge
         woken = [
             held
             for held in queue
@@ -166,6 +181,7 @@ class PullRequestHold:
                     )
                     and (
                         held.properties_filter is None
+                        or not may_judge(held.properties_filter.judged_max, properties_raw)
                         or held.properties_filter.matches_properties(properties_raw)
                     )
                 )
@@ -176,31 +192,39 @@ class PullRequestHold:
         return woken
 
     def wake_queue(self, topic: str, queue_id: int) -> list[HeldPull]:
-        """Everybody who waits at a queue: its offsets were reset, or its topic is gone."""
-        woken = list(self._queues.get((topic, queue_id), ()))
-        for held in woken:
-            self._remove(held)
-        return woken
+        """Who waits at a queue: an offset was reset. Of very many the others come by `on_time`."""
+        return self._wake(self._queues.get((topic, queue_id), ()))
 
     def wake_topic(self, topic: str) -> list[HeldPull]:
-        """Everybody who waits at any queue of a topic."""
-        return [
-            held
-            for key in [key for key in self._queues if key[0] == topic]
-            for held in self.wake_queue(*key)
-        ]
+        """Who waits at any queue of a topic. Of very many the others come by `on_time`."""
+        return self._wake(
+            held for key, queue in self._queues.items() if key[0] == topic for held in queue
+        )
+
+    def _wake(self, everybody: Iterable[HeldPull]) -> list[HeldPull]:
+        self._to_wake.extend(everybody)
+        return self._woken()
+
+    def _woken(self) -> list[HeldPull]:
+        """The next of those who are to be woken."""
+        woken = []
+        for _ in range(min(len(self._to_wake), DUE_AT_ONCE)):
+            held = self._to_wake.popleft()
+            if held.key is not None:  # else it came out meanwhile
+                self._remove(held)
+                woken.append(held)
+        return woken
 
     def on_time(self, now_ms: int) -> list[HeldPull]:
-        """Those whose time is over."""
+        """Those whose time is over, at most `DUE_AT_ONCE`."""
         self._forget_gone()
-        if not self._buckets:
-            return []
-        due: list[HeldPull] = []
+        due = self._woken()
+        late: list[HeldPull] = []
         for number in [number for number in self._buckets if number * BUCKET_MS <= now_ms]:
-            due += self._buckets[number]
-        for held in due:
+            late += islice(self._buckets[number], DUE_AT_ONCE - len(due) - len(late))
+        for held in late:
             self._remove(held)
-        return due
+        return due + late
 
     def connection_closed(self, channel: Hashable) -> int:
         """Forget what a channel waits for; how many that were."""
@@ -223,10 +247,11 @@ class PullRequestHold:
         self._buckets.clear()
         self._channels.clear()
         self._gone.clear()
+        self._to_wake.clear()
         self._count = 0
         for held in everybody:
             held.key = None
-            self._limits.give(held.channel, held.size)
+            self.limits.give(held.channel, held.size)
         return everybody
 
     def _remove(self, held: HeldPull) -> None:
@@ -248,4 +273,4 @@ class PullRequestHold:
             if not channel:
                 del self._channels[held.channel]
         self._count -= 1
-        self._limits.give(held.channel, held.size)
+        self.limits.give(held.channel, held.size)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
+from oberth.broker.clients import SCANNED_AT_ONCE
+
 LOCKS_MAX: Final = 200_000
 """Locks of all groups; a topic of 16 queues in order for 10 000 groups takes 160 000."""
 NAME_LENGTH_MAX: Final = 255
@@ -27,12 +29,13 @@ class RebalanceLocks:
         max_live_time_ms: how long a lock lives after its last refresh.
     """
 
-    __slots__ = ("_count", "_groups", "max_live_time_ms")
+    __slots__ = ("_count", "_groups", "_to_scan", "max_live_time_ms")
 
     def __init__(self, max_live_time_ms: int = 60_000) -> None:
         self.max_live_time_ms = max_live_time_ms
         self._groups: dict[str, dict[QueueKey, tuple[str, int]]] = {}
         self._count = 0
+        self._to_scan: list[str] = []
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[QueueKey], now_ms: int
@@ -91,11 +94,27 @@ class RebalanceLocks:
         )
 
     def scan_expired(self, now_ms: int) -> None:
-        """Forget locks that ended, so that the table does not grow with groups long gone."""
-        for group, held in list(self._groups.items()):
+        """Forget locks that ended, so that the table does not grow with groups long gone.
+
+        Looks at some groups, and has to be called again while it `is_scanning`.
+        """
+        if not self._to_scan:
+            self._to_scan = list(self._groups)
+        room = SCANNED_AT_ONCE
+        while self._to_scan and room > 0:
+            group = self._to_scan.pop()
+            held = self._groups.get(group)
+            if held is None:
+                continue
+            room -= 1 + len(held)
             for queue, (_, since) in list(held.items()):
                 if now_ms - since > self.max_live_time_ms:
                     del held[queue]
                     self._count -= 1
             if not held:
                 del self._groups[group]
+
+    @property
+    def is_scanning(self) -> bool:
+        """Whether groups are left of those that `scan_expired` began to look at."""
+        return bool(self._to_scan)

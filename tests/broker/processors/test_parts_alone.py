@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -367,13 +368,14 @@ def test_a_pop_hands_each_message_out_once(
     assert popped(pop, channel, pop_request()).code == 210
 
 
-def test_a_pop_waits_and_is_told_when_its_time_is_over(
+async def test_a_pop_waits_and_is_told_when_its_time_is_over(
     clock: Clock, pop: PopMessageProcessor, service: PopService, channel: Any
 ) -> None:
     assert pop.pop(channel, pop_request(pollTime="5000")) is None
     assert service.has_waiting()
     clock.ms += 5_000
     pop.on_time(clock.ms)
+    await asyncio.sleep(0)  # the next turn of the loop
     assert [answer.code for answer in channel.answers] == [210]
     assert not service.has_waiting()
 

@@ -15,7 +15,6 @@ AbstractLiteLifecycleManager, PopLiteLongPollingService.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import logging
 import random
@@ -34,6 +33,7 @@ from oberth.broker.attributes import (
     LITE_WILDCARD,
     MESSAGE_TYPE,
 )
+from oberth.broker.held_requests import HoldLimits, InTurns
 from oberth.broker.lite.events import LiteEvents
 from oberth.broker.lite.sharding import broker_of, writable_queues
 from oberth.broker.lite.subscriptions import LiteSubscriptions, wildcard_queue
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.consumer_offsets import ConsumerOffsets
     from oberth.broker.dispatching import ArrivalListener
-    from oberth.broker.held_requests import HoldLimits
     from oberth.broker.peer_brokers import PeerBrokers
     from oberth.broker.subscription_groups import SubscriptionGroups
     from oberth.broker.tasks import StartTask
@@ -123,8 +122,7 @@ class LiteService:
         self.waiting = PopPolling(config.pop_polling_size, config.max_pop_polling_size, hold_limits)
         self._channels: dict[str, Channel] = {}
         self._unlocks: list[tuple[int, str, str]] = []  # heap: when what was handed out is visible
-        self._woken: list[Waiting] = []
-        self._wake_scheduled = False
+        self._woken: InTurns[Waiting]
         self._listens = False
         self._routes: dict[str, list[str]] = {}  # parent → the broker of each writable queue
         started_at_ms = now_ms()
@@ -134,9 +132,9 @@ class LiteService:
         # Whatever a topic says, nothing expires so soon after a start: clients must come back.
         self._next_expiry_ms = started_at_ms + config.min_lite_ttl_ms
 
-    def start(self, resume: Callable[[list[Waiting]], None]) -> None:
+    def start(self, resume: Callable[[Waiting], None]) -> None:
         """Requests that are woken go to ``resume``. To be called before the first one waits."""
-        self._resume = resume
+        self._woken = InTurns(resume)
 
     # Topics and groups
 
@@ -496,19 +494,15 @@ class LiteService:
             heapq.heappush(self._unlocks, (visible_ms, queue, group))
 
     def _wake_client(self, client_id: str) -> None:
-        """One request of a client is tried again, after what is going on now."""
+        """One request of a client is tried again."""
         waiting = self.waiting.take(client_id, "", names.LMQ_QUEUE_ID)
         if waiting is None:
             return
-        self._woken.append(waiting)
-        if not self._wake_scheduled:
-            self._wake_scheduled = True
-            asyncio.get_running_loop().call_soon(self._wake)
+        self._woken.soon([waiting])  # after what is going on now
 
-    def _wake(self) -> None:
-        self._wake_scheduled = False
-        woken, self._woken = self._woken, []
-        self._resume(woken)
+    def serve_woken(self) -> None:
+        """Serve at once what was woken: the broker stops."""
+        self._woken.serve_all()
 
     # Expiry
 
@@ -566,9 +560,7 @@ class LiteService:
                 continue  # it was handed out again, and is noted for then
             if self._has_more(group, queue):
                 self.dispatch(queue, group)
-        late = self.waiting.on_time(now_ms)
-        if late:
-            self._resume(late)
+        self._woken.soon(self.waiting.on_time(now_ms))
         config = self._config
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + config.lite_event_check_interval_ms

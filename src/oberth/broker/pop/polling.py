@@ -3,7 +3,8 @@
 A state machine like PullRequestHold: requests, arrivals and the time go in, who is to be answered
 comes out, each exactly once. Who waits for any queue (-1) is woken by every queue of the topic, and
 by the group's retry topics of it. An arrival wakes one request of each group: the others would find
-nothing, and if it leaves something it wakes the next. RocketMQ: PopLongPollingService.
+nothing, and if it leaves something it wakes the next. What a closed connection waited for wakes
+nobody, and is forgotten some at a time. RocketMQ: PopLongPollingService.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from oberth.broker.held_requests import HoldLimits
+from oberth.broker.held_requests import GONE_AT_ONCE, HoldLimits
 from oberth.formats.names import pop_retry_topic
 
 ANY_QUEUE: Final = -1
@@ -22,14 +23,28 @@ ANY_QUEUE: Final = -1
 DEADLINES_SPARE: Final = 1024
 """Deadlines of requests that wait no more, kept until there are many."""
 
+DUE_AT_ONCE: Final = 1_000
+"""Requests whose time is over that come out at a time; the others the next time."""
+
+GROUPS_PER_TOPIC_MAX: Final = 5_000
+"""Groups that wait at one topic, of each of which one message may wake a request: some 5 ms."""
+
 Matches = Callable[[int | None, bytes], bool]
 """Whether a message with these tags code (None: unknown) and properties may be wanted."""
 
 
 class Waiting:
-    """One request that waits; ``size`` is what ``held_requests`` says that it takes."""
+    """One request that waits.
 
-    __slots__ = ("channel", "deadline_ms", "key", "matches", "number", "request", "size")
+    Attributes:
+        judged_max: of an expression, how many messages it may judge in a turn; 0: what ``matches``
+            costs does not count.
+        size: what ``held_requests`` says that it takes.
+    """
+
+    __slots__ = (
+        "channel", "deadline_ms", "judged_max", "key", "matches", "number", "request", "size",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -41,8 +56,10 @@ class Waiting:
         deadline_ms: int,
         matches: Matches | None = None,
         size: int = 0,
+        judged_max: int = 0,
     ) -> None:
         self.channel = channel
+        self.judged_max = judged_max
         self.request = request
         self.key = (topic, group, queue_id)
         self.deadline_ms = deadline_ms
@@ -63,13 +80,14 @@ class PopPolling:
         self.size_max = size_max
         self.total_max = total_max
         self._limits = HoldLimits() if limits is None else limits
-        self._waiting: dict[tuple[str, str, int], deque[Waiting]] = {}
+        self._waiting: dict[tuple[str, str, int], dict[Waiting, None]] = {}
         self._groups: dict[str, dict[str, set[int]]] = {}  # topic → group → queue ids
         self._retries: dict[str, tuple[str, str]] = {}  # retry topic → topic, group
         self._channels: dict[Hashable, dict[Waiting, None]] = {}
         self._deadlines: list[tuple[int, int]] = []  # heap: deadline, number
         self._numbered: dict[int, Waiting] = {}
         self._numbers = itertools.count()
+        self._gone: deque[Waiting] = deque()  # of closed channels, to be forgotten
         self._count = 0
 
     def __len__(self) -> int:
@@ -85,14 +103,17 @@ class PopPolling:
         queue = self._waiting.get(waiting.key)
         if self._count >= self.total_max or (queue is not None and len(queue) >= self.size_max):
             return False
+        groups = self._groups.get(topic, {})
+        if group not in groups and len(groups) >= GROUPS_PER_TOPIC_MAX:
+            return False
         if not self._limits.take(waiting.channel, waiting.size):
             return False
         if queue is None:
-            queue = self._waiting[waiting.key] = deque()
-            self._groups.setdefault(topic, {}).setdefault(group, set()).add(queue_id)
+            queue = self._waiting[waiting.key] = {}
+            self._groups.setdefault(topic, groups).setdefault(group, set()).add(queue_id)
             for v2 in (False, True):
                 self._retries[pop_retry_topic(topic, group, v2=v2)] = (topic, group)
-        queue.append(waiting)
+        queue[waiting] = None
         self._channels.setdefault(waiting.channel, {})[waiting] = None
         waiting.number = next(self._numbers)
         self._numbered[waiting.number] = waiting
@@ -134,10 +155,16 @@ class PopPolling:
         queue = self._waiting.get((topic, group, queue_id))
         if not queue:
             return None
-        for waiting in queue:
-            if (
+        for waiting in list(queue) if self._gone else queue:
+            if waiting.channel not in self._channels:
+                self._remove(waiting)
+            elif (
                 tags_code is None
                 or waiting.matches is None
+                or (
+                    waiting.judged_max
+                    and not self._limits.may_judge(waiting.judged_max, properties_raw)
+                )
                 or waiting.matches(tags_code, properties_raw)
             ):
                 self._remove(waiting)
@@ -145,27 +172,36 @@ class PopPolling:
         return None
 
     def on_time(self, now_ms: int) -> list[Waiting]:
-        """Those whose time is over."""
-        due = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        """Those whose time is over, at most `DUE_AT_ONCE`."""
+        self._forget_gone()
+        due: list[Waiting] = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms and len(due) < DUE_AT_ONCE:
             waiting = self._numbered.get(heapq.heappop(self._deadlines)[1])
             if waiting is not None:
+                if waiting.channel in self._channels:
+                    due.append(waiting)
                 self._remove(waiting)
-                due.append(waiting)
         return due
 
     def connection_closed(self, channel: Hashable) -> int:
         """Forget what a channel waits for, or it would be woken in place of others; how many."""
-        gone = list(self._channels.get(channel, ()))
-        for waiting in gone:
-            self._remove(waiting)
+        gone = self._channels.pop(channel, {})
+        self._gone.extend(gone)
+        self._forget_gone()
         return len(gone)
+
+    def _forget_gone(self) -> None:
+        for _ in range(min(len(self._gone), GONE_AT_ONCE)):
+            waiting = self._gone.popleft()
+            if waiting.number in self._numbered:
+                self._remove(waiting)
 
     def clear(self) -> list[Waiting]:
         """Everybody: the broker is closing."""
         everybody = [waiting for queue in self._waiting.values() for waiting in queue]
         for waiting in everybody:
             self._remove(waiting)
+        self._gone.clear()
         return everybody
 
     def _remove(self, waiting: Waiting) -> None:
@@ -176,11 +212,12 @@ class PopPolling:
             heapq.heapify(self._deadlines)
         topic, group, queue_id = waiting.key
         queue = self._waiting[waiting.key]
-        queue.remove(waiting)
-        channel = self._channels[waiting.channel]
-        del channel[waiting]
-        if not channel:
-            del self._channels[waiting.channel]
+        del queue[waiting]
+        channel = self._channels.get(waiting.channel)
+        if channel is not None:  # else it is closed
+            channel.pop(waiting, None)
+            if not channel:
+                del self._channels[waiting.channel]
         self._count -= 1
         self._limits.give(waiting.channel, waiting.size)
         if queue:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from oberth.broker.clients import GROUPS_PER_CHANNEL_MAX, ClientInfo
+from oberth.broker.clients import GROUPS_PER_CHANNEL_MAX, LEFT_AT_ONCE, ClientInfo
 from oberth.broker.consumers import (
     CLUSTERING,
     CONSUME_ACTIVELY,
@@ -304,20 +304,46 @@ class ClientManageProcessor:
         self._hold.connection_closed(channel)
         self._pops.connection_closed(channel)
         self._lite.connection_closed(channel)
-        self._producers.connection_closed(channel)
-        for group in self._consumers.connection_closed(channel):
+        self._leave(channel)
+
+    def _leave(self, channel: Channel) -> None:
+        """A client leaves its groups; of thousands some in a turn of the loop."""
+        produced = self._producers.connection_closed(channel)
+        consumed = self._consumers.connection_closed(channel)
+        for group in consumed:
             self.notify_group(group)
+        if max(len(produced), len(consumed)) >= LEFT_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._leave, channel)
 
     def scan_expired(self, now_ms: int) -> None:
-        """Clients whose heartbeats stopped are dropped, and their connections closed."""
-        config = self._config
-        timeout_ms = config.channel_expired_timeout_ms
+        """Clients whose heartbeats stopped are dropped, and their connections closed.
+
+        Of many groups some are looked at in a turn of the loop.
+        """
+        self._scan(now_ms, (self._scan_locks, self._scan_producers, self._scan_consumers))
+
+    def _scan(self, now_ms: int, scans: Iterable[Callable[[int], bool]]) -> None:
+        """Goes on with what says that it is not done."""
+        left = [scan for scan in scans if scan(now_ms)]
+        if left:
+            asyncio.get_running_loop().call_soon(self._scan, now_ms, left)
+
+    def _scan_locks(self, now_ms: int) -> bool:
+        self._locks.scan_expired(now_ms)
+        return self._locks.is_scanning
+
+    def _scan_producers(self, now_ms: int) -> bool:
+        timeout_ms = self._config.channel_expired_timeout_ms
         for client in self._producers.scan_expired(now_ms, timeout_ms):
             client.channel.close()  # type: ignore[attr-defined]
+        return self._producers.is_scanning
+
+    def _scan_consumers(self, now_ms: int) -> bool:
+        config = self._config
         for expired in self._consumers.scan_expired(
-            now_ms, timeout_ms, config.subscription_expired_timeout_ms
+            now_ms, config.channel_expired_timeout_ms, config.subscription_expired_timeout_ms
         ):
             _LOG.info("group %s: %s sent no heartbeat", expired.group, expired.client)
             expired.client.channel.close()  # type: ignore[attr-defined]
             self.notify_group(expired.group)
-        self._locks.scan_expired(now_ms)
+        return self._consumers.is_scanning

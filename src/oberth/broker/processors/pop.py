@@ -8,14 +8,13 @@ code. What is not found is waited for until bornTime + pollTime, by the client's
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import random
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
 from oberth.broker.attributes import PRIORITY_FACTOR
-from oberth.broker.held_requests import HOLD_MS_MAX, kept_request, wait_until
+from oberth.broker.held_requests import HOLD_MS_MAX, InTurns, kept_request, wait_until
 from oberth.broker.pop.check_point import (
     MESSAGES_PER_POP_MAX,
     ORDER_REVIVE_QUEUE,
@@ -76,11 +75,14 @@ class _Refusal(Exception):
 class _Filter:
     """What a group wants: for the store, and for what arrives while a request waits."""
 
-    __slots__ = ("arrives", "stored")
+    __slots__ = ("arrives", "judged_max", "stored")
 
-    def __init__(self, stored: MessageFilter | None, arrives: Matches | None) -> None:
+    def __init__(
+        self, stored: MessageFilter | None, arrives: Matches | None, judged_max: int = 0
+    ) -> None:
         self.stored = stored
         self.arrives = arrives
+        self.judged_max = judged_max
 
 
 class PopMessageProcessor:
@@ -117,8 +119,7 @@ class PopMessageProcessor:
         self._dispatch_now = dispatch_now
         self._service = service
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
-        self._woken: list[Waiting] = []
-        self._wake_scheduled = False
+        self._woken = InTurns(self._run_again)
         self._unlocks: list[tuple[int, str, str, int]] = []  # heap: when blocked queues are free
         self._noted_unlocks: set[tuple[int, str, str, int]] = set()  # what is in that heap
 
@@ -235,7 +236,7 @@ class PopMessageProcessor:
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {error}",
             ) from None
-        return _Filter(stored, lambda _, raw: arrives.matches_properties(raw))
+        return _Filter(stored, lambda _, raw: arrives.matches_properties(raw), arrives.judged_max)
 
     def _retry_topics(self, topic: str, group: str) -> list[str]:
         """The group's POP retry topics of a topic that exist."""
@@ -455,6 +456,7 @@ class PopMessageProcessor:
             deadline_ms,
             wanted.arrives,
             size,
+            wanted.judged_max,
         )
         if not self._service.polling.wait(waiting):
             return self._empty(request, header, ResponseCode.POLLING_FULL, None, now_ms)
@@ -485,7 +487,7 @@ class PopMessageProcessor:
         for polling in (self._service.polling, self._service.notifying):
             waiting = polling.take(topic, group, max(queue_id, ANY_QUEUE))
             if waiting is not None:
-                self._wake_soon([waiting])
+                self._woken.soon([waiting])
 
     def connection_closed(self, channel: Channel) -> None:
         """Nothing waits there any more; what was about to be answered there may be others'."""
@@ -505,20 +507,7 @@ class PopMessageProcessor:
             if len(polling):
                 woken = polling.on_message_arriving(topic, queue_id, tags_code, properties_raw)
                 if woken:
-                    self._wake_soon(woken)
-
-    def _wake_soon(self, woken: list[Waiting]) -> None:
-        """Runs requests again after the dispatch that is going on."""
-        self._woken += woken
-        if not self._wake_scheduled:
-            self._wake_scheduled = True
-            asyncio.get_running_loop().call_soon(self._wake)
-
-    def _wake(self) -> None:
-        self._wake_scheduled = False
-        woken, self._woken = self._woken, []
-        for waiting in woken:
-            self._run_again(waiting)
+                    self._woken.soon(woken)  # after the dispatch that is going on
 
     def _run_again(self, waiting: Waiting) -> None:
         channel: Channel = waiting.channel  # type: ignore[assignment]
@@ -544,10 +533,9 @@ class PopMessageProcessor:
             _, topic, group, queue_id = unlock
             self.queue_unlocked(topic, group, queue_id)
         for polling in (self._service.polling, self._service.notifying):
-            for waiting in polling.on_time(now_ms):
-                # Once more: what an arrival woke another for may be there for this one, too, as
-                # two notifications of one ordered queue see the same message.
-                self._run_again(waiting)
+            # Once more: what an arrival woke another for may be there for this one, too, as two
+            # notifications of one ordered queue see the same message.
+            self._woken.soon(polling.on_time(now_ms))
 
     def _answer_late(self, waiting: Waiting, now_ms: int) -> None:
         channel: Channel = waiting.channel  # type: ignore[assignment]
@@ -567,6 +555,7 @@ class PopMessageProcessor:
 
     def answer_all(self) -> None:
         """The broker stops: nobody is kept waiting."""
+        self._woken.serve_all()
         now_ms = self._now_ms()
         for polling in (self._service.polling, self._service.notifying):
             for waiting in polling.clear():
@@ -675,6 +664,7 @@ class PopMessageProcessor:
                 deadline_ms,
                 wanted.arrives,
                 size,
+                wanted.judged_max,
             )
             if self._service.notifying.wait(waiting):
                 if header.order is True:

@@ -299,22 +299,22 @@ class PopLiteMessageProcessor:
             request, code, "NO_MESSAGE_IN_QUEUE", header=self._header(header, now_ms)
         )
 
-    def run_again(self, woken: list[Waiting]) -> None:
-        """Serve requests once more that were woken."""
-        for waiting in woken:
-            channel: Channel = waiting.channel  # type: ignore[assignment]
-            request: RemotingCommand = waiting.request
-            if channel.is_closed:
-                continue  # what is noted for the client stays noted
-            try:
-                response = self.pop(channel, request)
-            except Exception as error:  # noqa: BLE001 - those woken with it must be answered, too
-                response = error_response(request, error)
-            if response is not None:
-                channel.reply(request, response)
+    def run_again(self, waiting: Waiting) -> None:
+        """Serve a request once more that was woken."""
+        channel: Channel = waiting.channel  # type: ignore[assignment]
+        request: RemotingCommand = waiting.request
+        if channel.is_closed:
+            return  # what is noted for the client stays noted
+        try:
+            response = self.pop(channel, request)
+        except Exception as error:  # noqa: BLE001 - those woken with it must be answered, too
+            response = error_response(request, error)
+        if response is not None:
+            channel.reply(request, response)
 
     def answer_all(self) -> None:
         """The broker stops: nobody is kept waiting."""
+        self._lite.serve_woken()
         now_ms = self._now_ms()
         for waiting in self._lite.waiting.clear():
             channel: Channel = waiting.channel  # type: ignore[assignment]
