@@ -426,6 +426,10 @@ def key_only(path: str) -> str:
     return str(kept)
 
 
+def told(what: str, caplog: pytest.LogCaptureFixture) -> bool:
+    return re.search(what, caplog.text) is not None
+
+
 async def test_tls_between_brokers_checks_both_ends(
     tmp_path: Path, name_server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -448,7 +452,7 @@ async def test_tls_between_brokers_checks_both_ends(
         ):
             caplog.clear()
             async with slave(tmp_path / str(number), **entries) as refused:
-                await until(lambda said=said: re.search(said, caplog.text))
+                await until(partial(told, said, caplog))
                 assert refused.parts.store.max_phy_offset == 0
                 assert not len(ha.replicas)
         async with slave(tmp_path / "s", **trusted) as taken:

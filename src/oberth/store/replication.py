@@ -72,7 +72,7 @@ class ReportReceiver:
         self._rest = data[whole:]
         if not whole:
             return None
-        offsets = struct.unpack(f">{whole // REPORT.size}q", data[:whole])
+        offsets: tuple[int, ...] = struct.unpack(f">{whole // REPORT.size}q", data[:whole])
         if min(offsets) < 0:
             raise RemoteProtocolError(
                 f"replica: reported offset {min(offsets)}, allowed is 0 or more"
