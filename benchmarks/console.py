@@ -4,7 +4,8 @@
 
 A broker process gets so many topics, each with a message and a committed offset of one of the
 groups. A console of its own is started for each run: its first page counts from the moment it is
-asked for, nothing being known yet. Then every page is loaded, and a client sends 128-byte messages,
+asked for, nothing being known yet; the same of lists of topics and groups, beside sends. Then every
+page is loaded, and a client sends 128-byte messages,
 8 at a time, with and without somebody who loads pages in a row; both take turns. Baseline is the
 same broker without a console. Bars: 1 s for the first page, 2 s for any, 1.2 for a send's p99.
 """
@@ -35,6 +36,7 @@ FIRST_S_MAX: Final = 1.0
 PAGE_S_MAX: Final = 2.0
 P99_RATIO_MAX: Final = 1.2
 PAGE_TIMEOUT_S: Final = 60
+NEW_LISTS: Final = ("/topics", "/groups")
 
 
 def pages(topics: int, seed: int) -> dict[str, str]:
@@ -80,6 +82,8 @@ def a_console(namesrv: str) -> Iterator[str]:
 async def run(namesrv: str, topics: int, seconds: float, runs: int, seed: int) -> dict[str, Row]:
     """All rows."""
     table = {"first": Row("the first page of a new console", "s", None, True, FIRST_S_MAX)}
+    for path in NEW_LISTS:
+        table[path] = Row(f"{path} of a new console, beside sends", "s", None, True, PAGE_S_MAX)
     wanted = pages(topics, seed)
     for what in wanted:
         table[what] = Row(f"page: {what}", "s", None, True, PAGE_S_MAX)
@@ -90,6 +94,11 @@ async def run(namesrv: str, topics: int, seconds: float, runs: int, seed: int) -
         latencies = sorted(await send(namesrv, seconds, rng))
         table["p99"].add(BASELINE, latencies[len(latencies) * 99 // 100])
         table["rate"].add(BASELINE, len(latencies) / seconds)
+        for path in NEW_LISTS:
+            with a_console(namesrv) as base:
+                sends = asyncio.create_task(send(namesrv, seconds, rng))
+                table[path].add(OURS, await asyncio.to_thread(load, base, path))
+                await sends
         with a_console(namesrv) as base:
             table["first"].add(OURS, await asyncio.to_thread(load, base, "/"))
             for what, path in wanted.items():
@@ -135,7 +144,8 @@ def main(argv: list[str] | None = None) -> None:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "oberth", "up", "--store", str(store)),
-                *("--port", "0", "--namesrv-port", "0", "--set", "brokerName=broker-m"),
+                *("--port", "0", "--namesrv-port", "0", "--console-port", "-1"),
+                *("--set", "brokerName=broker-m"),
                 *("--set", f"mappedFileSizeConsumeQueue={QUEUE_FILE_SIZE}"),
             ],
             stdout=subprocess.PIPE,

@@ -76,8 +76,10 @@ def confirmed(preview: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def a_console(broker: EmbeddedBroker, **settings: Any) -> AsyncIterator[Browser]:
-    """A console of a broker, without its own looks at the cluster."""
+async def a_console(
+    broker: EmbeddedBroker, *, has_looked: bool = True, **settings: Any
+) -> AsyncIterator[Browser]:
+    """A console of a broker, without its own looks at the cluster behind the first one."""
     config = ConsoleConfig(
         client=ClientConfig(namesrv_addr=broker.namesrv_addr, connect_timeout_ms=PATIENCE_MS),
         sample_interval_s=3600,
@@ -86,6 +88,8 @@ async def a_console(broker: EmbeddedBroker, **settings: Any) -> AsyncIterator[Br
     async with Console(config) as console:
         console.admin._timeout_s = PATIENCE_MS / 1000
         browser = Browser(console)
+        if has_looked:
+            await console.cluster.look()
         async with browser.http:
             yield browser
 

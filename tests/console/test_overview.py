@@ -12,13 +12,14 @@ from oberth.client.admin import Admin
 from oberth.client.messages import Message
 from oberth.client.producer import Producer
 from oberth.console.attention import attention
-from oberth.console.cluster import BrokerKey, State
+from oberth.console.cluster import BrokerKey, Part, State
 from oberth.console.history import History
+from oberth.console.pages.topics import PAGE_SIZE
 from oberth.console.plots import Line, plot
 from oberth.console.texts import number, rate, seen, shown
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.bodies.route import BrokerData, ClusterInfo
-from oberth.remoting.bodies.stats import TopicOffset
+from oberth.remoting.bodies.stats import TopicOffset, TopicStatsTable
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 
@@ -181,10 +182,82 @@ async def test_brokers_are_shown_before_their_lists_are_read(
         return await ask(self, addr)
 
     monkeypatch.setattr(Admin, "all_topic_configs", late)
-    async with a_console(broker) as browser:
+    async with a_console(broker, has_looked=False) as browser:
         page = await browser.get("/")
         assert "still being read" in page
         assert broker.address in page
         until.set()
         await browser.console.cluster.look()
         assert "still being read" not in await browser.get("/")
+
+
+async def test_topics_are_shown_before_offsets_are_read(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker_offsets = Admin.all_consumer_offsets
+    until = asyncio.Event()
+
+    async def late(self: Admin, addr: str) -> dict[tuple[str, str], dict[int, int]]:
+        await until.wait()
+        return await broker_offsets(self, addr)
+
+    monkeypatch.setattr(Admin, "all_consumer_offsets", late)
+    async with Producer("makers", config=broker.client_config) as producer:
+        await producer.send(Message("Orders", b"x"))
+    async with a_console(broker, has_looked=False) as browser:
+        page = await browser.get("/topics")
+        assert "Orders" in page
+        assert not until.is_set()
+        until.set()
+        assert (await browser.console.cluster.look()).has is Part.WHOLE
+
+
+async def test_a_page_does_not_wait_for_a_look(
+    reader: Browser, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer("makers", config=broker.client_config) as producer:
+        await producer.send(Message("Orders", b"x"))
+    cluster = reader.console.cluster
+    before = await cluster.look()
+    now_s = time.time() + 1000
+    cluster._now_s = lambda: now_s
+    is_asked, never = asyncio.Event(), asyncio.Event()
+
+    async def stuck(self: Admin, addr: str) -> dict[str, TopicConfig]:
+        is_asked.set()
+        await never.wait()
+        raise AssertionError("unreachable")
+
+    monkeypatch.setattr(Admin, "all_topic_configs", stuck)
+    for path in ("/topics", "/groups", "/", "/letters"):
+        answer = await reader.http.get(path)
+        assert answer.status_code == 200
+    assert is_asked.is_set()
+    assert cluster.state is before
+
+
+async def test_a_page_asks_for_the_rows_that_it_shows(
+    reader: Browser, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Admin(config=broker.client_config) as admin:
+        for number in range(2 * PAGE_SIZE):
+            await admin.create_topic(f"many-{number:03}", queue_nums=1)
+    cluster = reader.console.cluster
+    await cluster.look()
+    now_s = time.time() + 1000
+    cluster._now_s = lambda: now_s
+    cluster.state.at_s = now_s
+    asked: list[str] = []
+    ask = Admin.broker_topic_stats
+
+    async def counted(self: Admin, addr: str, topic: str) -> TopicStatsTable:
+        asked.append(topic)
+        return await ask(self, addr, topic)
+
+    monkeypatch.setattr(Admin, "broker_topic_stats", counted)
+    page = (await reader.http.get("/topics", params={"q": "many", "page": "2"})).text
+    assert sorted(asked) == [f"many-{number:03}" for number in range(PAGE_SIZE, 2 * PAGE_SIZE)]
+    assert all(f'name={name}"' in page for name in asked)
+    asked.clear()
+    await reader.http.get("/topics", params={"q": "many-07"})
+    assert sorted(asked) == []

@@ -322,6 +322,15 @@ def test_a_document_in_slices_is_the_same() -> None:
         "none": None,
         "rows": rows,
         "deep": {"x": {"y": long}},
+        "flat": {
+            "text": {"a": '\x00\x1f\x7f\u2028"\\/\n\té', "b": True, "c": {}, "d": -1},
+            "half": {"a": "\ud800"},
+            "long": {"a": 1 << 70},
+            "double": {"a": 1e20},
+            "bare": {0: 1, 1: 2},
+            "mixed": {"a": 1, 2: 3},
+            "none": {"a": None, "b": 1},
+        },
         "z": [{}],
     }
     shown: dict[str, Any] = {

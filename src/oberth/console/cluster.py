@@ -1,16 +1,21 @@
 """Cluster: what is known of a cluster between two looks, and the task that looks.
 
 Brokers are asked with requests that Apache's answer too: 106, 28, 21, 201, 43, 202, 203, 328. A
-look asks little: the lists of topics, groups and offsets as a whole, the ends of at most
-ENDS_ASKED_MAX topics and the members of at most GROUPS_ASKED_MAX groups, those first that were
-asked longest ago.
+look asks little: the lists of topics, groups and offsets as a whole and one after the other, the
+ends of at most ENDS_ASKED_MAX topics and the members of at most GROUPS_ASKED_MAX groups, those
+first that were asked longest ago, few at a time: what a page asks for meanwhile does not queue
+behind them.
 The pause behind a look is as long as it needs for the console to take BUSY_PART_MAX of the time.
+
+A page does not wait for a look: before the first one has ended it waits for the lists that it shows
+and for no others, later for PATIENCE_S at most, and then shows what is known.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -26,7 +31,13 @@ from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo
 from oberth.remoting.bodies.stats import TopicOffset
 
 QUESTIONS_MAX: Final = 16
-"""Requests on their way at the same time: a watcher must not be a load."""
+"""Requests of pages on their way at the same time: a watcher must not be a load."""
+
+LOOK_QUESTIONS_MAX: Final = 4
+"""The same of looks."""
+
+PATIENCE_S: Final = 0.5
+"""How long a page waits for a look when something is known already."""
 
 ENDS_ASKED_MAX: Final = 200
 GROUPS_ASKED_MAX: Final = 64
@@ -55,11 +66,23 @@ class BrokerKey:
         return self.broker_id == MASTER_ID
 
 
+class Part(enum.IntEnum):
+    """What a look has read, in this order."""
+
+    NOTHING = 0
+    BROKERS = 1
+    TOPICS = 2
+    GROUPS = 3
+    OFFSETS = 4
+    WHOLE = 5
+
+
 @dataclass(slots=True)
 class State:
     """What was known at a time.
 
     Attributes:
+        has: how far it was read.
         at_s: of which time; 0: nothing is known yet.
         clusters: as the name servers tell.
         brokers: runtime tables; an empty one: it did not answer.
@@ -73,6 +96,7 @@ class State:
         producers: producer group → clients.
     """
 
+    has: Part = Part.NOTHING
     at_s: float = 0.0
     clusters: ClusterInfo = field(default_factory=ClusterInfo)
     brokers: dict[BrokerKey, dict[str, str]] = field(default_factory=dict)
@@ -174,40 +198,52 @@ class Cluster:
         self._interval_s = interval_s
         self._now_s = now_s
         self._gate = asyncio.Semaphore(QUESTIONS_MAX)
+        self._look_gate = asyncio.Semaphore(LOOK_QUESTIONS_MAX)
         self._looking = asyncio.Lock()
         self._cost_s = 0.0
         self._stale = False
         self._noted = State()
-        self._brokers = State()
-        self._brokers_known = asyncio.Event()
+        self._first = State()
+        self._first_has = {part: asyncio.Event() for part in Part}
         self._members_asked_s: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
+        self._current: asyncio.Task[State] | None = None
 
     async def __aenter__(self) -> Cluster:
         self._task = asyncio.create_task(self._run(), name="console looks at the cluster")
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        for task in (self._task, self._current):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, OberthError):
+                    await task
+        self._task = self._current = None
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(OberthError):  # it is kept in `error`, which pages show
-                await self.look()
+            await asyncio.wait({self._look_now()})
             await asyncio.sleep(max(self._interval_s, self._cost_s / BUSY_PART_MAX))
 
+    def _look_now(self) -> asyncio.Task[State]:
+        """The look that is going on, or a new one; its error is kept in `error` for the pages."""
+        if self._current is None or self._current.done():
+            self._current = asyncio.create_task(self.look(), name="console looks")
+            self._current.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._current
+
+    def _is_old(self) -> bool:
+        age_max_s = max(FRESH_S, self._cost_s / BUSY_PART_MAX)
+        return self._now_s() - self.state.at_s > age_max_s
+
     async def fresh(self) -> State:
-        """The state, at most FRESH_S old unless a look takes long.
+        """The state, at most FRESH_S old unless a look takes long: for what is decided by it.
 
         Raises:
             OberthError: nothing is known, since no name server answers.
         """
-        age_max_s = max(FRESH_S, self._cost_s / BUSY_PART_MAX)
-        if self._stale or self._now_s() - self.state.at_s > age_max_s:
+        if self._stale or self._is_old():
             try:
                 await self.look()
             except OberthError:
@@ -215,22 +251,29 @@ class Cluster:
                     raise
         return self.state
 
-    async def soon(self) -> State:
-        """As `fresh`; before the first look has ended brokers alone, whose lists may be long.
+    async def soon(self, part: Part) -> State:
+        """The state, for a page: as `fresh` after a change, else without waiting for a look.
+
+        Before the first look has ended it has that part, and others perhaps not yet.
 
         Raises:
             OberthError: nothing is known, since no name server answers.
         """
-        if self.state.at_s:
+        if not self.state.at_s:
+            known = asyncio.ensure_future(self._first_has[part].wait())
+            look = self._look_now()
+            try:
+                await asyncio.wait({known, look}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                known.cancel()
+            if not look.done():
+                return self._first
+            return look.result()
+        if self._stale:
             return await self.fresh()
-        known = asyncio.ensure_future(self._brokers_known.wait())
-        looked = asyncio.ensure_future(self.fresh())
-        try:
-            await asyncio.wait({known, looked}, return_when=asyncio.FIRST_COMPLETED)
-            return looked.result() if looked.done() else self._brokers
-        finally:
-            known.cancel()
-            looked.cancel()
+        if self._is_old():
+            await asyncio.wait({self._look_now()}, timeout=PATIENCE_S)
+        return self.state
 
     def forget(self) -> None:
         """Something was changed: what is known is not fresh any more."""
@@ -274,30 +317,43 @@ class Cluster:
             for broker_id, address in sorted(data.broker_addrs.items())
         ]
         made.brokers = {key: {} for key in keys}
+        if not self.state.at_s:
+            self._first = made
         await asyncio.gather(*(self._runtime(made, key) for key in keys))
-        self._brokers = made
-        self._brokers_known.set()
-        work: list[Awaitable[None]] = []
+        self._reached(made, Part.BROKERS)
         masters = [key for key in keys if key.is_master]
-        for key in masters:
-            work += [
-                self._topics(made, key),
-                self._groups(made, key),
-                self._offsets(made, key),
-                self._producers(made, key),
-            ]
-        await asyncio.gather(*work)
+        for part, ask in (
+            (Part.TOPICS, self._topics),
+            (Part.GROUPS, self._groups),
+            (Part.OFFSETS, self._offsets),
+        ):
+            await asyncio.gather(*(ask(made, key) for key in masters))
+            self._reached(made, part)
+        await asyncio.gather(*(self._producers(made, key) for key in masters))
         before = self.state
-        made.ends = {topic: ends for topic, ends in before.ends.items() if topic in made.topics}
-        made.asked_s = {topic: at for topic, at in before.asked_s.items() if topic in made.topics}
-        made.members = {g: count for g, count in before.members.items() if g in made.offsets}
+        for topic, ends in before.ends.items():
+            if topic in made.topics and topic not in made.ends:
+                made.ends[topic] = ends
+                made.asked_s[topic] = before.asked_s[topic]
+        for group, count in before.members.items():
+            if group in made.offsets:
+                made.members.setdefault(group, count)
         await asyncio.gather(self._all_ends(made), self._all_members(made))
+        self._reached(made, Part.WHOLE)
         return made
 
+    def _reached(self, made: State, part: Part) -> None:
+        made.has = part
+        self._first_has[part].set()
+
     async def _answer(
-        self, made: State, address: str, question: Callable[[], Awaitable[None]]
+        self,
+        made: State,
+        address: str,
+        question: Callable[[], Awaitable[None]],
+        gate: asyncio.Semaphore | None = None,
     ) -> None:
-        async with self._gate:
+        async with gate or self._look_gate:
             try:
                 await question()
             except OberthError as error:
@@ -351,16 +407,15 @@ class Cluster:
             (topic for topic in made.topics if topic not in own),
             key=lambda topic: (made.asked_s.get(topic, 0.0), topic not in consumed, topic),
         )
-        await asyncio.gather(*(self.ask_ends(made, topic) for topic in wanted[:ENDS_ASKED_MAX]))
+        gate = self._look_gate
+        await asyncio.gather(*(self._ask_ends(made, t, gate) for t in wanted[:ENDS_ASKED_MAX]))
 
-    async def with_ends(self, topics: list[str]) -> None:
-        """Have the ends of these topics in the state that are not fresh."""
-        made = self.state
+    async def with_ends(self, made: State, topics: list[str]) -> None:
+        """Have the ends of these topics in a state that are not fresh."""
         old = [name for name in topics if self._now_s() - made.asked_s.get(name, 0.0) > FRESH_S]
-        await asyncio.gather(*(self.ask_ends(made, name) for name in old))
+        await asyncio.gather(*(self._ask_ends(made, name, self._gate) for name in old))
 
-    async def ask_ends(self, made: State, topic: str) -> None:
-        """Ask for both ends of a topic's queues now, into a state."""
+    async def _ask_ends(self, made: State, topic: str, gate: asyncio.Semaphore) -> None:
         found: dict[Place, TopicOffset] = {}
         masters = made.masters
 
@@ -373,7 +428,7 @@ class Cluster:
                 for queue, ends in stats.offset_table.items():
                     found[broker, queue.queue_id] = ends
 
-            await self._answer(made, address, question)
+            await self._answer(made, address, question, gate)
 
         await asyncio.gather(
             *(one(name, masters[name]) for name in made.topics.get(topic, {}) if name in masters)
@@ -390,19 +445,17 @@ class Cluster:
             self._members_asked_s = {
                 group: at for group, at in self._members_asked_s.items() if group in made.offsets
             }
-        await asyncio.gather(*(self.ask_members(made, group) for group in groups))
+        await asyncio.gather(*(self._ask_members(made, g, self._look_gate) for g in groups))
 
-    async def with_members(self, groups: list[str]) -> None:
-        """Have the members of these groups counted in the state, if that is not fresh."""
-        made = self.state
+    async def with_members(self, made: State, groups: list[str]) -> None:
+        """Have the members of these groups counted in a state, if that is not fresh."""
         for_s = self._members_asked_s
         old = [name for name in groups if self._now_s() - for_s.get(name, 0.0) > FRESH_S]
         for name in old:
             for_s[name] = self._now_s()
-        await asyncio.gather(*(self.ask_members(made, name) for name in old))
+        await asyncio.gather(*(self._ask_members(made, name, self._gate) for name in old))
 
-    async def ask_members(self, made: State, group: str) -> None:
-        """Count the members of a group now, into a state."""
+    async def _ask_members(self, made: State, group: str, gate: asyncio.Semaphore) -> None:
         most = 0
 
         async def one(address: str) -> None:
@@ -414,7 +467,7 @@ class Cluster:
                     return  # nobody of the group is connected there
                 most = max(most, len(answer.connection_set))
 
-            await self._answer(made, address, question)
+            await self._answer(made, address, question, gate)
 
         await asyncio.gather(*(one(address) for address in made.masters.values()))
         made.members[group] = most
@@ -444,7 +497,7 @@ class Cluster:
             grown = sum(
                 max(ends.max_offset - old.max_offset, 0)
                 for place, ends in now.ends[topic].items()
-                if (old := before.ends[topic].get(place)) is not None
+                if (old := before.ends.get(topic, {}).get(place)) is not None
             )
             if grown or history.has(("topic", topic)):
                 history.add(("topic", topic), asked_s, grown / (asked_s - was_s))

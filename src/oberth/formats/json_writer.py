@@ -18,6 +18,8 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from oberth.errors import ConfigFormatError
 from oberth.formats.json_values import DEPTH_MAX, ObjectKey
 
@@ -84,6 +86,7 @@ class Shown:
 
 
 _TEXTS_A_SLICE: Final = 4000
+_ENTRIES_A_SLICE: Final = 256
 _WHOLE_ENTRIES_MAX: Final = 16
 _SLICED_DEPTH: Final = 3
 
@@ -98,10 +101,13 @@ def config_in_slices(value: Mapping[str, Any]) -> Generator[None, None, bytes]:
     """
     done: list[bytes] = []
     out: list[str] = []
+    entries = 0
     for _ in _texts(out, value, 0):
-        if len(out) >= _TEXTS_A_SLICE:
+        entries += 1
+        if len(out) >= _TEXTS_A_SLICE or entries >= _ENTRIES_A_SLICE:
             done.append("".join(out).encode("utf-8", "replace"))
             out.clear()
+            entries = 0
             yield
     done.append("".join(out).encode("utf-8", "replace"))
     return b"".join(done)
@@ -118,6 +124,9 @@ def _texts(out: list[str], value: Any, depth: int) -> Generator[None, None, None
         not isinstance(value, Mapping | list | tuple) or len(value) <= _WHOLE_ENTRIES_MAX
     ):
         _write(out, value, Dialect.V5, "", depth)
+        return
+    elif value.__class__ is dict and (flat := _flat_text(value)) is not None:
+        out.append(flat)
         return
     elif isinstance(value, Mapping):
         entries = list(value.items())
@@ -142,6 +151,26 @@ def _texts(out: list[str], value: Any, depth: int) -> Generator[None, None, None
         yield from _texts(out, each, depth + 1)
         yield
     out.append(end if separator == "," else begin + end)
+
+
+_FLAT: Final = frozenset({str, int, bool})
+
+
+def _flat_text(value: dict[Any, Any]) -> str | None:
+    """What `_write` makes of a small object without objects in it, five times faster, or None."""
+    if not 0 < len(value) <= _WHOLE_ENTRIES_MAX:
+        return None
+    if all(key.__class__ is int and inner.__class__ is int for key, inner in value.items()):
+        return "{" + ",".join([f"{key}:{inner}" for key, inner in value.items()]) + "}"
+    for key, inner in value.items():
+        if key.__class__ is not str or not (
+            inner.__class__ in _FLAT or (inner.__class__ is dict and not inner)
+        ):
+            return None
+    try:
+        return msgspec.json.encode(value).decode()
+    except (OverflowError, UnicodeEncodeError):
+        return None  # a number of more than 64 bits, half of a surrogate pair
 
 
 def _write(out: list[str], value: Any, dialect: Dialect, newline: str, depth: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from oberth.console.cluster import Part
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.pages.overview import broker_key
 from oberth.console.security import Form
@@ -22,7 +23,7 @@ ROWS_MAX: Final = 500
 
 async def access(console: Console, request: Request) -> Response:
     """Users and policies, broker by broker."""
-    state = await console.cluster.fresh()
+    state = await console.cluster.soon(Part.BROKERS)
     admin = console.admin_of(request)
     text = request.query_params.get("q", "").strip()
     users: list[tuple[str, UserInfo]] = []

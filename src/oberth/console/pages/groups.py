@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from oberth.client.admin import LATEST, Admin, GroupProgress, QueueProgress
 from oberth.console import texts
-from oberth.console.cluster import State
+from oberth.console.cluster import Part, State
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.pages.messages import parse_place
 from oberth.console.pages.overview import plot_span_s
@@ -38,7 +38,7 @@ GROUP_LENGTH_MAX: Final = names.GROUP_LENGTH_MAX_4_9
 async def groups(console: Console, request: Request) -> Response:
     """The list, searched and paged here."""
     query = request.query_params
-    state = await console.cluster.fresh()
+    state = await console.cluster.soon(Part.OFFSETS)
     text = query.get("q", "").strip()
     with_system = query.get("system") == "1"
     found = sorted({*state.groups, *state.offsets}) if with_system else state.user_groups()
@@ -49,8 +49,8 @@ async def groups(console: Console, request: Request) -> Response:
         found.sort(key=lambda name: (-(state.lag(name) or 0), name))
     page, page_count, rows = paged(found, query.get("page", "1"))
     topics = sorted({topic for name in rows for topic in state.offsets.get(name, {})})
-    await console.cluster.with_ends(topics[:TOPICS_ASKED_MAX])
-    await console.cluster.with_members(rows)
+    await console.cluster.with_ends(state, topics[:TOPICS_ASKED_MAX])
+    await console.cluster.with_members(state, rows)
     now_ms = console.now_ms()
     progress = await asyncio.gather(*(_progress(console.admin_of(request), state, n) for n in rows))
     return console.render(
@@ -65,7 +65,7 @@ async def groups(console: Console, request: Request) -> Response:
                 "topics": len(
                     [t for t in state.offsets.get(name, {}) if not t.startswith(names.RETRY_PREFIX)]
                 ),
-                "members": console.cluster.state.members.get(name),
+                "members": state.members.get(name),
                 "retries": _retries(state.groups.get(name, {}).values()),
             }
             for name, found_one in zip(rows, progress, strict=True)
@@ -135,8 +135,8 @@ async def group(console: Console, request: Request) -> Response:
     """One group."""
     name = known_group_name(request.query_params.get("name", ""))
     admin = console.admin_of(request)
-    state = await console.cluster.fresh()
-    await console.cluster.with_members([name])
+    state = await console.cluster.soon(Part.OFFSETS)
+    await console.cluster.with_members(state, [name])
     progress = await admin.consume_stats_at(state.masters.values(), name)
     connection = await _connection(admin, state, name)
     members = await _members(admin, name, connection)
@@ -170,7 +170,7 @@ async def group(console: Console, request: Request) -> Response:
         configs=sorted(configs.items()),
         topics=[topic for topic in topics if topic not in own],
         retry_lag=positive_lag(each for each in progress.queues if each.queue.topic in own),
-        letters=await _letter_count(console, name),
+        letters=await _letter_count(console, state, name),
         disagree=sorted({topic for each in members for topic in each.differs}),
         is_system=names.is_system_group(name) or name in names.PREDEFINED_GROUPS,
     )
@@ -262,12 +262,12 @@ async def _times(admin: Admin, name: str, progress: GroupProgress) -> dict[Messa
     return found
 
 
-async def _letter_count(console: Console, name: str) -> int:
+async def _letter_count(console: Console, state: State, name: str) -> int:
     topic = names.dlq_topic(name)
-    if topic not in console.cluster.state.topics:
+    if topic not in state.topics:
         return 0
-    await console.cluster.with_ends([topic])
-    ends = console.cluster.state.ends.get(topic, {})
+    await console.cluster.with_ends(state, [topic])
+    ends = state.ends.get(topic, {})
     return sum(each.max_offset - each.min_offset for each in ends.values())
 
 
@@ -345,7 +345,7 @@ async def _plan_delete(asker: Asker, form: Form) -> Plan:
     state = await asker.console.cluster.fresh()
     if name not in state.groups and name not in state.offsets:
         raise MQBrokerError(26, f"no broker knows group {name!r}")
-    letters = await _letter_count(asker.console, name)
+    letters = await _letter_count(asker.console, state, name)
     topics = sorted(state.offsets.get(name, {}))
     changes = [
         ("group", name, "–"),
@@ -353,8 +353,8 @@ async def _plan_delete(asker: Asker, form: Form) -> Plan:
         ("dead letters", texts.number(letters), "–"),
     ]
     warnings = ["Its offsets, its retry topic and its dead letters are gone for good."]
-    await asker.console.cluster.with_members([name])
-    if asker.console.cluster.state.members.get(name):
+    await asker.console.cluster.with_members(state, [name])
+    if state.members.get(name):
         warnings.append("It has members: they make it anew.")
     return Plan(f"Delete group {name}", "Delete it", changes, warnings, is_dangerous=True)
 

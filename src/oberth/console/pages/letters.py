@@ -18,6 +18,7 @@ from oberth.client.messages import MessageExt
 from oberth.client.producer import Producer
 from oberth.console import texts
 from oberth.console.browse import browse, cursor_text, parse_cursor
+from oberth.console.cluster import Part
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.decoding import snippet
 from oberth.console.pages.groups import known_group_name
@@ -35,12 +36,12 @@ DONE: Final = frozenset({"redriven", "already"})
 
 async def letters(console: Console, request: Request) -> Response:
     """Groups with dead letters, or those of one group, the newest first."""
-    state = await console.cluster.fresh()
+    state = await console.cluster.soon(Part.TOPICS)
     name = request.query_params.get("group", "")
     topics = sorted(topic for topic in state.topics if topic.startswith(names.DLQ_PREFIX))
     if not name:
-        await console.cluster.with_ends(topics[:200])
-        ends_by_topic = console.cluster.state.ends
+        await console.cluster.with_ends(state, topics[:200])
+        ends_by_topic = state.ends
         rows = []
         for topic in topics:
             ends = ends_by_topic.get(topic, {}).values()

@@ -21,7 +21,7 @@ from oberth.console.browse import (
     parse_cursor,
     times_of,
 )
-from oberth.console.cluster import Place
+from oberth.console.cluster import Part, Place
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.decoding import VIEWS, decode, snippet
 from oberth.console.pages.topics import known_topic_name
@@ -54,7 +54,7 @@ async def messages(console: Console, request: Request) -> Response:
     if query.get("id", "").strip():
         found = await admin.view_message(topic, query["id"].strip())
         if not found.broker_name:  # an answer by offset id does not name the broker
-            state = await console.cluster.fresh()
+            state = await console.cluster.soon(Part.BROKERS)
             hosts = {key.address: key.name for key in state.brokers}
             found.broker_name = hosts.get(found.store_host, "")
         return RedirectResponse(message_link(topic, found), 303)
@@ -194,7 +194,7 @@ async def message(console: Console, request: Request) -> Response:
     if view not in VIEWS:
         raise OptionError(f"view {view[:20]!r}, allowed {', '.join(VIEWS)}")
     body = await asyncio.to_thread(decode, found.body, view)
-    state = await console.cluster.fresh()
+    state = await console.cluster.soon(Part.OFFSETS)
     topic = query["topic"]
     groups = sorted(await admin.topic_consumed_by(topic))
     return console.render(

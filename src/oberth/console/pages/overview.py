@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from oberth.console import texts
 from oberth.console.attention import attention
-from oberth.console.cluster import BrokerKey, State, broker_label, number_of
+from oberth.console.cluster import BrokerKey, Part, State, broker_label, number_of
 from oberth.console.console import Console, Page, Write
 from oberth.console.history import SPAN_S, History
 from oberth.console.plots import Line, plot
@@ -21,7 +21,7 @@ TOP: Final = 8
 
 async def overview(console: Console, request: Request) -> Response:
     """The first page."""
-    state = await console.cluster.soon()
+    state = await console.cluster.soon(Part.BROKERS)
     history = console.cluster.history
     masters = [broker_label(key) for key in state.brokers if key.is_master]
     topics, groups = state.user_topics(), state.user_groups()
@@ -29,7 +29,7 @@ async def overview(console: Console, request: Request) -> Response:
     return console.render(
         request,
         "overview.html",
-        is_whole=state is console.cluster.state,
+        is_whole=state.has is Part.WHOLE,
         items=attention(state, history),
         brokers=broker_rows(state, history),
         plots=rate_plots(console, masters),
@@ -124,7 +124,7 @@ def _role_state(key: BrokerKey, end: float | None, master_end: float | None) -> 
 
 async def broker(console: Console, request: Request) -> Response:
     """Everything that one broker tells about itself."""
-    state = await console.cluster.fresh()
+    state = await console.cluster.soon(Part.BROKERS)
     key = broker_key(state, request.query_params.get("address", ""))
     label = broker_label(key)
     history, now_s = console.cluster.history, console.now_s()

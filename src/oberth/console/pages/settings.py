@@ -15,6 +15,7 @@ from oberth.broker.known_settings import (
     shown_setting,
 )
 from oberth.console import texts
+from oberth.console.cluster import Part
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.pages.overview import broker_key
 from oberth.console.security import Form
@@ -26,7 +27,7 @@ from oberth.formats.options import unknown_key_message
 async def settings(console: Console, request: Request) -> Response:
     """The settings of one broker."""
     query = request.query_params
-    state = await console.cluster.fresh()
+    state = await console.cluster.soon(Part.BROKERS)
     keys = sorted(state.brokers, key=lambda each: (each.name, each.broker_id))
     if not keys:
         raise OptionError("no broker has registered")

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from oberth.client.admin import Admin
 from oberth.console import texts
-from oberth.console.cluster import State
+from oberth.console.cluster import Part, State
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.history import SPAN_S
 from oberth.console.pages.overview import plot_span_s
@@ -32,7 +32,7 @@ PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 async def topics(console: Console, request: Request) -> Response:
     """The list, searched and paged here."""
     query = request.query_params
-    state = await console.cluster.fresh()
+    state = await console.cluster.soon(Part.TOPICS)
     with_system = query.get("system") == "1"
     text = query.get("q", "").strip()
     found = sorted(state.topics) if with_system else state.user_topics()
@@ -45,16 +45,16 @@ async def topics(console: Console, request: Request) -> Response:
     elif sort == "kept":
         found.sort(key=lambda name: (-kept(state, name), name))
     page, page_count, rows = paged(found, query.get("page", "1"))
-    await console.cluster.with_ends(rows)
-    state = console.cluster.state
-    consumers: dict[str, int] = {}
-    for topics_of in state.offsets.values():
-        for topic in topics_of:
-            consumers[topic] = consumers.get(topic, 0) + 1
+    await console.cluster.with_ends(state, rows)
+    consumers: dict[str, int] | None = {} if state.has >= Part.OFFSETS else None
+    if consumers is not None:
+        for topics_of in state.offsets.values():
+            for topic in topics_of:
+                consumers[topic] = consumers.get(topic, 0) + 1
     return console.render(
         request,
         "topics.html",
-        rows=[_row(console, state, name, consumers.get(name, 0)) for name in rows],
+        rows=[_row(console, state, name, consumers) for name in rows],
         count=len(found),
         page=page,
         page_count=page_count,
@@ -81,7 +81,9 @@ def kept(state: State, topic: str) -> int:
     )
 
 
-def _row(console: Console, state: State, topic: str, groups: int) -> dict[str, Any]:
+def _row(
+    console: Console, state: State, topic: str, consumers: dict[str, int] | None
+) -> dict[str, Any]:
     configs = state.topics.get(topic, {})
     ends = state.ends.get(topic, {})
     return {
@@ -93,7 +95,7 @@ def _row(console: Console, state: State, topic: str, groups: int) -> dict[str, A
         "rate": console.cluster.history.last(("topic", topic)),
         "kept": kept(state, topic) if topic in state.ends else None,
         "last": max((each.last_update_timestamp for each in ends.values()), default=0),
-        "groups": groups,
+        "groups": None if consumers is None else consumers.get(topic, 0),
     }
 
 
@@ -107,9 +109,9 @@ async def topic(console: Console, request: Request) -> Response:
     name = known_topic_name(request.query_params.get("name", ""))
     admin = console.admin_of(request)
     stats = await admin.topic_stats(name)
-    state = await console.cluster.fresh()
+    state = await console.cluster.soon(Part.OFFSETS)
     configs = await _configs(admin, state, name)
-    await console.cluster.with_ends([name])
+    await console.cluster.with_ends(state, [name])
     history, now_s = console.cluster.history, console.now_s()
     figure = plot(
         "Messages in", [Line(name, history.points(("topic", name)))], now_s=now_s,

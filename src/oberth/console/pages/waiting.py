@@ -11,6 +11,7 @@ from starlette.responses import Response
 from oberth.client.admin import Admin
 from oberth.client.messages import MessageExt
 from oberth.console.browse import browse
+from oberth.console.cluster import Part
 from oberth.console.console import Console, Page, Write
 from oberth.console.decoding import snippet
 from oberth.console.pages.messages import message_link
@@ -45,7 +46,7 @@ class Waiting:
 
 async def waiting(console: Console, request: Request) -> Response:
     """The page."""
-    state = await console.cluster.fresh()
+    state = await console.cluster.soon(Part.BROKERS)
     admin = console.admin_of(request)
     now_ms = console.now_ms()
     problems: list[str] = []
