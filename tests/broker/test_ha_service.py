@@ -25,7 +25,7 @@ from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.tls import make_certificate
-from oberth.remoting.code import RequestCode
+from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.store.replication import (
@@ -210,6 +210,30 @@ async def test_auto_in_sync_replicas_waits_for_those_that_came_later(
         assert await acknowledged(master) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
         assert master.parts.store.waits_for_replicas
         writer.close()
+
+
+@pytest.mark.parametrize("line", ["5.x", "4.9"])
+async def test_a_sender_is_told_what_became_of_the_copies(
+    tmp_path: Path, name_server: str, line: str
+) -> None:
+    options = {"inSyncReplicas": "2"} if line == "5.x" else {"rocketmqLine": line}
+    options |= {"brokerRole": "SYNC_MASTER", "slaveTimeout": "50"}
+    async with make(tmp_path / "a", name_server, **options) as master:
+        nobody = ResponseCode.SLAVE_NOT_AVAILABLE if line == "4.9" else None
+        late = ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert (await send(master)).code == (nobody or late)
+        _, writer = await dial(master)
+        writer.write(REPORT.pack(0))  # a slave that takes nothing of what it is sent
+        await until(lambda: len(master.services.ha.replicas) == 1)
+        assert (await send(master)).code == late
+        writer.close()
+        await until(lambda: not len(master.services.ha.replicas))
+        master.parts.store_config.slave_timeout_ms = 100_000
+        slave = make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE")
+        async with slave:
+            await until(lambda: len(master.services.ha.replicas) == 1)
+            assert (await send(master)).code == ResponseCode.SUCCESS
+            assert equal(master, slave)
 
 
 async def acknowledged(master: Broker) -> PutMessageStatus:
