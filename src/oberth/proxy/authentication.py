@@ -20,6 +20,8 @@ AUTHORIZATION: Final = "authorization"
 DATE_TIME: Final = "x-mq-date-time"
 DATE_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 FIELDS_MAX: Final = 8
+ACCESS_KEY_MAX: Final = 512
+"""Characters of a user's name: one that is known keeps its client's name."""
 
 
 class Signer(NamedTuple):
@@ -54,7 +56,7 @@ def signer_of(metadata: Mapping[str, str]) -> Signer:
         signature = bytes.fromhex(fields.get("Signature", ""))
     except ValueError:
         return NOBODY
-    if not access_key:
+    if not access_key or len(access_key) > ACCESS_KEY_MAX:
         return NOBODY
     return Signer(access_key, metadata.get(DATE_TIME, "").encode("utf-8", "replace"), signature)
 

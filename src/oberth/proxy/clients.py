@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from oberth.proxy import messages as m
 from oberth.proxy.backend import Peer
+from oberth.proxy.codes import Code, StatusError
 from oberth.proxy.http2 import Call
 
 EXPIRED_S: Final = 120.0
@@ -22,6 +23,12 @@ UNNAMED_S: Final = 10.0
 CLIENTS_MAX: Final = 50_000
 CLIENT_ID_MAX: Final = 512
 """Characters of a client id."""
+
+SETTINGS_SIZE_MAX: Final = 256 * 1024
+"""Bytes of a client's settings: a hundred subscriptions with long expressions."""
+
+SETTINGS_TOTAL_MAX: Final = 64 * 1024 * 1024
+"""Bytes of all clients' settings."""
 
 ANSWER_TIMEOUT_S: Final = 3.0
 
@@ -40,13 +47,14 @@ class GrpcClient:
         access_key: the user that it signs as; "" without access control.
         peer: how the broker sees it.
         settings: the last that it sent, merged with ours; None before.
+        settings_size: their bytes.
         streams: its open Telemetry calls, the newest last.
         last_seen: loop time of its last call.
     """
 
     __slots__ = (
         "_nonces", "_waiting", "access_key", "client_id", "last_seen", "peer", "settings",
-        "streams",
+        "settings_size", "streams",
     )  # fmt: skip
 
     def __init__(self, client_id: str, access_key: str, peer: Peer, now: float) -> None:
@@ -54,6 +62,7 @@ class GrpcClient:
         self.access_key = access_key
         self.peer = peer
         self.settings: Any = None
+        self.settings_size = 0
         self.streams: list[Call] = []
         self.last_seen = now
         self._nonces = itertools.count(1)
@@ -110,10 +119,15 @@ class GrpcClient:
 
 
 class ClientTable:
-    """All clients, by id."""
+    """All clients, by id.
+
+    Attributes:
+        settings_bytes: of all clients' settings.
+    """
 
     def __init__(self) -> None:
         self._clients: dict[str, GrpcClient] = {}
+        self.settings_bytes = 0
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -130,7 +144,29 @@ class ClientTable:
         """Forget a client: it leaves its groups."""
         if self._clients.get(client.client_id) is client:
             del self._clients[client.client_id]
+            self.settings_bytes -= client.settings_size
         client.peer.close()
+
+    def keep_settings(self, client: GrpcClient, settings: Any) -> None:
+        """Take over what a client says of itself.
+
+        Raises:
+            StatusError: TOO_MANY_REQUESTS: there is no room for it.
+        """
+        size = settings.ByteSize()
+        if size > SETTINGS_SIZE_MAX:
+            raise StatusError(
+                Code.BAD_REQUEST, f"settings of {size} bytes, allowed {SETTINGS_SIZE_MAX}"
+            )
+        total = self.settings_bytes - client.settings_size + size
+        if total > SETTINGS_TOTAL_MAX and size > SETTINGS_TOTAL_MAX // max(len(self._clients), 1):
+            raise StatusError(
+                Code.TOO_MANY_REQUESTS,
+                f"settings of {size} bytes, of all clients {total}, allowed {SETTINGS_TOTAL_MAX}",
+            )
+        if self._clients.get(client.client_id) is client:  # else it has ended meanwhile
+            self.settings_bytes = total
+            client.settings, client.settings_size = settings, size
 
     def on_time(self, now: float) -> list[GrpcClient]:
         """Forget who has neither a stream nor been heard of; who that was."""

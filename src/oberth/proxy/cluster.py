@@ -90,12 +90,14 @@ class Facts(Generic[T]):
 
     async def _fetch(self, name: str) -> T:
         try:
-            found = self._last[name] = await self._ask(name)
+            found = await self._ask(name)
         except OberthError as error:
             if name not in self._last:
                 raise
             _LOG.info("%r not asked again: %s", name, error)
             return self._last[name]
+        if name in self._known:  # else very many others were asked for meanwhile
+            self._last[name] = found
         return found
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ INFLATED_MAX: Final = 5 * 1024 * 1024
 """Bytes of a message that came compressed: a few KiB become so many, at some 2 ms a MiB."""
 
 CALL_SIZE: Final = 4096
-"""Bytes that an open call counts for in the budget, beside its messages."""
+"""Bytes that an open call counts for in the budget, beside its headers and messages."""
 
 FRAME_MAX: Final = 16 * 1024
 """Bytes of a frame; what we announce by saying nothing."""
@@ -258,8 +258,23 @@ class Call:
     """
 
     __slots__ = (
-        "_buffer", "_closed", "_ended", "_messages", "_more", "_queued_bytes", "_status", "began",
-        "channel", "deadline", "metadata", "out", "out_bytes", "path", "stream_id", "task",
+        "_buffer",
+        "_closed",
+        "_ended",
+        "_messages",
+        "_more",
+        "_own_bytes",
+        "_queued_bytes",
+        "_status",
+        "began",
+        "channel",
+        "deadline",
+        "metadata",
+        "out",
+        "out_bytes",
+        "path",
+        "stream_id",
+        "task",
     )  # fmt: skip
 
     def __init__(
@@ -282,6 +297,9 @@ class Call:
         self._closed = False
         self._status: tuple[tuple[str, str], ...] | None = None
         self._queued_bytes = 0
+        self._own_bytes = CALL_SIZE + sum(
+            len(name) + len(value) for name, value in metadata.items()
+        )
 
     @property
     def is_open(self) -> bool:
@@ -355,24 +373,28 @@ class Call:
 
     @property
     def held(self) -> int:
-        """Bytes that the call counts for: its own, what was received, and what is to be sent."""
-        return CALL_SIZE + len(self._buffer) + self._queued_bytes + self.out_bytes
+        """Bytes that the call counts for: its own, what was received, and what is to be sent.
+
+        What is worked on was received, too: calls wait for disks, and for messages.
+        """
+        return self._own_bytes + len(self._buffer) + self._queued_bytes + self.out_bytes
 
     async def messages(self) -> AsyncIterator[bytes]:
         """The client's messages, as they come, until it ends its side."""
         while True:
             while self._messages:
                 message = self._messages.popleft()
-                self._queued_bytes -= len(message)
-                self.channel.count_held(self)
                 yield message
+                if not self._closed:
+                    self._queued_bytes -= len(message)
+                    self.channel.count_held(self)
             if self._ended:
                 return
             self._more = self.channel.loop.create_future()
             await self._more
 
     async def only_message(self) -> bytes:
-        """The one message of a unary call.
+        """The one message of a unary call, which counts until the call ends.
 
         Raises:
             CallError: the client sent none, or several.
@@ -384,6 +406,9 @@ class Call:
             message = each
         if message is None:
             raise CallError(GrpcStatus.INTERNAL, "no message in a unary call")
+        if not self._closed:
+            self._queued_bytes += len(message)
+            self.channel.count_held(self)
         return message
 
     # Writing
@@ -700,6 +725,8 @@ class GrpcChannel(asyncio.Protocol):
             self._connection.send_headers(
                 stream_id, ((":status", "415"), ("content-length", "0")), end_stream=True
             )
+            if event.stream_ended is None:  # what it goes on to send nobody counts
+                self._connection.reset_stream(stream_id, ErrorCodes.NO_ERROR)
             return
         call = Call(self, stream_id, metadata.get(":path", ""), metadata)
         self.calls[stream_id] = call

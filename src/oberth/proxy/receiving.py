@@ -44,7 +44,7 @@ from oberth.proxy.handles import (
     visible_at,
 )
 from oberth.proxy.http2 import Call, parse
-from oberth.proxy.renewals import Renewal, Renewals
+from oberth.proxy.renewals import AHEAD_MS, Renewal, Renewals
 from oberth.remoting.bodies.lite import (
     LiteSubscriptionCtlRequestBody,
     LiteSubscriptionEntry,
@@ -68,6 +68,11 @@ AUTO_RENEW_INVISIBLE_MS: Final = 60_000
 GIVEN_BACK_MS: Final = 1_000
 """When others see a message that its client did not get, or left."""
 
+GIVEN_BACK_AT_ONCE: Final = 100
+FAILURE_PAUSE_MS: Final = 1_000
+"""Until a renewal that failed is tried again."""
+
+
 ALL_QUEUES: Final = -1
 _LITE_ACTIONS: Final = {
     number: name for name, number in m.enum_values("LiteSubscriptionAction").items()
@@ -84,6 +89,7 @@ class Receives:
     def __init__(self, core: ServiceCore) -> None:
         self._core = core
         self.renewals = Renewals()
+        self._is_renewing = False
         self._turns = itertools.count()
 
     async def receive(self, call: Call) -> None:
@@ -170,7 +176,7 @@ class Receives:
         if answer.code != ResponseCode.SUCCESS:
             self._send_received(call, *receive_status(answer))
             return
-        await self._hand_out(context, request, topic, group, broker, answer)
+        await self._hand_out(context, client, request, topic, group, broker, answer)
 
     async def _asked_broker(self, request: Any, topic: str) -> str:
         """The broker that a receive names, else any that can be read, in turns."""
@@ -220,6 +226,7 @@ class Receives:
     async def _hand_out(
         self,
         context: Context,
+        client: GrpcClient,
         request: Any,
         topic: str,
         group: str,
@@ -250,7 +257,7 @@ class Receives:
             fill_message(piece.message, message, topic, handle=handle, now_ms=now_ms)
             call.send(piece.SerializeToString())
             self._core.received += 1
-            if request.auto_renew:
+            if request.auto_renew and self._core.clients.get(client.client_id) is client:
                 self.renewals.add(
                     Renewal(context.client_id, handle, topic, group, lite_topic, now_ms),
                     visible_at(handle),
@@ -270,9 +277,18 @@ class Receives:
 
     def give_all_back(self, client: GrpcClient) -> None:
         """What a client had in work that is gone is for others."""
-        for renewal in self.renewals.remove_client(client.client_id):
-            self._core.start(
-                self._give_back(renewal.topic, renewal.group, renewal.handle, renewal.lite_topic)
+        renewals = self.renewals.remove_client(client.client_id)
+        if renewals:
+            self._core.start(self._give_back_some(renewals))
+
+    async def _give_back_some(self, renewals: list[Renewal]) -> None:
+        """Of many messages some go back in a turn of the loop."""
+        for first in range(0, len(renewals), GIVEN_BACK_AT_ONCE):
+            await asyncio.gather(
+                *(
+                    self._give_back(each.topic, each.group, each.handle, each.lite_topic)
+                    for each in renewals[first : first + GIVEN_BACK_AT_ONCE]
+                )
             )
 
     async def _give_back(self, topic: str, group: str, handle: str, lite_topic: str) -> None:
@@ -290,8 +306,16 @@ class Receives:
 
     def renew_due(self) -> None:
         """Begin to renew what is due; about every second."""
-        for renewal in self.renewals.due(self._core.backend.now_ms()):
-            self._core.start(self._renew(renewal))
+        if not self._is_renewing:
+            self._is_renewing = True
+            self._core.start(self._renew_all())
+
+    async def _renew_all(self) -> None:
+        try:
+            while due := self.renewals.due(self._core.backend.now_ms()):
+                await asyncio.gather(*map(self._renew, due))
+        finally:
+            self._is_renewing = False
 
     async def _renew(self, renewal: Renewal) -> None:
         """A message stays invisible for another while."""
@@ -311,7 +335,9 @@ class Receives:
             renewal.failures += 1
             _LOG.info("%s for %s not renewed: %s", renewal.topic, renewal.group, error)
             if self.renewals.get(renewal.client_id, renewal.given) is renewal:
-                self.renewals.schedule(renewal, old.pop_time_ms + old.invisible_ms)
+                again_ms = self._core.backend.now_ms() + AHEAD_MS + FAILURE_PAUSE_MS
+                visible_ms = old.pop_time_ms + old.invisible_ms
+                self.renewals.schedule(renewal, max(visible_ms, again_ms))
             return
         renewal.failures = 0
         renewal.steps += 1

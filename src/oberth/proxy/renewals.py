@@ -10,6 +10,7 @@ RocketMQ: ReceiptHandleProcessor, RenewStrategyPolicy.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 RENEW_MS: Final = tuple(60_000 * minutes for minutes in (1, 3, 5, 10, 30, 60))
@@ -21,8 +22,14 @@ KEPT_MS: Final = 3 * 3_600_000
 PER_CLIENT_MAX: Final = 10_000
 """Messages of one client; the time of further ones is not made longer."""
 
-AT_ONCE_MAX: Final = 500
+TOTAL_MAX: Final = 500_000
+"""Messages of all clients."""
+
+AT_ONCE_MAX: Final = 100
 """Renewals that are begun at a time."""
+
+LOOKED_AT_ONCE: Final = 2_000
+"""Messages that are looked at at a time."""
 
 
 class Renewal:
@@ -70,16 +77,20 @@ class Renewals:
         self._by_client: dict[str, dict[str, Renewal]] = {}
         # Not a heap: nearly all are acknowledged long before, and shall leave nothing behind.
         self._due: dict[int, dict[tuple[str, str], Renewal]] = {}
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_client.values()))
+        return self._count
 
     def add(self, renewal: Renewal, visible_ms: int) -> None:
-        """Keep a message that was handed out; nothing if the client has too many."""
-        mine = self._by_client.setdefault(renewal.client_id, {})
-        if len(mine) < PER_CLIENT_MAX:
-            mine[renewal.given] = renewal
-            self.schedule(renewal, visible_ms)
+        """Keep a message that was handed out; nothing if the client, or all, have too many."""
+        mine = self._by_client.get(renewal.client_id, {})
+        if len(mine) >= PER_CLIENT_MAX or self._count >= TOTAL_MAX or renewal.given in mine:
+            return
+        self._by_client[renewal.client_id] = mine
+        mine[renewal.given] = renewal
+        self._count += 1
+        self.schedule(renewal, visible_ms)
 
     def schedule(self, renewal: Renewal, visible_ms: int) -> None:
         """Look at a message again shortly before others see it."""
@@ -106,12 +117,14 @@ class Renewals:
         if not mine:
             del self._by_client[client_id]
         if found is not None:
+            self._count -= 1
             self._unschedule(found)
         return found
 
     def remove_client(self, client_id: str) -> list[Renewal]:
         """Forget a client; what it had in work."""
         found = list(self._by_client.pop(client_id, {}).values())
+        self._count -= len(found)
         for renewal in found:
             self._unschedule(renewal)
         return found
@@ -119,10 +132,12 @@ class Renewals:
     def due(self, now_ms: int) -> list[Renewal]:
         """Messages to be renewed now, at most `AT_ONCE_MAX`; they are no longer scheduled."""
         found: list[Renewal] = []
+        left = LOOKED_AT_ONCE
         for second in sorted(each for each in self._due if each * 1000 <= now_ms):
-            for renewal in list(self._due[second].values()):
+            for renewal in list(islice(self._due[second].values(), left)):
                 if len(found) >= AT_ONCE_MAX:
                     return found
+                left -= 1
                 self._unschedule(renewal)
                 if renewal.failures >= FAILURES_MAX or now_ms - renewal.began_ms >= KEPT_MS:
                     self.remove(renewal.client_id, renewal.given)

@@ -130,6 +130,7 @@ class Telemetry:
         """The client's settings with what the server decides."""
         merged = m.Settings()
         merged.CopyFrom(sent)
+        merged.DiscardUnknownFields()
         if sent.HasField("publishing"):
             check_count("topics", len(sent.publishing.topics))
             for topic in sent.publishing.topics:
@@ -156,7 +157,7 @@ class Telemetry:
             fill_backoff(merged.backoff_policy, config)
         else:
             raise StatusError(Code.UNRECOGNIZED_CLIENT_TYPE, "neither publishing nor subscription")
-        client.settings = merged
+        self._core.clients.keep_settings(client, merged)
 
     async def on_broker_request(
         self, client: GrpcClient, broker: str, request: RemotingCommand

@@ -53,6 +53,9 @@ REFUSAL_LOG_MS: Final = 1000
 GRANTED_MAX: Final = 20_000
 """Decisions about sends that are remembered."""
 
+GRANTED_NAME_MAX: Final = 255
+"""Characters of a topic in them."""
+
 _SENDS: Final = frozenset({int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)})
 """Codes of nearly every send; both need the same. ``b`` is the topic, ``i`` the properties."""
 
@@ -292,6 +295,8 @@ class AccessControl:
             return
         if INNER_MULTI_DISPATCH in (fields.get("i") or ""):
             return  # it names further topics
+        if len(fields.get("b") or "") > GRANTED_NAME_MAX:
+            return  # no topic, which is for the send to say
         if self._granted_count >= GRANTED_MAX:
             self._forget()
         self._granted_count += 1
