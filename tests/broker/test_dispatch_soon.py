@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from tests.broker.conftest import MakeLive
 
-from oberth.broker.dispatching import DISPATCH_S, FOLLOW_MAX_S, FOLLOW_S, DispatchTimes
+from oberth.broker.dispatching import (
+    DISPATCH_S,
+    FOLLOW_MAX_S,
+    FOLLOW_S,
+    SPREAD_DISPATCH_S,
+    SPREAD_QUEUES,
+    DispatchTimes,
+)
 from oberth.store.messages import MessageExtBrokerInner
 
 
@@ -62,6 +69,37 @@ def test_when_to_dispatch_is_decided_without_a_loop() -> None:
     assert times.due_in_s(100.0, is_waited_for=False) == DISPATCH_S
     assert times.due_in_s(100.0, is_waited_for=True) == 0.0
     assert times.due_in_s(100.0 + 2 * DISPATCH_S, is_waited_for=False) == 0.0
+    # Each queue that something is brought to costs the same for one message as for several.
+    times.dispatched(101.0, SPREAD_QUEUES)
+    assert times.due_in_s(101.0, is_waited_for=False) == SPREAD_DISPATCH_S
+    assert times.due_in_s(101.0 + 2 * DISPATCH_S, is_waited_for=False) == SPREAD_DISPATCH_S
+    assert times.due_in_s(101.0, is_waited_for=True) == 0.0
+    times.dispatched(102.0, SPREAD_QUEUES - 1)
+    assert times.due_in_s(102.0, is_waited_for=False) == DISPATCH_S
+
+
+async def test_a_burst_over_many_queues_lets_the_next_dispatch_wait(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live()
+    dispatching, store = live.broker.services.dispatching, live.broker.parts.store
+    loop = Loop()
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatching, "_loop", loop)
+        for queues, wait_s in (
+            (1, DISPATCH_S),
+            (SPREAD_QUEUES, SPREAD_DISPATCH_S),
+            (1, DISPATCH_S),
+        ):
+            store.append_messages(
+                [MessageExtBrokerInner("Spread", b"x" * 200, b"", n % queues) for n in range(128)]
+            )
+            dispatching.is_pending = True
+            dispatching.now()
+            dispatching.soon()
+            assert loop.asked == [wait_s]
+            loop.asked.clear()
+            dispatching.is_pending = False
 
 
 def test_a_dispatcher_that_does_nothing_is_looked_at_less_often() -> None:

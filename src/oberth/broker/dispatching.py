@@ -37,6 +37,11 @@ DISPATCH_S: Final = 0.005
 """How long messages may wait to be dispatched with others, while nobody waits for them. Within it a
 single sender brings enough for the compiled kernels."""
 
+SPREAD_QUEUES: Final = 64
+SPREAD_DISPATCH_S: Final = 0.02
+"""The same where the last dispatch brought something to so many queues: each queue costs 5 to 8 us,
+for one message or for ten, most of it waiting for memory that was not touched for long."""
+
 FOLLOW_S: Final = 0.003
 FOLLOW_MAX_S: Final = 0.05
 """With ``dispatch=spark``: between two looks at the dispatcher, and when it long did nothing."""
@@ -49,10 +54,11 @@ one by one takes 11 us each (128-byte bodies, two cores shared with the clients)
 class DispatchTimes:
     """When to dispatch. A state machine: the time goes in, what is still to be waited comes out."""
 
-    __slots__ = ("_dispatched_at_s", "_follow_s")
+    __slots__ = ("_dispatched_at_s", "_follow_s", "_wait_s")
 
     def __init__(self) -> None:
         self._dispatched_at_s = 0.0
+        self._wait_s = DISPATCH_S
         self._follow_s = FOLLOW_S
 
     def due_in_s(self, now_s: float, *, is_waited_for: bool) -> float:
@@ -60,15 +66,17 @@ class DispatchTimes:
 
         While nobody waits for messages and they come in quick succession it may take DISPATCH_S: a
         dispatch of many costs a quarter of that of a few, and one behind each answer takes the
-        processor from the sender that was just answered.
+        processor from the sender that was just answered. Where they go to many queues it may take
+        SPREAD_DISPATCH_S.
         """
-        if is_waited_for or now_s - self._dispatched_at_s > DISPATCH_S:
+        if is_waited_for or now_s - self._dispatched_at_s > self._wait_s:
             return 0.0
-        return DISPATCH_S
+        return self._wait_s
 
-    def dispatched(self, now_s: float) -> None:
-        """It was dispatched."""
+    def dispatched(self, now_s: float, queues: int = 0) -> None:
+        """It was dispatched, to so many queues."""
         self._dispatched_at_s = now_s
+        self._wait_s = SPREAD_DISPATCH_S if queues >= SPREAD_QUEUES else DISPATCH_S
 
     def look_again_in_s(self, forward: int) -> float:
         """Seconds until the next look at another process's dispatch, which came some bytes on."""
@@ -119,6 +127,7 @@ class Dispatching:
         self._is_answering = False
         self._waits_for_flush = False
         self._follow_handle: asyncio.TimerHandle | None = None
+        self._grown = 0  # queues that this dispatch brought something to, by the kernels
         self._is_closed = False
         self._durable: deque[tuple[Callable[[PutMessageStatus], None], PutMessageStatus]] = deque()
         self._durable_scheduled = False
@@ -181,12 +190,14 @@ class Dispatching:
         store = self._store
         assert self._loop is not None
         self._hold.limits.new_turn()
-        self._times.dispatched(self._loop.time())
+        now_s = self._loop.time()
+        self._grown = 0
         try:
             forward = store.dispatch_nowait()
         except (OberthError, OSError) as error:
             _LOG.error("dispatch failed, tried again: %s", error)
             forward = 0
+        self._times.dispatched(now_s, self._grown)
         if self._follows:
             self._follow_soon(forward)
         if self._woken:
@@ -237,6 +248,7 @@ class Dispatching:
 
     def _on_arrivals(self, topic: str, queue_id: int, max_offset: int) -> None:
         """Many messages were dispatched at once; nobody looked at their tags."""
+        self._grown += 1
         if len(self._hold):
             self._woken += self._hold.on_message_arriving(topic, queue_id, max_offset, None)
         for listener in self.arrival_listeners:

@@ -139,10 +139,13 @@ class PlainSendService:
         if not is_stored:
             return 0, [*came.items()]
         self._dispatching.soon()
-        for slot in slots:
-            topic = slot.owner
-            topic.puts.add(slot.messages, slot.messages)
-            topic.sizes.add(sends.slots[slot.place + TALLY_BYTES], slot.messages)
+        tallies = sends.slots
+        for topic, _, _, messages, place in slots:
+            puts, sizes = topic.puts, topic.sizes
+            puts.value += messages
+            puts.times += messages
+            sizes.value += tallies[place + TALLY_BYTES]
+            sizes.times += messages
         self._puts.add(count)
         self.served += count
         left: list[tuple[Channel, Buffer]] = []

@@ -10,6 +10,7 @@ Only what needs no look at single records goes this way: no ConsumeQueueExt, no 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from oberth.formats import batch_consume_queue
@@ -167,8 +168,8 @@ class BulkDispatch:
         return table
 
     def _put_run(self, run: UnitRun) -> Arrival | None:
-        topic = str(run.topic, "utf-8", "replace")
-        if run.queue_id < 0 or not is_stored_topic(topic):
+        topic = _stored_name(run.topic)
+        if run.queue_id < 0 or topic is None:
             return None
         queue = self._queues.find_or_create(topic, run.queue_id)
         if isinstance(queue, BatchConsumeQueue):
@@ -178,6 +179,13 @@ class BulkDispatch:
             assert isinstance(queue, ConsumeQueue)
             queue.put_many(run.units, run.first)
         return Arrival(topic, run.queue_id, queue.max_offset)
+
+
+@lru_cache(maxsize=16_384)
+def _stored_name(topic: bytes) -> str | None:
+    """The name of a topic that has queues; None for what no directory can be named after."""
+    name = str(topic, "utf-8", "replace")
+    return name if is_stored_topic(name) else None
 
 
 def _queued_timestamp(columns: Columns) -> int:

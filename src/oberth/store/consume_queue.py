@@ -219,6 +219,24 @@ class ConsumeQueue:
         """
         view = memoryview(units)
         added = 0
+        stream = self.stream
+        done = self._max_physic_offset
+        if (
+            done is not None
+            and UNIT_SIZE <= len(view) <= _RUN_SIZE
+            and first_queue_offset * UNIT_SIZE == stream.end > stream.first_start
+        ):
+            # As below, for what a burst over many queues brings each of them: a few units.
+            offset, size, _ = _unpack_from(view)
+            if offset + size > done:
+                stream.make_room()
+                if len(view) > UNIT_SIZE:
+                    offset, size, _ = _unpack_from(view, len(view) - UNIT_SIZE)
+                with stream.lock:
+                    stream.append_locked(view)
+                    self._max_physic_offset = offset + size
+                self._conflict = None
+                return len(view) // UNIT_SIZE
         while len(view):
             built = self._count_built(view)
             view = view[built * UNIT_SIZE :]
