@@ -779,7 +779,7 @@ async def test_the_port_for_slaves(at_rest: Brokers, monkeypatch: pytest.MonkeyP
 async def test_the_grpc_port_and_how_old_its_signatures_may_be(
     at_rest: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("h2")
+    pytest.importorskip("hpack")
     from oberth.proxy import front
 
     ports: list[int] = []

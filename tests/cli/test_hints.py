@@ -127,7 +127,7 @@ def test_packages_and_their_extras() -> None:
     assert text is not None
     assert "pip install 'oberth[spark]'" in text
     assert package_of(ModuleNotFoundError("x", name="google.protobuf")) == "protobuf"
-    assert package_of(ModuleNotFoundError("x", name="h2.config")) == "h2"
+    assert package_of(ModuleNotFoundError("x", name="hpack.table")) == "hpack"
     assert "package protobuf" in (missing_extra(ImportError("x", name="google")) or "")
     assert "oberth[delta]" in (missing_extra(ImportError("needs deltalake >= 1")) or "")
     assert missing_extra(ModuleNotFoundError("No module named 'x'", name="x")) is None

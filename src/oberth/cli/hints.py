@@ -31,7 +31,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "deltalake": "delta",
     "pyiceberg": "iceberg",
     "cryptography": "tls",
-    "h2": "grpc",
+    "hpack": "grpc",
     "fastavro": "avro",
     "google": "protobuf",
     "starlette": "console",

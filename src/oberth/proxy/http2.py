@@ -1,8 +1,8 @@
 """GrpcChannel: one HTTP/2 connection with gRPC calls. Plain text and TLS share the port.
 
-The frames are read and written by the sans-I/O library h2; this module keeps its limits, cuts the
-data of each stream into gRPC messages, and runs a call's handler in a task. All that is sent in one
-turn of the loop leaves in one write.
+The frames are read and written by `frames.ServerConnection`; this module cuts the data of each
+stream into gRPC messages and runs a call's handler in a task. All that is sent in one turn of the
+loop leaves in one write.
 
 Lifecycle: made by `GrpcServer`, opened by the loop, ended by either side. When the connection is
 lost every call of it is cancelled.
@@ -36,24 +36,23 @@ from enum import IntEnum
 from typing import Any, Final, Protocol, cast
 from urllib.parse import quote
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
-from h2.exceptions import ProtocolError as H2Error
-from h2.settings import SettingCodes, Settings
-from hyperframe.frame import GoAwayFrame
-
 from oberth.errors import RemoteProtocolError
 from oberth.proxy import messages as m
+from oberth.proxy.frames import (
+    ConnectionFault,
+    DataReceived,
+    ErrorCode,
+    Event,
+    RequestReceived,
+    ServerConnection,
+    SettingsReceived,
+    StreamEnded,
+    StreamReset,
+    Terminated,
+    WindowOpened,
+    goaway,
+)
+from oberth.proxy.header_blocks import literal
 from oberth.remoting.aio.address import Address, peer_address
 from oberth.remoting.aio.tls import ContextSource, ServerTls
 from oberth.remoting.first_bytes import PROXY_OPTION, TrustedProxies, detect, parse_proxy_header
@@ -69,18 +68,9 @@ INFLATED_MAX: Final = 5 * 1024 * 1024
 CALL_SIZE: Final = 4096
 """Bytes that an open call counts for in the budget, beside its headers and messages."""
 
-FRAME_MAX: Final = 16 * 1024
-"""Bytes of a frame; what we announce by saying nothing."""
-
-HEADER_BLOCK_MAX: Final = 64 * 1024
-"""Bytes of a call's headers as they come, over several frames."""
-
 STREAMS_MAX: Final = 1024
 CONTROL_MAX: Final = 2000
 """Frames a second that carry nothing: pings, settings, resets, priorities, empty data."""
-
-FEED_MAX: Final = 2048
-"""Bytes that are parsed before the time is looked at: at most 120 calls, some 12 ms."""
 
 HANDSHAKE_S: Final = 10.0
 """From the first byte, or none, to the end of the client's preface."""
@@ -89,9 +79,6 @@ SETTINGS_SHARE: Final = 8
 """Calls whose windows a frame of settings changes for the cost of a frame that carries nothing."""
 
 SLICE_S: Final = 0.005
-CLOSED_STREAMS_KEPT: Final = 1024
-"""Streams whose end is remembered, so that frames still on their way are told from mistakes."""
-
 WINDOW: Final = 1024 * 1024
 """Bytes that a peer may send on one stream before we take them."""
 
@@ -100,15 +87,10 @@ WRITE_HIGH: Final = 4 * 1024 * 1024
 QUEUED_MAX: Final = 64
 """Messages of a client's stream that wait for its handler; beyond it the stream is ended."""
 
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_HEAD_SIZE: Final = 9
-_HEADERS: Final = frozenset({1, 9})  # HEADERS, CONTINUATION
-_END_HEADERS: Final = 4
-
 _PREFIX: Final = struct.Struct(">BI")
-_CONTENT_TYPE: Final = ("content-type", "application/grpc")
-_OK: Final = ((":status", "200"), _CONTENT_TYPE)
-_ENDED_OK: Final = (("grpc-status", "0"),)
+_OK: Final = literal((":status", "200"), ("content-type", "application/grpc"))
+_ENDED_OK: Final = literal(("grpc-status", "0"))
+_NO_GRPC: Final = literal((":status", "415"), ("content-length", "0"))
 
 
 class GrpcStatus(IntEnum):
@@ -164,53 +146,6 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-
-
-class _Connection(H2Connection):
-    MAX_CLOSED_STREAMS = CLOSED_STREAMS_KEPT
-
-
-class FrameSizes:
-    """Looks at the head of every frame before h2 does, which would wait for all of a long one."""
-
-    __slots__ = ("_block", "_head", "_left")
-
-    def __init__(self) -> None:
-        self._left = len(_PREFACE)  # bytes of the frame that comes now
-        self._head = b""
-        self._block = 0  # bytes of headers that have not ended
-
-    def receive(self, data: bytes) -> None:
-        """Look at the frames in the next bytes.
-
-        Raises:
-            RemoteProtocolError: one of them is too long, or headers are.
-        """
-        position = 0
-        while position < len(data):
-            if self._left:
-                step = min(self._left, len(data) - position)
-                self._left -= step
-                position += step
-                continue
-            step = min(_HEAD_SIZE - len(self._head), len(data) - position)
-            self._head += data[position : position + step]
-            position += step
-            if len(self._head) < _HEAD_SIZE:
-                return
-            self._left = int.from_bytes(self._head[:3], "big")
-            kind, flags = self._head[3], self._head[4]
-            self._head = b""
-            if self._left > FRAME_MAX:
-                raise RemoteProtocolError(f"a frame of {self._left} bytes, allowed {FRAME_MAX}")
-            if kind in _HEADERS:
-                self._block += self._left
-                if self._block > HEADER_BLOCK_MAX:
-                    raise RemoteProtocolError(
-                        f"headers of {self._block} bytes, allowed {HEADER_BLOCK_MAX}"
-                    )
-                if flags & _END_HEADERS:
-                    self._block = 0
 
 
 Handler = Callable[["Call"], Awaitable[None]]
@@ -295,7 +230,7 @@ class Call:
         self._more: asyncio.Future[None] | None = None
         self._ended = False
         self._closed = False
-        self._status: tuple[tuple[str, str], ...] | None = None
+        self._status: bytes | None = None
         self._queued_bytes = 0
         self._own_bytes = CALL_SIZE + sum(
             len(name) + len(value) for name, value in metadata.items()
@@ -318,6 +253,11 @@ class Call:
         Raises:
             CallError: a message that is too long, or in an encoding that is not spoken.
         """
+        if not self._buffer and len(data) >= _PREFIX.size:
+            compressed, size = _PREFIX.unpack_from(data)
+            if len(data) == _PREFIX.size + size:  # as nearly all messages come
+                self._take(data[_PREFIX.size :], compressed)
+                return
         buffer = self._buffer
         buffer += data
         while len(buffer) >= _PREFIX.size:
@@ -331,16 +271,19 @@ class Call:
                 return
             message = bytes(memoryview(buffer)[_PREFIX.size : _PREFIX.size + size])
             del buffer[: _PREFIX.size + size]
-            if compressed:
-                message = self._inflate(message)
-            if len(self._messages) >= QUEUED_MAX:
-                raise CallError(
-                    GrpcStatus.RESOURCE_EXHAUSTED,
-                    f"{QUEUED_MAX} messages wait to be read, no more are taken",
-                )
-            self._messages.append(message)
-            self._queued_bytes += len(message)
-            self._wake()
+            self._take(message, compressed)
+
+    def _take(self, message: bytes, compressed: int) -> None:
+        if compressed:
+            message = self._inflate(message)
+        if len(self._messages) >= QUEUED_MAX:
+            raise CallError(
+                GrpcStatus.RESOURCE_EXHAUSTED,
+                f"{QUEUED_MAX} messages wait to be read, no more are taken",
+            )
+        self._messages.append(message)
+        self._queued_bytes += len(message)
+        self._wake()
 
     def _inflate(self, message: bytes) -> bytes:
         encoding = self.metadata.get("grpc-encoding", "identity")
@@ -429,7 +372,7 @@ class Call:
         if status is GrpcStatus.OK:
             self._status = _ENDED_OK
         else:
-            self._status = (
+            self._status = literal(
                 ("grpc-status", str(int(status))),
                 ("grpc-message", quote(message[:512], safe=" ,:;()[]'/=")),
             )
@@ -437,8 +380,8 @@ class Call:
         self.channel.flush_soon(self)
 
     @property
-    def trailers(self) -> tuple[tuple[str, str], ...] | None:
-        """What ends the call, once it is known."""
+    def trailers(self) -> bytes | None:
+        """The header block that ends the call, once it is known."""
         return self._status
 
     def close(self) -> None:
@@ -453,6 +396,7 @@ class Call:
         self._wake()
         if self.task is not None and self._status is None:
             self.task.cancel()
+            self.task = None
 
 
 class GrpcChannel(asyncio.Protocol):
@@ -494,11 +438,12 @@ class GrpcChannel(asyncio.Protocol):
         self._first_bytes: bytes | None = b""
         self._tls: ServerTls | None = None
         self._transport: asyncio.Transport | None = None
-        self._connection: Any = _Connection(
-            H2Configuration(client_side=False, header_encoding="utf-8")
+        self._connection = ServerConnection(
+            streams_max=STREAMS_MAX,
+            window=WINDOW,
+            connection_window=CONNECTION_WINDOW,
+            header_list_max=HEADER_LIST_MAX,
         )
-        self._sizes = FrameSizes()
-        self._unread = b""  # what came and waits for the next turn of the loop
         self._is_reading = False
         self._peer_reads = True
         self._is_paused = False
@@ -543,8 +488,8 @@ class GrpcChannel(asyncio.Protocol):
             _LOG.warning("%s: closed: %s", self, error)
             self.abort()
             return
-        if data:
-            self._unread = self._unread + data if self._unread else data
+        if data and self._first_bytes is None:
+            self._connection.receive(data)
             if not self._is_reading:
                 self._read_on()
 
@@ -553,30 +498,29 @@ class GrpcChannel(asyncio.Protocol):
         self._is_reading = False
         if self._closed:
             return
-        began = self.loop.time()
-        data = memoryview(self._unread)
-        position = 0
+        until = self.loop.time() + SLICE_S
         try:
-            while position < len(data) and not self._closed:
-                self._receive(bytes(data[position : position + FEED_MAX]))
-                position += FEED_MAX
-                if position < len(data) and self.loop.time() - began > SLICE_S:
+            for event in self._connection.events():
+                self._on_event(event)
+                if self._has_ended():
+                    break
+                if self.loop.time() > until:
                     self._is_reading = True
                     self.loop.call_soon(self._read_on)
                     break
             self._write_out()
-        except RemoteProtocolError as error:
-            _LOG.warning("%s: closed: %s", self, error)
-            self.abort()
-        except H2Error as error:
-            _LOG.info("%s: closed: %s: %s", self, type(error).__name__, error)
-            self._write_out()  # the GOAWAY that says why
+        except ConnectionFault as error:
+            _LOG.info("%s: closed: %s: %s", self, error.code.name, error)
+            self._connection.send_goaway(error.code)
+            self._write_out()
             self.close()
-        except Exception as error:  # noqa: BLE001 - the library raises others for odd input, too
-            _LOG.info("%s: closed: %s: %s", self, type(error).__name__, error)
+        except Exception:  # noqa: BLE001 - a mistake of ours harms this connection alone
+            _LOG.exception("%s: closed", self)
             self.abort()
-        self._unread = bytes(data[position:])
         self._update_reading()
+
+    def _has_ended(self) -> bool:
+        return self._closed
 
     def _update_reading(self) -> None:
         """Read from a peer that reads, and whose last bytes are read."""
@@ -651,56 +595,35 @@ class GrpcChannel(asyncio.Protocol):
             self.is_tls = True
         elif self._tls_only:
             raise RemoteProtocolError("plain text, allowed TLS only")
-        self._begin()
+        self._write_out()
         return data
 
-    def _begin(self) -> None:
-        connection = self._connection
-        # Not update(): that would count as announced what the first frame does not announce.
-        connection.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
-                SettingCodes.INITIAL_WINDOW_SIZE: WINDOW,
-                SettingCodes.MAX_HEADER_LIST_SIZE: HEADER_LIST_MAX,
-                SettingCodes.ENABLE_PUSH: 0,
-            },
-        )
-        connection.decoder.max_header_list_size = HEADER_LIST_MAX
-        connection.initiate_connection()
-        connection.increment_flow_control_window(CONNECTION_WINDOW)
-        self._write_out()
-
-    def _receive(self, data: bytes) -> None:
-        self._sizes.receive(data)
-        for event in self._connection.receive_data(data):
-            if isinstance(event, RequestReceived):
-                self._on_request(event)
-            elif isinstance(event, DataReceived):
-                if not event.data and event.stream_ended is None:
-                    self._count_control()
-                self._on_data(event)
-            elif isinstance(event, StreamEnded):
-                call = self.calls.get(event.stream_id)
-                if call is not None:
-                    call.end_input()
-            elif isinstance(event, StreamReset):
-                self._count_control()
-                call = self.calls.get(event.stream_id)
-                if call is not None:
-                    self._drop(call)
-            elif isinstance(event, WindowUpdated):
-                self._on_window(event.stream_id)
-            elif isinstance(event, ConnectionTerminated):
-                self.close()
-                return
-            else:
-                if isinstance(event, RemoteSettingsChanged):
-                    self.is_begun = True
-                    self._count_control(1 + len(self.calls) // SETTINGS_SHARE)
-                    self._on_window(0)
-                else:
-                    self._count_control()
+    def _on_event(self, event: Event) -> None:
+        kind = type(event)
+        if kind is RequestReceived:
+            self._on_request(event)  # type: ignore[arg-type]
+        elif kind is DataReceived:
+            self._on_data(event)  # type: ignore[arg-type]
+        elif kind is WindowOpened:
+            self._on_window(event.stream_id)  # type: ignore[union-attr]
+        elif kind is StreamReset:
+            self._count_control()
+            call = self.calls.get(event.stream_id)  # type: ignore[union-attr]
+            if call is not None:
+                self._drop(call)
+        elif kind is StreamEnded:
+            self._count_control()
+            call = self.calls.get(event.stream_id)  # type: ignore[union-attr]
+            if call is not None:
+                call.end_input()
+        elif kind is Terminated:
+            self.close()
+        elif kind is SettingsReceived:
+            self.is_begun = True
+            self._count_control(1 + len(self.calls) // SETTINGS_SHARE)
+            self._on_window(0)
+        else:
+            self._count_control()
 
     def _count_control(self, count: int = 1) -> None:
         now = self.loop.time()
@@ -709,26 +632,22 @@ class GrpcChannel(asyncio.Protocol):
             self._control_count = 0
         self._control_count += count
         if self._control_count > CONTROL_MAX:
-            self._connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-            self._write_out()
-            raise RemoteProtocolError(
-                f"more than {CONTROL_MAX} frames in a second that carry nothing"
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"more than {CONTROL_MAX} frames in a second that carry nothing",
             )
 
     def _on_request(self, event: RequestReceived) -> None:
-        metadata = dict(cast("list[tuple[str, str]]", event.headers))
+        metadata = {name: value for name, value, _ in event.headers}
         stream_id = event.stream_id
-        assert stream_id is not None
-        if metadata.get(":method") != "POST" or not metadata.get("content-type", "").startswith(
+        if metadata[":method"] != "POST" or not metadata.get("content-type", "").startswith(
             "application/grpc"
         ):
-            self._connection.send_headers(
-                stream_id, ((":status", "415"), ("content-length", "0")), end_stream=True
-            )
-            if event.stream_ended is None:  # what it goes on to send nobody counts
-                self._connection.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+            self._connection.send_headers(stream_id, _NO_GRPC, end=True)
             return
-        call = Call(self, stream_id, metadata.get(":path", ""), metadata)
+        call = Call(self, stream_id, metadata[":path"], metadata)
+        if event.is_ended:
+            call.end_input()
         self.calls[stream_id] = call
         self.count_held(call)
         handler = None if self._draining else self.hooks.handler_of(call.path)
@@ -740,18 +659,19 @@ class GrpcChannel(asyncio.Protocol):
             call.task = self.loop.create_task(self._run(call, handler))
 
     def _on_data(self, event: DataReceived) -> None:
-        stream_id = event.stream_id
-        assert stream_id is not None
-        length = event.flow_controlled_length or 0
-        call = self.calls.get(stream_id)
-        if call is not None and call.is_open:
+        if not event.data and not event.is_ended:
+            self._count_control()
+        call = self.calls.get(event.stream_id)
+        if call is None:
+            return
+        if call.is_open:
             try:
-                call.feed(event.data or b"")
+                call.feed(event.data)
             except CallError as error:
                 call.end(error.status, error.message)
             self.count_held(call)
-        if length:
-            self._connection.acknowledge_received_data(length, stream_id)
+        if event.is_ended:
+            call.end_input()
 
     def count_held(self, call: Call) -> None:
         """What a call holds of the server's budget changed."""
@@ -783,6 +703,9 @@ class GrpcChannel(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller hears of it
             _LOG.exception("%s: %s failed", self, call.path)
             call.end(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
+        finally:
+            # A task that was cancelled keeps this frame, and so the call: no ring of the two.
+            call.task = None
 
     def _drop(self, call: Call) -> None:
         if call.is_open:
@@ -813,11 +736,7 @@ class GrpcChannel(asyncio.Protocol):
         for stream_id, call in list(self._ready.items()):
             if stream_id in self._blocked:
                 continue
-            try:
-                self._send_call(call, until)
-            except H2Error as error:
-                _LOG.debug("%s: stream %d: %s", self, stream_id, error)
-                self._drop(call)
+            self._send_call(call, until)
             if self.loop.time() > until:
                 self._write_out()
                 if self._ready:
@@ -835,9 +754,7 @@ class GrpcChannel(asyncio.Protocol):
             self._headers_sent.add(stream_id)
         while call.out:
             piece = call.out[0]
-            room = min(
-                connection.local_flow_control_window(stream_id), connection.max_outbound_frame_size
-            )
+            room = connection.room(stream_id)
             if room <= 0:
                 self._blocked.add(stream_id)
                 self.count_held(call)
@@ -862,12 +779,8 @@ class GrpcChannel(asyncio.Protocol):
         trailers = call.trailers
         if trailers is None:
             return
-        if stream_id in self._headers_sent:
-            connection.send_headers(stream_id, trailers, end_stream=True)
-        else:
-            connection.send_headers(stream_id, _OK + trailers, end_stream=True)
-        if not call._ended:  # the client may still send: it need not
-            connection.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+        block = trailers if stream_id in self._headers_sent else _OK + trailers
+        connection.send_headers(stream_id, block, end=True)
         self._drop(call)
 
     def _on_window(self, stream_id: int | None) -> None:
@@ -880,7 +793,7 @@ class GrpcChannel(asyncio.Protocol):
             self.loop.call_soon(self._flush)
 
     def _write_out(self) -> None:
-        data = self._connection.data_to_send()
+        data = self._connection.take_output()
         if data:
             self._write(data)
 
@@ -909,9 +822,8 @@ class GrpcChannel(asyncio.Protocol):
             return
         self._draining = True
         if self._first_bytes is None:
-            # Not h2's close_connection: after it nothing more can be sent on open streams.
-            last = max(self._connection.highest_inbound_stream_id, 0)
-            self._write(GoAwayFrame(0, last_stream_id=last).serialize())
+            self._write_out()
+            self._write(goaway(self._connection.last_stream_id))
 
     def close(self) -> None:
         """Send what is waiting, then close."""
