@@ -8,9 +8,11 @@ see docs/attacks.md.
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import ssl
 import struct
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -334,6 +336,35 @@ async def test_hundreds_of_connections_with_open_streams() -> None:
                 await client.__aexit__(None, None, None)
         await until(lambda: not server.channels)
         assert server._budget.used == 0
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_a_closed_connection_leaves_nothing_to_the_collector(is_tls: bool) -> None:
+    """What refers to itself stays until a collection, which a broker makes too rarely for this."""
+    context = self_signed_context()
+    mine = ssl.create_default_context()
+    mine.check_hostname = False
+    mine.verify_mode = ssl.CERT_NONE
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(tls_context=context) as server:
+            clients = [client_of(server, ssl=mine if is_tls else None) for _ in range(5)]
+            for client in clients:
+                await client.__aenter__()
+                stream = await client.open("/a")
+                await stream.send(Text(b"x"))
+                assert await stream.next() == b"x"
+                ended = await client.open("/e", framed(b"y"), deadline="9S")
+                assert await ended.all() == [b"y"]
+            alive = [weakref.ref(channel) for channel in server.channels]
+            assert len(alive) == 5
+            for client in clients:
+                await client.__aexit__(None, None, None)
+            await until(lambda: not server.channels)
+            await until(lambda: not any(each() for each in alive))
+    finally:
+        gc.enable()
 
 
 async def until(condition: Callable[[], Any]) -> None:
