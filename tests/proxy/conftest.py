@@ -37,8 +37,10 @@ def add_group(mq: EmbeddedBroker, group: str, **more: Any) -> None:
     mq.broker.parts.groups.update(SubscriptionGroupConfig(group_name=group, **more))
 
 
-def client_of(mq: EmbeddedBroker, client_id: str = "client", **metadata: str) -> GrpcClient:
-    return GrpcClient(mq.grpc_address, client_id, metadata)
+def client_of(
+    mq: EmbeddedBroker, client_id: str = "client", *, ssl: Any = None, **metadata: str
+) -> GrpcClient:
+    return GrpcClient(mq.grpc_address, client_id, metadata, ssl)
 
 
 def message(topic: str, body: bytes = b"hello", kind: str = "NORMAL", **system: Any) -> Any:

@@ -15,6 +15,7 @@ from hpack import Encoder, HeaderTuple
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
+    GoAwayFrame,
     HeadersFrame,
     PingFrame,
     PriorityFrame,
@@ -107,6 +108,14 @@ class Raw:
         )  # fmt: skip
         frame = HeadersFrame(stream_id, block, flags=["END_HEADERS"])
         return frame.serialize()
+
+    async def until(self, wanted: bytes) -> None:
+        """Read until the server has sent this."""
+        async with asyncio.timeout(BOUND_S):
+            while wanted not in self.received:
+                data = await self.reader.read(65536)
+                assert data, self.received
+                self.received += data
 
     async def is_closed(self) -> bool:
         """Whether the server closes the connection; what it sends until then is kept."""
@@ -463,6 +472,25 @@ async def test_drain() -> None:
         await closing
         assert GOAWAY in client.frames
         assert server.calls["/a", GrpcStatus.OK] == 1
+
+
+async def test_calls_behind_a_goaway_are_refused() -> None:
+    """The peer is told so, and the call that runs goes on to its end."""
+    async with serving(grace_s=30.0) as server, Raw(server) as raw:
+        raw.writer.write(raw.headers(1))
+        raw.writer.write(DataFrame(1, framed(b"one")).serialize())
+        await raw.until(framed(b"one"))
+        closing = asyncio.create_task(server.aclose())
+        await raw.until(GoAwayFrame(0, last_stream_id=1).serialize())
+        raw.writer.write(raw.headers(3))
+        await raw.until(b"the server is going away")
+        assert not closing.done()
+        raw.writer.write(DataFrame(1, framed(b"two"), flags=["END_STREAM"]).serialize())
+        assert await raw.is_closed()
+        assert framed(b"two") in raw.received
+        await closing
+        assert server.calls["/a", GrpcStatus.OK] == 1
+        assert server.calls["/a", GrpcStatus.UNAVAILABLE] == 1
 
 
 class Text:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import stat
 from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
+from hyperframe.frame import SettingsFrame
 from tests.proxy.client import GrpcClient, framed
 from tests.proxy.conftest import add_topic, client_of, message, sending
 
 from oberth.proxy import messages as m
+from oberth.proxy.frames import PREFACE
 from oberth.proxy.standard import HEALTH
 from oberth.remoting.aio.tls import kept_context
 from oberth.store.running_flags import RunningFlag
@@ -88,10 +92,41 @@ async def test_metrics() -> None:
         assert "rocketmq_grpc" not in (await mq.broker.http._metrics.render()).decode()
 
 
+async def certificate(mq: EmbeddedBroker) -> bytes:
+    """What the port shows, as clients see it that take any."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    async with client_of(mq, ssl=context) as client:
+        shown: bytes = client.writer.get_extra_info("ssl_object").getpeercert(True)
+        return shown
+
+
 async def test_the_certificate_is_kept(mq: EmbeddedBroker) -> None:
+    """Made at the first start, and the same at the next ones."""
     path = mq.broker.parts.config_dir / "grpc_tls.pem"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_bytes()
+    shown = await certificate(mq)
+    assert ssl.DER_cert_to_PEM_cert(shown).encode() in before
     await mq.restart()
     assert path.read_bytes() == before
+    assert await certificate(mq) == shown
     assert kept_context(path) is not None
+
+
+@pytest.mark.parametrize("trusted", ["127.0.0.1", ""])
+async def test_proxy_headers_are_believed_from_those_that_the_broker_trusts(trusted: str) -> None:
+    async with EmbeddedBroker({"proxyProtocolTrusted": trusted}, grpc=True) as mq:
+        host, _, port = mq.grpc_address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"PROXY TCP4 192.0.2.7 127.0.0.1 4000 8081\r\n" + PREFACE)
+        writer.write(SettingsFrame(0).serialize())
+        async with asyncio.timeout(60):
+            assert bool(await reader.read(100)) is bool(trusted)
+        assert mq._front is not None
+        assert mq._front.server is not None
+        assert [channel.remote.host for channel in mq._front.server.channels] == (
+            ["192.0.2.7"] if trusted else []
+        )
+        writer.close()
