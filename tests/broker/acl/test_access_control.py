@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from oberth.broker.acl.access_control import LOOKED_AT_BETWEEN
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.client.acl import SessionCredentials
 from oberth.client.messages import decode_messages
 from oberth.errors import OptionError
+from oberth.remoting.aio.processors import TURN_S
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import RemotingCommand, encode_frame_bytes
 from oberth.remoting.connection import RemotingConnection
@@ -478,3 +480,53 @@ async def test_a_proxy_header_does_not_forge_a_white_address(
             answers += connection.receive_data(data)
     writer.close()
     assert [each.code for each in answers] == ([] if answer is None else [answer])
+
+
+async def test_signatures_of_one_read_are_looked_at_in_turns(
+    plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a millisecond of the loop's time; a read may hold two thousand requests."""
+    loop = asyncio.get_running_loop()
+    real, passed = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: real() + passed[0])
+    access = plain.broker.services.access
+    refusal_of = access.refusal_of
+    at_once, most = [0], [0]
+
+    def slow(host: str, request: RemotingCommand) -> str | None:
+        passed[0] += 0.001
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        refusal: str | None = refusal_of(host, request)
+        return refusal
+
+    def turn() -> None:
+        at_once[0] = 0
+        if len(answers) < len(frames):
+            loop.call_soon(turn)
+
+    monkeypatch.setattr(access, "refusal_of", slow)
+    frames = []
+    for number in range(200):
+        fields = plain.peer.send_fields("T")
+        request = RemotingCommand(code=310, ext_fields=fields, body=b"hello", opaque=number)
+        (CONSUMER if number % 50 == 49 else PRODUCER).sign(request)
+        frames.append(encode_frame_bytes(request))
+    answers: list[RemotingCommand] = []
+    host, _, port = plain.peer.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    monkeypatch.setattr(access, "_remember", lambda *_: None)  # each is looked at as a whole
+    turn()
+    writer.write(b"".join(frames))
+    connection = RemotingConnection()
+    while len(answers) < len(frames):
+        async with asyncio.timeout(60):
+            data = await reader.read(1 << 16)
+        assert data
+        answers += connection.receive_data(data)
+    writer.close()
+    assert 0 < most[0] <= 2 * (TURN_S / 0.001 + LOOKED_AT_BETWEEN)
+    assert sorted(answer.opaque for answer in answers) == list(range(200))
+    refused = [answer.opaque for answer in answers if answer.code == 16]
+    assert refused == [49, 99, 149, 199]
+    assert [a.opaque for a in answers if a.code == 0] == [n for n in range(200) if n % 50 != 49]

@@ -18,11 +18,13 @@ AuthorizationPipeline.
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 import hmac
 import logging
 import os
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +35,7 @@ from oberth.broker.acl.users import SUPER, User, UserStore, user_of_json
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats.properties import INNER_MULTI_DISPATCH
 from oberth.remoting.aio.channel import Channel
-from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.aio.processors import TURN_S, ProcessorTable, PutOff
 from oberth.remoting.bodies.admin import UserInfo
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -52,6 +54,9 @@ REFUSAL_LOG_MS: Final = 1000
 
 GRANTED_MAX: Final = 20_000
 """Decisions about sends that are remembered."""
+
+LOOKED_AT_BETWEEN: Final = 8
+"""Requests that are looked at between two looks at the time."""
 
 GRANTED_NAME_MAX: Final = 255
 """Characters of a topic in them."""
@@ -312,15 +317,29 @@ class AccessControl:
         """A table that serves what passes; the table itself when there is no gate."""
         return _GuardedTable(table, self) if self.is_enabled else table
 
-    def admitted(self, channel: Channel, requests: list[RemotingCommand]) -> list[RemotingCommand]:
-        """The requests that pass; the others are answered."""
+    def admitted(
+        self, channel: Channel, requests: list[RemotingCommand], until: float = inf
+    ) -> tuple[list[RemotingCommand], int]:
+        """The requests that pass; the others are answered.
+
+        Args:
+            channel: where they come from.
+            requests: in their order.
+            until: loop time from which no further ones are looked at.
+
+        Returns:
+            Those of the first that pass, and how many were looked at.
+        """
         host = channel.remote.host
+        time = asyncio.get_running_loop().time
         admitted = None
         if self._granted_version != self.users.version:
             self._granted_version = self.users.version
             self._forget()
         granted = self._granted.get(host, _NOBODY)
         for number, request in enumerate(requests):
+            if not number % LOOKED_AT_BETWEEN and number and time() >= until:
+                return (requests[:number] if admitted is None else admitted), number
             fields = request.ext_fields
             if (
                 fields is not None
@@ -347,7 +366,7 @@ class AccessControl:
                     f"org.apache.rocketmq.acl.common.AclException: {refusal}",
                 ),
             )
-        return requests if admitted is None else admitted
+        return (requests if admitted is None else admitted), len(requests)
 
     def _log(self, channel: Channel, request: RemotingCommand, refusal: str) -> None:
         if self._now_ms < self._log_at_ms:
@@ -372,31 +391,46 @@ class _GuardedTable(ProcessorTable):
         super().__init__()
         self._inner = inner
         self._access = access
+        self._put_off = PutOff(self._admit_some)
 
     def dispatch(self, channel: Channel, requests: list[RemotingCommand]) -> None:
         """Serve those that are admitted, in order."""
-        if self.going_away:
-            self._inner.going_away = True
-        # First what costs least: what is signed, and what it asks for, is read from the body.
-        within = self._inner.within_limits(channel, requests)
-        admitted = self._access.admitted(channel, within) if within else within
-        if admitted:
-            self._inner.dispatch(channel, admitted)
+        self.dispatch_turn([(channel, requests)])
 
     def dispatch_turn(self, turn: Iterable[tuple[Channel, list[RemotingCommand]]]) -> None:
-        """Serve those of one turn of the loop that are admitted."""
+        """Serve those of one turn of the loop that are admitted.
+
+        To look at what does not fit into `TURN_S` is put off to further turns.
+        """
         if self.going_away:
             self._inner.going_away = True
-        admitted, within = self._access.admitted, self._inner.within_limits
-        passed = [
-            (channel, admitted(channel, kept))
-            for channel, requests in turn
-            if (kept := within(channel, requests))
-        ]
-        self._inner.dispatch_turn([entry for entry in passed if entry[1]])
+        put_off = self._put_off
+        until = asyncio.get_running_loop().time() + TURN_S
+        passed = []
+        for channel, requests in turn:
+            # First what costs least: what is signed, and what it asks for, is read from the body.
+            within = self._inner.within_limits(channel, requests)
+            if channel in put_off:
+                put_off.add(channel, within)
+            elif within:
+                admitted, looked_at = self._access.admitted(channel, within, until)
+                if looked_at < len(within):
+                    put_off.add(channel, within[looked_at:])
+                if admitted:
+                    passed.append((channel, admitted))
+        if passed:
+            self._inner.dispatch_turn(passed)
+
+    def _admit_some(self, channel: Channel, requests: list[RemotingCommand], until: float) -> int:
+        """Serve those of the first that are admitted; how many were looked at."""
+        admitted, looked_at = self._access.admitted(channel, requests, until)
+        if admitted:
+            self._inner.dispatch(channel, admitted)
+        return looked_at
 
     async def aclose(self, grace_s: float = 5.0) -> None:
         """End the stages of the table behind."""
+        self._put_off.close()
         await self._inner.aclose(grace_s)
 
 

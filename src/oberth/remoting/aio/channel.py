@@ -248,7 +248,7 @@ class Channel(asyncio.Protocol):
         self._write_paused = False
         self._read_paused = False
         self._resting = False
-        self._held = False
+        self._held = 0  # who put off what was read
         self._rest_s = options.read_rest_s
         self._drained: asyncio.Future[None] | None = None
         self._closed = self._loop.create_future()
@@ -488,13 +488,13 @@ class Channel(asyncio.Protocol):
         self._update_reading()
 
     def hold_reading(self) -> None:
-        """Read no more until `resume_reading`: what was read is not served yet."""
-        self._held = True
+        """Read no more until each has said `resume_reading`: what was read is not served yet."""
+        self._held += 1
         self._update_reading()
 
     def resume_reading(self) -> None:
-        """All that was read is served."""
-        self._held = False
+        """All that one of them put off is served."""
+        self._held -= 1
         self._update_reading()
 
     def work_started(self, size: int) -> None:
