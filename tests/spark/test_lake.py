@@ -312,7 +312,7 @@ def test_what_does_not_fit_is_an_error(
             read(root, **{"lake": lake, **options})
 
     refused("holds no export", lake=str(tmp_path))
-    refused("is a URL", lake="s3://bucket/tables")
+    refused("is a URL", lake="hdfs://host/tables")
     refused("is not in the lake", subscribe="%RETRY%g")
     refused("nearest is 'A'", subscribe="Aa")
     refused("do not go with lake", startingTimestamp="5")
@@ -404,9 +404,8 @@ def test_a_url_is_never_a_directory_named_so(
     monkeypatch.chdir(tmp_path)
     root, url, tasks, none = str(written.root), "s3://bucket/x", InProcess(), cast(Any, None)
     refused: list[Callable[[], Any]] = [
-        lambda: export(tasks, root, url, ExportSettings()),
-        lambda: export(tasks, "", url, ExportSettings(), options={"nameServer": "127.0.0.1:1"}),
-        lambda: compact(url, 1 << 20),
+        lambda: export(tasks, root, "hdfs://host/x", ExportSettings()),
+        lambda: compact("http://host/x", 1 << 20),
         lambda: dispatch(tasks, root, url),
         lambda: dispatch(tasks, root, "made", scratch=url),
         lambda: verify(tasks, root, scratch=url),

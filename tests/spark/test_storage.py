@@ -1,5 +1,7 @@
 """Local files and object stores are read by ranges alone, and counted; bad places are refused.
 
+Exports into S3 are whole, and read by strangers, whatever step they are killed at.
+
 S3 is a server process of its own. The protocols of Google's storage and of HDFS are answered by a
 few lines here, so that what the real client libraries ask for can be counted.
 """
@@ -27,7 +29,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyarrow import dataset
+
 from oberth.errors import NotFoundError, OptionError
+from oberth.spark.options import parse_read_options
+from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.source import RocketMQReader
 from oberth.spark.storage import ArrowStorage, Entry, LocalStorage, storage_for
 
 
@@ -168,6 +175,82 @@ def test_a_store_in_s3_is_exported(
     before = sorted((golden_pristine("client-5.5.0").root / "commitlog").iterdir())[0].read_bytes()
     after = sorted((tmp_path / "again" / "commitlog").iterdir())[0].read_bytes()
     assert after == before
+
+
+def _in_s3(server: str) -> dict[str, str]:
+    return {
+        "storage.endpoint": server, "storage.accessKey": "a", "storage.secretKey": "b",
+        "storage.region": "us-east-1",
+    }  # fmt: skip
+
+
+class _Killed(BaseException):
+    """Stands for the end of a process."""
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_an_export_into_s3_is_killed_at_every_step(
+    s3_server: str, store_in_s3: int, growing_store: Any, form: str
+) -> None:
+    from pyarrow import fs
+
+    from oberth.spark.pipelines.export.exporter import STEPS, export
+    from oberth.spark.pipelines.export.places import ObjectPlace
+    from oberth.spark.pipelines.export.settings import ExportSettings
+    from oberth.spark.pipelines.tasks import InProcess
+
+    assert store_in_s3  # which made the bucket
+    options = _in_s3(s3_server)
+    into = f"s3://stores/lake-{form}"
+    root = str(growing_store.root)
+    settings = ExportSettings(form, partition_by=("tags",))
+    expected: list[bytes] = []
+    for number, victim in enumerate([*STEPS, ""]):
+        for each in range(3):
+            expected.append(b"%d-%d" % (number, each))
+            growing_store.append("odd name%", 0, expected[-1], tags=("red", "blue")[each % 2])
+
+        def step(name: str, victim: str = victim) -> None:
+            if name == victim:
+                raise _Killed
+
+        if victim:
+            with pytest.raises(_Killed):
+                export(InProcess(), root, into, settings, options=options, step=step)
+        export(InProcess(), root, into, settings, options=options)
+
+    def read(lake: str) -> list[bytes]:
+        given = {"path": root, "lake": lake, **options}
+        reader = RocketMQReader(
+            parse_read_options(given, streaming=False), struct_type(parse_columns("offset,value"))
+        )
+        rows: list[dict[str, Any]] = []
+        for partition in reader.partitions():
+            for batch in reader.read(pickle.loads(pickle.dumps(partition))):
+                rows += batch.to_pylist()
+        return [row["value"] for row in sorted(rows, key=lambda row: int(row["offset"]))]
+
+    assert read(into) == expected
+    place = ObjectPlace(into, "s3", {n.removeprefix("storage."): v for n, v in options.items()})
+    system, bare = place.arrow(f"{into}/odd+20name+25")
+    if form == "delta":
+        from deltalake import DeltaTable
+
+        uri = f"{into}/odd+20name+25"
+        table = DeltaTable(uri, storage_options=place.delta_options()).to_pyarrow_table()
+        from oberth.spark.pipelines.export.compaction import compact
+
+        storage = {n.removeprefix("storage."): v for n, v in options.items()}
+        assert compact(into, 1 << 20, storage) > 0
+        assert read(into) == expected
+    else:
+        table = dataset.dataset(bare, filesystem=system, partitioning="hive").to_table()
+    assert sorted(table.column("value").to_pylist()) == sorted(expected)
+    # What was staged, and what lost attempts left, is gone.
+    every = system.get_file_info(fs.FileSelector(f"stores/lake-{form}", recursive=True))
+    names = [each.path for each in every if each.is_file]
+    assert not [name for name in names if "stag" in name]
+    assert not os.path.exists("s3:")
 
 
 class _Server(ThreadingHTTPServer):

@@ -25,7 +25,8 @@ _INTERVAL_S: Final = 10.0
 @one_store
 @click.option(
     "--into", metavar="OUT", required=True, type=click.Path(file_okay=False),
-    help="The directory of the tables. A later run goes on where the last one ended.",
+    help="The directory of the tables, or s3://BUCKET/PREFIX. A later run goes on where the last "
+    "one ended.",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(["parquet", "delta", "iceberg"]), default="parquet",
@@ -104,7 +105,12 @@ def export_command(
     Example: oberth spark export ~/store --into /tmp/tables --format delta --body json
     """
     from oberth.spark.pipelines.export.compaction import compact as compact_files
-    from oberth.spark.pipelines.export.exporter import ExportReport, export, open_store
+    from oberth.spark.pipelines.export.exporter import (
+        ExportReport,
+        export,
+        open_store,
+    )
+    from oberth.spark.pipelines.export.places import storage_options
     from oberth.spark.pipelines.export.settings import ExportSettings
     from oberth.spark.pipelines.json_types import parse_schema
 
@@ -133,7 +139,9 @@ def export_command(
                     tasks, root, target, settings, options=given, skip_damage=skip_damage,
                     progress=progress,
                 )  # fmt: skip
-            joined = compact_files(target, compact << 20) if compact and report.batches else 0
+            joined = 0
+            if compact and report.batches:
+                joined = compact_files(target, compact << 20, storage_options(given))
             if report.batches or not continuous:
                 _show(report, joined, as_json, continuous, live=store is None)
             if not continuous:

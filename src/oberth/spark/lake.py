@@ -18,7 +18,6 @@ no Python: that is what `oberth spark sql --lake` uses.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -40,6 +39,7 @@ from oberth.spark.options import (
 )
 from oberth.spark.pipelines.export.compaction import COMMIT
 from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.places import LocalPlace, Place, place_of
 from oberth.spark.pipelines.export.settings import (
     ONE_TABLE,
     QUARANTINE,
@@ -50,7 +50,6 @@ from oberth.spark.pipelines.export.tables import IcebergTables, open_tables
 from oberth.spark.predicates import Predicate
 from oberth.spark.schemas import ALL_COLUMNS, COLUMN_BY_NAME, Field, parse_columns
 from oberth.spark.sql_filter import compile_sql
-from oberth.store.offline.layout import local_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +89,7 @@ class Lake:
         end: behind the last.
         offsets: of live topics the next offset of each queue; None for a store's log.
         files: what there is.
+        place: where they lie.
     """
 
     into: str
@@ -99,6 +99,7 @@ class Lake:
     end: int
     offsets: Mapping[p.QueueKey, int] | None
     files: tuple[LakeFile, ...]
+    place: Place
 
     def column_names(self) -> dict[str, str]:
         """What the files call a column, by its name here."""
@@ -122,14 +123,17 @@ class Lake:
         return {file.topic for file in self.files if file.topic}
 
 
-def open_lake(into: str) -> Lake:
+def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
     """What an export's directory holds now.
 
+    Args:
+        into: a directory, or a URL of an object store.
+        storage: options of that store, without ``storage.``.
+
     Raises:
-        OptionError: no export there, one that has no batch yet, or one in another place than a
-            file system of this machine.
+        OptionError: no export there, one that has no batch yet, or a URL of another kind.
     """
-    ledger = Ledger(local_directory(into, "lake"))
+    ledger = Ledger(place_of(into, storage or {}, "lake"))
     settings = ledger.settings(None)
     if settings is None:
         raise OptionError(f"lake: {into!r} holds no export (`oberth spark export --into {into}`)")
@@ -143,17 +147,16 @@ def open_lake(into: str) -> Lake:
         quarantine = table.endswith(QUARANTINE)
         name = table.removesuffix(QUARANTINE)
         topic = "" if settings.one_table or name == ONE_TABLE else topic_of_table(name)
-        files += [LakeFile(path, _size(path), topic, quarantine) for path in paths]
+        files += [LakeFile(x, _size(ledger.place, x), topic, quarantine) for x in paths]
     return Lake(
-        ledger.into, settings, values["source"]["broker"], start, end, offsets, tuple(files)
-    )
+        ledger.into, settings, values["source"]["broker"], start, end, offsets, tuple(files),
+        ledger.place,
+    )  # fmt: skip
 
 
 def _done(ledger: Ledger) -> tuple[int, int | None, Mapping[p.QueueKey, int] | None]:
     """Where batches that are done begin and end: positions, and the queues of live topics."""
-    directory = os.path.join(ledger.directory, "batches")
-    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    done = [name[:8] for name in names if name.endswith(".done")]
+    done = [name[:8] for name in ledger.names("batches") if name.endswith(".done")]
     if not done:
         return 0, None, None
     first = ledger.read(f"batches/{done[0]}.json")
@@ -191,9 +194,9 @@ def _listed(settings: ExportSettings, ledger: Ledger) -> dict[str, list[str]]:
             tables.close()
 
 
-def _size(path: str) -> int:
+def _size(place: Place, path: str) -> int:
     try:
-        return os.path.getsize(path)
+        return place.size(path)
     except FileNotFoundError:
         return 0  # joined into another meanwhile; reading it will say so
 
@@ -350,7 +353,6 @@ def first_stored_after(lake: Lake, time_ms: int) -> int | None:
         OptionError: its files do not say when.
     """
     import pyarrow.dataset as ds
-    from pyarrow.fs import LocalFileSystem
 
     names = lake.column_names()
     if "timestamp" not in names:
@@ -360,7 +362,8 @@ def first_stored_after(lake: Lake, time_ms: int) -> int | None:
     )
     found: int | None = None
     for file in lake.files:
-        fragment = ds.ParquetFileFormat().make_fragment(file.path, LocalFileSystem())
+        system, bare = lake.place.arrow(file.path)
+        fragment = ds.ParquetFileFormat().make_fragment(bare, system)
         place = names["physicalOffset"]
         condition = after & (ds.field(place) < (lake.end if found is None else found))
         lowest = pc.min(fragment.to_table(columns=[place], filter=condition).column(0)).as_py()
@@ -399,7 +402,6 @@ def read_lake(
         RecordError: with badBodies=fail, a body that could not be unpacked.
     """
     import pyarrow.dataset as ds
-    from pyarrow.fs import LocalFileSystem
 
     names = job.lake.column_names()
     wanted = list(dict.fromkeys(field.column for field in job.fields))
@@ -417,7 +419,8 @@ def read_lake(
     matches = compile_sql(job.sql) if job.sql else None
     for file in files:
         try:
-            fragment = form.make_fragment(file.path, LocalFileSystem())
+            system, bare = job.lake.place.arrow(file.path)
+            fragment = form.make_fragment(bare, system)
             scanner = fragment.scanner(
                 columns={column: ds.field(names[column]) for column in columns},
                 filter=condition, batch_size=BATCH_ROWS,
@@ -567,12 +570,13 @@ def union_frame(session: SparkSession, options: Mapping[str, str], columns: str 
         wanted = columns or f"{_default_columns()},body"
         return session.read.format("rocketmq").options(**given).option("columns", wanted).load()
     fields = parse_columns(columns or _default_columns())
-    lake = open_lake(parsed.lake)
+    lake = open_lake(parsed.lake, parsed.storage)
     check_lake(lake, parsed, fields)
     plain = (
         lake.offsets is None and not lake.settings.exact and not lake.settings.one_table
         and not parsed.filter_tags and not parsed.filter_sql
         and parsed.bad_bodies is BadBodies.ROW and parsed.as_of_timestamp_ms is None
+        and isinstance(lake.place, LocalPlace)
     )  # fmt: skip
     wanted = ",".join(field.name for field in fields)
     reader = session.read.format("rocketmq")

@@ -232,7 +232,7 @@ class RocketMQReader(DataSourceReader):
             return None
         from oberth.spark.lake import check_lake, open_lake
 
-        lake = open_lake(self.options.lake)
+        lake = open_lake(self.options.lake, self.options.storage)
         check_lake(lake, self.options, self.fields)
         return lake
 

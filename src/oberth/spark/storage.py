@@ -240,7 +240,7 @@ class ArrowStorage(Storage):
 
     def _files(self, path: str) -> tuple[Any, str]:
         if self._system is None:
-            self._system = _file_system(self._scheme, path, self._settings)
+            self._system = file_system(self._scheme, path, self._settings)
         rest = path.partition("://")[2]
         if self._scheme in _HDFS_SCHEMES:
             return self._system, "/" + rest.partition("/")[2]
@@ -298,7 +298,7 @@ class ArrowStorage(Storage):
         self._open.clear()
 
 
-def _file_system(scheme: str, path: str, settings: Mapping[str, str]) -> Any:
+def file_system(scheme: str, path: str, settings: Mapping[str, str]) -> Any:
     """The file system of a URL, as pyarrow has them.
 
     Raises:

@@ -33,6 +33,7 @@ from oberth.formats.sys_flag import INNER_BATCH
 from oberth.formats.topic_config import TopicConfig, TopicConfigs
 from oberth.spark.pipelines.dispatch import dispatch, sync_file
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
+from oberth.spark.pipelines.export.places import LocalPlace
 from oberth.spark.pipelines.export.settings import QUARANTINE
 from oberth.spark.pipelines.export.tables import IcebergTables, open_tables
 from oberth.spark.pipelines.tasks import TaskRunner
@@ -186,7 +187,7 @@ def export_files(source: str) -> tuple[list[ExportFile], int]:
         OptionError: no export, or one that is not exact.
         StoreCorruptError: files are missing.
     """
-    ledger = Ledger(os.path.abspath(source))
+    ledger = Ledger(LocalPlace(os.path.abspath(source)))
     settings = ledger.settings(None)
     if settings is None:
         raise OptionError(f"{source}: holds no export")

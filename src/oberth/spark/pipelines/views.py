@@ -26,6 +26,7 @@ from oberth.spark import plan as p
 from oberth.spark.lake import open_lake, union_frame
 from oberth.spark.open_source import open_source
 from oberth.spark.options import parse_read_options
+from oberth.spark.pipelines.export.places import storage_options
 from oberth.spark.pipelines.json_types import ddl_type, infer_struct
 from oberth.spark.pushdown import CONF as PUSHDOWN
 from oberth.spark.pushdown import install
@@ -117,7 +118,7 @@ class TopicViews:
         self._stores = open_source(self._parsed())
         topics = {topic for store in self._stores.brokers for topic in store.topics()}
         if self._lake:
-            topics |= open_lake(self._lake).topics()
+            topics |= open_lake(self._lake, storage_options(self.options)).topics()
         self.names = safe_names(topics)
 
     @property

@@ -11,6 +11,7 @@ table's history does. Iceberg: pyiceberg cannot replace files by others, so it i
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -18,21 +19,22 @@ import pyarrow.parquet as pq
 
 from oberth.errors import OptionError
 from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.places import LocalPlace, place_of
 from oberth.spark.pipelines.export.rows import writer_options
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import ParquetTables, open_tables
-from oberth.store.offline.layout import local_directory
 from oberth.store.offline.rebuild import sync_directory
 
 COMMIT: Final = "commits/compaction.json"
 
 
-def compact(into: str, target_size: int) -> int:
+def compact(into: str, target_size: int, storage: Mapping[str, str] | None = None) -> int:
     """Joins files that are smaller than a size.
 
     Args:
         into: the export's directory.
         target_size: bytes.
+        storage: options of the object store that it lies in, without ``storage.``.
 
     Returns:
         How many files were replaced.
@@ -41,7 +43,7 @@ def compact(into: str, target_size: int) -> int:
         OptionError: no export there, or one to Iceberg.
         StoreLockedError: an export is writing there.
     """
-    ledger = Ledger(local_directory(into, "into"))
+    ledger = Ledger(place_of(into, storage or {}, "into"))
     settings = ledger.settings(None)
     if settings is None:
         raise OptionError(f"{into}: holds no export")
@@ -50,6 +52,10 @@ def compact(into: str, target_size: int) -> int:
             raise OptionError("pyiceberg cannot join files; use the table's own engine for that")
         if settings.format == "delta":
             return _compact_delta(settings, ledger, target_size)
+        if not isinstance(ledger.place, LocalPlace):
+            raise OptionError(
+                f"{into}: Parquet files in an object store are not joined; use format delta"
+            )
         settle(ledger)
         return _compact_parquet(ledger, ParquetTables(settings, ledger), target_size)
 
@@ -59,7 +65,8 @@ def _compact_delta(settings: ExportSettings, ledger: Ledger, target_size: int) -
 
     replaced = 0
     for table in open_tables(settings, ledger).files():
-        found = DeltaTable(os.path.join(ledger.into, table))
+        root, options = os.path.join(ledger.into, table), ledger.place.delta_options()
+        found = DeltaTable(root, storage_options=options)
         metrics = found.optimize.compact(target_size=target_size)
         replaced += int(metrics["numFilesRemoved"])
     return replaced

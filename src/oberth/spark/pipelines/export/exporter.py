@@ -32,6 +32,7 @@ from oberth.spark.pipelines.export.live import (
     LiveTopicsSource,
     is_live,
 )
+from oberth.spark.pipelines.export.places import STORAGE, place_of, storage_options
 from oberth.spark.pipelines.export.rows import LogPart, RangeWritten, RowsJob, write_rows
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, Tables, open_tables
@@ -39,7 +40,6 @@ from oberth.spark.pipelines.json_types import infer_struct
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.spark.pipelines.views import read_rows
 from oberth.spark.store_files import StoreFiles
-from oberth.store.offline.layout import local_directory
 
 STEPS: Final = ("intend", "write", "commit", "finish")
 RANGE_SIZE_MIN: Final = 32 << 20
@@ -142,11 +142,14 @@ def export(
     settings.check()
     given = dict(options or {})
     if is_live(given):
+        # Of the tables' place; live topics know no such options.
+        given = {n: v for n, v in given.items() if not n.lower().startswith(STORAGE)}
         return _export_live(
-            tasks, given, into, settings, skip_damage, range_size, progress, step, started
-        )
+            tasks, given, into, settings, skip_damage, range_size, progress, step, started,
+            storage_options(dict(options or {})),
+        )  # fmt: skip
     store = open_store(path, given)
-    ledger = Ledger(local_directory(into, "into"))
+    ledger = Ledger(place_of(into, storage_options(given), "into"))
     report = ExportReport()
     with ledger.locked():
         source = {"broker": store.broker, "path": path}
@@ -188,11 +191,12 @@ def _export_live(
     progress: Callable[[int], None] | None,
     step: Step,
     started: float,
+    storage: Mapping[str, str],
 ) -> ExportReport:
     """Brings tables up to the queues' ends as they are now."""
     if range_size is not None:
         options = {**options, "targetPartitionBytes": str(range_size)}
-    ledger = Ledger(local_directory(into, "into"))
+    ledger = Ledger(place_of(into, storage, "into"))
     report = ExportReport()
     with ledger.locked():
         source = LiveTopicsSource(options, settings, skip_damage=skip_damage)
@@ -329,6 +333,7 @@ class _Run:
             job = RowsJob(
                 self._settings, store, tables.directory(batch.number), tables.suffix,
                 batch.number, segment_size, self._skip_damage, tables.in_file, tables.hive,
+                self._ledger.place,
             )  # fmt: skip
             written = self._tasks.run(
                 partial(write_rows, job), parts, what="export", done=_bytes_done(parts, progress)

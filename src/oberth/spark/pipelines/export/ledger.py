@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from oberth.errors import OptionError, StoreLockedError
+from oberth.spark.pipelines.export.places import Place
 from oberth.spark.pipelines.export.settings import ExportSettings
 
 DIRECTORY: Final = "_oberth"
@@ -39,9 +40,10 @@ class Batch:
 class Ledger:
     """The memory of the export in one directory. One process at a time: see `locked`."""
 
-    def __init__(self, into: str) -> None:
-        self.into = into
-        self.directory = os.path.join(into, DIRECTORY)
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.into = place.root
+        self.directory = os.path.join(place.root, DIRECTORY)
 
     @contextmanager
     def locked(self) -> Any:
@@ -52,8 +54,8 @@ class Ledger:
         """
         import fcntl
 
-        os.makedirs(os.path.join(self.directory, "batches"), exist_ok=True)
-        fd = os.open(os.path.join(self.directory, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        self.place.make(os.path.join(self.directory, "batches"))
+        fd = os.open(self.place.lock_file(f"{DIRECTORY}/lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,7 +109,7 @@ class Ledger:
         """The newest batch, and whether it is done."""
         numbers = sorted(
             int(name[:8])
-            for name in os.listdir(os.path.join(self.directory, "batches"))
+            for name in self.names("batches")
             if name.endswith(".json") and name[:8].isdigit()
         )
         if not numbers:
@@ -131,7 +133,7 @@ class Ledger:
     def rows(self) -> int:
         """How many rows all batches that are done have together, quarantine included."""
         total = 0
-        for name in os.listdir(os.path.join(self.directory, "batches")):
+        for name in self.names("batches"):
             if name.endswith(".done"):
                 report = self.read(f"batches/{name}") or {}
                 total += report["rows"] + report["quarantined"]
@@ -139,10 +141,15 @@ class Ledger:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A file of the ledger, None where there is none."""
-        with suppress(FileNotFoundError), open(os.path.join(self.directory, name), "rb") as file:
-            values: dict[str, Any] = json.loads(file.read())
-            return values
-        return None
+        data = self.place.read(os.path.join(self.directory, name))
+        if data is None:
+            return None
+        values: dict[str, Any] = json.loads(data)
+        return values
+
+    def names(self, directory: str) -> list[str]:
+        """What a directory of the ledger holds, sorted."""
+        return [name for name, _ in self.place.names(os.path.join(self.directory, directory))]
 
     def write(self, name: str, values: dict[str, Any]) -> None:
         """Writes a file of the ledger, whole."""
@@ -150,21 +157,4 @@ class Ledger:
 
     def write_bytes(self, name: str, data: bytes, *, private: bool = False) -> None:
         """Writes a file of any bytes, whole; ``private``: for its owner alone."""
-        path = os.path.join(self.directory, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        unfinished = f"{path}.unfinished"
-        with suppress(FileNotFoundError):
-            os.remove(unfinished)
-        made = os.open(
-            unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644
-        )
-        with open(made, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-        fd = os.open(os.path.dirname(path), os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self.place.write(os.path.join(self.directory, name), data, private=private)

@@ -25,6 +25,7 @@ from oberth.formats import sys_flag as flags
 from oberth.spark import plan as p
 from oberth.spark.options import Selection, SelectionKind
 from oberth.spark.pipelines.export.live import LiveOrigin, LivePart
+from oberth.spark.pipelines.export.places import Place
 from oberth.spark.pipelines.export.settings import (
     ONE_TABLE,
     QUARANTINE,
@@ -102,6 +103,7 @@ class RowsJob:
         skip_damage: whether damage is reported rather than an error.
         in_file: whether partition columns are in the files too.
         hive: whether files lie in directories ``name=value``.
+        place: the file system of that directory.
     """
 
     settings: ExportSettings
@@ -113,6 +115,7 @@ class RowsJob:
     skip_damage: bool
     in_file: bool
     hive: bool
+    place: Place
 
 
 class LogPart(NamedTuple):
@@ -293,7 +296,8 @@ class _OpenFile:
             for name, value in self._partition:
                 text = NULL_VALUE if value is None else quote(value, safe="") or NULL_VALUE
                 directory = os.path.join(directory, f"{name}={_short(text)}")
-        os.makedirs(directory, exist_ok=True)
+        self._place = job.place
+        self._place.make(directory)
         name = f"part-{job.batch:08d}-{part.start:020d}-{uuid.uuid4().hex[:12]}.parquet"
         self.path = os.path.join(directory, name + job.suffix)
         metadata = {
@@ -301,7 +305,8 @@ class _OpenFile:
             **file_metadata(job.store.broker, part.start, part.end, job.segment_size, job.batch),
         }
         self._schema = schema.with_metadata(metadata)
-        self._writer = pq.ParquetWriter(self.path, self._schema, **writer_options(schema))
+        self._sink = self._place.open(self.path)
+        self._writer = pq.ParquetWriter(self._sink, self._schema, **writer_options(schema))
         self._rows: list[pa.Table] = []
         self.held = 0
         self._count = 0
@@ -331,20 +336,20 @@ class _OpenFile:
 
     def finish(self) -> WrittenFile:
         self.flush()
-        self._writer.close()
-        fd = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self._close()
         return WrittenFile(
-            self._table, self._partition, self.path, self._count, os.path.getsize(self.path),
+            self._table, self._partition, self.path, self._count, self._place.finish(self.path),
             self._part.start, self._part.end, self._low, self._high,
         )  # fmt: skip
 
     def discard(self) -> None:
+        self._close()
+        self._place.remove(self.path)
+
+    def _close(self) -> None:
         self._writer.close()
-        os.unlink(self.path)
+        if not isinstance(self._sink, str):
+            self._sink.close()
 
 
 def writer_options(schema: pa.Schema) -> dict[str, Any]:

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
@@ -22,9 +20,9 @@ import pyarrow as pa
 
 from oberth.errors import OptionError
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
+from oberth.spark.pipelines.export.places import LocalPlace
 from oberth.spark.pipelines.export.rows import WrittenFile
 from oberth.spark.pipelines.export.settings import QUARANTINE, ExportSettings
-from oberth.store.offline.rebuild import sync_directory
 from oberth.wall_clock import now_ms
 
 APPLICATION: Final = "oberth-export"
@@ -84,6 +82,12 @@ def _partition_names(settings: ExportSettings, table: str) -> list[str]:
     return [each.name for each in settings.partitions()]
 
 
+def _directories(ledger: Ledger) -> list[str]:
+    """Names below an export's directory that may be tables."""
+    found = ledger.place.names(ledger.into)
+    return [name for name, is_directory in found if is_directory and name != DIRECTORY]
+
+
 class ParquetTables:
     """Directories of Parquet files, partitions as ``name=value`` directories."""
 
@@ -101,7 +105,7 @@ class ParquetTables:
     def recover(self, batch: int) -> None:
         """See `Tables`."""
         if self._ledger.read(self._commit_name(batch)) is None:
-            shutil.rmtree(self.directory(batch), ignore_errors=True)
+            self._ledger.place.remove_all(self.directory(batch))
 
     def _commit_name(self, batch: int) -> str:
         return f"commits/{batch:08d}.json"
@@ -123,33 +127,26 @@ class ParquetTables:
         """Moves a committed batch's files into place; gives the number of their rows."""
         commit = self._ledger.read(self._commit_name(batch))
         assert commit is not None
+        place = self._ledger.place
         staged = self.directory(batch)
         changed = set()
         for name in commit["files"]:
             target = os.path.join(self._ledger.into, name.removesuffix(STAGED))
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            with suppress(FileNotFoundError):  # moved already
-                os.replace(os.path.join(staged, name), target)
+            place.make(os.path.dirname(target))
+            place.move(os.path.join(staged, name), target)
             changed.add(os.path.dirname(target))
         for directory in changed:
-            sync_directory(directory)
-        shutil.rmtree(staged, ignore_errors=True)
+            place.sync(directory)
+        place.remove_all(staged)
         return int(commit["rows"])
 
     def files(self) -> dict[str, list[str]]:
         """See `Tables`."""
-        found: dict[str, list[str]] = {}
-        for name in sorted(os.listdir(self._ledger.into)):
-            root = os.path.join(self._ledger.into, name)
-            if name == DIRECTORY or not os.path.isdir(root):
-                continue
-            found[name] = sorted(
-                os.path.join(directory, each)
-                for directory, _, names in os.walk(root)
-                for each in names
-                if each.endswith(".parquet")
-            )
-        return found
+        place = self._ledger.place
+        return {
+            name: place.parquet_files(os.path.join(self._ledger.into, name))
+            for name in _directories(self._ledger)
+        }
 
 
 class _FlatTables(ABC):
@@ -176,37 +173,37 @@ class _FlatTables(ABC):
 
     def recover(self, batch: int) -> None:
         """See `Tables`."""
-        for name in os.listdir(self._ledger.into):
-            root = os.path.join(self._ledger.into, name)
-            if name == DIRECTORY or not os.path.isdir(root):
-                continue
-            if name in self.table_names() and self.has(name, batch):
-                continue
-            self._remove(root, batch, set())
+        known = set(self.table_names())
+        for name in _directories(self._ledger):
+            if not (name in known and self.has(name, batch)):
+                self._remove(os.path.join(self._ledger.into, name), batch, set())
 
     def commit(self, batch: int, files: Sequence[WrittenFile]) -> None:
         """See `Tables`."""
+        known = set(self.table_names())  # asked once: it asks the catalog for every table
         for table, own in sorted(_by_table(files).items()):
             root = os.path.join(self._ledger.into, table)
-            sync_directory(root)
-            if table in self.table_names() and self.has(table, batch):
+            self._ledger.place.sync(root)
+            if table in known and self.has(table, batch):
                 # It was committed before a kill; what was written now is written twice.
                 for file in own:
-                    os.unlink(file.path)
+                    self._ledger.place.remove(file.path)
                 continue
             # What attempts of tasks left that were lost.
             self._remove(root, batch, {file.path for file in own})
-            self._commit_table(table, batch, own)
+            self._commit_table(table, batch, own, exists=table in known)
 
     @abstractmethod
-    def _commit_table(self, table: str, batch: int, files: Sequence[WrittenFile]) -> None:
+    def _commit_table(
+        self, table: str, batch: int, files: Sequence[WrittenFile], *, exists: bool
+    ) -> None:
         """Add a batch's files to a table, in one step that readers see whole or not at all."""
 
     def _remove(self, root: str, batch: int, kept: set[str]) -> None:
-        for name in os.listdir(root):
+        for name, _ in self._ledger.place.names(root):
             path = os.path.join(root, name)
             if name.startswith(f"part-{batch:08d}-") and path not in kept:
-                os.unlink(path)
+                self._ledger.place.remove(path)
 
 
 class DeltaTables(_FlatTables):
@@ -223,24 +220,30 @@ class DeltaTables(_FlatTables):
                 "format delta needs the package deltalake: pip install 'oberth[delta]'"
             ) from None
         self._library = deltalake
+        self._options = ledger.place.delta_options()
 
     def _root(self, table: str) -> str:
         return os.path.join(self._ledger.into, table)
 
     def table_names(self) -> list[str]:
         """Tables that there are."""
-        return sorted(
+        return [
             name
-            for name in os.listdir(self._ledger.into)
-            if name != DIRECTORY and self._library.DeltaTable.is_deltatable(self._root(name))
-        )
+            for name in _directories(self._ledger)
+            if self._library.DeltaTable.is_deltatable(self._root(name), self._options)
+        ]
+
+    def _open(self, table: str) -> Any:
+        return self._library.DeltaTable(self._root(table), storage_options=self._options)
 
     def has(self, table: str, batch: int) -> bool:
         """Whether a table has a batch."""
-        version = self._library.DeltaTable(self._root(table)).transaction_version(APPLICATION)
+        version = self._open(table).transaction_version(APPLICATION)
         return version is not None and version >= batch
 
-    def _commit_table(self, table: str, batch: int, files: Sequence[WrittenFile]) -> None:
+    def _commit_table(
+        self, table: str, batch: int, files: Sequence[WrittenFile], *, exists: bool
+    ) -> None:
         from deltalake import transaction
 
         schema = self._library.Schema.from_arrow(_schema_of(self._settings, table))
@@ -259,23 +262,25 @@ class DeltaTables(_FlatTables):
             )
             for file in files
         ]  # fmt: skip
-        root = self._root(table)
-        if table in self.table_names():
-            self._library.DeltaTable(root).create_write_transaction(
+        if exists:
+            self._open(table).create_write_transaction(
                 [*actions], "append", schema, partition_by, commit_properties=properties
             )
         else:
             transaction.create_table_with_add_actions(
-                root, schema, actions, "error", partition_by, commit_properties=properties
+                self._root(table),
+                schema,
+                actions,
+                "error",
+                partition_by,
+                commit_properties=properties,
+                storage_options=self._options,
             )
 
     def files(self) -> dict[str, list[str]]:
         """See `Tables`."""
         return {
-            name: sorted(
-                uri.removeprefix("file://")
-                for uri in self._library.DeltaTable(self._root(name)).file_uris()
-            )
+            name: sorted(uri.removeprefix("file://") for uri in self._open(name).file_uris())
             for name in self.table_names()
         }
 
@@ -314,6 +319,11 @@ class IcebergTables(_FlatTables):
                 "format iceberg needs the package pyiceberg with SQLite: "
                 "pip install 'oberth[iceberg]'"
             ) from None
+        if not isinstance(ledger.place, LocalPlace):
+            raise OptionError(
+                f"into: {ledger.into!r}: format iceberg has its catalog beside the tables, in a "
+                "file system of this machine; delta and parquet are written to object stores"
+            )
         into = os.path.abspath(ledger.into)
         os.makedirs(into, exist_ok=True)
         self._catalog = SqlCatalog(
@@ -337,9 +347,11 @@ class IcebergTables(_FlatTables):
             for snapshot in found.snapshots()
         )
 
-    def _commit_table(self, table: str, batch: int, files: Sequence[WrittenFile]) -> None:
+    def _commit_table(
+        self, table: str, batch: int, files: Sequence[WrittenFile], *, exists: bool
+    ) -> None:
         name = (NAMESPACE, table)
-        if table not in self.table_names():
+        if not exists:
             root = os.path.abspath(os.path.join(self._ledger.into, table))
             made = self._catalog.create_table(
                 name, schema=_schema_of(self._settings, table), location=f"file://{root}"
