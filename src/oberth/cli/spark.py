@@ -45,6 +45,10 @@ COMMANDS: Final = {
         "oberth.cli.spark_redrive:redrive_command",
         "Send dead letters on their way again, into a store.",
     ),
+    "publish": (
+        "oberth.cli.spark_publish:publish_command",
+        "Send a table's rows to a topic, each exactly once.",
+    ),
     "salvage": (
         "oberth.cli.spark_salvage:salvage_command",
         "Copy what is undamaged into a new store.",

@@ -231,7 +231,9 @@ class LiveSender:
         """Sends rows and waits for the acknowledgements."""
         if batch.num_rows == 0:
             return
-        rows = _Rows(batch, self._columns, self._options.topic, self._options.max_message_size)
+        rows = MessageRows(
+            batch, self._columns, self._options.topic, self._options.max_message_size
+        )
         self._columns_known(rows)
         lanes = self._lanes(rows)
         results = LOOP.call(lambda: self._send_lanes(lanes))
@@ -241,7 +243,9 @@ class LiveSender:
 
     def send_each(self, batch: pa.RecordBatch) -> list[SendResult]:
         """Sends rows one by one, several at once; gives the answers in the rows' order."""
-        rows = _Rows(batch, self._columns, self._options.topic, self._options.max_message_size)
+        rows = MessageRows(
+            batch, self._columns, self._options.topic, self._options.max_message_size
+        )
         self._columns_known(rows)
         messages = [rows.message(number) for number in range(rows.count)]
         queues = [self._queue_of(rows, number, each) for number, each in enumerate(messages)]
@@ -267,7 +271,7 @@ class LiveSender:
 
     # Where to
 
-    def _columns_known(self, rows: _Rows) -> None:
+    def _columns_known(self, rows: MessageRows) -> None:
         """Asks for the queues of topics that are new."""
         for topic in dict.fromkeys(rows.topics):
             if topic not in self._queues:
@@ -286,7 +290,7 @@ class LiveSender:
         limit_ms = self._options.connection.delivery_timeout_ms
         return Patience(limit_ms, PAUSE_S, PAUSE_MAX_S)
 
-    def _lanes(self, rows: _Rows) -> list[_Lane]:
+    def _lanes(self, rows: MessageRows) -> list[_Lane]:
         fixed: dict[MessageQueue, _Lane] = {}
         free: dict[str, list[Message]] = {}
         lanes: list[_Lane] = []
@@ -305,7 +309,7 @@ class LiveSender:
             lanes += [_Lane(None, messages[at : at + step]) for at in range(0, len(messages), step)]
         return [*fixed.values(), *lanes]
 
-    def _queue_of(self, rows: _Rows, number: int, message: Message) -> MessageQueue | None:
+    def _queue_of(self, rows: MessageRows, number: int, message: Message) -> MessageQueue | None:
         partition = rows.partitions[number] if rows.partitions is not None else None
         queues = self._queues[message.topic]
         if partition is None:
@@ -418,7 +422,7 @@ class LiveSender:
         self._receipts.write_table(pa.table(columns, schema=RECEIPTS))
 
 
-class _Rows:
+class MessageRows:
     """The rows of an Arrow batch as messages."""
 
     def __init__(

@@ -1,0 +1,252 @@
+"""Tables sent to a topic: each row once, whatever is killed, lost or restarted, and a marker last.
+
+A real broker is embedded; kills are exceptions at every step, lost answers are made by letting a
+send arrive and then saying that it failed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from oberth.cli.main import oberth
+from oberth.client.blocking import Admin
+from oberth.client.producer import Producer
+from oberth.errors import DataLossError, OptionError, RecordError, RemotingError
+from oberth.spark.connection import Connection
+from oberth.spark.pipelines import backfill
+from oberth.spark.pipelines.backfill import STEPS, PublishReport, PublishSettings, publish
+from oberth.spark.pipelines.exact_send import PUBLISHED_AS
+from oberth.spark.pipelines.export.exporter import export
+from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.pipelines.tasks import InProcess
+from oberth.spark.pipelines.views import read_rows
+from oberth.testing.blocking import EmbeddedBroker
+
+
+class _Killed(BaseException):
+    """Stands for the end of a process."""
+
+
+@pytest.fixture
+def mq() -> Iterator[Any]:
+    with EmbeddedBroker() as broker:
+        with Admin(namesrv_addr=broker.namesrv_addr) as admin:
+            admin.create_topic("T", queue_nums=3, cluster="DefaultCluster")
+        yield broker
+
+
+def connection(mq: Any) -> Connection:
+    return Connection(mq.namesrv_addr)
+
+
+def messages(mq: Any, topic: str = "T") -> list[dict[str, Any]]:
+    """What the topic has, by queue and offset."""
+    options = {"rocketmq.namesrv.addr": mq.namesrv_addr, "subscribe": topic}
+    rows = [
+        row for batch in read_rows(options, "partition,offset,key,tags,value,properties,uniqueKey")
+        for row in batch.to_pylist()
+    ]  # fmt: skip
+    for row in rows:
+        row["properties"] = dict(row["properties"])
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+
+def write_table(directory: Path, counts: tuple[int, ...] = (40, 30), **more: Any) -> list[bytes]:
+    """Files of rows; gives their bodies in order."""
+    directory.mkdir(exist_ok=True)
+    bodies: list[bytes] = []
+    for number, count in enumerate(counts):
+        own = [b"%d-%d" % (number, each) for each in range(count)]
+        bodies += own
+        columns = {
+            "value": own, "key": [b"k" + each for each in own],
+            "tags": ["a" if n % 2 else None for n in range(count)],
+        }  # fmt: skip
+        table = pa.table({**columns, **{n: [v] * count for n, v in more.items()}})
+        pq.write_table(table, directory / f"part-{number:03d}.parquet", row_group_size=7)
+    return bodies
+
+
+def test_every_row_once_whatever_step_is_killed(
+    mq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "BATCH_ROWS", 16)
+    bodies = write_table(tmp_path / "t")
+    settings = PublishSettings(str(tmp_path / "t"), "T", marker="the end")
+    ledger = str(tmp_path / "ledger")
+    kills = iter([*STEPS[:3]] * 5 + ["marker", "intend", "send", "finish"])
+    victim: str | None = next(kills)
+    report: PublishReport | None = None
+    while report is None:
+
+        def step(name: str, victim: str | None = victim) -> None:
+            if name == victim:
+                raise _Killed
+
+        try:
+            report = publish(settings, connection(mq), ledger, step=step)
+        except _Killed:
+            victim = next(kills, None)
+    found = messages(mq)
+    ends = [row for row in found if row["value"] == b"the end"]
+    sent = [row for row in found if row["value"] != b"the end"]
+    assert Counter(row["value"] for row in sent) == Counter(bodies)
+    # Each queue's rows are in the table's order, the marker is the last, and says how many.
+    for queue in range(3):
+        own = [row for row in found if row["partition"] == queue]
+        assert [row["value"] for row in own[:-1]] == bodies[queue::3]
+        assert own[-1]["properties"]["PUBLISHED_MARKER"] == "70"
+    assert len(ends) == 3
+    assert sent[0]["key"] == b"k" + sent[0]["value"]
+    names = {row["properties"][PUBLISHED_AS] for row in sent}
+    assert len(names) == 70
+    assert all(row["uniqueKey"] == row["properties"][PUBLISHED_AS] for row in found)
+    assert sum(high - low + 1 for low, high in report.queues.values()) == 73
+    # A publication that has ended sends nothing more.
+    again = publish(settings, connection(mq), ledger)
+    assert (again.sent, again.rows) == (0, 70)
+    assert again.queues == report.queues
+    assert len(messages(mq)) == 73
+
+
+def test_sends_whose_answers_are_lost(
+    mq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "BATCH_ROWS", 16)
+    bodies = write_table(tmp_path / "t")
+    send, lost = Producer.send, iter([True, False, True, True] * 3)
+
+    async def unsure(self: Producer, *args: Any, **more: Any) -> Any:
+        result = await send(self, *args, **more)
+        if next(lost, False):
+            raise RemotingError("the answer did not arrive")
+        return result
+
+    monkeypatch.setattr(Producer, "send", unsure)
+    report = publish(
+        PublishSettings(str(tmp_path / "t"), "T"), connection(mq), str(tmp_path / "ledger")
+    )
+    assert Counter(row["value"] for row in messages(mq)) == Counter(bodies)
+    assert report.sent == 70
+
+
+def test_the_version_of_the_first_run_is_sent(mq: Any, make_store: Any, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "broker")
+    for number in range(5):
+        store.append("old", 0, b"%d" % number, tags="x", keys=f"k{number}", properties={"a": "b"})
+    lake = tmp_path / "lake"
+    export(InProcess(), str(store.root), str(lake), ExportSettings("delta"))
+    store.append("old", 0, b"later")
+    export(InProcess(), str(store.root), str(lake), ExportSettings("delta"))
+    with pytest.raises(OptionError, match=r"an export of several tables: name one of .*lake/old"):
+        publish(PublishSettings(str(lake), "T"), connection(mq), str(tmp_path / "no"))
+    settings = PublishSettings(str(lake / "old"), "T", as_of="0")
+    report = publish(settings, connection(mq), str(tmp_path / "ledger"))
+    assert (report.version, report.sent) == ("0", 5)
+    found = sorted(messages(mq), key=lambda row: bytes(row["value"]))
+    assert [row["value"] for row in found] == [b"%d" % number for number in range(5)]
+    assert found[1]["tags"] == "x"
+    assert found[1]["key"] == b"k1"
+    assert found[1]["properties"]["a"] == "b"
+
+
+def test_rows_without_bodies_are_json(mq: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2], "who": ["é", None]}), tmp_path / "part.parquet")
+    settings = PublishSettings(str(tmp_path), "T", key="id")
+    publish(settings, connection(mq), str(tmp_path / "ledger"))
+    found = sorted(messages(mq), key=lambda row: bytes(row["key"]))
+    assert [json.loads(row["value"]) for row in found] == [
+        {"id": 1, "who": "é"}, {"id": 2, "who": None},
+    ]  # fmt: skip
+    assert [row["key"] for row in found] == [b"1", b"2"]
+
+
+def test_it_waits_for_the_rate_and_for_a_group(mq: Any, tmp_path: Path) -> None:
+    bodies = write_table(tmp_path / "t", (30,))
+    pauses: list[float] = []
+    settings = PublishSettings(str(tmp_path / "t"), "T", rate=0.001)
+
+    def stop(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise _Killed
+
+    slow = str(tmp_path / "slow")
+    with pytest.raises(_Killed):
+        publish(settings, connection(mq), slow, pause=stop, clock=lambda: 0.0)
+    assert pauses == [1000.0, 2000.0, 3000.0]
+    assert len(messages(mq)) == 3
+    # A group that has not read those is behind; it catches up while the publication waits.
+    with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        admin.create_group("g", cluster="DefaultCluster")
+        queues = admin.topic_queues("T")
+        for queue in queues:
+            admin.update_consume_offset("g", queue, 0)
+
+        def catch_up(_: float) -> None:
+            pauses.append(0)
+            assert len(messages(mq)) == 3
+            for queue in queues:
+                admin.update_consume_offset("g", queue, admin.max_offset(queue))
+
+        settings = PublishSettings(str(tmp_path / "t"), "T", group="g", max_lag=2)
+        publish(settings, connection(mq), str(tmp_path / "paced"), pause=catch_up)
+    assert pauses[3:] == [0]
+    assert len(messages(mq)) == 3 + len(bodies)
+
+
+def test_what_cannot_be_sent_is_named(mq: Any, tmp_path: Path) -> None:
+    write_table(tmp_path / "t", (5, 5))
+    settings = PublishSettings(str(tmp_path / "t"), "T")
+    ledger = str(tmp_path / "ledger")
+
+    def refused(match: str, kind: type[Exception] = OptionError, **more: str) -> None:
+        given: dict[str, Any] = {"table": str(tmp_path / "t"), "topic": "T", **more}
+        with pytest.raises(kind, match=match):
+            publish(PublishSettings(**given), connection(mq), str(tmp_path / f"none{len(match)}"))
+
+    refused("has no Parquet files", table=str(tmp_path / "nothing"))
+    refused("which has no versions", as_of="3")
+    refused("has no column 'x'", value="x")
+
+    def step(name: str) -> None:
+        if name == "send":
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        publish(settings, connection(mq), ledger, step=step)
+    with pytest.raises(OptionError, match="was begun with topic='T', not 'U'"):
+        publish(PublishSettings(str(tmp_path / "t"), "U"), connection(mq), ledger)
+    write_table(tmp_path / "t", (5, 6))
+    with pytest.raises(DataLossError, match=r"part-001.parquet: .* bytes, it had"):
+        publish(settings, connection(mq), ledger)
+    (tmp_path / "t" / "part-001.parquet").unlink()
+    with pytest.raises(DataLossError, match="is gone"):
+        publish(settings, connection(mq), ledger)
+    assert messages(mq) == []
+    pq.write_table(pa.table({"value": [b"x", b""]}), tmp_path / "t" / "part-000.parquet")
+    refused("from row 0 on: row 1: the body is empty", RecordError)
+
+
+def test_the_command(mq: Any, tmp_path: Path) -> None:
+    write_table(tmp_path / "t", (5,))
+    command = [
+        "spark", "publish", "--from", str(tmp_path / "t"), "--topic", "T", "--namesrv",
+        mq.namesrv_addr, "--ledger", str(tmp_path / "l"), "--marker", "end",
+    ]  # fmt: skip
+    done = CliRunner().invoke(oberth, [*command, "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["rows"], told["sent"], told["already"]) == (5, 5, 0)
+    again = CliRunner().invoke(oberth, command)
+    assert again.stdout.startswith("5 rows: 0 sent, 0 had arrived before, 5 by earlier runs")
+    assert len(messages(mq)) == 8
