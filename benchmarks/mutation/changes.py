@@ -184,6 +184,8 @@ class _Finder:
                 if not (isinstance(value, ast.Constant) and isinstance(value.value, bool | None)):
                     self._add("return", value, "None")
                 self._expression(value)
+            case ast.Delete(targets=targets) if all(isinstance(each, ast.Name) for each in targets):
+                return  # an argument that is not used, or a name that is not used again
             case ast.Raise() | ast.Break() | ast.Continue() | ast.Delete():
                 self._add("drop", node, "pass")
             case _:

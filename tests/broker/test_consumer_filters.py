@@ -161,6 +161,32 @@ def test_the_file_is_read_and_written_as_rocketmq_does(
     assert filters.encoder(broker.parts.now_ms() + 10**9)().count(b'"CG_sql2"') == 0
 
 
+def test_of_a_file_what_does_not_compile_is_left_out(tmp_path: Path) -> None:
+    broker, filters = broker_at(tmp_path)
+    for group in ("G1", "G2"):
+        register(filters, group, [Subscription("T", "a > 1", SQL92, 1)])
+    written = filters.encoder(broker.parts.now_ms())()
+    assert written.count(b'"deadTime":0') == 2
+    (tmp_path / "config").mkdir(parents=True)
+    path = tmp_path / "config" / "consumerFilter.json"
+    path.write_bytes(written.replace(b"a > 1", b"a > >", 1))
+    _, again = broker_at(tmp_path)
+    again.load()
+    known = [again.get("T", group) is not None for group in ("G1", "G2")]
+    assert sorted(known) == [False, True]
+
+
+def test_a_topic_and_a_group_go_with_their_last_filter(tmp_path: Path) -> None:
+    broker, filters = broker_at(tmp_path)
+    subscriptions = [Subscription(topic, "a > 1", SQL92, 1) for topic in ("T", "U")]
+    register(filters, "G", subscriptions)
+    register(filters, "H", subscriptions[1:])
+    register(filters, "G", [])
+    written = filters.encoder(broker.parts.now_ms() + 10**9)()
+    assert (b'"T"' in written, b'"U"' in written) == (False, True)
+    assert set(filters._groups) == {"H"}
+
+
 async def test_filters_live_and_die_with_their_groups(tmp_path: Path) -> None:
     broker, filters = broker_at(tmp_path)
     with pytest.raises(FilterUnknownError) as missing:
@@ -242,6 +268,11 @@ async def test_the_file_is_made_beside_the_loop(
     assert b"a > 1" in path.read_bytes()
     assert threads
     assert threading.main_thread() not in threads
+    # Not at every look.
+    register(filters, "G2", [Subscription("T", "a > 7", SQL92, 1)])
+    filters.on_time(broker.parts.now_ms() + 1)
+    await tasks_ended(broker)
+    assert b"a > 7" not in path.read_bytes()
     # What cannot be written is written again later.
     register(filters, "G", [Subscription("T", "a > 2", SQL92, 2)])
     shutil.rmtree(path.parent)

@@ -93,6 +93,14 @@ def test_a_send_makes_a_topic_after_its_template() -> None:
         table.create_by_send("../V", "TBW102", 4)
 
 
+def test_a_topic_that_the_broker_needs_is_made_once() -> None:
+    table, changed = topics()
+    made = table.create_internal("%RETRY%G", 1)
+    changed.clear()
+    assert table.create_internal("%RETRY%G", 4) is made
+    assert (made.write_queue_nums, changed) == (1, [])
+
+
 def test_changes_are_counted_and_refused_whole() -> None:
     table, _ = topics()
     assert table.update(TopicConfig(topic_name="T"))

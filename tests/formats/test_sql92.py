@@ -156,6 +156,17 @@ def test_what_a_range_requires_is_found_wherever_it_matches(
         assert all(found)
 
 
+def test_a_separator_before_the_first_property_hides_nothing() -> None:
+    for text in ("color = 'red'", "color IN ('red', 'blue')", "color <> 'blue'"):
+        assert compile_sql92(text).matches_raw(b"\x02color\x01red")
+
+
+def test_bounds_that_are_null_are_refused() -> None:
+    for text in ("a BETWEEN NULL AND 3", "a BETWEEN 3 AND NULL"):
+        with pytest.raises(Sql92Error, match="BETWEEN"):
+            compile_sql92(text)
+
+
 def test_what_an_expression_requires_is_found_before_it_is_evaluated() -> None:
     def required(text: str) -> list[bytes]:
         return [pattern.pattern for pattern in compile_sql92(text).required]

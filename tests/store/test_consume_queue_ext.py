@@ -41,6 +41,7 @@ def test_units_come_back(maps: list[bytes], kept: int) -> None:
         ext.stream.pool.close()
         again = open_ext(Path(folder))
         again.recover(last)
+        assert all(start <= again.stream.end for start in again.stream.segment_starts())
         following = addresses[min(kept, len(units) - 1) + 1 :][:1]
         if following:
             assert again.put(units[min(kept, len(units) - 1) + 1]) == following[0]
