@@ -12,16 +12,18 @@ import os
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oberth.broker.acl.access_control import LOOKED_AT_BETWEEN
+from oberth.broker.acl.access_control import LOOKED_AT_BETWEEN, AccessControl
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.client.acl import SessionCredentials
 from oberth.client.messages import decode_messages
 from oberth.errors import OptionError
+from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.processors import TURN_S
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import RemotingCommand, encode_frame_bytes
@@ -215,6 +217,18 @@ async def test_the_fast_port_has_the_gate_too(make_live: MakeLive, accounts: Pat
     address = str(live.broker.fast_server.address)
     request = RemotingCommand(code=310, ext_fields=live.peer.send_fields("T"), body=b"x")
     assert (await live.peer.client.invoke(address, request, 10.0)).code == 16
+
+
+def test_a_refusal_before_the_first_tick_of_the_clock(accounts: Path) -> None:
+    config, _, _ = read_configs({"aclEnable": "true", "aclFile": str(accounts)})
+    access = AccessControl(config, accounts.parent, lambda _: None)
+    access.load()
+    replies: list[RemotingCommand] = []
+    channel: Any = SimpleNamespace(
+        remote=Address("127.0.0.1", 1), reply=lambda _, response: replies.append(response)
+    )
+    assert access.admitted(channel, [RemotingCommand(code=310, ext_fields={"b": "T"})]) == []
+    assert [each.code for each in replies] == [16]
 
 
 async def test_a_send_like_one_before_still_needs_its_own_signature(plain: Any) -> None:

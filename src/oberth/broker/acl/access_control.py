@@ -298,8 +298,6 @@ class AccessControl:
         fields = request.ext_fields
         if fields is None or request.code not in _SENDS:
             return
-        if INNER_MULTI_DISPATCH in (fields.get("i") or ""):
-            return  # it names further topics
         if len(fields.get("b") or "") > GRANTED_NAME_MAX:
             return  # no topic, which is for the send to say
         if self._granted_count >= GRANTED_MAX:
