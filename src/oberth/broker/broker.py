@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oberth.broker import request_table
 from oberth.broker.broker_config import FAST_PORT_DISTANCE, BrokerConfig
@@ -40,6 +40,9 @@ from oberth.remoting.first_bytes import TrustedProxies
 from oberth.store.files import FileSystem
 from oberth.wall_clock import now_ms
 
+if TYPE_CHECKING:
+    from oberth.broker.role import Role
+
 _LOG: Final = logging.getLogger(__name__)
 
 SECOND_MS: Final = 1000
@@ -59,6 +62,7 @@ class Broker(Service):
         store_config: where and how it stores.
         clock_ms: the wall clock.
         files: where the store keeps its files; None: the operating system's.
+        role: what a controller has made of the broker; None without one.
         background: False for a store without threads: the caller flushes (`store.flush`) and
             makes checkpoints when it wants.
 
@@ -78,10 +82,11 @@ class Broker(Service):
         *,
         clock_ms: Callable[[], int] = now_ms,
         files: FileSystem | None = None,
+        role: Role | None = None,
         background: bool = True,
     ) -> None:
         self._background = background
-        self.parts = Parts(config, store_config, clock_ms=clock_ms, files=files)
+        self.parts = Parts(config, store_config, clock_ms=clock_ms, files=files, role=role)
         self.services = Services(self.parts)
         self.processors = Processors(self.parts, self.services)
         self.more_metrics: list[MoreMetrics] = [self.services.comparison.metrics]

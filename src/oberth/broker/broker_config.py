@@ -58,6 +58,27 @@ class BrokerConfig:
     )
     broker_name: str = option("brokerName", "", "name of master and slaves; empty: the host's name")
     broker_id: int = option("brokerId", 0, "0 is the master")
+    enable_controller_mode: bool = option(
+        "enableControllerMode", False, "a controller says whether this broker is the master"
+    )
+    controller_addr: str = option(
+        "controllerAddr", "", "host:port;host:port of controllers, with enableControllerMode"
+    )
+    controller_heartbeat_timeout_ms: int = option(
+        "controllerHeartBeatTimeoutMills", 10_000,
+        "ms of silence after which the controller takes this broker for dead", low=1,
+    )  # fmt: skip
+    broker_heartbeat_interval_ms: int = option(
+        "brokerHeartbeatInterval", 1000, "ms between heartbeats to controllers", low=1
+    )
+    broker_election_priority: int = option(
+        "brokerElectionPriority", 2**31 - 1,
+        "of replicas with equal logs the controller elects the one with the smallest",
+    )  # fmt: skip
+    sync_broker_metadata_period_ms: int = option(
+        "syncBrokerMetadataPeriod", 5000, "ms between questions for the master at controllers",
+        low=1,
+    )  # fmt: skip
     region_id: str = option("regionId", "DefaultRegion", "told to producers in MSG_REGION")
     broker_permission: int = option("brokerPermission", 6, "4 read + 2 write", high=15)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from oberth.errors import ConfigFormatError, OberthError, RemoteProtocolError, RemotingError
@@ -29,6 +29,7 @@ from oberth.remoting.first_bytes import AddressSet
 from oberth.store.messages import PutMessageStatus
 from oberth.store.replication import (
     REPORT,
+    LogPiece,
     LogReceiver,
     LogSender,
     ReplicaTable,
@@ -361,6 +362,8 @@ class HAService:
                 for done, status in self.replicas.on_report(replica, offset):
                     done(status)
                 self._grown.set()
+        except asyncio.CancelledError:
+            return  # this broker closes; asyncio's streams would log a task that is cancelled
         except TimeoutError:
             _LOG.warning("replica %s: no report for too long, closed", peer)
         except RemoteProtocolError as error:
@@ -426,7 +429,9 @@ class HAService:
                 wrote_at = loop.time()
                 await writer.drain()
                 continue
-            if sender.next_offset >= 0 and loop.time() - wrote_at >= interval_s:
+            if sender.next_offset >= 0 and (
+                loop.time() - wrote_at >= interval_s or sender.has_news
+            ):
                 writer.write(sender.heartbeat())
                 wrote_at = loop.time()
                 await writer.drain()
@@ -462,11 +467,24 @@ class HAService:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             return await asyncio.open_connection(host, int(port), limit=READ_SIZE, ssl=self._tls)
 
+    def _greeting(self) -> bytes:
+        """What a slave says first."""
+        return self._report()
+
+    def _report(self) -> bytes:
+        """How far a slave's log reaches, for its master."""
+        return REPORT.pack(self._store.max_phy_offset)
+
+    def _make_link(self, writer: asyncio.StreamWriter) -> Callable[[bytes], Iterable[LogPiece]]:
+        """What takes pieces of the log out of a master's bytes; it may answer."""
+        del writer
+        return LogReceiver().receive_data
+
     async def _follow_once(self, address: str) -> None:
         config = self._store_config
         reader, writer = await self._connect(address)
         store = self._store
-        receiver = LogReceiver()
+        receive_data = self._make_link(writer)
         interval_s = config.ha_send_heartbeat_interval_ms / 1000
         silent_s = 0.0
         link_had_data = False
@@ -474,7 +492,7 @@ class HAService:
         now_ms = self._now_ms
         link.is_active = True
         try:
-            writer.write(REPORT.pack(store.max_phy_offset))
+            writer.write(self._greeting())
             link.last_write_ms = now_ms()
             while silent_s < config.ha_housekeeping_interval_ms / 1000:
                 try:
@@ -482,7 +500,7 @@ class HAService:
                         data = await reader.read(READ_SIZE)
                 except TimeoutError:
                     silent_s += interval_s
-                    writer.write(REPORT.pack(store.max_phy_offset))
+                    writer.write(self._report())
                     link.last_write_ms = now_ms()
                     continue
                 if not data:
@@ -496,7 +514,7 @@ class HAService:
                 link_had_data = True
                 silent_s = 0.0
                 link.received(len(data), now_ms(), asyncio.get_running_loop().time())
-                for piece in receiver.receive_data(data):
+                for piece in receive_data(data):
                     end = store.max_phy_offset
                     if end not in (0, piece.commit_log_offset):
                         raise RemoteProtocolError(
@@ -507,7 +525,7 @@ class HAService:
                         raise RemoteProtocolError(
                             f"{len(piece.data)} bytes at {piece.commit_log_offset} do not join on"
                         )
-                writer.write(REPORT.pack(store.max_phy_offset))
+                writer.write(self._report())
                 link.last_write_ms = link.last_read_ms
                 self._dispatch_soon()
                 await writer.drain()

@@ -37,6 +37,7 @@ from oberth.wall_clock import now_ms
 
 if TYPE_CHECKING:
     from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.role import Role
     from oberth.formats.message_store_config import MessageStoreConfig
 
 PROC_MEMORY: Final = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
@@ -63,10 +64,12 @@ class Parts:
         store_config: where and how it stores.
         clock_ms: the wall clock.
         files: where the store keeps its files; None: the operating system's.
+        role: what a controller has made of the broker; None without one.
 
     Attributes:
         now_ms: the wall clock.
         files: where the store and the tables keep their files.
+        role: what a controller has made of the broker; None without one.
         config_dir: where the tables' files lie.
         follows: whether another process dispatches what is appended here.
         in_memory_bytes: the end of the log that is taken to be in memory.
@@ -87,8 +90,10 @@ class Parts:
         *,
         clock_ms: Callable[[], int] = now_ms,
         files: FileSystem | None = None,
+        role: Role | None = None,
     ) -> None:
         self.config = config
+        self.role = role
         self.store_config = store_config
         self.now_ms = clock_ms
         self.started_at_ms = clock_ms()

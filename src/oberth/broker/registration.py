@@ -92,6 +92,8 @@ class Registration:
         self._to_announce: asyncio.Future[None] | None = None
         self._announcing: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self.stays = False
+        """Whether name servers are not told at the end: the broker comes back at once."""
         self._registered: set[str] = set()
         self._complained: set[str] = set()
 
@@ -113,6 +115,8 @@ class Registration:
         if self._to_announce is not None:
             self._to_announce.set_result(None)
             self._to_announce = None
+        if self.stays:
+            return
         config = self._config
         header = UnRegisterBrokerRequestHeader(
             broker_name=config.broker_name,

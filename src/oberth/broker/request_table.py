@@ -200,6 +200,7 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Sync((Code.GET_BROKER_HA_STATUS,), of.replicas.status)
     yield Sync((Code.RESET_MASTER_FLUSH_OFFSET,), of.replicas.reset_flush_offset)
     yield Sync((Code.GET_BROKER_EPOCH_CACHE,), of.replicas.epochs)
+    yield Sync((Code.NOTIFY_BROKER_ROLE_CHANGED,), of.replicas.role_changed)
     yield Sync((Code.OBERTH_GET_LOG_CHECKSUMS,), of.replicas.log_checksums, CHECKSUMS)
 
     yield Sync((Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,), of.store.compare_queues)

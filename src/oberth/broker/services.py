@@ -12,6 +12,7 @@ from oberth.broker.acl.access_control import AccessControl
 from oberth.broker.acl.users import user_of_json
 from oberth.broker.config_changes import ConfigChanges
 from oberth.broker.consumer_filters import ConsumerFilters
+from oberth.broker.controlled_ha import ControlledHAService
 from oberth.broker.deletions import Deletions
 from oberth.broker.dispatching import Dispatching
 from oberth.broker.ha_service import HAService
@@ -37,6 +38,8 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.processors import SERVER_BODY_SIZE_MAX, ProcessorTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.parts import FileKeeper, Parts
     from oberth.store.message_store import MessageStore
@@ -74,26 +77,14 @@ class Services:
             now_ms=now_ms,
             start_task=self.tasks.start,
         )
-        self.ha = HAService(
-            config=config,
-            store_config=store_config,
-            store=parts.store,
-            topics=parts.topics,
-            static_topics=parts.static_topics,
-            groups=parts.groups,
-            offsets=parts.offsets,
-            schedule=parts.schedule,
-            client=self.client,
-            now_ms=now_ms,
-            dispatch_soon=lambda: self.dispatching.soon(),
-            tables_replaced=self._tables_replaced,
-        )
+        self.ha = self._make_ha(parts)
         self.dispatching = Dispatching(
             parts.store,
             parts.hold,
             self.ha,
             follows=parts.follows,
-            waits_for_disk=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            waits_for_disk=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+            or isinstance(self.ha, ControlledHAService),
             behind_tables=self.table_files.behind_tables,
         )
         self.registration = Registration(
@@ -233,6 +224,29 @@ class Services:
         if self.timers is not None:
             self.keepers.append(self.timers)
         self.keepers.append(self.pop)
+        if isinstance(self.ha, ControlledHAService):
+            self.keepers.append(self.ha)
+
+    def _make_ha(self, parts: Parts) -> HAService:
+        kind: Callable[..., HAService] = HAService
+        if parts.role is not None:
+            kind = partial(
+                ControlledHAService, role=parts.role, files=parts.files, root=parts.store.root
+            )
+        return kind(
+            config=parts.config,
+            store_config=parts.store_config,
+            store=parts.store,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            schedule=parts.schedule,
+            client=self.client,
+            now_ms=parts.now_ms,
+            dispatch_soon=lambda: self.dispatching.soon(),
+            tables_replaced=self._tables_replaced,
+        )
 
     def _tables_replaced(self, changed: bool) -> None:
         """A slave has taken over its master's tables: they go to disk and to the name servers.

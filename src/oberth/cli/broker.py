@@ -28,7 +28,28 @@ from oberth.cli.serve import (
 )
 
 if TYPE_CHECKING:
+    from oberth.broker.broker_config import BrokerConfig
+    from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.store.message_store import MessageStore
+
+
+@asynccontextmanager
+async def _controlled(config: BrokerConfig, store_config: MessageStoreConfig) -> AsyncIterator[str]:
+    """A broker whose role a controller decides; gives its words in the ready line."""
+    from oberth.broker.controlled_broker import ControlledBroker
+
+    controlled = ControlledBroker(
+        config, store_config, beside=lambda life: grpc_served(life, is_wanted=True)
+    )
+    async with controlled:
+        role = controlled.role
+        assert role is not None
+        what = "master" if role.is_master else "slave"
+        yield (
+            f"ready: broker {controlled.address}, {what} {role.broker_id} by controller "
+            f"{config.controller_addr}, name servers {config.namesrv_addr or 'none'}, "
+            f"store {controlled.root},"
+        )
 
 
 @click.command()
@@ -53,6 +74,9 @@ def broker(
     verbose: int,
 ) -> None:
     """Start a broker and register it at name servers: ours or Apache's.
+
+    With enableControllerMode=true and controllerAddr=HOST:PORT a controller says whether it is the
+    master, and may change that while it runs.
 
     Name servers come from -n, namesrvAddr in the file, or the variable NAMESRV_ADDR.
 
@@ -79,6 +103,10 @@ def broker(
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[str]:
+        if broker_config.enable_controller_mode:
+            async with _controlled(broker_config, store_config) as words:
+                yield words
+            return
         async with Broker(broker_config, store_config) as running:
             stores.append(running.parts.store)
             say_recovered(running.parts.store)

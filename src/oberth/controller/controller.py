@@ -88,6 +88,7 @@ class Controller(Service):
         self._changing = asyncio.Lock()
         self._client = RemotingClient()
         self._server: RemotingServer | None = None
+        self._is_closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -139,6 +140,7 @@ class Controller(Service):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._is_closing = True
         if self._server is not None:
             await self._server.aclose()
             self._server = None
@@ -299,6 +301,8 @@ class Controller(Service):
             channel.abort()
 
     def _on_close(self, channel: Channel) -> None:
+        if self._is_closing:
+            return  # brokers whose connections this ends live, and nobody else is to be elected
         self._look_at_clock()
         self._are_gone(self._liveness.connection_closed(channel), "its connection is closed")
 

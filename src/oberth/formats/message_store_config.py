@@ -285,6 +285,33 @@ class MessageStoreConfig:
         "minInSyncReplicas",
         line=Line.V5,
     )
+    all_ack_in_sync_state_set: bool = option(
+        "allAckInSyncStateSet",
+        False,
+        "under a controller: a put waits for every replica in sync; inSyncReplicas above 1 has it "
+        "wait for them, too, where Apache waits for any so many",
+        line=Line.V5,
+    )
+    ha_max_time_slave_not_catchup_ms: int = option(
+        "haMaxTimeSlaveNotCatchup",
+        15_000,
+        "under a controller: ms that a replica may lag and stay in sync",
+        line=Line.V5,
+    )
+    async_learner: bool = option(
+        "asyncLearner", False, "under a controller: this replica never counts as in sync",
+        line=Line.V5,
+    )  # fmt: skip
+    store_path_epoch_file: str = option(
+        "storePathEpochFile", "", "under a controller: which master wrote what; empty: in the "
+        "store's root",
+        line=Line.V5,
+    )  # fmt: skip
+    store_path_broker_identity: str = option(
+        "storePathBrokerIdentity", "", "under a controller: this replica's id; empty: in the "
+        "store's root",
+        line=Line.V5,
+    )  # fmt: skip
     sync_from_last_file: bool = option(
         "syncFromLastFile", False, "an empty replica copies only the last segment", line=Line.V5
     )
@@ -451,11 +478,8 @@ KEYS_WITHOUT_EFFECT: Final[dict[str, str]] = {
     "correctLogicMinOffsetSleepInterval": "1",
     "diskFallRecorded": "true",
     "totalReplicas": "1",
-    "allAckInSyncStateSet": "false",
     "haFlowControlEnable": "false",
     "maxHaTransferByteInSecond": "104857600",
-    "haMaxTimeSlaveNotCatchup": "15000",
-    "asyncLearner": "false",
     "enableScheduleAsyncDeliver": "false",
     "scheduleAsyncDeliverMaxPendingLimit": "2000",
     "scheduleAsyncDeliverMaxResendNum2Blocked": "3",
@@ -465,8 +489,6 @@ KEYS_WITHOUT_EFFECT: Final[dict[str, str]] = {
     "topicQueueLockNum": "32",
     "debugLockEnable": "false",
     "storePathDLedgerCommitLog": "",
-    "storePathEpochFile": "",
-    "storePathBrokerIdentity": "",
     "maxOffsetMapSize": "104857600",
     "compactionThreadNum": "6",
     "timerGetMessageThreadNum": "3",

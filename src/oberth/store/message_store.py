@@ -229,6 +229,8 @@ class MessageStore:
         # for them is refused while too few are there.
         self.waits_for_replicas = False
         self.lacks_replicas: Callable[[], bool] | None = None
+        # Under a controller: what not every replica in sync has is not shown to consumers.
+        self.confirmed_by_replicas: Callable[[], int] | None = None
 
     @staticmethod
     def _directories(text: str | None) -> list[str]:
@@ -901,9 +903,12 @@ class MessageStore:
 
     def _dispatch_limit(self) -> int:
         log = self.commit_log
+        limit = log.max_offset
         if self._shows_only_flushed:
-            return min(log.queue.flushed_where, log.max_offset)
-        return log.max_offset
+            limit = min(log.queue.flushed_where, limit)
+        if self.confirmed_by_replicas is not None:
+            limit = min(self.confirmed_by_replicas(), limit)
+        return limit
 
     def dispatch_nowait(self) -> int:
         """Dispatches on the caller's thread; returns the bytes it went forward."""

@@ -191,6 +191,11 @@ class LogSender:
         self.next_offset += len(data)
         return header, data
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a slave that has everything is to be told something sooner than usual."""
+        return False
+
     def heartbeat(self) -> bytes:
         """A frame without data."""
         return FRAME.pack(max(self.next_offset, 0), 0)
@@ -225,7 +230,7 @@ class ReplicaTable:
     def on_report(self, replica: Hashable, offset: int) -> list[tuple[Done, PutMessageStatus]]:
         """A slave has reported; returns whom that satisfies."""
         self._acked[replica] = max(offset, self._acked.get(replica, 0))
-        return self._satisfied()
+        return self._satisfied(max(self._acked.values(), default=0))
 
     def on_close(self, replica: Hashable) -> None:
         """A slave is gone."""
@@ -240,11 +245,11 @@ class ReplicaTable:
         entry = (end_offset, next(self._numbers), replicas, deadline, done)
         heapq.heappush(self._waiting, entry)
 
-    def _satisfied(self) -> list[tuple[Done, PutMessageStatus]]:
+    def _satisfied(self, highest: int | None) -> list[tuple[Done, PutMessageStatus]]:
+        """Those whose offset enough slaves have; None: there is no slave to wait for."""
         ready: list[tuple[Done, PutMessageStatus]] = []
         later: list[tuple[int, int, int, float, Done]] = []
-        highest = max(self._acked.values(), default=0)
-        while self._waiting and self._waiting[0][0] <= highest:
+        while self._waiting and (highest is None or self._waiting[0][0] <= highest):
             entry = heapq.heappop(self._waiting)
             if self.has(entry[0], entry[2]):
                 ready.append((entry[4], PutMessageStatus.PUT_OK))

@@ -1,9 +1,10 @@
-"""Replicas: 60, 61, 906, 907, 908, 1007 and our own 29003. RocketMQ: AdminBrokerProcessor."""
+"""Replicas: 60, 61, 906, 907, 908, 1007, 1008 and our own 29003. RocketMQ: AdminBrokerProcessor."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oberth.broker.controlled_ha import ControlledHAService
 from oberth.formats.config_json import encode_config
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -124,8 +125,21 @@ class ReplicaAdminProcessor:
         )
 
     def epochs(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """1007: there is no controller, so there are no epochs."""
+        """1007: which master wrote which part of the log; only under a controller."""
         del channel
-        return create_response(
-            request, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode"
-        )
+        if not isinstance(self._ha, ControlledHAService):
+            return create_response(
+                request, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode"
+            )
+        body = encode_config(self._ha.epochs_body(), pretty=False)
+        return create_response(request, ResponseCode.SUCCESS, body=body)
+
+    def role_changed(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """1008: somebody says that there is another master. The controller itself is asked."""
+        del channel
+        if not isinstance(self._ha, ControlledHAService):
+            return create_response(
+                request, ResponseCode.SYSTEM_ERROR, "this request only for controllerMode"
+            )
+        self._ha.look_soon()
+        return create_response(request, ResponseCode.SUCCESS)

@@ -57,15 +57,21 @@ def record_start(reader: StoreReader, offset: int) -> int:
     return offset
 
 
-def cut_log(root: str, at: int) -> Cut:
+def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
     """Cuts a store's log at an offset, and keeps what is cut off. Blocks.
+
+    Args:
+        root: the store's directory.
+        at: the new end.
+        kept_in: a directory for what is cut off; None: ``DIR.parted``.
 
     Raises:
         StoreLockedError: a broker has the store open.
         StoreError: the directory for what is cut off is there already.
         OSError: a file cannot be changed.
     """
-    kept_in = root.rstrip("/") + PARTED_SUFFIX
+    if kept_in is None:
+        kept_in = root.rstrip("/") + PARTED_SUFFIX
     with locked(root):
         with StoreReader(root) as reader:
             segments = reader.layout.commit_log

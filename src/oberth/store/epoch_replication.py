@@ -1,0 +1,308 @@
+"""What master and slave say on the HA port under a controller, without a socket.
+
+Slave to master, first the handshake, then reports:
+
+    offset  size  field           type   note
+         0     4  state           int32  1, handshake
+         4     2  from_last_file  int16  1: an empty slave wants the newest segment only
+         6     2  is_learner      int16  1: it never counts as in sync
+         8     8  broker_id       int64  of the slave
+
+         0     4  state           int32  2, transfer
+         4     8  max_offset      int64  the slave's CommitLog reaches up to here
+
+Master to slave, first the answer, then frames:
+
+    offset  size  field           type   note
+         0     4  state           int32  1, handshake
+         4     4  body_size       int32  12 for each epoch
+         8     8  max_offset      int64  end of the master's CommitLog
+        16     4  last_epoch      int32  of the master
+        20     …  epochs                 epoch int32, start offset int64
+
+         0     4  state           int32  2, transfer
+         4     4  body_size       int32  bytes of the log that follow; 0 is a heartbeat
+         8     8  offset          int64  of the first byte that follows
+        16     4  epoch           int32  of the master that wrote these bytes
+        20     8  epoch_start     int64  CommitLog offset at which it began
+        28     8  confirm_offset  int64  every replica in sync has the log up to here
+        36     …  body
+
+A frame never crosses a segment or an epoch's end. RocketMQ: AutoSwitchHAConnection,
+AutoSwitchHAClient.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from oberth.errors import ConfigFormatError, RemoteProtocolError
+from oberth.formats.epochs import EPOCHS_MAX, Epoch, EpochTable
+from oberth.store.commit_log import CommitLog
+from oberth.store.replication import FRAME_SIZE_MAX, LogSender
+
+HANDSHAKE: Final = 1
+TRANSFER: Final = 2
+
+SLAVE_HANDSHAKE: Final = struct.Struct(
+    ">"
+    "i"  # state
+    "h"  # from_last_file
+    "h"  # is_learner
+    "q"  # broker_id
+)
+SLAVE_REPORT: Final = struct.Struct(
+    ">"
+    "i"  # state
+    "q"  # max_offset
+)
+MASTER_HANDSHAKE: Final = struct.Struct(
+    ">"
+    "i"  # state
+    "i"  # body_size
+    "q"  # max_offset
+    "i"  # last_epoch
+)
+EPOCH: Final = struct.Struct(
+    ">"
+    "i"  # epoch
+    "q"  # start offset
+)
+MASTER_FRAME: Final = struct.Struct(
+    ">"
+    "i"  # state
+    "i"  # body_size
+    "q"  # offset
+    "i"  # epoch
+    "q"  # epoch_start
+    "q"  # confirm_offset
+)
+_HEAD: Final = struct.Struct(">ii")
+assert SLAVE_HANDSHAKE.size == 16
+assert SLAVE_REPORT.size == 12
+assert MASTER_HANDSHAKE.size == 20
+assert EPOCH.size == 12
+assert MASTER_FRAME.size == 36
+
+
+class SlaveHello(NamedTuple):
+    """A slave's handshake."""
+
+    broker_id: int
+    from_last_file: bool
+    is_learner: bool
+
+    def encode(self) -> bytes:
+        """Its bytes."""
+        return SLAVE_HANDSHAKE.pack(HANDSHAKE, self.from_last_file, self.is_learner, self.broker_id)
+
+
+class MasterHello(NamedTuple):
+    """A master's answer to a handshake."""
+
+    max_offset: int
+    epochs: EpochTable
+
+    def encode(self) -> bytes:
+        """Its bytes."""
+        entries = self.epochs.entries[-EPOCHS_MAX:]
+        last = entries[-1].number if entries else -1
+        head = MASTER_HANDSHAKE.pack(HANDSHAKE, EPOCH.size * len(entries), self.max_offset, last)
+        return head + b"".join(EPOCH.pack(*each) for each in entries)
+
+
+class EpochPiece(NamedTuple):
+    """Bytes of a master's log, none for a heartbeat; and which master wrote them."""
+
+    commit_log_offset: int
+    data: bytes
+    epoch: Epoch
+    confirm_offset: int
+
+
+class SlaveReceiver:
+    """Takes a slave's handshakes and reports out of its byte stream.
+
+    Args:
+        on_hello: called with each handshake, in its place among the reports.
+    """
+
+    __slots__ = ("_buffer", "_greeted", "_on_hello")
+
+    def __init__(self, on_hello: Callable[[SlaveHello], None]) -> None:
+        self._buffer = bytearray()
+        self._greeted = False
+        self._on_hello = on_hello
+
+    def receive_data(self, data: bytes) -> int | None:
+        """The newest complete report, or None.
+
+        Raises:
+            RemoteProtocolError: a report before the handshake, a state, an id or an offset out of
+                range.
+        """
+        buffer = self._buffer
+        buffer += data
+        position, newest = 0, None
+        while len(buffer) - position >= SLAVE_REPORT.size:
+            state = int.from_bytes(buffer[position : position + 4], "big", signed=True)
+            if state == HANDSHAKE:
+                if len(buffer) - position < SLAVE_HANDSHAKE.size:
+                    break
+                _, last_file, learner, broker_id = SLAVE_HANDSHAKE.unpack_from(buffer, position)
+                if broker_id < 1:
+                    raise RemoteProtocolError(
+                        f"replica: it says that it is broker {broker_id}, allowed is 1 or more"
+                    )
+                position += SLAVE_HANDSHAKE.size
+                self._greeted = True
+                newest = None
+                self._on_hello(SlaveHello(broker_id, bool(last_file), bool(learner)))
+            elif state == TRANSFER and self._greeted:
+                newest = SLAVE_REPORT.unpack_from(buffer, position)[1]
+                position += SLAVE_REPORT.size
+                if newest < 0:
+                    raise RemoteProtocolError(
+                        f"replica: reported offset {newest}, allowed is 0 or more"
+                    )
+            else:
+                wanted = "1 or 2" if self._greeted else "1, a handshake"
+                raise RemoteProtocolError(
+                    f"replica: it sends state {state}, allowed is {wanted}; a slave without a "
+                    "controller cannot follow a master under one"
+                )
+        del buffer[:position]
+        return newest
+
+
+class MasterReceiver:
+    """Takes the answer to the handshake and frames out of a master's byte stream."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def receive_data(self, data: bytes) -> list[MasterHello | EpochPiece]:
+        """What is complete so far, in order.
+
+        Raises:
+            RemoteProtocolError: a state, a size or an offset out of range, or epochs that do not
+                grow.
+        """
+        buffer = self._buffer
+        buffer += data
+        found: list[MasterHello | EpochPiece] = []
+        position = 0
+        while len(buffer) - position >= _HEAD.size:
+            state, size = _HEAD.unpack_from(buffer, position)
+            is_hello = state == HANDSHAKE
+            size_max = EPOCH.size * EPOCHS_MAX if is_hello else FRAME_SIZE_MAX
+            if state not in (HANDSHAKE, TRANSFER) or not 0 <= size <= size_max:
+                raise RemoteProtocolError(
+                    f"replication: the master sends state {state} with {size} bytes, allowed are "
+                    f"state 1 or 2 and 0 to {size_max}; is it under a controller?"
+                )
+            head = MASTER_HANDSHAKE if is_hello else MASTER_FRAME
+            start = position + head.size
+            if start + size > len(buffer):
+                break
+            if is_hello:
+                _, _, max_offset, _ = MASTER_HANDSHAKE.unpack_from(buffer, position)
+                found.append(MasterHello(max_offset, _epochs(buffer[start : start + size])))
+            else:
+                _, _, offset, number, epoch_start, confirm = MASTER_FRAME.unpack_from(
+                    buffer, position
+                )
+                if offset < 0:
+                    raise RemoteProtocolError(
+                        f"replication: {size} bytes at offset {offset}, allowed is 0 or more"
+                    )
+                body = bytes(buffer[start : start + size])
+                found.append(EpochPiece(offset, body, Epoch(number, epoch_start), confirm))
+            position = start + size
+        del buffer[:position]
+        return found
+
+
+def _epochs(data: bytes | bytearray) -> EpochTable:
+    table = EpochTable()
+    if len(data) % EPOCH.size:
+        raise RemoteProtocolError(
+            f"replication: {len(data)} bytes of epochs, allowed are multiples of {EPOCH.size}"
+        )
+    try:
+        for number, start in EPOCH.iter_unpack(data):
+            table.append(Epoch(number, start))
+    except ConfigFormatError as error:
+        raise RemoteProtocolError(f"replication: the master's {error}") from None
+    return table
+
+
+class EpochLogSender(LogSender):
+    """What one slave is sent under a controller.
+
+    Args:
+        log: the master's.
+        batch_size: bytes of one frame at most.
+        from_last_file: see LogSender; the slave's handshake may ask for it, too.
+        epochs: of the log.
+        confirm_offset: up to where every replica in sync has it.
+    """
+
+    __slots__ = ("_confirm_offset", "_epochs", "_told")
+
+    def __init__(
+        self,
+        log: CommitLog,
+        batch_size: int,
+        *,
+        from_last_file: bool,
+        epochs: EpochTable,
+        confirm_offset: Callable[[], int],
+    ) -> None:
+        super().__init__(log, batch_size, from_last_file=from_last_file)
+        self._epochs = epochs
+        self._confirm_offset = confirm_offset
+        self._told = -1
+
+    @property
+    def has_news(self) -> bool:
+        """Whether more is confirmed than the slave was told: it shows its readers no more."""
+        return self._confirm_offset() != self._told
+
+    def greeted(self, *, from_last_file: bool) -> None:
+        """A handshake has come: the next report says where to start."""
+        self._from_last_file = self._from_last_file or from_last_file
+        self._reported = 0
+        self.next_offset = -1
+
+    def next_frame(self) -> tuple[bytes, memoryview] | None:
+        """Header and bytes of the next frame, or None while the slave has everything."""
+        start = self.next_offset
+        found = super().next_frame()
+        if found is None:
+            return None
+        data = found[1]
+        epoch, end = self._epoch_at(start)
+        if end is not None and start + len(data) > end:
+            data = data[: end - start]
+            self.next_offset = end
+        return self._head(start, len(data), epoch), data
+
+    def heartbeat(self) -> bytes:
+        """A frame without data."""
+        at = max(self.next_offset, 0)
+        return self._head(at, 0, self._epoch_at(at)[0])
+
+    def _epoch_at(self, offset: int) -> tuple[Epoch, int | None]:
+        found = self._epochs.at(offset)
+        if found is None:
+            raise RemoteProtocolError(f"replica: nobody knows which epoch wrote offset {offset}")
+        return found
+
+    def _head(self, offset: int, size: int, epoch: Epoch) -> bytes:
+        self._told = self._confirm_offset()
+        return MASTER_FRAME.pack(TRANSFER, size, offset, *epoch, self._told)

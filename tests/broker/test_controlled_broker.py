@@ -1,0 +1,491 @@
+"""Brokers under a controller: they are elected, fail over, come back, and lose nothing.
+
+A name server, a controller and brokers in one loop, over loopback. Deaths are `die`: nothing is
+written any more, connections break.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from oberth.broker.broker import Broker
+from oberth.broker.broker_config import read_configs
+from oberth.broker.controlled_broker import ControlledBroker
+from oberth.broker.controlled_ha import ControlledHAService
+from oberth.broker.role import Role, RoleKeeper
+from oberth.client.config import ClientConfig
+from oberth.client.messages import Message, SendStatus
+from oberth.client.producer import Producer
+from oberth.controller.controller import Controller
+from oberth.controller.controller_config import ControllerConfig
+from oberth.errors import ConfigFormatError, OberthError, OptionError, RemotingConnectError
+from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.code import RequestCode
+from oberth.remoting.command import create_request
+from oberth.remoting.headers.controller import ElectMasterRequestHeader
+from oberth.store.epoch_replication import SlaveHello
+from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+
+BOUND_S = 100
+SEGMENT = 64 * 1024
+SETTINGS = {
+    "brokerName": "broker-a",
+    "listenPort": "0",
+    "mappedFileSizeCommitLog": str(SEGMENT),
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "1000",
+    "timerWheelEnable": "false",
+    "enableControllerMode": "true",
+    "allAckInSyncStateSet": "true",
+    "haSendHeartbeatInterval": "100",
+    "brokerHeartbeatInterval": "50",
+    "syncBrokerMetadataPeriod": "200",
+    "slaveTimeout": "60000",
+}
+
+
+class Group:
+    """A name server, a controller, and brokers of one name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.name_server = NameServer(NamesrvConfig(listen_port=0))
+        self.controller = Controller(
+            ControllerConfig(listen_port=0, store_path=str(root / "controller"))
+        )
+        self.brokers: dict[str, ControlledBroker] = {}
+
+    async def start(self, name: str, **entries: str) -> ControlledBroker:
+        """A broker that has a role."""
+        values = {
+            **SETTINGS,
+            "storePathRootDir": str(self.root / name),
+            "namesrvAddr": str(self.name_server.address),
+            "controllerAddr": str(self.controller.address),
+            **entries,
+        }
+        config, store_config, warnings = read_configs(values)
+        assert warnings == []
+        broker = ControlledBroker(config, store_config)
+        async with asyncio.timeout(BOUND_S):
+            await broker.start()
+        self.brokers[name] = broker
+        return broker
+
+    async def stop(self, name: str) -> None:
+        await self.brokers.pop(name).aclose()
+
+    async def aclose(self) -> None:
+        for name in list(self.brokers):
+            await self.stop(name)
+        await self.controller.aclose()
+        await self.name_server.aclose()
+
+    @property
+    def in_sync(self) -> list[int]:
+        return sorted(self.controller.sets.sets["broker-a"].in_sync)
+
+    async def agree(self, *members: int) -> None:
+        """Waits until controller and master have the same sync set."""
+
+        def do_they() -> bool:
+            found = [ha(each).sync_set for each in self.brokers.values() if is_master(each)]
+            return self.in_sync == list(members) and any(
+                each is not None and sorted(each.members) == self.in_sync for each in found
+            )
+
+        await until(do_they)
+
+    async def elect(self, broker_id: int) -> None:
+        """Has the controller make one of them the master."""
+        header = ElectMasterRequestHeader(
+            cluster_name="DefaultCluster", broker_name="broker-a", broker_id=broker_id,
+            designate_elect=True,
+        )  # fmt: skip
+        async with RemotingClient() as client:
+            answer = await client.invoke(
+                str(self.controller.address),
+                create_request(RequestCode.CONTROLLER_ELECT_MASTER, header),
+            )
+        assert answer.code == 0, answer.remark
+
+
+def is_master(each: ControlledBroker) -> bool:
+    return each.broker is not None and each.role is not None and each.role.is_master
+
+
+def life(each: ControlledBroker) -> Broker:
+    assert each.broker is not None
+    return each.broker
+
+
+def ha(each: ControlledBroker) -> ControlledHAService:
+    found = life(each).services.ha
+    assert isinstance(found, ControlledHAService)
+    return found
+
+
+def end(each: ControlledBroker) -> int:
+    return -1 if each.broker is None else each.broker.parts.store.max_phy_offset
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    async with AsyncExitStack() as stack:
+        made = Group(tmp_path)
+        await made.name_server.start()
+        await made.controller.start()
+        stack.push_async_callback(made.aclose)
+        yield made
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Waits for what another task brings about; looked at once a turn of the loop."""
+    async with asyncio.timeout(BOUND_S):
+        while not condition():  # noqa: ASYNC110 - the store has no event for its growth
+            await asyncio.sleep(0.01)
+
+
+def put(each: ControlledBroker, *bodies: bytes) -> None:
+    """Appends, as sends do, without waiting for anybody."""
+    broker = life(each)
+    broker.parts.store.append_messages([MessageExtBrokerInner.of("t", body) for body in bodies])
+    broker.services.ha.on_append()
+    broker.services.dispatching.soon()
+
+
+async def acknowledged(each: ControlledBroker, body: bytes = b"x") -> PutMessageStatus:
+    """What a sender hears."""
+    broker = life(each)
+    done: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
+    (result,) = broker.parts.store.append_messages([MessageExtBrokerInner.of("t", body)])
+    if not result.ok:
+        return result.status
+    broker.services.dispatching.when_durable(broker.parts.store.max_phy_offset, done.set_result)
+    async with asyncio.timeout(BOUND_S):
+        return await done
+
+
+def bodies(each: ControlledBroker, *queue_ids: int) -> list[bytes]:
+    """What consumers may see of some queues; of the first if none is given."""
+    store = life(each).parts.store
+    found = []
+    for queue_id in queue_ids or (0,):
+        for offset in range(store.max_offset_in_queue("t", queue_id)):
+            unit = store.consume_queue_unit("t", queue_id, offset)
+            assert unit is not None
+            message = store.find_message(unit.commit_log_offset)
+            assert message is not None
+            found.append(message.body)
+    return found
+
+
+async def test_the_first_is_the_master_and_the_others_follow(group: Group) -> None:
+    first = await group.start("1")
+    assert is_master(first)
+    assert first.broker_id == 1
+    assert life(first).parts.config.broker_id == 0
+    put(first, *[b"%d" % n for n in range(300)])
+    second, third = await group.start("2"), await group.start("3")
+    assert not is_master(second)
+    await group.agree(1, 2, 3)
+    assert await acknowledged(first, b"last") is PutMessageStatus.PUT_OK
+    assert end(second) == end(third) == end(first)
+    await until(lambda: bodies(first)[-1] == b"last")
+    await until(lambda: bodies(second) == bodies(third) == bodies(first))
+    refused = life(second).parts.store.append_messages([MessageExtBrokerInner("t", b"x")])[0]
+    assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert ha(second).epochs.entries == ha(first).epochs.entries
+
+
+async def test_another_takes_over_when_the_master_stops_and_it_comes_back_as_a_slave(
+    group: Group,
+) -> None:
+    first = await group.start("1")
+    await group.start("2")
+    await group.agree(1, 2)
+    for n in range(20):
+        assert await acknowledged(first, b"a%d" % n) is PutMessageStatus.PUT_OK
+    await group.stop("1")
+    second = group.brokers["2"]
+    await until(lambda: is_master(second))
+    assert life(second).parts.config.broker_id == 0
+    assert await acknowledged(second, b"b") is PutMessageStatus.PUT_OK
+    await until(lambda: bodies(second) == [*[b"a%d" % n for n in range(20)], b"b"])
+    first = await group.start("1")
+    assert first.broker_id == 1
+    await group.agree(1, 2)
+    assert await acknowledged(second, b"c") is PutMessageStatus.PUT_OK
+    await until(lambda: bodies(first) == bodies(second))
+    assert not is_master(first)
+    assert [each.number for each in ha(first).epochs.entries] == [1, 2]
+    assert ha(first).epochs.entries == ha(second).epochs.entries
+    assert not list(group.root.glob("*.parted*"))
+
+
+async def test_a_master_that_was_not_told_acknowledges_nothing_and_is_cut(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await group.start("1", slaveTimeout="300")
+    second = await group.start("2")
+    await group.agree(1, 2)
+    assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
+    common = end(first)
+
+    async def nobody(*_: object) -> None:
+        raise RemotingConnectError("cut off from the controller")
+
+    monkeypatch.setattr(first, "_ask", nobody)
+    monkeypatch.setattr(first, "_find_leader", nobody)
+    await group.elect(2)
+    await until(lambda: is_master(second))
+    assert is_master(first)
+    assert await acknowledged(first, b"lost") is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+    assert await acknowledged(second, b"b") is PutMessageStatus.PUT_OK
+    assert bodies(first) == [b"a"]  # what is not confirmed is not shown
+    await until(lambda: bodies(second) == [b"a", b"b"])
+    monkeypatch.undo()
+    await until(lambda: first.broker is not None and not is_master(first))
+    await until(lambda: first.broker is not None and end(first) == end(second) > common)
+    await until(lambda: first.broker is not None and bodies(first) == [b"a", b"b"])
+    (kept,) = group.root.glob("1.parted*")
+    assert kept.name == f"1.parted-{common}"
+    assert any(b"lost" in each.read_bytes() for each in kept.iterdir())
+    await group.agree(1, 2)
+
+
+async def test_a_member_that_is_gone_holds_nobody_up_and_joins_again(group: Group) -> None:
+    first = await group.start("1")
+    await group.start("2")
+    await group.agree(1, 2)
+    await group.stop("2")
+    assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
+    assert group.in_sync == [1]
+    second = await group.start("2")
+    await group.agree(1, 2)
+    await until(lambda: bodies(second) == [b"a"])
+
+
+async def test_messages_are_refused_while_too_few_are_in_sync(group: Group) -> None:
+    first = await group.start("1", minInSyncReplicas="2")
+    assert await acknowledged(first) is PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    await group.start("2")
+    await group.agree(1, 2)
+    assert await acknowledged(first) is PutMessageStatus.PUT_OK
+
+
+async def test_two_copies_are_asked_for_and_one_is_there(group: Group) -> None:
+    alone = {"allAckInSyncStateSet": "false", "inSyncReplicas": "2", "slaveTimeout": "200"}
+    first = await group.start("1", **alone)
+    assert await acknowledged(first) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+    await group.start("2")
+    await group.agree(1, 2)
+    assert await acknowledged(first) is PutMessageStatus.PUT_OK
+
+
+async def test_clients_go_on_at_the_new_master(group: Group) -> None:
+    await group.start("1")
+    await group.start("2")
+    await group.agree(1, 2)
+    config = ClientConfig(namesrv_addr=str(group.name_server.address))
+    sent: list[bytes] = []
+    async with Producer("p", config=config) as producer:
+
+        async def send(body: bytes) -> None:
+            async with asyncio.timeout(BOUND_S):
+                while True:
+                    try:
+                        found = await producer.send(Message("t", body))
+                    except OberthError:
+                        await asyncio.sleep(0.01)
+                        continue
+                    if found.status is SendStatus.SEND_OK:
+                        sent.append(body)
+                        return
+
+        for n in range(10):
+            await send(b"a%d" % n)
+        await group.elect(2)
+        for n in range(10):
+            await send(b"b%d" % n)
+        await until(lambda: is_master(group.brokers["2"]))
+        for n in range(10):
+            await send(b"c%d" % n)
+    await until(lambda: set(sent) <= set(bodies(group.brokers["2"], *range(8))))
+    assert {each[:1] for each in sent} == {b"a", b"b", b"c"}
+
+
+async def test_a_controller_that_comes_back_finds_its_brokers(group: Group) -> None:
+    first = await group.start("1")
+    await group.start("2")
+    await group.agree(1, 2)
+    port = group.controller.address.port
+    await group.controller.aclose()
+    assert await acknowledged(first) is PutMessageStatus.PUT_OK
+    group.controller = Controller(
+        ControllerConfig(listen_port=port, store_path=str(group.root / "controller"))
+    )
+    await group.controller.start()
+    assert group.in_sync == [1, 2]
+    await until(lambda: group.controller._liveness.is_alive("DefaultCluster", "broker-a", 2))
+    await group.stop("1")
+    await until(lambda: is_master(group.brokers["2"]))
+
+
+async def test_a_log_without_a_common_epoch_is_left_alone(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await group.start("1")
+    put(first, b"a", b"b")
+    config, store_config, _ = read_configs(
+        {**SETTINGS, "enableControllerMode": "false", "storePathRootDir": str(group.root / "2")}
+    )
+    async with Broker(config, store_config) as alone:
+        alone.parts.store.append_messages([MessageExtBrokerInner.of("t", b"other")])
+    second = await group.start("2")
+    await until(lambda: "no epoch in common" in caplog.text)
+    await until(lambda: bodies(second) == [b"other"])
+    assert group.in_sync == [1]
+
+
+async def test_a_slave_without_a_master_serves_what_it_has(group: Group) -> None:
+    first = await group.start("1")
+    await group.start("2")
+    await group.agree(1, 2)
+    assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
+    await group.stop("2")
+    await group.agree(1)
+    await group.stop("1")
+    await until(lambda: group.controller.sets.sets["broker-a"].master is None)
+    second = await group.start("2")
+    assert not is_master(second)
+    assert bodies(second) == [b"a"]
+    first = await group.start("1")
+    await until(lambda: is_master(first))
+    await group.agree(1, 2)
+
+
+async def test_a_store_belongs_to_the_broker_that_made_it(group: Group) -> None:
+    await group.start("1")
+    await group.stop("1")
+    identity = group.root / "1" / "brokerIdentity"
+    assert identity.read_text() == "DefaultCluster#broker-a#1"
+    with pytest.raises(ConfigFormatError, match="DefaultCluster#broker-b#ID"):
+        await group.start("1", brokerName="broker-b")
+    with pytest.raises(OptionError, match="controllerAddr"):
+        await group.start("2", controllerAddr="")
+
+
+async def test_what_a_heartbeat_says(group: Group) -> None:
+    first = await group.start(
+        "1", brokerElectionPriority="5", controllerHeartBeatTimeoutMills="86400000"
+    )
+    put(first, b"a")
+    liveness = group.controller._liveness
+    key = ("DefaultCluster", "broker-a", 1)
+
+    def heard() -> bool:
+        info = liveness.info(*key)
+        return info is not None and (info.epoch, info.max_offset) == (1, end(first))
+
+    await until(heard)
+    info = liveness.info(*key)
+    assert info is not None
+    assert info.priority == 5
+    assert liveness._heard[key].until_ms > liveness.now_ms + 80_000_000
+
+
+async def test_how_often_it_speaks_to_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, store_config, _ = read_configs(
+        {
+            "storePathRootDir": str(tmp_path),
+            "controllerAddr": "127.0.0.1:1",
+            "brokerHeartbeatInterval": "30",
+            "syncBrokerMetadataPeriod": "70",
+        }
+    )
+    broker = ControlledBroker(config, store_config)
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        raise KeyError
+
+    async def nothing() -> None:
+        return
+
+    monkeypatch.setattr(broker, "_heartbeat", nothing)
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", pause)
+        patched.setattr(asyncio, "timeout", pause)
+        for work in (broker._heartbeats, broker._run):
+            with pytest.raises(KeyError):
+                await work()
+    assert pauses == [0.03, 0.07]
+    await broker.aclose()
+
+
+def role_of(*, is_master: bool) -> Role:
+    keeper = cast("RoleKeeper", None)
+    return Role(1, is_master, 3, None, frozenset((1, 2)), 4, keeper)
+
+
+async def test_how_long_a_member_may_lag(tmp_path: Path) -> None:
+    config, store_config, _ = read_configs(
+        {"storePathRootDir": str(tmp_path), "haMaxTimeSlaveNotCatchup": "300"}
+    )
+    service = Broker(config, store_config, role=role_of(is_master=True)).services.ha
+    assert isinstance(service, ControlledHAService)
+    assert service.sync_set is not None
+    now_ms = int(asyncio.get_running_loop().time() * 1000)
+    service.sync_set.on_report(2, "c", 0, 0, now_ms, may_join=True)
+    assert service.sync_set.wanted(now_ms + 300) is None
+    assert service.sync_set.wanted(now_ms + 301) == {1}
+
+
+async def test_a_learner_says_so(tmp_path: Path) -> None:
+    config, store_config, _ = read_configs(
+        {"storePathRootDir": str(tmp_path), "asyncLearner": "true", "brokerId": "1"}
+    )
+    service = Broker(config, store_config, role=role_of(is_master=False)).services.ha
+    said = SlaveHello(1, from_last_file=False, is_learner=True)
+    assert service._greeting() == said.encode()
+
+
+async def test_where_its_own_files_lie(group: Group, tmp_path: Path) -> None:
+    epochs, identity = tmp_path / "epochs", tmp_path / "identity"
+    await group.start("1", storePathEpochFile=str(epochs), storePathBrokerIdentity=str(identity))
+    assert epochs.read_text().splitlines()[2:] == ["1-0"]
+    assert identity.read_text() == "DefaultCluster#broker-a#1"
+
+
+async def test_what_a_master_shows_of_itself(group: Group) -> None:
+    first = await group.start("1")
+    await group.start("2")
+    await group.agree(1, 2)
+    assert await acknowledged(first) is PutMessageStatus.PUT_OK
+    async with RemotingClient() as client:
+        answer = await client.invoke(
+            first.address, create_request(RequestCode.GET_BROKER_EPOCH_CACHE)
+        )
+        shown = json.loads(answer.body_bytes())
+        assert shown["epochList"] == [{"endOffset": end(first), "epoch": 1, "startOffset": 0}]
+        answer = await client.invoke(
+            first.address, create_request(RequestCode.GET_BROKER_HA_STATUS)
+        )
+    status = json.loads(answer.body_bytes())
+    assert status["inSyncSlaveNums"] == 1
+    assert [each["inSync"] for each in status["haConnectionInfo"]] == [True]
+    assert first.not_ready() is None
