@@ -452,7 +452,7 @@ async def test_how_long_a_member_may_lag(tmp_path: Path) -> None:
     now_ms = int(asyncio.get_running_loop().time() * 1000)
     service.sync_set.on_report(2, "c", 0, 0, now_ms, may_join=True)
     assert service.sync_set.wanted(now_ms + 300) is None
-    assert service.sync_set.wanted(now_ms + 301) == {1}
+    assert service.sync_set.wanted(now_ms + 301) == frozenset((1,))
 
 
 async def test_a_learner_says_so(tmp_path: Path) -> None:

@@ -117,9 +117,10 @@ def test_frames_end_where_epochs_do(tmp_path: Path) -> None:
             data += piece.data
         assert pieces[:3] == [(0, 500, 1), (500, 200, 1), (700, 500, 2)]
         assert data == bytes(log.select(0, log.max_offset) or b"")
-        assert not sender.has_news
+        assert sender.has_news is False
         confirmed = 101
-        assert sender.has_news
+        news: bool = sender.has_news
+        assert news
         (beat,) = receiver.receive_data(sender.heartbeat())
         assert beat == EpochPiece(log.max_offset, b"", Epoch(2, 700), 101)
         sender.greeted(from_last_file=False)
