@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.interop.test_proxy_grpc import CLIENT_FAULTS, kill_under_traffic
+from tests.interop.test_proxy_grpc import (
+    CLIENT_FAULTS,
+    LEDGER_TYPES,
+    kill_the_client,
+    kill_under_traffic,
+)
 from tests.rigs.clusters import Cluster, cluster_for, free_port
 from tests.rigs.interop import Outcome
 from tests.rigs.proxies import (
@@ -125,6 +130,28 @@ def test_acknowledged_survives_kills(tmp_path: Path) -> None:
             results = kill_under_traffic(cluster, direct, tmp_path / "client", random.Random(seed))
     except PeerUnavailableError as why:
         pytest.skip(str(why))
+    for result in results:
+        assert result["counts"]["acknowledged"] > 0, result
+    bad = [result for result in results if not result["ok"]]
+    assert not bad, f"seed {seed}: " + json.dumps(bad, indent=1)
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL, reason="minutes: what a dead client had in work comes again late")
+def test_clients_that_are_killed(tmp_path: Path) -> None:
+    """SIGKILL of producers and consumers: their successors get what is missing, in order.
+
+    Transactions that a dead client began are ended by what its successor says.
+    """
+    seed = random.SystemRandom().randrange(2**32)
+    try:
+        cluster, direct = broker_with_grpc(tmp_path)
+        with cluster:
+            results = kill_the_client(cluster, direct, tmp_path / "client", random.Random(seed))
+    except PeerUnavailableError as why:
+        pytest.skip(str(why))
+    assert len(results) == len(LEDGER_TYPES), results
     for result in results:
         assert result["counts"]["acknowledged"] > 0, result
     bad = [result for result in results if not result["ok"]]

@@ -180,15 +180,21 @@ def test_acknowledged_survives_kills_behind_the_proxy(
     assert not bad, f"seed {seed}: " + json.dumps(bad, indent=1)
 
 
-def kill_under_traffic(
-    cluster: Cluster, proxy: Endpoint, directory: Path, rng: random.Random
-) -> list[dict[str, Any]]:
-    """Run the ledger's traffic, kill and start brokers in it, and give its lines."""
+def ledger_run(cluster: Cluster, rng: random.Random) -> str:
+    """Topics and groups of a ledger; the name of its run."""
     run = f"ledger{rng.randrange(10**6)}"
     for name, message_type in LEDGER_TYPES.items():
         create_topic(cluster, f"{run}_{name}", message_type)
         ordered = message_type == "FIFO"
         create_group(cluster, f"{run}_{name}_G", consumeMessageOrderly=ordered)
+    return run
+
+
+def kill_under_traffic(
+    cluster: Cluster, proxy: Endpoint, directory: Path, rng: random.Random
+) -> list[dict[str, Any]]:
+    """Run the ledger's traffic, kill and start brokers in it, and give its lines."""
+    run = ledger_run(cluster, rng)
     directory.mkdir()
     alone = len(cluster.brokers) == 1
     command = ledger_command(proxy, run, directory, ordered=alone, settle_s=SETTLE_S)
@@ -218,4 +224,36 @@ def kill_under_traffic(
         watch.cancel()
         process.kill()
         process.wait()
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def kill_the_client(
+    cluster: Cluster, proxy: Endpoint, directory: Path, rng: random.Random
+) -> list[dict[str, Any]]:
+    """Run the ledger's traffic, kill it in the midst, start it again; the lines of the last one."""
+    run = ledger_run(cluster, rng)
+    journals = directory / "journals"
+    journals.mkdir(parents=True)
+    command = ledger_command(
+        proxy, run, directory, ordered=True, settle_s=SETTLE_S, journals=journals
+    )
+    for life in range(ROUNDS + 1):
+        with (directory / f"log{life}").open("w") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watch = threading.Timer(SETTLE_S, process.kill)  # a dead one's messages in work come late
+        watch.start()
+        try:
+            assert any(line.startswith('{"ready"') for line in process.stdout), f"life {life}"
+            watch.cancel()
+            time.sleep(rng.uniform(1, 5))  # the point in the traffic is what is random
+            if life == ROUNDS:
+                output, _ = process.communicate("stop\n", timeout=SETTLE_S + 60)
+        finally:
+            watch.cancel()
+            process.kill()
+            process.wait()
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]

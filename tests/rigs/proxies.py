@@ -327,10 +327,21 @@ def _java(main: str, directory: Path, *, tls: bool = False) -> list[str]:
 
 
 def ledger_command(
-    proxy: Endpoint, run: str, directory: Path, *, ordered: bool, settle_s: int
+    proxy: Endpoint,
+    run: str,
+    directory: Path,
+    *,
+    ordered: bool,
+    settle_s: int,
+    journals: Path | None = None,
 ) -> list[str]:
-    """The command of traffic to kill brokers in; ``ordered`` checks the order of message groups."""
+    """The command of traffic to kill brokers in, or, with a place for journals, itself.
+
+    ``ordered`` checks the order of message groups.
+    """
     arguments = [proxy.endpoint, run, str(ordered).lower(), str(settle_s)]
+    if journals is not None:
+        arguments.append(str(journals))
     return [*_java("GrpcLedger", directory), *arguments]
 
 

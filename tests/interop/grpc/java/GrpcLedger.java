@@ -1,6 +1,12 @@
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.OutputStream;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -18,9 +24,10 @@ import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
- * Traffic through the proxy while brokers die: {@code GrpcLedger HOST:PORT RUN ORDERED SETTLE_SECONDS}. Sends normal, FIFO, delayed
- * and transactional messages and consumes them, prints a line when all of it flows, goes on until a line comes in, and
- * waits until everything acknowledged has arrived. One line of JSON per kind, as LedgerRun of the remoting client.
+ * Traffic through the proxy while brokers die: {@code GrpcLedger HOST:PORT RUN ORDERED SETTLE_SECONDS [JOURNALS]}. Sends normal,
+ * FIFO, delayed and transactional messages and consumes them, prints a line when all of it flows, goes on until a line
+ * comes in, and waits until everything acknowledged has arrived. One line of JSON per kind, as LedgerRun of the remoting
+ * client. With a directory for journals it may be killed itself: the next one of the same run knows what this one knew.
  */
 public final class GrpcLedger {
     private static final String[] KINDS = {"normal", "fifo", "delay", "transaction"};
@@ -40,23 +47,62 @@ public final class GrpcLedger {
     private final Set<String> never = ConcurrentHashMap.newKeySet();
     private final Set<String> attempted = ConcurrentHashMap.newKeySet();
     private final AtomicInteger order = new AtomicInteger();
+    private final AtomicInteger arrivedNow = new AtomicInteger();
     private final List<Thread> senders = new ArrayList<>();
+    private final int[] next = new int[GROUPS];
+    private final OutputStream journal;
 
-    private GrpcLedger(String kind, GrpcCase c) {
+    private GrpcLedger(String kind, GrpcCase c, Path journal) throws IOException {
         this.kind = kind;
         this.c = c;
+        if (journal == null) {
+            this.journal = OutputStream.nullOutputStream();
+            return;
+        }
+        if (Files.exists(journal)) {
+            Files.readAllLines(journal).forEach(this::recall);
+        }
+        this.journal = Files.newOutputStream(journal, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+    }
+
+    /** What a killed one noted. */
+    private void recall(String line) {
+        String id = line.substring(2);
+        switch (line.charAt(0)) {
+            case 't' -> {
+                attempted.add(id);
+                String[] words = id.split("-");
+                next[Integer.parseInt(words[0])] = Integer.parseInt(words[1]) + 1;
+            }
+            case 'a' -> acknowledged.add(id);
+            case 'n' -> never.add(id);
+            case 'c' -> arrived.putIfAbsent(id, order.getAndIncrement());
+            default -> throw new IllegalArgumentException(line);
+        }
+    }
+
+    /** One line in one write: it outlives this process. */
+    private void note(char what, String id) {
+        try {
+            synchronized (journal) {
+                journal.write((what + " " + id + "\n").getBytes(StandardCharsets.UTF_8));
+            }
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
     }
 
     public static void main(String[] args) throws Exception {
         boolean ordered = Boolean.parseBoolean(args[2]);
         List<GrpcLedger> ledgers = new ArrayList<>();
         for (String kind : KINDS) {
-            GrpcLedger ledger = new GrpcLedger(kind, new GrpcCase(args[0], args[1] + "_" + kind));
+            Path journal = args.length > 4 ? Path.of(args[4], kind) : null;
+            GrpcLedger ledger = new GrpcLedger(kind, new GrpcCase(args[0], args[1] + "_" + kind), journal);
             ledger.start();
             ledgers.add(ledger);
         }
         for (GrpcLedger ledger : ledgers) {
-            while (ledger.arrived.isEmpty()) {
+            while (ledger.arrivedNow.get() == 0) {
                 Thread.sleep(50);
             }
         }
@@ -87,6 +133,8 @@ public final class GrpcLedger {
 
     private ConsumeResult consume(MessageView view) {
         String id = GrpcCase.id(view);
+        arrivedNow.incrementAndGet();
+        note('c', id);
         if (arrived.putIfAbsent(id, order.getAndIncrement()) != null) {
             duplicates.incrementAndGet();
         }
@@ -94,9 +142,10 @@ public final class GrpcLedger {
     }
 
     private void send(Producer producer, int group) {
-        for (int i = 0; !stopping; i++) {
+        for (int i = next[group]; !stopping; i++) {
             String id = group + "-" + i;
             attempted.add(id);
+            note('t', id);
             // A message group goes on only after its message was acknowledged, so that its order is known.
             while (!sendOnce(producer, group, i, id) && kind.equals("fifo") && !stopping) {
                 pause(100);
@@ -118,11 +167,13 @@ public final class GrpcLedger {
                     producer.send(builder.build(), transaction);
                     if (i % 5 == 4) {
                         never.add(id);
+                        note('n', id);
                         transaction.rollback();
                         return true;
                     }
                     // Sent is enough: what the commit does not settle, a check does.
                     acknowledged.add(id);
+                    note('a', id);
                     if (i % 5 != 3) {
                         transaction.commit();
                     }
@@ -131,6 +182,7 @@ public final class GrpcLedger {
                 default -> producer.send(builder.build());
             }
             acknowledged.add(id);
+            note('a', id);
             return true;
         } catch (Throwable e) {
             refused.incrementAndGet();
