@@ -34,13 +34,18 @@ def _run(main: str, args: list[str], directory: Path, timeout_s: float) -> list[
         ),
     )
     directory.mkdir(parents=True, exist_ok=True)
+    return _lines(command, directory, timeout_s)
+
+
+def _lines(command: list[str], directory: Path, timeout_s: float) -> list[dict[str, Any]]:
+    """What a program printed as lines of JSON."""
     done = subprocess.run(
         command, cwd=directory, capture_output=True, text=True, timeout=timeout_s, check=False
     )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         sys.stderr.write(done.stderr[-2000:])
-        raise RuntimeError(f"{main} {' '.join(args)} ended with {done.returncode}")
+        raise RuntimeError(f"{' '.join(command[-8:])} ended with {done.returncode}")
     return lines
 
 
@@ -55,6 +60,29 @@ def features(mode: str, namesrv_addr: str, directory: Path, **options: int | str
     """Run Features.java once: mode pop, sql, timer or trans; see its source for options."""
     args = [mode, f"namesrv={namesrv_addr}", *(f"{key}={value}" for key, value in options.items())]
     return _run("Features", args, directory, 900)[-1]
+
+
+def grpc_load(mode: str, endpoint: str, directory: Path, **options: int | str) -> dict[str, Any]:
+    """Run GrpcLoad.java once: mode send or consume; see its source for options."""
+    lib = peers.jars(peers.GRPC_JAVA_VERSION, "grpc")
+    root = peers.checkout()
+    sources = [
+        *(root / "benchmarks" / "peers" / "grpc").glob("*.java"),
+        root / "tests" / "interop" / "java" / "common" / "Json.java",
+    ]
+    command = peers.java_command(
+        lib,
+        "GrpcLoad",
+        *(mode, f"endpoint={endpoint}", *(f"{key}={value}" for key, value in options.items())),
+        classes=peers.compile_java("grpc-load", lib, sources),
+        options=(
+            *(f"-Xmx{_HEAP}", f"-Duser.home={directory}", "-Drocketmq.log.level=error"),
+            f"-Drocketmq.log.root={directory / 'logs'}",
+        ),
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    seconds = sum(int(options.get(key, 0)) for key in ("sec", "warm"))
+    return _lines(command, directory, seconds + _SPARE_S)[-1]
 
 
 def store_bench(

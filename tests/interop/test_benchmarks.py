@@ -63,6 +63,22 @@ def test_features() -> None:
     assert figures["transactions, 32 threads, committed at once"]["oberth"][0] > 0
 
 
+def test_grpc() -> None:
+    if shutil.which("mvn") is None and not list(peers.cache_dir().glob("lib-grpc-*")):
+        pytest.skip("the official gRPC client cannot be had: no mvn")
+    figures = _run("benchmarks.grpc", "--small", "--n", "200")
+    for size in (128, 1024):
+        assert figures[f"SendMessage, 64 in flight, {size} B"]["oberth"][0] > 0
+    assert figures["SendMessage, one in flight, 128 B, p50"]["oberth"][0] > 0
+    assert figures["push consumer draining a backlog"]["oberth"][0] > 0
+    assert figures["remoting sends, processor time, gRPC on / off"]["oberth"][0] > 0
+
+
+def test_idle_grpc_connections() -> None:
+    figures = _run("benchmarks.grpc_idle", "--small", "--sec", "1")
+    assert figures["memory of a connection, 300 of them"]["oberth"][0] > 0
+
+
 def test_store() -> None:
     figures = _run(
         "benchmarks.store_vs_apache",

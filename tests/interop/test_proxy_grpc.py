@@ -237,23 +237,25 @@ def kill_the_client(
     command = ledger_command(
         proxy, run, directory, ordered=True, settle_s=SETTLE_S, journals=journals
     )
+    output = ""
     for life in range(ROUNDS + 1):
-        with (directory / f"log{life}").open("w") as log:
-            process = subprocess.Popen(
+        with (
+            (directory / f"log{life}").open("w") as log,
+            subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        watch = threading.Timer(SETTLE_S, process.kill)  # a dead one's messages in work come late
-        watch.start()
-        try:
-            assert any(line.startswith('{"ready"') for line in process.stdout), f"life {life}"
-            watch.cancel()
-            time.sleep(rng.uniform(1, 5))  # the point in the traffic is what is random
-            if life == ROUNDS:
-                output, _ = process.communicate("stop\n", timeout=SETTLE_S + 60)
-        finally:
-            watch.cancel()
-            process.kill()
-            process.wait()
+            ) as process,
+        ):
+            assert process.stdout is not None
+            # Late: what a dead one had in work comes again when its time is over.
+            watch = threading.Timer(SETTLE_S, process.kill)
+            watch.start()
+            try:
+                assert any(line.startswith('{"ready"') for line in process.stdout), f"life {life}"
+                watch.cancel()
+                time.sleep(rng.uniform(1, 5))  # the point in the traffic is what is random
+                if life == ROUNDS:
+                    output, _ = process.communicate("stop\n", timeout=SETTLE_S + 60)
+            finally:
+                watch.cancel()
+                process.kill()
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
