@@ -29,6 +29,8 @@ from oberth.broker.processors.client import HEARTBEAT_SIZE_MAX
 from oberth.formats.batch_body import ITEM_COUNT_MAX
 from oberth.formats.json_reader import CONTAINERS_MAX, VALUES_MAX, parse_config
 from oberth.formats.topic_config import TopicConfig
+from oberth.kernels import runtime
+from oberth.kernels.batch import PLAIN_ITEM_COUNT_MAX
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.processors import (
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 OPERATIONS_MAX = 250_000
 DIALECT_OPERATIONS_MAX = 350_000
 """For a body of 16 KiB that is no JSON proper."""
+PLAIN_OPERATIONS_MAX = 450_000
+"""For a batch without kernels, with its dispatch: some 15 ms."""
 JSON_SIZE_MAX = LIST_SIZE_MAX
 """Bytes of a body that is decoded in one call."""
 
@@ -478,7 +482,7 @@ def shown_frames() -> Iterator[Frame]:
     yield Frame("207 of a group", 207, {"groupName": "H", "cleanOffset": "true"})
 
 
-@pytest.mark.skipif(not kernels.available(), reason="plain Python takes 4 us a message")
+@pytest.mark.skipif(not kernels.available(), reason="plain Python takes fewer")
 async def test_batches_of_tens_of_thousands(
     make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +501,33 @@ async def test_batches_of_tens_of_thousands(
         assert codes[f"batch to {topic}, keys"] == 0
         assert codes[f"batch to {topic}, too many items"] == 13
     assert (await live.peer.send("T")).code == 0
+
+
+async def test_batches_without_kernels(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain Python takes 400 steps a message: what it would work on for long is refused."""
+    runtime.use_reference_only(True)
+    try:
+        live = await make_live(mappedFileSizeCommitLog=str(32 << 20))
+        live.broker.parts.topics.update(TopicConfig(topic_name="T"))
+        frames = [frame for frame in batch_frames() if frame.name.startswith("batch to T")]
+        properties = b"UNIQ_KEY\x01abcdefgh\x02KEYS\x01k1 k2\x02TAGS\x01a\x02"
+        head = struct.pack(">iiiiih", 22 + len(properties), 0, 0, 0, 0, len(properties))
+        for count in (PLAIN_ITEM_COUNT_MAX, PLAIN_ITEM_COUNT_MAX + 1):
+            body = (head + properties) * count
+            frames.append(Frame(f"{count} items", 320, frames[0].fields, body))
+        turns = Turns(monkeypatch)
+        processors = live.broker.services.processors
+        found = await measure(turns, live.broker.address, processors, frames)
+        assert {n for n, (m, _) in found.items() if m > PLAIN_OPERATIONS_MAX} == set()
+        answers = {name: answer for name, (_, answer) in found.items() if answer is not None}
+        taken = answers.pop(f"{PLAIN_ITEM_COUNT_MAX} items")
+        assert taken.code == 0
+        assert [answer.code for answer in answers.values()] == [13] * len(answers)
+        assert sum("missing on this server" in str(a.remark) for a in answers.values()) >= 7
+    finally:
+        runtime.use_reference_only(False)
 
 
 @pytest.mark.parametrize("by_clients", ["true", "false"])

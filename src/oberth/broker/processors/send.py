@@ -38,7 +38,7 @@ from oberth.formats.message import encode_host, properties_at
 from oberth.formats.queue_mapping import to_logical_within
 from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP
 from oberth.formats.topic_config import TopicConfig
-from oberth.kernels.batch import clean_batch
+from oberth.kernels.batch import check_plain_batch, clean_batch
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
 from oberth.remoting.headers.base import HeaderError
@@ -401,6 +401,10 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"batch request does not support retry group {topic_name}",
             )
+        try:
+            check_plain_batch(request.body_bytes())
+        except FormatError as error:
+            raise _Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         if topic.wants_key:
             self._check_keys(request)
         properties = _client_properties(text)
