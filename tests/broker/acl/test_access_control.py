@@ -219,7 +219,7 @@ async def test_the_fast_port_has_the_gate_too(make_live: MakeLive, accounts: Pat
     assert (await live.peer.client.invoke(address, request, 10.0)).code == 16
 
 
-def test_a_refusal_before_the_first_tick_of_the_clock(accounts: Path) -> None:
+async def test_a_refusal_before_the_first_tick_of_the_clock(accounts: Path) -> None:
     config, _, _ = read_configs({"aclEnable": "true", "aclFile": str(accounts)})
     access = AccessControl(config, accounts.parent, lambda _: None)
     access.load()
@@ -227,7 +227,7 @@ def test_a_refusal_before_the_first_tick_of_the_clock(accounts: Path) -> None:
     channel: Any = SimpleNamespace(
         remote=Address("127.0.0.1", 1), reply=lambda _, response: replies.append(response)
     )
-    assert access.admitted(channel, [RemotingCommand(code=310, ext_fields={"b": "T"})]) == []
+    assert access.admitted(channel, [RemotingCommand(code=310, ext_fields={"b": "T"})]) == ([], 1)
     assert [each.code for each in replies] == [16]
 
 
