@@ -95,7 +95,8 @@ class Connection(asyncio.Protocol):
     async def call(self, method: str, client_id: str, content: bytes, *, ends: bool) -> bytes:
         """Begin a call; its first message back."""
         stream, self._next = self._next, self._next + 2
-        answer = self._waiting[stream] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting[stream] = answer
         self.transport.write(
             frame(_HEADERS, _END_HEADERS, stream, opening(method, client_id))
             + frame(_DATA, _END_STREAM if ends else 0, stream, content)
