@@ -265,7 +265,17 @@ def print_nothing(message: MessageExt) -> None:
 def base(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where a console of the broker that may write is."""
     audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
-    words = ("-n", broker.namesrv_addr, "--port", "0", "--allow-writes", "--interval", "0.5")
+    words = (
+        "-n",
+        broker.namesrv_addr,
+        "--port",
+        "0",
+        "--allow-writes",
+        "--interval",
+        "0.5",
+        "--store",
+        str(broker.store_dir),
+    )
     with subprocess.Popen(
         [sys.executable, "-m", "oberth", "console", *words, "--audit-log", str(audit)],
         stdout=subprocess.PIPE,
@@ -340,7 +350,8 @@ def pages(broker: EmbeddedBroker) -> list[str]:
         f"/message?topic=Orders&queue=broker-a%3A{order.queue_id}&offset={order.queue_offset}",
         f"/message?topic=Evil&queue=broker-a%3A{evil.queue_id}&offset={evil.queue_offset}",
         "/groups", "/group?name=fulfilment", "/group?name=mailer", client, "/letters",
-        "/letters?group=mailer", "/waiting", "/access", "/settings", "/audit", "/nowhere",
+        "/letters?group=mailer", "/waiting", "/sql", "/access", "/settings", "/audit",
+        "/nowhere",
         "/messages?topic=Orders&sql=%3E",
     ]  # fmt: skip
 

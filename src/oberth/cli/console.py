@@ -10,11 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -24,9 +24,6 @@ from oberth.cli.output import say
 from oberth.cli.remote import namesrv_option
 from oberth.cli.serve import serve, start_logging, verbose_option
 from oberth.errors import OptionError
-
-if TYPE_CHECKING:
-    pass
 
 TOKEN_ENVIRONMENT: Final = "OBERTH_CONSOLE_TOKEN"
 TOKEN_SIZE_MAX: Final = 4096
@@ -79,6 +76,14 @@ END_TIMEOUT_S: Final = 10.0
 @click.option(
     "--interval", type=click.FloatRange(0.5, 3600), default=5.0, help="Seconds between two looks."
 )
+@click.option(
+    "--store",
+    "stores",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="A store of this machine that the page for SQL may ask; needs oberth[spark]. Repeatable.",
+)
 @click.option("--socket-fd", type=int, hidden=True, help="A socket that listens already.")
 @verbose_option
 def console(
@@ -93,6 +98,7 @@ def console(
     allow_writes: bool,
     audit_log: str | None,
     interval: float,
+    stores: tuple[str, ...],
     socket_fd: int | None,
     verbose: int,
 ) -> None:
@@ -119,6 +125,7 @@ def console(
         audit_path=audit_log or default_audit_path() if allow_writes else "",
         sample_interval_s=interval,
         is_tls=certificate is not None,
+        stores=stores,
     )
     config.check()
     start_logging(verbose)
@@ -138,7 +145,12 @@ def console(
 
 @asynccontextmanager
 async def console_served(
-    namesrv: str, port: int, *, is_wanted: bool, allow_writes: bool
+    namesrv: str,
+    port: int,
+    *,
+    is_wanted: bool,
+    allow_writes: bool,
+    stores: Sequence[str] = (),
 ) -> AsyncIterator[str]:
     """Serve a console on loopback in a process of its own; gives its words in the ready line.
 
@@ -150,6 +162,7 @@ async def console_served(
         port: to listen on; -1: there is no console.
         is_wanted: whether the port was asked for; else it may be missing, and a line says why.
         allow_writes: whether its pages may change something.
+        stores: what its page for SQL may ask.
 
     Raises:
         OptionError: it was asked for, and packages are missing.
@@ -177,6 +190,7 @@ async def console_served(
     with listener:
         words = [sys.executable, "-m", "oberth", "console", "-n", namesrv]
         words += ["--socket-fd", str(listener.fileno()), *(["--allow-writes"] * allow_writes)]
+        words += [word for store in stores for word in ("--store", store)]
         process = await asyncio.create_subprocess_exec(
             *words,
             stdin=subprocess.PIPE,

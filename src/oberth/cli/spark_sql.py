@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -64,6 +66,18 @@ _HELP: Final = r"""Statements end with ;   \d  topics and their views   \q  quit
     help="An option of format('rocketmq'), for example failOnDataLoss=false. Repeatable.",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="CSV with a header on stdout.")
+@click.option(
+    "--parquet",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="The rows into this new file; they must fit into memory.",
+)
+@click.option("--rows", metavar="N", type=click.IntRange(1), help="At most so many rows.")
+@click.option(
+    "--only-reads",
+    is_flag=True,
+    help="Refuse what is no query over the views: files, commands, programs, methods of Java.",
+)
 @json_option
 @conf_option
 @master_option
@@ -76,6 +90,9 @@ def sql_command(
     columns: str,
     options: tuple[str, ...],
     as_csv: bool,
+    parquet: str | None,
+    rows: int | None,
+    only_reads: bool,
     as_json: bool,
     confs: tuple[str, ...],
     master: str,
@@ -90,9 +107,14 @@ def sql_command(
     Example: oberth spark sql --store ~/store "select tags, count(*) from orders group by tags"
     """
     from oberth.spark.pipelines.views import TopicViews
+    from oberth.spark.runtime import is_connect
 
-    if as_json and as_csv:
-        raise click.UsageError("--json or --csv, not both")
+    if as_json + as_csv + (parquet is not None) > 1:
+        raise click.UsageError("one of --json, --csv and --parquet")
+    if only_reads and is_connect(master):
+        raise click.UsageError("--only-reads looks into a plan, which Spark Connect does not show")
+    if parquet is not None and os.path.exists(parquet):
+        raise click.UsageError(f"{parquet}: exists already")
     if bool(stores) == (namesrv is not None):
         raise click.UsageError("name stores with --store, or live brokers with --namesrv")
     given = parse_options(options)
@@ -101,18 +123,18 @@ def sql_command(
     if lake is not None:
         given["lake"] = absolute(lake) or ""
     show = _show_csv if as_csv else _show_json if as_json else _show_table
+    if parquet is not None:
+        show = partial(_show_parquet, parquet)
+    ask = partial(_answer, show=show, rows=rows, only_reads=only_reads)
     # A small answer in many pieces is slow.
     more = {"spark.sql.shuffle.partitions": "4", "spark.sql.artifact.isolation.enabled": "false"}
     with session(master, confs, app_name="oberth sql", more=more) as started:
         views = TopicViews(started, stores, given, columns, frozenset(expand))
-        if statement is not None:
-            failed = _answer(views, statement, show)
-        else:
-            failed = _converse(views, show)
+        failed = _converse(views, ask) if statement is None else ask(views, statement)
     sys.exit(2 if failed else 0)
 
 
-def _converse(views: TopicViews, show: Any) -> bool:
+def _converse(views: TopicViews, ask: Callable[[TopicViews, str], bool]) -> bool:
     interactive = sys.stdin.isatty()
     if interactive:
         import readline  # noqa: F401 - gives input() its history
@@ -127,7 +149,7 @@ def _converse(views: TopicViews, show: Any) -> bool:
         elif text in (r"\h", r"\?", "help"):
             say(_HELP)
         else:
-            failed |= _answer(views, text, show)
+            failed |= ask(views, text)
             if failed and not interactive:
                 break
     return failed and not interactive
@@ -157,17 +179,30 @@ def _statements(interactive: bool) -> Iterator[str]:
         yield pending.strip()
 
 
-def _answer(views: TopicViews, statement: str, show: Any) -> bool:
+def _answer(
+    views: TopicViews,
+    statement: str,
+    *,
+    show: Callable[[DataFrame], None],
+    rows: int | None,
+    only_reads: bool,
+) -> bool:
     """Runs one statement; whether it failed."""
     from pyspark.errors import PySparkException
 
     from oberth.errors import OberthError
+    from oberth.spark.pipelines.only_reads import check_analysed, parse_reads
 
     statement = statement.strip().rstrip(";")
     if not statement:
         return False
     try:
-        show(views.query(statement))
+        if only_reads:
+            parse_reads(views.session, statement)
+        frame = views.query(statement)
+        if only_reads:
+            check_analysed(frame)
+        show(frame if rows is None else frame.limit(rows))
     except PySparkException as error:
         message = (error.getMessage() or str(error)).split("\n\nJVM stacktrace")[0].strip()
         click.echo(f"error: {message}", err=True)
@@ -195,6 +230,14 @@ def _show_csv(frame: DataFrame) -> None:
     writer.writerow(frame.columns)
     for row in _rows(frame):
         writer.writerow([_csv_cell(value) for value in row])
+
+
+def _show_parquet(path: str, frame: DataFrame) -> None:
+    import pyarrow.parquet
+
+    table = frame.toArrow()
+    pyarrow.parquet.write_table(table, path)
+    say(f"{table.num_rows} rows in {path}")
 
 
 def _csv_cell(value: Any) -> Any:

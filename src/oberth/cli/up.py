@@ -170,7 +170,11 @@ def up(
                 async with (
                     grpc_served(broker, is_wanted=wants_grpc) as grpc,
                     console_served(
-                        own, console_port, is_wanted=wants_console, allow_writes=console_writes
+                        own,
+                        console_port,
+                        is_wanted=wants_console,
+                        allow_writes=console_writes,
+                        stores=[broker.parts.store.root],
                     ) as console,
                 ):
                     yield (
@@ -238,7 +242,11 @@ def _serve_several(
                 http = f" metrics {endpoint.address},"
             console = await stack.enter_async_context(
                 console_served(
-                    own, console_port, is_wanted=wants_console, allow_writes=console_writes
+                    own,
+                    console_port,
+                    is_wanted=wants_console,
+                    allow_writes=console_writes,
+                    stores=[each.store for each in wanted],
                 )
             )
             brokers = " ".join(

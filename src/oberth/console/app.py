@@ -28,6 +28,7 @@ from oberth.console.pages import (
     messages,
     overview,
     settings,
+    sql,
     topics,
     waiting,
 )
@@ -45,7 +46,7 @@ from oberth.remoting.code import ResponseCode
 
 _LOG: Final = logging.getLogger(__name__)
 
-PAGES: Final = (overview, topics, messages, groups, letters, waiting, access, settings)
+PAGES: Final = (overview, topics, messages, groups, letters, waiting, access, settings, sql)
 BOGUS_USER: Final = "oberth-console-probe"
 """Whom brokers must refuse before a login by their users is worth anything."""
 
@@ -87,7 +88,9 @@ class App:
         for module in PAGES:
             for path, page in module.ROUTES.items():
                 routes.append(Route(path, partial(self._page, page)))
-            self._writes |= module.WRITES
+            self._writes |= getattr(module, "WRITES", {})
+        for path, page in sql.POSTS.items():
+            routes.append(Route(path, partial(self._page, page), methods=["POST"]))
         app = Starlette(
             routes=routes,
             exception_handlers={

@@ -38,6 +38,7 @@ class ConsoleConfig:
         audit_path: where writes are noted; "" if none are allowed.
         sample_interval_s: between two looks at the cluster.
         is_tls: whether browsers come by https.
+        stores: roots of stores on this machine that may be asked in SQL.
     """
 
     client: ClientConfig
@@ -49,12 +50,14 @@ class ConsoleConfig:
     audit_path: str = ""
     sample_interval_s: float = 5.0
     is_tls: bool = False
+    stores: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Refuse what would be open to everybody.
 
         Raises:
-            OptionError: no login beyond loopback, a short token, or writes that nothing notes.
+            OptionError: no login beyond loopback, a short token, writes that nothing notes, or
+                stores for users of the brokers, whose policies the files do not know.
         """
         if self.login is Login.NONE and not is_loopback(self.listen_host):
             raise OptionError(
@@ -67,6 +70,11 @@ class ConsoleConfig:
             )
         if self.allow_writes and not self.audit_path:
             raise OptionError("writes are allowed only where an audit log notes them")
+        if self.stores and self.login is Login.USERS:
+            raise OptionError(
+                "--store shows everything in a store to everybody who logs in, "
+                "whatever a user of the brokers may see: not with --login users"
+            )
 
 
 def is_loopback(host: str) -> bool:

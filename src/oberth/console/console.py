@@ -24,6 +24,7 @@ from oberth.console.audit import AuditLog
 from oberth.console.cluster import Cluster
 from oberth.console.config import ConsoleConfig
 from oberth.console.security import Form, Session, Sessions
+from oberth.console.sql import SqlRunner
 from oberth.console.writes import Confirmations, Outcome, Plan
 
 HERE: Final = Path(__file__).parent
@@ -34,6 +35,7 @@ NAVIGATION: Final = (
     ("/groups", "Groups"),
     ("/letters", "Dead letters"),
     ("/waiting", "Timers and transactions"),
+    ("/sql", "SQL"),
     ("/access", "Access"),
     ("/settings", "Settings"),
 )
@@ -53,6 +55,7 @@ class Console:
         admin: asks as the console itself.
         sessions: of browsers.
         audit: where writes are noted; None: there are none.
+        sql: asks stores of this machine.
 
     Raises:
         OptionError: the configuration would leave it open to everybody.
@@ -68,12 +71,14 @@ class Console:
         self.sessions = Sessions(config)
         self.audit = AuditLog(config.audit_path) if config.allow_writes else None
         self.confirmations = Confirmations(self.sessions.sign)
+        self.sql = SqlRunner(config.stores)
         self._templates = _environment()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.admin)
         await self._stack.enter_async_context(self.cluster)
+        await self._stack.enter_async_context(self.sql)
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -126,6 +126,49 @@ def plot(
     )
 
 
+BARS_MAX: Final = 24
+"""Bars of one figure."""
+BAR_HEIGHT: Final = 20
+BAR_LABEL: Final = 150
+LABEL_LENGTH_MAX: Final = 22
+
+
+def bars(title: str, label_title: str, rows: Sequence[tuple[str, float]], count: int) -> Markup:
+    """A figure with a bar for each of the first BARS_MAX rows, in their order.
+
+    Args:
+        title: of the values.
+        label_title: of the labels.
+        rows: labels and values.
+        count: of all rows.
+    """
+    drawn = rows[:BARS_MAX]
+    high = max([value for _, value in drawn if math.isfinite(value)] + [0.0])
+    low = min([value for _, value in drawn if math.isfinite(value)] + [0.0])
+    room = WIDTH - BAR_LABEL - 90
+    scale = room / (high - low) if high > low else 0.0
+    parts = []
+    for number, (label, value) in enumerate(drawn):
+        value = value if math.isfinite(value) else 0.0
+        top = number * BAR_HEIGHT
+        left = BAR_LABEL + (min(value, 0.0) - low) * scale
+        short = plain(label) if len(label) <= LABEL_LENGTH_MAX else f"{plain(label)[:21]}…"
+        parts.append(
+            f'<text x="{BAR_LABEL - 6}" y="{top + 14}" text-anchor="end">{escape(short)}</text>'
+            f'<rect class="bar" x="{left:.1f}" y="{top + 3}" width="{abs(value) * scale:.1f}" '
+            f'height="{BAR_HEIGHT - 6}"/>'
+            f'<text x="{BAR_LABEL + room + 6}" y="{top + 14}">{value:g}</text>'
+        )
+    what = f"{plain(title)} by {plain(label_title)}"
+    more = f", the first {len(drawn)} of {count} rows" if count > len(drawn) else ""
+    return Markup(
+        f'<figure class="plot"><figcaption>{escape(what)}{more}</figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {max(len(drawn), 1) * BAR_HEIGHT}" role="img" '
+        f'aria-label="{escape(what)}; the table below has the values">{"".join(parts)}</svg>'
+        "</figure>"
+    )
+
+
 def _nice(value: float, least: float) -> float:
     """The next of 1, 2, 4, 5, 8, 10 … that is not below."""
     value = max(value, least)

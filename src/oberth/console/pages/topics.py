@@ -68,10 +68,15 @@ async def topics(console: Console, request: Request) -> Response:
 
 def paged(found: list[str], page_text: str) -> tuple[int, int, list[str]]:
     """The page that is meant, how many there are, and its rows."""
-    count = max((len(found) + PAGE_SIZE - 1) // PAGE_SIZE, 1)
-    page = int(page_text) if page_text.isascii() and page_text.isdigit() and page_text[:9] else 1
-    page = min(max(page, 1), count)
+    page, count = paged_count(len(found), page_text)
     return page, count, found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
+
+
+def paged_count(rows: int, page_text: str) -> tuple[int, int]:
+    """The page that is meant, and how many there are."""
+    count = max((rows + PAGE_SIZE - 1) // PAGE_SIZE, 1)
+    is_number = page_text.isascii() and page_text.isdigit() and len(page_text) < 10
+    return min(max(int(page_text) if is_number else 1, 1), count), count
 
 
 def kept(state: State, topic: str) -> int:
