@@ -53,6 +53,7 @@ class _GatedMapping:
         self.find = mapping.find
         self.advise = mapping.advise
         self.read_ahead = mapping.read_ahead
+        self.is_resident = mapping.is_resident
 
     def sync(self) -> None:
         self._files.syncs += 1

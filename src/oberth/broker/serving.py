@@ -94,6 +94,7 @@ class Processors:
             stats=parts.stats,
             now_ms=now_ms,
             dispatch_now=dispatch_now,
+            start_task=services.tasks.start,
             service=services.pop,
         )
         self.lite_pops = PopLiteMessageProcessor(

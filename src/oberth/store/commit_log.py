@@ -197,6 +197,32 @@ class CommitLog:
         segment = self.queue.find(offset)
         return None if segment is None else segment.select(offset - segment.start_offset, size)
 
+    def is_resident(self, start: int, end: int) -> bool:
+        """Whether reading [start, end), which lies in one segment, waits for no disk."""
+        segment = self.queue.find(start)
+        return segment is None or segment.is_resident(
+            start - segment.start_offset, end - segment.start_offset
+        )
+
+    def bring_in(self, start: int, end: int) -> None:
+        """Reads [start, end), which lies in one segment, into the page cache, and waits."""
+        segment = self.queue.find(start)
+        if segment is not None:
+            segment.bring_in(start - segment.start_offset, end - segment.start_offset)
+
+    def bring_in_record(self, offset: int) -> None:
+        """The same for the record at an offset, if there is one."""
+        segment = self.queue.find(offset)
+        if segment is None or not segment.hold():
+            return
+        try:
+            head = segment.read(offset - segment.start_offset, 4)
+        finally:
+            segment.release()
+        size = stated_size(head) if len(head) == 4 else 0
+        if 0 < size <= self.record_max:
+            self.bring_in(offset, offset + size)
+
     def select_record(self, offset: int) -> memoryview | None:
         """The record at an offset, as long as it says; None if there is nothing to read."""
         segment = self.queue.find(offset)

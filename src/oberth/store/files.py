@@ -8,6 +8,7 @@ a `RandomFile`, and whatever must survive a power cut is synced explicitly, new 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -27,6 +28,20 @@ MADV_NORMAL: Final[int | None] = getattr(mmap, "MADV_NORMAL", None)
 MADV_RANDOM: Final[int | None] = getattr(mmap, "MADV_RANDOM", None)
 _PAGE_SIZE: Final = mmap.PAGESIZE
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+
+
+def _find_mincore() -> Callable[..., int] | None:
+    """The system's ``mincore``; None where there is none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    found = getattr(ctypes.CDLL(None), "mincore", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+    return found
+
+
+_mincore: Final = _find_mincore()
 
 
 class DiskUsage(NamedTuple):
@@ -86,6 +101,9 @@ class Mapping(Protocol):
         Does not hold the GIL, and does nothing where the system has no such call.
         """
 
+    def is_resident(self, position: int, end: int) -> bool:
+        """Whether [position, end) is read without the disk; True where the system does not tell."""
+
     def close(self) -> None:
         """Ends our use. Slices that are still held keep the memory until they go."""
 
@@ -97,6 +115,9 @@ class RandomFile(Protocol):
 
     def read(self, size: int, position: int) -> bytes:
         """Up to ``size`` bytes from a position; fewer at the file's end."""
+
+    def is_resident(self, size: int, position: int) -> bool:
+        """Whether `read` waits for no disk; True where the system does not tell."""
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Writes all of it. Raises StoreFullError if the disk is full."""
@@ -276,6 +297,19 @@ class _OsMapping:
                 size = min(_READ_AHEAD_STEP, end - start)
                 advise(self._fd, start, size, os.POSIX_FADV_WILLNEED)
 
+    def is_resident(self, position: int, end: int) -> bool:
+        if _mincore is None or end <= position:
+            return True
+        start = position - position % _PAGE_SIZE
+        pages = ctypes.create_string_buffer(-(-(end - start) // _PAGE_SIZE))
+        try:
+            first = ctypes.c_char.from_buffer(self._mmap, start)
+        except (TypeError, ValueError):
+            return True  # opened for reading only, or closed meanwhile
+        failed = _mincore(ctypes.byref(first), end - start, pages)
+        del first  # a mapping cannot be closed beside it
+        return bool(failed) or all(page & 1 for page in pages.raw)
+
     def close(self) -> None:
         if self._fd < 0:
             return
@@ -352,6 +386,15 @@ class _OsRandomFile:
 
     def read(self, size: int, position: int) -> bytes:
         return os.pread(self._fd, size, position)
+
+    def is_resident(self, size: int, position: int) -> bool:
+        if _NOWAIT is None:
+            return True
+        try:
+            return os.preadv(self._fd, [bytearray(size)], position, _NOWAIT) == size
+        except OSError as error:
+            # Some file systems cannot tell.
+            return error.errno != errno.EAGAIN
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         if not self._writable:

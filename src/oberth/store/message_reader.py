@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from oberth.formats.batch_consume_queue import UNIT as BATCH_UNIT
@@ -30,6 +31,12 @@ from oberth.store.messages import (
 # RocketMQ: MAX_PULL_MSG_SIZE; and the least a caller can ask for.
 TOTAL_SIZE_MAX: Final = 128 << 20
 TOTAL_SIZE_MIN: Final = 100
+WARM_BYTES: Final = 64 << 20
+"""The newest part of the log, which nobody asks the system about: it was just written."""
+BROUGHT_IN_UNITS_MAX: Final = 256
+BROUGHT_IN_BYTES_MAX: Final = 512 << 10
+"""What of a read is looked at, or brought in, before it: as much as one answer mostly holds."""
+_GAP_MAX: Final = 64 << 10
 # Taken where the machine does not tell.
 _MEMORY_UNKNOWN: Final = 24 << 30
 
@@ -111,6 +118,64 @@ class MessageReader:
             return result
         self.missed_count += 1
         return GetMessageResult(status, following, low, high)
+
+    def is_resident(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> bool:
+        """Whether `get_message` waits for no disk, as far as the system tells. Never waits itself.
+
+        Batch queues and compacted ones are not looked at.
+        """
+        log = self._log
+        warm_from = log.max_offset - WARM_BYTES
+        if log.min_offset >= warm_from:
+            return True
+        queue = self._queues.find(topic, queue_id)
+        if not isinstance(queue, ConsumeQueue) or not queue.min_offset <= offset < queue.max_offset:
+            return True
+        count = min(max(max_msg_nums, 1), BROUGHT_IN_UNITS_MAX)
+        if not queue.stream.is_resident(offset * UNIT_SIZE, count * UNIT_SIZE):
+            return False
+        first = queue.unit(offset)
+        if first is not None and first.commit_log_offset >= warm_from:
+            return True  # and what follows is younger
+        return all(
+            log.is_resident(start, end) for start, end in self._old_ranges(queue, offset, count)
+        )
+
+    def bring_in(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> None:
+        """Has the system read what `get_message` will, and waits for it, without the GIL."""
+        queue = self._queues.find(topic, queue_id)
+        if isinstance(queue, ConsumeQueue):
+            count = min(max(max_msg_nums, 1), BROUGHT_IN_UNITS_MAX)
+            for start, end in self._old_ranges(queue, offset, count):
+                self._log.bring_in(start, end)
+
+    def _old_ranges(
+        self, queue: ConsumeQueue, offset: int, count: int
+    ) -> Iterator[tuple[int, int]]:
+        """Where in the log the records of some units lie; near ones in one range."""
+        warm_from = self._log.max_offset - WARM_BYTES
+        file_size = self._log.queue.file_size
+        start = end = -1
+        total = 0
+        for commit_log_offset, size, _ in UNIT.iter_unpack(
+            queue.units(offset, count, within_segment=True)
+        ):
+            if size <= 0 or not 0 <= commit_log_offset < warm_from:
+                continue
+            if total and total + size > BROUGHT_IN_BYTES_MAX:
+                break
+            total += size
+            if (
+                0 <= start <= commit_log_offset <= end + _GAP_MAX
+                and commit_log_offset // file_size == start // file_size
+            ):
+                end = max(end, commit_log_offset + size)
+                continue
+            if end > 0:
+                yield start, end
+            start, end = commit_log_offset, commit_log_offset + size
+        if end > 0:
+            yield start, end
 
     def _get(
         self,

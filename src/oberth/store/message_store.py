@@ -637,9 +637,30 @@ class MessageStore:
             topic, queue_id, offset, max_msg_nums, message_filter, max_total_size
         )
 
+    def is_resident(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> bool:
+        """Whether `get_message` waits for no disk, as far as the system tells. Never waits."""
+        return self.reader.is_resident(topic, queue_id, offset, max_msg_nums)
+
+    def bring_in(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> None:
+        """Waits, without the GIL, until the system has read what `get_message` will read.
+
+        Raises:
+            OSError: the disk does not give it.
+        """
+        self.reader.bring_in(topic, queue_id, offset, max_msg_nums)
+
+    def bring_in_record(self, commit_log_offset: int) -> None:
+        """The same for the record at an offset, if there is one."""
+        self.commit_log.bring_in_record(commit_log_offset)
+
     def select_record(self, commit_log_offset: int) -> memoryview | None:
         """The raw record at an offset, or None."""
         self._check_open()
+        return self.commit_log.select_record(commit_log_offset)
+
+    def _select_brought_in(self, commit_log_offset: int) -> memoryview | None:
+        # Else whoever sends the answer, the broker's loop, would wait for the disk.
+        self.commit_log.bring_in_record(commit_log_offset)
         return self.commit_log.select_record(commit_log_offset)
 
     def look_message_by_offset(
@@ -712,7 +733,7 @@ class MessageStore:
             return QueryMessageResult()
         found = query_records(
             self.index,
-            self.commit_log.select_record,
+            self._select_brought_in,
             topic,
             key,
             max_num,

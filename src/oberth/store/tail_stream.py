@@ -74,6 +74,9 @@ class _OpenFile:
     def read(self, size: int, position: int) -> bytes:
         return self._file.read(size, position)
 
+    def is_resident(self, size: int, position: int) -> bool:
+        return self._file.is_resident(size, position)
+
     def write(self, data: bytes | memoryview, position: int) -> None:
         self._file.write(data, position)
 
@@ -386,6 +389,19 @@ class TailStream:
         if not rest:
             return data
         return data + rest if position + len(data) == tail_start else data
+
+    def is_resident(self, position: int, size: int) -> bool:
+        """Whether `read` waits for no disk, as far as the system tells; looks into one file."""
+        with self.lock:
+            if not self.first_start <= position < self._tail_start:
+                return True
+            size = min(size, self._tail_start - position)
+        within = position % self.file_size
+        try:
+            opened = self.pool.get(self.path(position - within))
+        except FileNotFoundError:
+            return True
+        return opened.is_resident(min(size, self.file_size - within), within)
 
     def _read_files(self, position: int, stop: int) -> bytes:
         parts: list[bytes] = []

@@ -308,6 +308,9 @@ class _FaultMapping:
     def read_ahead(self, position: int, end: int) -> None:
         self._mapping.read_ahead(position, end)
 
+    def is_resident(self, position: int, end: int) -> bool:
+        return self._mapping.is_resident(position, end)
+
     def close(self) -> None:
         self.view = memoryview(b"")
         self._mapping.close()
@@ -321,6 +324,7 @@ class _FaultFile:
         self._file = file
         self.path = file.path
         self.read: Callable[[int, int], bytes] = file.read
+        self.is_resident: Callable[[int, int], bool] = file.is_resident
         self.size = file.size
         self.close = file.close
 

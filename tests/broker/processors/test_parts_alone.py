@@ -336,6 +336,7 @@ def pop(parts: Parts, service: PopService) -> PopMessageProcessor:
         stats=parts.stats,
         now_ms=parts.now_ms,
         dispatch_now=never,
+        start_task=refuse_task,
         service=service,
     )
 

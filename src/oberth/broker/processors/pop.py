@@ -8,6 +8,7 @@ code. What is not found is waited for until bornTime + pollTime, by the client's
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import random
 from typing import TYPE_CHECKING, Final
@@ -28,7 +29,7 @@ from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
 from oberth.broker.subscriptions import Subscription, SubscriptionError, build_subscription
 from oberth.formats import names
 from oberth.formats.topic_config import TopicConfig
-from oberth.remoting.aio.processors import error_response
+from oberth.remoting.aio.processors import WAITING_SIZE, error_response
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.pop import (
@@ -43,7 +44,7 @@ from oberth.remoting.headers.pop import (
 from oberth.store.messages import MessageFilter, TagsFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.consumer_offsets import ConsumerOffsets
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from oberth.broker.own_address import OwnAddress
     from oberth.broker.stats import BrokerStats
     from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.tasks import StartTask
     from oberth.broker.timers import TimerService
     from oberth.broker.topic_configs import TopicConfigs
     from oberth.remoting.aio.channel import Channel
@@ -103,6 +105,7 @@ class PopMessageProcessor:
         stats: BrokerStats,
         now_ms: Callable[[], int],
         dispatch_now: Callable[[], None],
+        start_task: StartTask,
         service: PopService,
     ) -> None:
         self._config = config
@@ -117,6 +120,7 @@ class PopMessageProcessor:
         self._stats = stats
         self._now_ms = now_ms
         self._dispatch_now = dispatch_now
+        self._start_task = start_task
         self._service = service
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
         self._woken = InTurns(self._run_again)
@@ -127,6 +131,50 @@ class PopMessageProcessor:
 
     def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """200050: hand messages out, or wait for some."""
+        return self._pop(channel, request)
+
+    async def _pop_brought_in(
+        self, channel: Channel, request: RemotingCommand, where: list[tuple[str, int, int, int]]
+    ) -> None:
+        """Answer when a thread has waited for the disk, so that the loop need not."""
+        size = len(request.body) + WAITING_SIZE
+        channel.work_started(size)
+        try:
+            for each in where:
+                await asyncio.to_thread(self._store.bring_in, *each)
+            if channel.is_closed:
+                return
+            response = self._pop(channel, request, is_brought_in=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
+            response = error_response(request, error)
+        finally:
+            channel.work_finished(size)
+        if response is not None:
+            channel.reply(request, response)
+
+    def _on_disk(
+        self, header: PopMessageRequestHeader, topic_config: TopicConfig
+    ) -> list[tuple[str, int, int, int]]:
+        """What of the queues that a pop may take from is not in memory; nothing is changed."""
+        store, group, topic = self._store, header.consumer_group, header.topic
+        queue_ids: Iterable[int] = (header.queue_id,)
+        if header.queue_id < 0:
+            queue_ids = range(topic_config.read_queue_nums)
+        found = []
+        for queue_id in queue_ids:
+            offset = max(
+                self._offsets.query(group, topic, queue_id),
+                self._service.buffer.latest_offset(topic, group, queue_id),
+                store.min_offset_in_queue(topic, queue_id),
+            )
+            where = (topic, queue_id, offset, header.max_msg_nums)
+            if not store.is_resident(*where):
+                found.append(where)
+        return found
+
+    def _pop(
+        self, channel: Channel, request: RemotingCommand, *, is_brought_in: bool = False
+    ) -> RemotingCommand | None:
         fields = request.ext_fields
         if fields is not None and fields.get("bornTime", "0") == "0":
             fields["bornTime"] = str(self._now_ms())
@@ -138,6 +186,9 @@ class PopMessageProcessor:
         except _Refusal as refusal:
             return self._empty(request, header, refusal.code, refusal.remark, now_ms)
         self._dispatch_now()
+        if not is_brought_in and (where := self._on_disk(header, topic_config)):
+            self._start_task(self._pop_brought_in(channel, request, where))
+            return None
         is_order = header.order is True
         revive_queue_id = ORDER_REVIVE_QUEUE if is_order else self._service.next_revive_queue()
         popped, rest = self._pop_topic(

@@ -8,6 +8,7 @@ fields that clients unbox without a look.
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +31,7 @@ from oberth.formats.config_files import LogicQueueMappingItem
 from oberth.formats.message_store_config import BrokerRole
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.topic_config import TopicConfig
-from oberth.remoting.aio.processors import error_response
+from oberth.remoting.aio.processors import WAITING_SIZE, error_response
 from oberth.remoting.bodies.route import MASTER_ID
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
@@ -166,6 +167,29 @@ class PullMessageProcessor:
         """Answer now, or hold."""
         return self._pull(channel, request, may_hold=True)
 
+    async def _pull_brought_in(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        where: tuple[str, int, int, int],
+        *,
+        may_hold: bool,
+    ) -> None:
+        """Answer when a thread has waited for the disk, so that the loop need not."""
+        size = len(request.body) + WAITING_SIZE
+        channel.work_started(size)
+        try:
+            await asyncio.to_thread(self._store.bring_in, *where)
+            if channel.is_closed:
+                return
+            response = self._pull(channel, request, may_hold=may_hold, is_brought_in=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
+            response = error_response(request, error)
+        finally:
+            channel.work_finished(size)
+        if response is not None:
+            channel.reply(request, response)
+
     def pull_again(self, held: HeldPull) -> None:
         """Answer a pull that was held."""
         channel: Channel = held.channel  # type: ignore[assignment]
@@ -180,7 +204,12 @@ class PullMessageProcessor:
             channel.reply(request, response)
 
     def _pull(
-        self, channel: Channel, request: RemotingCommand, *, may_hold: bool
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        *,
+        may_hold: bool,
+        is_brought_in: bool = False,
     ) -> RemotingCommand | None:
         self._dispatch_now()
         header = request.header(PullMessageRequestHeader)
@@ -220,6 +249,10 @@ class PullMessageProcessor:
             )
         else:
             wanted = min(max(header.max_msg_nums, 1), PULL_MSG_NUMS_MAX)
+            if not is_brought_in and not store.is_resident(topic, queue_id, offset, wanted):
+                where = (topic, queue_id, offset, wanted)
+                self._start_task(self._pull_brought_in(channel, request, where, may_hold=may_hold))
+                return None
             size_max = header.max_msg_bytes
             if size_max is None or size_max <= 0:
                 result = store.get_message(group, topic, queue_id, offset, wanted, message_filter)

@@ -65,6 +65,7 @@ class QueryMessageProcessor:
         del channel
         header = request.header(ViewMessageRequestHeader)
         store = self._store
+        store.bring_in_record(header.offset)
         # Decoded first: an offset that a client made up may point into the middle of a record.
         message = store.find_message(header.offset)
         if message is not None and store.retention.is_hidden(
