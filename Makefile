@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # The kernels are C: a machine without a compiler gets one from pip.
 HAS_COMPILER := import os, shutil, sysconfig; word = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]; raise SystemExit(shutil.which(word) is None)
 
-.PHONY: run test bench interop lint docs lock clean
+.PHONY: run test bench bench-page interop lint docs lock clean
 
 $(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.py $(wildcard src/oberth/kernels/native/*) src/oberth/kernels/arguments.py src/oberth/kernels/layout.py src/oberth/formats/message.py
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -37,6 +37,10 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Every turn of the benchmarks against Apache's broker, on one page: build/bench-page.md.
+bench-page: $(STAMP)
+	$(BIN)/python -m benchmarks.page $(ARGS)
 
 interop: $(STAMP)
 	$(BIN)/python -m pytest -q -m interop $(ARGS)

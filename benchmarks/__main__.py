@@ -11,7 +11,17 @@ import sys
 from pathlib import Path
 
 #: Modules that are no benchmarks.
-_HELPERS = {"__init__", "__main__", "report", "our_store", "kafka", "stores", "served"}
+_HELPERS = {
+    "__init__",
+    "__main__",
+    "calm",
+    "kafka",
+    "our_store",
+    "page",
+    "report",
+    "served",
+    "stores",
+}
 
 
 def names() -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.rigs.clusters import ApacheCluster, OberthCluster, resident_bytes
 
+from benchmarks.calm import Watch
 from benchmarks.peers import wire
 from benchmarks.peers.load import load
 from benchmarks.report import Row, emit, take_turns
@@ -211,13 +212,16 @@ def main(argv: list[str] | None = None) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, _FILES_MAX), hard), hard))
     table = rows()
+    watch = None if options.small else Watch()
     skipped = take_turns(
         kinds,
         options.runs,
         table,
         lambda kind, place, add: Run(kind, place, options).measure(add),
+        watch=watch,
     )
-    emit("broker", table.values(), ours=kinds[-1], rival=kinds[0], skipped=skipped)
+    turns = watch.turns if watch is not None else []
+    emit("broker", table.values(), ours=kinds[-1], rival=kinds[0], skipped=skipped, turns=turns)
 
 
 if __name__ == "__main__":

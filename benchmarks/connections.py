@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.broker import AnyCluster, make
+from benchmarks.calm import Watch
 from benchmarks.peers import wire
 from benchmarks.report import Row, emit, take_turns
 
@@ -54,8 +55,12 @@ MANY_QUEUES: Final = 8
 FILL_SHAPE: Final = "4x250x128"
 """What is read was sent so."""
 
-WARM_UP_S: Final = 60
-"""Seconds of sends before Apache's broker counts: its rate still grows after 15."""
+WARM_PIECE_S: Final = 10
+WARM_PIECES_MAX: Final = 18
+"""Sends before Apache's broker counts, until its rate stands still: it still grows after 15 s."""
+
+STILL_PIECES: Final = 3
+STILL_WITHIN: Final = 0.05
 
 PEERS: Final = Path(__file__).parent / "peers"
 
@@ -73,6 +78,12 @@ def build(directory: Path, name: str = "wire_load") -> Path:
     source = PEERS / f"{name}.c"
     subprocess.run([compiler, "-O2", "-o", str(program), str(source)], check=True)
     return program
+
+
+def stands_still(rates: Sequence[float]) -> bool:
+    """Whether the last of these rates, of pieces that follow each other, differ no more."""
+    last = rates[-STILL_PIECES:]
+    return len(last) == STILL_PIECES and max(last) <= min(last) * (1 + STILL_WITHIN)
 
 
 class NullServer:
@@ -149,6 +160,14 @@ class Load:
         return line
 
 
+def warm_up(generator: Load) -> list[float]:
+    """Send until the rate stands still; the rates of the pieces."""
+    rates: list[float] = []
+    while len(rates) < WARM_PIECES_MAX and not stands_still(rates):
+        rates.append(generator.run("64x1x128", 0, WARM_PIECE_S)["per_s"])
+    return rates
+
+
 def prepare(address: str, generator: Load, shapes: Sequence[str], fill_s: float) -> wire.Wire:
     """Topics, a group and messages that the shapes need; the connection that the group lives by."""
     wire.create_topics(address, [TOPIC], QUEUES)
@@ -203,7 +222,7 @@ def main(argv: list[str] | None = None) -> None:
                 generator = Load(program, cluster)
                 member = prepare(cluster.broker_addr, generator, shapes, options.sec)
                 if not options.small and kind.startswith("apache"):
-                    generator.run("64x1x128", 0, WARM_UP_S)
+                    warm_up(generator)
                 for shape in shapes:
                     line = generator.run(shape, options.sec / 4, options.sec)
                     add(f"{shape}-rate", line["per_s"])
@@ -215,8 +234,16 @@ def main(argv: list[str] | None = None) -> None:
                 cluster.kill()
             shutil.rmtree(place, ignore_errors=True)
 
-        skipped = take_turns(kinds, options.runs, table, turn)
-    emit("connections", table.values(), ours=kinds[-1], rival=kinds[0], skipped=skipped)
+        watch = None if options.small else Watch()
+        skipped = take_turns(kinds, options.runs, table, turn, watch=watch)
+    emit(
+        "connections",
+        table.values(),
+        ours=kinds[-1],
+        rival=kinds[0],
+        skipped=skipped,
+        turns=watch.turns if watch is not None else [],
+    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.calm import Watch
 from oberth.errors import PeerUnavailableError
 
 
@@ -112,6 +113,7 @@ def take_turns(
     measure: Callable[[str, Path, Callable[[str, float], None]], None],
     *,
     parent: Path | None = None,
+    watch: Watch | None = None,
 ) -> dict[str, str]:
     """Measures each side in turns that change places from run to run.
 
@@ -121,6 +123,7 @@ def take_turns(
         table: gets the figures.
         measure: called with kind, directory of the run, and what takes a row's key and figure.
         parent: where the directories are made; that of temporary files when None.
+        watch: looks how calm the machine is around each turn; None: every turn counts.
 
     Returns:
         Kinds that cannot be had here, and why.
@@ -138,8 +141,20 @@ def take_turns(
                     table[key].add(kind, figure)
                     sys.stderr.write(f"{kind:14} {table[key].what:52} {figure:,.4g}\n")
 
+                place = base / f"{kind}-{number}"
+
+                def turn(
+                    into: Callable[[str, float], None], kind: str = kind, place: Path = place
+                ) -> None:
+                    shutil.rmtree(place, ignore_errors=True)  # of a turn that did not count
+                    measure(kind, place, into)
+
                 try:
-                    measure(kind, base / f"{kind}-{number}", add)
+                    if watch is None:
+                        turn(add)
+                    elif not watch.take(kind, turn, add):
+                        why = watch.turns[-1]["thrown_away"]
+                        sys.stderr.write(f"no turn of {kind} counted: {why}\n")
                 except PeerUnavailableError as why:
                     skipped[kind] = str(why)
                     sys.stderr.write(f"skipped: {kind}: {why}\n")
