@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 
+from oberth.broker import ha_service
 from oberth.broker.broker import Broker
-from oberth.broker.broker_config import read_configs
+from oberth.broker.broker_config import BrokerConfig, read_configs
 from oberth.broker.ha_service import CONNECTIONS_MAX
-from oberth.errors import OptionError, RemoteProtocolError
+from oberth.cli.main import oberth
+from oberth.errors import OptionError, RemoteProtocolError, StoreFullError
+from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
@@ -27,6 +31,7 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.tls import make_certificate
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
+from oberth.store.files import DiskUsage, Mapping, OsFileSystem
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.store.replication import (
     FRAME,
@@ -41,7 +46,9 @@ from oberth.store.replication import (
 SEGMENT = 64 * 1024
 
 
-def make(root: Path, name_server: str, **entries: str) -> Broker:
+def options_of(
+    root: Path, name_server: str, **entries: str
+) -> tuple[BrokerConfig, MessageStoreConfig]:
     values = {
         "storePathRootDir": str(root),
         "namesrvAddr": name_server,
@@ -56,7 +63,11 @@ def make(root: Path, name_server: str, **entries: str) -> Broker:
         **entries,
     }
     config, store_config, _ = read_configs(values)
-    return Broker(config, store_config)
+    return config, store_config
+
+
+def make(root: Path, name_server: str, **entries: str) -> Broker:
+    return Broker(*options_of(root, name_server, **entries))
 
 
 @pytest.fixture
@@ -133,6 +144,64 @@ async def test_a_slave_goes_on_after_a_restart(tmp_path: Path, name_server: str)
             async with make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave:
                 await until(partial(equal, master, slave))
             put(master, 50)
+
+
+async def test_an_append_wakes_what_sends_it_to_slaves(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ha_service, "IDLE_POLL_S", 1e6)
+    slave = make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE")
+    async with make(tmp_path / "a", name_server) as master, slave:
+        await until(lambda: len(master.services.ha.replicas))
+        for _ in range(3):
+            put(master, 5)
+            await until(partial(equal, master, slave))
+
+
+class SmallDisk(OsFileSystem):
+    """A disk with room for five segments of a log, and none for a sixth."""
+
+    ROOM = 5
+
+    def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Mapping:
+        folder = Path(path).parent
+        if create and folder.name == "commitlog" and not Path(path).exists():
+            usage = self.disk_usage(str(folder))
+            if usage.used >= usage.total:
+                raise StoreFullError(f"{path}: no room for {size} bytes")
+        return super().map(path, size, create=create, writable=writable)
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        log = Path(path) if Path(path).name == "commitlog" else Path(path).parent / "commitlog"
+        used = sum(1 for each in log.glob("0*")) if log.is_dir() else 0
+        return DiskUsage(self.ROOM * SEGMENT, used * SEGMENT)
+
+
+async def test_a_slave_with_a_smaller_disk_stops_and_goes_on_when_it_may_delete(
+    tmp_path: Path, name_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = {"cleanResourceInterval": "20", "cleanFileForciblyEnable": "false"}
+    async with make(tmp_path / "a", name_server) as master:
+        put(master, 2000)
+        end = master.parts.store.max_phy_offset
+        assert end > (SmallDisk.ROOM + 3) * SEGMENT
+        options = options_of(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE", **small)
+        slave = Broker(*options, files=SmallDisk())
+        async with slave:
+            await until(lambda: re.search("replication from .*: .*no room", caplog.text))
+            kept = slave.parts.store
+            assert (kept.commit_log.min_offset, kept.max_phy_offset) == (
+                0, SmallDisk.ROOM * SEGMENT,
+            )  # fmt: skip
+            command = ["cluster", "config", "set", str(slave.address), "-n", name_server]
+            done = await asyncio.to_thread(
+                CliRunner().invoke, oberth, [*command, "cleanFileForciblyEnable=true"]
+            )
+            assert done.exit_code == 0, done.output
+            await until(partial(equal, master, slave))
+            assert 0 < kept.commit_log.min_offset < end
+            await until(lambda: kept.dispatch_behind_bytes == 0)
+            assert kept.max_offset_in_queue("t", 1) == 1000
 
 
 async def test_a_sync_master_waits_for_its_slave(tmp_path: Path, name_server: str) -> None:

@@ -34,7 +34,6 @@ from oberth.client.blocking import Producer
 from oberth.client.messages import Message
 from oberth.errors import PeerUnavailableError
 from oberth.formats.message import decode_record
-from oberth.remoting.bodies.base import MessageQueue
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -155,6 +154,13 @@ def lenient_json(body: bytes) -> Any:
     return parse_config(body, name="answer")
 
 
+def alike(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+    """Both are there, and say the same of all that both know: 4.9 knows less than 5.x."""
+    if not one or not other:
+        return False
+    return all(one[key] == other[key] for key in one.keys() & other.keys())
+
+
 def read_from(node: Node, topic: str, queue_id: int) -> list[tuple[int, bytes]]:
     """What a broker gives a reader of a queue: commit log offsets and bodies."""
     found: list[tuple[int, bytes]] = []
@@ -183,6 +189,8 @@ def read_from(node: Node, topic: str, queue_id: int) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("pair", EACH, ids="-".join, indirect=True)
 def test_both_hold_the_same(pair: Pair) -> None:
+    # A master of 4.9 says SLAVE_NOT_AVAILABLE until its slave has come.
+    until(lambda: _takes(pair), "the slave is in sync")
     send(pair, 0, 400)
     equal(pair)
     compared = CliRunner().invoke(
@@ -217,10 +225,9 @@ def test_both_hold_the_same(pair: Pair) -> None:
             table = lenient_json(remoting_call(node.address, GET_OFFSETS)[1])["offsetTable"]
             offsets.append(table.get(f"{TOPIC}@{GROUP}"))
         return (
-            topics[0]["topicConfigTable"].get(TOPIC) == topics[1]["topicConfigTable"].get(TOPIC)
+            alike(*(each["topicConfigTable"].get(TOPIC) for each in topics))
             and topics[0]["topicConfigTable"].keys() == topics[1]["topicConfigTable"].keys()
-            and groups[0] is not None
-            and groups[0] == groups[1]
+            and alike(*groups)
             and offsets[0] is not None
             and offsets[0] == offsets[1]
         )
@@ -254,9 +261,9 @@ def test_both_hold_the_same(pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", QUIET, ids="-".join, indirect=True)
 def test_no_slave_complains_in_ten_minutes(pair: Pair) -> None:
+    until(lambda: _takes(pair), "the slave is in sync")
     send(pair, 0, 50)
     equal(pair)
-    until(lambda: _takes(pair), "the slave is in sync")
     quiet_from = len(pair.slave.log.read_bytes())
     end = time.monotonic() + WATCH_S
     while time.monotonic() < end:
@@ -273,8 +280,7 @@ def _takes(pair: Pair) -> bool:
 
     try:
         with Producer("again", namesrv_addr=pair.namesrv, send_msg_timeout_ms=5_000) as producer:
-            queue = MessageQueue(topic=TOPIC, broker_name="broker-a", queue_id=0)
-            sent = producer.send(Message(TOPIC, b"again"), mq=queue)
+            sent = producer.send(Message(TOPIC, b"again"))
     except OberthError:
         return False
     return bool(sent.status.name == "SEND_OK")

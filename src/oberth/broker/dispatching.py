@@ -166,10 +166,11 @@ class Dispatching:
     # Readable
 
     def soon(self) -> None:
-        """Make what was appended readable, see `DispatchTimes.due_in_s`.
+        """Make what was appended readable, see `DispatchTimes.due_in_s`, and send it to slaves.
 
         Who reads meanwhile calls `now` first.
         """
+        self._ha.on_append()
         if self.is_pending:
             return
         self.is_pending = True
