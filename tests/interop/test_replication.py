@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import struct
 import sys
 import time
@@ -56,12 +57,14 @@ CONF = {
     "slaveTimeout": "20000",
     "slaveReadEnable": "true",
 }
-PAIRS = [("apache-5.5.0", "oberth"), ("oberth", "apache-5.5.0")]
+BOTH_WAYS = [("apache-5.5.0", "oberth"), ("oberth", "apache-5.5.0")]
+PAIRS = [*BOTH_WAYS]
 if LARGE:
     PAIRS += [("apache-4.9.7", "oberth"), ("oberth", "apache-4.9.7"), ("oberth", "oberth")]
 ROLES = ("SYNC_MASTER", "ASYNC_MASTER") if LARGE else ("SYNC_MASTER",)
 EACH = [(*pair, role) for pair in PAIRS for role in ROLES]
-QUIET = [("apache-5.5.0", "oberth", "SYNC_MASTER"), ("oberth", "apache-5.5.0", "SYNC_MASTER")]
+QUIET = [(*pair, "SYNC_MASTER") for pair in BOTH_WAYS]
+NEW_SLAVES = [(*pair, "ASYNC_MASTER") for pair in BOTH_WAYS]
 
 
 class Pair(NamedTuple):
@@ -259,6 +262,30 @@ def test_both_hold_the_same(pair: Pair) -> None:
             # A kill costs Apache's broker entries of its Index.
             kinds.discard("index-entry-missing")
         assert not kinds, verified.output
+
+
+@pytest.mark.parametrize("pair", NEW_SLAVES, ids="-".join, indirect=True)
+def test_an_empty_slave_beside_many_segments_gets_all_of_them(
+    pair: Pair, request: pytest.FixtureRequest
+) -> None:
+    until(lambda: _takes(pair), "the master takes messages")
+    pair.slave.stop()
+    shutil.rmtree(pair.slave.store)
+    send(pair, 0, 1000)
+    if "apache-5.5.0-oberth" in request.node.name:
+        # Apache's master would send the newest segment only. Full ones change no more.
+        copies = pair.slave.store / "commitlog"
+        copies.mkdir(parents=True)
+        for path in sorted((pair.master.store / "commitlog").iterdir()):
+            if path.name.isdigit() and int(path.name) + SEGMENT <= log_end(pair.master):
+                shutil.copy(path, copies)
+        assert len(list(copies.iterdir())) > 2
+    pair.slave.start()
+    equal(pair)
+    until(lambda: len(read_from(pair.slave, TOPIC, 0)) > 200, "the slave knows the topic and reads")
+    pair.slave.stop()
+    verified = CliRunner().invoke(oberth, ["store", "verify", str(pair.slave.store), "--json"])
+    assert not json.loads(verified.stdout)["findings"], verified.output
 
 
 @pytest.mark.parametrize("pair", QUIET, ids="-".join, indirect=True)

@@ -28,6 +28,12 @@ def test_crc_equals_zlib(data: bytes) -> None:
     assert crc32(data) == zlib_crc32(data)
 
 
+@given(st.binary(max_size=2000), st.integers(0, 2000))
+def test_crc_goes_on_from_what_comes_before(data: bytes, cut: int) -> None:
+    assert crc32(data[cut:], crc32(data[:cut])) == zlib_crc32(data)
+    assert reference_crc32(data[cut:], reference_crc32(data[:cut])) == zlib_crc32(data)
+
+
 @given(
     st.one_of(
         st.binary(max_size=30),

@@ -168,7 +168,7 @@ SCAN_ARGUMENTS: Final = SCAN_COLUMNS + len(COLUMNS)
 FIND_ARGUMENTS: Final = 8
 
 # Places in the arguments of `crc`.
-(CRC_DATA, CRC_START, CRC_SIZE) = range(3)
+(CRC_DATA, CRC_START, CRC_SIZE, CRC_BEFORE) = range(4)
 # Places in the arguments of `text_hash`.
 (HASH_DATA, HASH_START, HASH_SIZE, HASH_SEED) = range(4)
 

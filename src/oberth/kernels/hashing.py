@@ -14,18 +14,23 @@ from oberth.kernels import runtime
 from oberth.kernels.memory import Buffer, address
 
 
-def crc32(data: Buffer) -> int:
-    """CRC-32 of bytes, 0 … 2**32-1."""
+def crc32(data: Buffer, before: int = 0) -> int:
+    """CRC-32 of bytes, 0 … 2**32-1.
+
+    Args:
+        data: the bytes.
+        before: the CRC-32 of what comes before them.
+    """
     view = memoryview(data)
     kernel = runtime.native("crc")
     if kernel is None:
-        return reference_crc32(view)
-    return kernel(array("q", (address(view), 0, view.nbytes)))
+        return reference_crc32(view, before)
+    return kernel(array("q", (address(view), 0, view.nbytes, before)))
 
 
-def reference_crc32(data: Buffer) -> int:
+def reference_crc32(data: Buffer, before: int = 0) -> int:
     """`crc32` by zlib."""
-    return zlib_crc32(data)
+    return zlib_crc32(data, before)
 
 
 def java_hash(data: Buffer, seed: int = 0) -> int:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import threading
 from typing import Any, Final
-from zlib import crc32
 
 from oberth.errors import StoreFullError
 from oberth.formats.log_checksums import (
@@ -24,6 +23,7 @@ from oberth.formats.log_checksums import (
     decode_log_checksums,
     encode_log_checksums,
 )
+from oberth.kernels.hashing import crc32
 from oberth.store.commit_log import CommitLog
 from oberth.store.files import FileSystem, is_full
 
@@ -36,7 +36,7 @@ RANGE_BYTES_MAX: Final = 64 << 20
 RANGE_COUNT_MAX: Final = 4096
 """What `ranges` looks at in one call: some 20 ms."""
 
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 18
 _SAVE_BYTES: Final = 64 << 20
 """So much of the live segment may have to be summed up again after a kill."""
 

@@ -74,8 +74,8 @@ FOLDED static uint32_t crc_folded(const uint8_t *data, int64_t size, uint32_t cr
 }
 #endif
 
-uint32_t crc_32(const uint8_t *data, int64_t start, int64_t size) {
-    uint32_t crc = 0xFFFFFFFF;
+uint32_t crc_32_from(uint32_t before, const uint8_t *data, int64_t start, int64_t size) {
+    uint32_t crc = before ^ 0xFFFFFFFF;
     int64_t position = start;
     int64_t end = start + size;
 #ifdef HAVE_CARRYLESS_MULTIPLY
@@ -160,7 +160,8 @@ uint32_t text_hash(const uint8_t *data, int64_t start, int64_t size, uint32_t se
 }
 
 int64_t kernel_crc(int64_t *args) {
-    return crc_32(bytes_at(args[CRC_DATA]), args[CRC_START], args[CRC_SIZE]);
+    return crc_32_from((uint32_t)args[CRC_BEFORE], bytes_at(args[CRC_DATA]), args[CRC_START],
+                       args[CRC_SIZE]);
 }
 
 int64_t kernel_java_hash(int64_t *args) {

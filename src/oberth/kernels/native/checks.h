@@ -7,8 +7,14 @@
 
 #define HIGH_BITS UINT64_C(0x8080808080808080)
 
-/* The CRC-32 of bytes as zlib computes it, 0 ... 2**32-1. */
-uint32_t crc_32(const uint8_t *data, int64_t start, int64_t size);
+/* The CRC-32 of bytes as zlib computes it, 0 ... 2**32-1, behind others whose CRC is given. */
+uint32_t crc_32_from(uint32_t before, const uint8_t *data, int64_t start, int64_t size);
+
+/* The same of bytes alone. */
+INLINE uint32_t crc_32(const uint8_t *data, int64_t start, int64_t size) {
+    return crc_32_from(0, data, start, size);
+}
+
 /* Makes the tables; once, before the first CRC. */
 void crc_prepare(void);
 
