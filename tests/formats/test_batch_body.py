@@ -82,6 +82,19 @@ def test_cut_and_changed_bodies() -> None:
             decode_batch(bytes(damaged))
 
 
+def test_what_is_wrong_with_an_item_is_said() -> None:
+    raw = encode_batch([BatchItem(1, b"one", b"a\x01b\x02")])
+    size = len(raw)
+    for body, said in (
+        (raw[: ITEM_FIXED_SIZE - 1], f"{ITEM_FIXED_SIZE - 1} bytes left"),
+        (raw[:ITEM_FIXED_SIZE], f"size {size} with a body of 3, {ITEM_FIXED_SIZE} bytes left"),
+        (raw[:-1], f"size {size} with a body of 3, {size - 1} bytes left"),
+        (raw[:-6] + b"\x00\x05" + raw[-4:], "a body of 3 and properties of 5"),
+    ):
+        with pytest.raises(FormatError, match=said):
+            decode_batch(body)
+
+
 @given(st.binary(max_size=120))
 def test_items_or_error(data: bytes) -> None:
     with contextlib.suppress(FormatError):

@@ -5,6 +5,7 @@ Proved on every properties string of every golden store, a table of odd strings,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from oberth.formats.properties import (
     decode_properties,
     encode_properties,
     find_property,
+    names_pattern,
     without_properties,
 )
 
@@ -109,6 +111,19 @@ def test_without_equals_decode(raw: bytes) -> None:
     expected.pop("a", None)
     expected.pop("bb", None)
     assert decode_properties(without_properties(raw, (b"a", b"bb"))) == expected
+
+
+def test_a_pattern_finds_names_and_transient_ones() -> None:
+    pattern = re.compile(names_pattern({"DELAY", "a.b"}))
+    for text, found in (
+        ("DELAY\x013\x02", True),
+        ("x\x01y\x02a.b\x01\x02", True),
+        ("__RMQ.TRANSIENT.x\x011\x02", True),
+        ("axb\x011\x02", False),
+        ("DELAYED\x013\x02MY_DELAY\x013\x02", False),
+        ("x\x01DELAY", False),
+    ):
+        assert (pattern.search("\x02" + text) is not None) is found, text
 
 
 def test_without_keeps_the_others_as_they_are_stored() -> None:

@@ -35,6 +35,7 @@ from oberth.remoting.command import (
     encode_json_header,
 )
 from oberth.remoting.connection import RemotingConnection
+from oberth.remoting.headers.pull import PullMessageResponseHeader
 
 Frames = Callable[[str], tuple[dict[str, Any], ...]]
 
@@ -211,8 +212,10 @@ def test_what_we_must_not_send() -> None:
         encode_binary_header(RemotingCommand(code=RequestCode.POP_MESSAGE))
     with pytest.raises(LocalProtocolError, match="40000 bytes, allowed 32767"):
         encode_binary_header(RemotingCommand(ext_fields={"k" * 40000: ""}))
-    with pytest.raises(LocalProtocolError, match="allowed 100"):
-        encode_frame(RemotingCommand(body=bytes(90)), frame_size_max=100)
+    whole = len(encode_frame_bytes(RemotingCommand(body=bytes(90))))
+    with pytest.raises(LocalProtocolError, match=f"has {whole} bytes, allowed {whole - 1}"):
+        encode_frame(RemotingCommand(body=bytes(90)), frame_size_max=whole - 1)
+    assert encode_frame(RemotingCommand(body=bytes(90)), frame_size_max=whole)
     with pytest.raises(LocalProtocolError, match="allowed 100"):
         encode_frame(RemotingCommand(body=[bytes(50), bytes(50)]), frame_size_max=100)
 
@@ -226,6 +229,19 @@ def test_create_request_and_response() -> None:
     response = create_response(request, ResponseCode.SYSTEM_ERROR, "why", ext_fields={"a": "b"})
     assert response.is_response
     assert (response.opaque, response.code, response.remark) == (5, 1, "why")
+    assert response.ext_fields == {"a": "b"}
+    header = PullMessageResponseHeader(
+        suggest_which_broker_id=0, next_begin_offset=3, min_offset=1, max_offset=2
+    )
+    both = create_response(request, 0, header=header, ext_fields={"a": "b", "maxOffset": "9"})
+    assert both.ext_fields == {**header.to_ext_fields(), "a": "b", "maxOffset": "9"}
+    alone = create_response(request, 0, header=header)
+    assert alone.ext_fields == header.to_ext_fields()
+
+
+def test_numbers_that_an_odd_header_lacks_are_zero() -> None:
+    found = decode_json_header(b'{"language":"JAVA","extFields":{"a":1}}')
+    assert (found.code, found.version, found.opaque, found.flag) == (0, 0, 0, 0)
 
 
 def test_response_codes_fit_into_16_bits() -> None:
