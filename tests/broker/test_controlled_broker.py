@@ -489,3 +489,16 @@ async def test_what_a_master_shows_of_itself(group: Group) -> None:
     assert status["inSyncSlaveNums"] == 1
     assert [each["inSync"] for each in status["haConnectionInfo"]] == [True]
     assert first.not_ready() is None
+
+
+async def test_a_store_from_before_there_was_a_controller(group: Group) -> None:
+    config, store_config, _ = read_configs(
+        {**SETTINGS, "enableControllerMode": "false", "storePathRootDir": str(group.root / "1")}
+    )
+    async with Broker(config, store_config) as alone:
+        alone.parts.store.append_messages([MessageExtBrokerInner.of("t", b"a")])
+    first = await group.start("1")
+    second = await group.start("2")
+    await group.agree(1, 2)
+    assert await acknowledged(first, b"b") is PutMessageStatus.PUT_OK
+    await until(lambda: bodies(first) == bodies(second) == [b"a", b"b"])

@@ -55,6 +55,7 @@ CASES: Final[dict[str, list[str]]] = {
     "cluster apply": ["DUMP", "--dry-run"],
     "cluster writes": ["broker-a", "on"],
     "cluster clean": ["BROKER", "--dry-run"],
+    "cluster failover": ["broker-a", "--dry-run"],
     "cluster retention": [],
     "cluster compare": ["BROKER", "BROKER"],
     "top": ["--once", "--interval", "0.2"],
@@ -85,6 +86,7 @@ SERVERS: Final = {"broker", "console", "controller", "namesrv", "proxy", "up"}
 """They serve until they are stopped: test_up.py."""
 
 EXIT_FINDINGS: Final = {
+    "cluster failover": 1,
     "group members": 2,
     "group running": 2,
     "message resend": 2,

@@ -221,6 +221,20 @@ class ControlledHAService(HAService):
             self.sync_set.known(members, epoch, _loop_ms())
             self._set_changed()
 
+    def runtime_info(self) -> dict[str, str]:
+        """What GET_BROKER_RUNTIME_INFO shows beside Apache's figures."""
+        role = self._role
+        shown = {
+            "controlledRole": "master" if role.is_master else "slave",
+            "controlledId": str(role.broker_id),
+            "masterEpoch": str(role.epoch),
+            "masterAddress": "" if role.is_master else self.master_address or "",
+            "replicasConfirmed": str(self.confirm_offset()),
+        }
+        if self.sync_set is not None:
+            shown["replicasInSync"] = " ".join(map(str, sorted(self.sync_set.members)))
+        return shown
+
     def epochs_body(self) -> dict[str, Any]:
         """What GET_BROKER_EPOCH_CACHE shows. RocketMQ: EpochEntryCache."""
         end = self._store.max_phy_offset

@@ -176,6 +176,7 @@ class HAService:
         self._master_ha_address = store_config.ha_master_address
         self._server: asyncio.Server | None = None
         self._tls: ssl.SSLContext | None = None
+        self._is_closing = False
         self._grown = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -213,6 +214,7 @@ class HAService:
 
     async def aclose(self) -> None:
         """End every connection."""
+        self._is_closing = True
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -328,6 +330,9 @@ class HAService:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._is_closing:  # it was accepted just before
+            writer.transport.abort()
+            return
         peer = writer.get_extra_info("peername")
         if self._allowed and peer[0] not in self._allowed:
             _LOG.warning(

@@ -226,6 +226,7 @@ class Services:
         self.keepers.append(self.pop)
         if isinstance(self.ha, ControlledHAService):
             self.keepers.append(self.ha)
+            self.runtime_info.sources.append(self.ha.runtime_info)
 
     def _make_ha(self, parts: Parts) -> HAService:
         kind: Callable[..., HAService] = HAService

@@ -65,6 +65,7 @@ class Member(NamedTuple):
         store: folder of its store.
         settings: what is set for it beside the configuration that all have.
         drains: whether it takes no messages any more.
+        replica: which replica of its name it is; 0 without replicas.
     """
 
     number: int
@@ -72,6 +73,70 @@ class Member(NamedTuple):
     store: str
     settings: dict[str, str]
     drains: bool
+    replica: int = 0
+
+    @property
+    def label(self) -> str:
+        """What it is called where replicas have to be told apart."""
+        return f"{self.name} replica {self.replica}" if self.replica else self.name
+
+
+def replicated(
+    groups: int,
+    replicas: int,
+    entries: Mapping[str, str],
+    store_config: MessageStoreConfig,
+    broker_name: str,
+    controller: str,
+) -> list[Member]:
+    """The brokers of ``--replicas``: so many of each name, under a controller.
+
+    The first replica keeps the store; that with number n has ``-rn`` behind its folder. What is
+    acknowledged is at every replica in sync; of three or more these are never less than two.
+
+    Raises:
+        OptionError: a setting that brokers cannot share, or too many brokers.
+    """
+    flag = f"--replicas {replicas}"
+    _refuse_shared(flag, entries)
+    for key in ("brokerId", "brokerRole", "enableControllerMode", "controllerAddr"):
+        if key in entries:
+            raise OptionError(f"{flag}: {key} is the controller's business")
+    if groups * replicas > BROKERS_MAX:
+        raise OptionError(f"{flag}: {groups * replicas} brokers, allowed {BROKERS_MAX}")
+    root = os.path.abspath(os.path.expanduser(store_config.store_path_root_dir))
+    made = []
+    for number in range(1, groups * replicas + 1):
+        group, replica = divmod(number - 1, replicas)
+        suffix = (f"-{group + 1}" if group else "") + (f"-r{replica + 1}" if replica else "")
+        settings = {"enableControllerMode": "true", "controllerAddr": controller}
+        if "allAckInSyncStateSet" not in entries:
+            settings["allAckInSyncStateSet"] = "true"
+        if "minInSyncReplicas" not in entries and replicas > 2:
+            settings["minInSyncReplicas"] = "2"
+        settings |= _ports(number, entries)
+        name = f"{broker_name}-{group + 1}" if group else broker_name
+        made.append(Member(number, name, root + suffix, settings, False, replica + 1))
+    return made
+
+
+def _refuse_shared(flag: str, entries: Mapping[str, str]) -> None:
+    for key in entries:
+        if key.startswith("storePath") and key != "storePathRootDir":
+            raise OptionError(f"{flag}: {key} would be the same folder for all of them")
+
+
+def _ports(number: int, entries: Mapping[str, str]) -> dict[str, str]:
+    """The ports of the broker with a number, by key."""
+    settings = {"listenPort": _moved(int(entries.get("listenPort", PORTS["broker"])), number)}
+    for key in _MOVED_PORTS:
+        if int(entries.get(key, "0")) > 0:
+            settings[key] = _moved(int(entries[key]), number)
+    http_port = int(entries.get("httpPort", "-1"))
+    if http_port >= 0:  # this process listens there; of any free one it would not hear
+        http_port = http_port + number if http_port else _free_port()
+        settings |= {"httpPort": str(http_port), "httpAddress": "127.0.0.1"}
+    return settings
 
 
 def members(
@@ -82,9 +147,7 @@ def members(
     Raises:
         OptionError: a setting that brokers cannot share.
     """
-    for key in entries:
-        if key.startswith("storePath") and key != "storePathRootDir":
-            raise OptionError(f"--brokers {count}: {key} would be the same folder for all of them")
+    _refuse_shared(f"--brokers {count}", entries)
     if entries.get("brokerRole", "ASYNC_MASTER") == "SLAVE" or int(entries.get("brokerId", "0")):
         raise OptionError(f"--brokers {count}: all of them are masters; a slave is started alone")
     root = os.path.abspath(os.path.expanduser(store_config.store_path_root_dir))
@@ -94,15 +157,7 @@ def members(
         drains = number > count
         if drains and not _has_messages(store):
             continue
-        listen_port = int(entries.get("listenPort", PORTS["broker"]))
-        settings = {"listenPort": _moved(listen_port, number)}
-        for key in _MOVED_PORTS:
-            if int(entries.get(key, "0")) > 0:
-                settings[key] = _moved(int(entries[key]), number)
-        http_port = int(entries.get("httpPort", "-1"))
-        if http_port >= 0:  # this process listens there; of any free one it would not hear
-            http_port = http_port + number if http_port else _free_port()
-            settings |= {"httpPort": str(http_port), "httpAddress": "127.0.0.1"}
+        settings = _ports(number, entries)
         if drains:
             settings["brokerPermission"] = READ_ONLY
         name = broker_name if number == 1 else f"{broker_name}-{number}"
@@ -152,7 +207,7 @@ class BrokerProcess:
             OberthError: it ended before; what it said stands on stderr.
         """
         if not await self._start():
-            raise OberthError(f"{self.member.name} did not start, see above")
+            raise OberthError(f"{self.member.label} did not start, see above")
         self._keeper = asyncio.create_task(self._keep())
 
     async def _start(self) -> bool:
@@ -185,7 +240,7 @@ class BrokerProcess:
             code = await self._process.wait()
             if time.monotonic() - began > RESTART_MAX_S:
                 pause_s = RESTART_S
-            say(f"{self.member.name} ended with {code}; started again in {pause_s:.0f} s")
+            say(f"{self.member.label} ended with {code}; started again in {pause_s:.0f} s")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RESTART_MAX_S)
             await self._start()
@@ -204,7 +259,7 @@ class BrokerProcess:
             async with asyncio.timeout(END_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            say(f"{self.member.name} did not end in {END_TIMEOUT_S:.0f} s and is killed")
+            say(f"{self.member.label} did not end in {END_TIMEOUT_S:.0f} s and is killed")
             process.kill()
             await process.wait()
 

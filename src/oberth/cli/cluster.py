@@ -11,6 +11,7 @@ import click
 from oberth.cli.cluster_compare import compare
 from oberth.cli.cluster_config import config
 from oberth.cli.cluster_dump import apply, dump
+from oberth.cli.cluster_failover import failover
 from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.output import say, write_json
 from oberth.cli.remote import ask, broker_address, json_option, namesrv_option, show
@@ -30,7 +31,7 @@ def cluster() -> None:
     """
 
 
-for each in (compare, config, dump, apply):
+for each in (compare, config, dump, apply, failover):
     cluster.add_command(each)
 
 
@@ -70,7 +71,11 @@ def list_(namesrv: str, as_json: bool) -> None:
 @namesrv_option
 @json_option
 def status(broker: str, namesrv: str, as_json: bool) -> None:
-    """Show a broker's runtime figures; BROKER is its name or its address."""
+    """Show a broker's runtime figures; BROKER is its name or its address.
+
+    Under a controller these say the broker's role, epoch, and at the master which replicas are in
+    sync.
+    """
 
     async def look(admin: Admin) -> dict[str, str]:
         return await admin.broker_runtime_info(await broker_address(admin, broker))

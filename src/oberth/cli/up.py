@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ from oberth.cli.brokers import (
     JointMetrics,
     Member,
     members,
+    replicated,
     running,
     spread,
     watch_drains,
@@ -22,6 +23,7 @@ from oberth.cli.console import PORT as CONSOLE_PORT
 from oberth.cli.console import console_served
 from oberth.cli.output import say
 from oberth.cli.serve import (
+    PORTS,
     broker_ports,
     config_option,
     grpc_served,
@@ -44,8 +46,13 @@ from oberth.errors import OberthError
 GRPC_PORT: Final = 8081
 """Where gRPC clients connect if nothing is said."""
 
+REPLICAS_MAX: Final = 9
+CONTROLLER_SUFFIX: Final = "-controller"
+"""Behind the store's folder, of the controller's."""
+
 if TYPE_CHECKING:
     from oberth.broker.broker_config import BrokerConfig
+    from oberth.controller.controller_config import ControllerConfig
     from oberth.namesrv.name_server import NameServer
     from oberth.store.message_store import MessageStore
 
@@ -73,6 +80,12 @@ WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
     metavar="N",
     help="So many brokers, each a process with a store of its own: one for each core.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(2, REPLICAS_MAX),
+    metavar="N",
+    help="So many copies of each broker, each a process, and a controller that elects masters.",
+)
 @set_option
 @verbose_option
 def up(
@@ -84,6 +97,7 @@ def up(
     console_port: int | None,
     console_writes: bool,
     count: int | None,
+    replicas: int | None,
     settings: tuple[str, ...],
     verbose: int,
 ) -> None:
@@ -98,6 +112,11 @@ def up(
     With --brokers N clients use all N brokers by themselves. The first keeps the store and ports
     that it has alone, the second has -2 behind its store's folder and name, and ports 10 higher.
     A store of a higher number is drained: its broker takes no messages and gives out the rest.
+
+    With --replicas N each broker is a group of N processes that have the same messages, and a
+    controller in this process makes another one the master when the master dies. What is
+    acknowledged is at every copy that is in sync: `oberth cluster status` shows which, and
+    `oberth cluster failover` moves the master.
 
     Example: oberth up --store /tmp/flights --set flushDiskType=SYNC_FLUSH
     """
@@ -132,16 +151,34 @@ def up(
         )
     )
 
-    if count is not None:
+    if count is not None or replicas is not None:
         if not wants_grpc:
             del entries["grpcServerPort"]
             say("gRPC: not served; --set grpcServerPort=N has each broker serve its own messages")
         words = ["-c", config] if config else []
         for each in settings:
             words += ["--set", each]
+        name = broker_config.broker_name
+
+        def wanted(controller: str) -> list[Member]:
+            if replicas is None:
+                return members(count or 1, entries, store_config, name)
+            return replicated(count or 1, replicas, entries, store_config, name, controller)
+
+        wanted("")  # says what cannot be before anything listens
+        controller_config: ControllerConfig | None = None
+        if replicas is not None:
+            from oberth.controller.controller_config import ControllerConfig
+
+            controller_config = ControllerConfig(
+                listen_host=broker_config.listen_host,
+                listen_port=0 if takes_any else PORTS["controller"],
+                store_path=wanted("")[0].store + CONTROLLER_SUFFIX,
+            )
         _serve_several(
             name_server,
-            members(count, entries, store_config, broker_config.broker_name),
+            controller_config,
+            wanted,
             words,
             broker_config,
             name_server_port,
@@ -196,7 +233,8 @@ def up(
 
 def _serve_several(
     name_server: NameServer,
-    wanted: list[Member],
+    controller_config: ControllerConfig | None,
+    members_of: Callable[[str], list[Member]],
     words: list[str],
     config: BrokerConfig,
     name_server_port: int,
@@ -205,7 +243,7 @@ def _serve_several(
     wants_console: bool,
     console_writes: bool,
 ) -> None:
-    """Serve a name server here, and brokers in processes of their own."""
+    """Serve a name server here, a controller if need be, and brokers in processes of their own."""
     from oberth.broker.http_endpoint import HttpEndpoint
     from oberth.cli.connection import client_config
     from oberth.client.admin import Admin
@@ -215,6 +253,14 @@ def _serve_several(
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(name_server)
             own = f"{_dial_host(config.listen_host)}:{name_server.address.port}"
+            controller = ""
+            if controller_config is not None:
+                from oberth.controller.controller import Controller
+
+                leader = await stack.enter_async_context(Controller(controller_config))
+                host = _dial_host(config.listen_host)
+                controller = f"{host}:{leader.address.port}"
+            wanted = members_of(controller)
             addresses = [own, *(each for each in config.namesrv_addresses if each != own)]
             given = [*words, "--listen", config.listen_host, "-n", ";".join(addresses)]
             processes = await stack.enter_async_context(running(wanted, given))
@@ -229,11 +275,15 @@ def _serve_several(
                 say(f"topics and groups are as each broker has them: {error}")
             http = ""
             if config.http_port >= 0:
-                ports = {each.name: int(each.settings["httpPort"]) for each in wanted}
+                ports = {each.label: int(each.settings["httpPort"]) for each in wanted}
                 endpoint = HttpEndpoint(
                     JointMetrics(ports),
                     lambda: next(
-                        (f"{each.member.name} is starting" for each in processes if not each.is_up),
+                        (
+                            f"{each.member.label} is starting"
+                            for each in processes
+                            if not each.is_up
+                        ),
                         None,
                     ),
                 )
@@ -253,8 +303,9 @@ def _serve_several(
                 f"{each.address}{' (drains)' if each.member.drains else ''}" for each in processes
             )
             stores = " ".join(each.store for each in wanted)
+            led = f" controller {controller}," if controller else ""
             yield (
-                f"ready: name server {name_server.address}, brokers {brokers}, "
+                f"ready: name server {name_server.address},{led} brokers {brokers}, "
                 f"stores {stores},{http}{console}"
             )
 
@@ -264,6 +315,8 @@ def _serve_several(
             name_server_port: "--namesrv-port",
             console_port: "--console-port",
             config.http_port: "--set httpPort=N",
+            # The controller's own port is where its clients look for it.
+            0 if controller_config is None else controller_config.listen_port: "--port 0",
         },
     )
 

@@ -49,6 +49,7 @@ from oberth.remoting.bodies.clients import (
     ProducerInfo,
     ProducerTableInfo,
 )
+from oberth.remoting.bodies.controller import BrokerReplicasInfo, ReplicasInfo
 from oberth.remoting.bodies.offsets import ResetOffsetBody
 from oberth.remoting.bodies.pop import SetMessageRequestModeRequestBody
 from oberth.remoting.bodies.route import (
@@ -87,6 +88,11 @@ from oberth.remoting.headers.admin import (
     ViewMessageRequestHeader,
 )
 from oberth.remoting.headers.base import CommandHeader
+from oberth.remoting.headers.controller import (
+    ElectMasterRequestHeader,
+    ElectMasterResponseHeader,
+    GetMetaDataResponseHeader,
+)
 from oberth.remoting.headers.group import (
     CloneGroupOffsetRequestHeader,
     ConsumeMessageDirectlyResultRequestHeader,
@@ -299,6 +305,39 @@ class Admin(ClientService):
     async def clean_expired_consume_queue(self, addr: str) -> None:
         """Delete queue files of messages that are gone."""
         await self._ask(addr, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+    async def controller_leader(self, controller: str) -> str:
+        """The controller that leads, as another one of its group says."""
+        response = await self._client().ask(
+            controller, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout_s=self._timeout_s
+        )
+        return response.header(GetMetaDataResponseHeader).controller_leader_address or controller
+
+    async def replicas(self, controller: str, broker_name: str) -> ReplicasInfo | None:
+        """The replicas of a broker name, as its controller knows them; None if it does not."""
+        body = await self._ask(
+            controller,
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+            body=json.dumps([broker_name]).encode(),
+        )
+        return BrokerReplicasInfo.decode(body).replicas_info_table.get(broker_name)
+
+    async def elect_master(
+        self, controller: str, cluster: str, broker_name: str, broker_id: int
+    ) -> int:
+        """Have the controller make a replica that is in sync the master; gives its epoch."""
+        response = await self._client().ask(
+            controller,
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            ElectMasterRequestHeader(
+                cluster_name=cluster,
+                broker_name=broker_name,
+                broker_id=broker_id,
+                designate_elect=True,
+            ),
+            timeout_s=self._timeout_s,
+        )
+        return response.header(ElectMasterResponseHeader).master_epoch or 0
 
     async def delete_expired_commit_log(self, addr: str) -> None:
         """Delete CommitLog files that are due, now."""
