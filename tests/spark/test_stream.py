@@ -18,10 +18,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from oberth.errors import DataLossError, OptionError
 from oberth.spark import plan as p
+from oberth.spark import stream
 from oberth.spark.options import parse_read_options
 from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.progress import LagListener, lag_metrics, quantity, scan_metrics
 from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.storage import LocalStorage
 from oberth.spark.stream import (
     RocketMQDriverStreamReader,
     RocketMQStreamReader,
@@ -312,6 +314,45 @@ def test_available_now_drains_and_a_restart_goes_on(
     offsets = sorted((tmp_path / "checkpoint" / "offsets").iterdir(), key=lambda f: len(f.name))
     last = max((int(f.name), f) for f in offsets if f.name.isdigit())[1].read_text().splitlines()
     assert json.loads(last[-1])["New"] == {"broker-g": {"0": 10}}
+
+
+def test_an_idle_stream_looks_at_the_logs_end_alone(
+    growing_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        growing_store.append("A", number % 20, b"x")
+    options = parse_read_options(
+        {"path": str(growing_store.root), "startingOffsets": "earliest"}, streaming=True
+    )
+    times = iter(range(1_000_000))
+    planner = TriggerPlanner(options, lambda: next(times) * 0.01)
+    monkeypatch.setattr(stream, "IDLE_LOOK_S", 0.0)
+    at = planner.next_end({}, ALL)
+    for _ in range(10):  # until the log has been as it is for a while
+        assert planner.next_end(at, ALL) == at
+    listed: list[str] = []
+    entries = LocalStorage.entries
+
+    def counted(storage: LocalStorage, directory: str) -> Any:
+        listed.append(directory)
+        return entries(storage, directory)
+
+    monkeypatch.setattr(LocalStorage, "entries", counted)
+    looks = 0
+    for _ in range(40):
+        before = len(listed)
+        assert planner.next_end(at, ALL) == at
+        looks += len(listed) > before
+    # Some 160 looks at the end in four seconds, and one a second at every queue.
+    assert 1 <= looks <= 6
+    # What comes is seen by the next look, also in a queue that is new, or a new segment.
+    growing_store.append("B", 0, b"y")
+    following = planner.next_end(at, ALL)
+    assert following[B0] == 1
+    for _ in range(10):
+        assert planner.next_end(following, ALL) == following
+    growing_store.append("A", 0, b"z" * ((1 << 20) - 300))
+    assert planner.next_end(following, ALL)[A0] == 4
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -342,6 +342,16 @@ class Stores:
         self._queues.pop(key, None)
         return self.bounds([key])[key]
 
+    def log_ends(self) -> tuple[int, ...] | None:
+        """The end of every store's log; None where to ask again is a request over a network."""
+        if not all(isinstance(store.storage, LocalStorage) for store in self.files):
+            return None
+        return tuple(store.log_end() for store in self.files)
+
+    def end_at(self, ends: Sequence[int]) -> bool:
+        """Whether no log has grown beyond its end: a few bytes are read, nothing is listed."""
+        return all(store.ends_at(end) for store, end in zip(self.files, ends, strict=True))
+
     def group_offsets(self, group: str, keys: Iterable[QueueKey]) -> Offsets:
         """Where a consumer group stands in queues; without those it has no offset of."""
         by_store = {store.broker: store.group_offsets(group) for store in self.files}

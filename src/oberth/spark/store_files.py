@@ -191,6 +191,20 @@ class StoreFiles:
                 return segment.start + end
         return self.log_start()
 
+    def ends_at(self, offset: int) -> bool:
+        """Whether nothing lies behind an offset that was the log's end: a look at four bytes."""
+        segment = segment_at(self.segments(), offset)
+        if segment is not None:
+            path, position = segment.path, offset - segment.start
+        elif self.segments():
+            path, position = f"{self.segments()[-1].path.rpartition('/')[0]}/{offset:020d}", 0
+        else:
+            return False
+        try:
+            return not any(self.storage.read(path, position, 4))
+        except NotFoundError:
+            return segment is None  # else it was deleted: all has to be looked at
+
     def written_end(self, segment: Segment) -> int:
         """The offset behind the last byte of a segment that is not zero."""
         return segment.start + self._last_written(segment)

@@ -44,6 +44,10 @@ IDLE_WAIT_S: Final = 0.1
 """How long a look for new messages waits before it says that there are none, and how often it
 looks. Without waiting Spark asks a hundred times a second."""
 IDLE_LOOK_S: Final = 0.004
+SETTLE_S: Final = 0.25
+"""How long every queue is looked at after the log has grown: its units come a moment later."""
+LOOK_AT_ALL_S: Final = 1.0
+"""How often every queue is looked at although the log has not grown."""
 LIVE_IDLE_WAIT_S: Final = 1.0
 """The same for live brokers, which are asked over the network: less often the longer nothing comes.
 """
@@ -95,6 +99,10 @@ class TriggerPlanner:
         self._target: p.Offsets | None = None  # of AvailableNow
         self._freezing = False
         self._last_trigger: float | None = None
+        # A look that found nothing: from where, when, and the logs' ends before it, since when.
+        self._idle_start: p.Offsets | None = None
+        self._looked = self._grown = float("-inf")
+        self._log_ends: tuple[int, ...] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -149,7 +157,7 @@ class TriggerPlanner:
         deadline = self._clock() + (LIVE_IDLE_WAIT_S if live else IDLE_WAIT_S)
         pause = LIVE_LOOK_S if live else IDLE_LOOK_S
         while True:
-            end = self._admit(start, self._ends(start, self.latest()), limit)
+            end = start if self._is_idle(start) else self._look(start, limit)
             if end != start or self._clock() >= deadline:
                 break
             time.sleep(pause)
@@ -165,6 +173,31 @@ class TriggerPlanner:
         if end != start or self._last_trigger is None:
             self._last_trigger = now
         return end
+
+    def _look(self, start: p.Offsets, limit: ReadLimit) -> p.Offsets:
+        """How far the next trigger goes by what all queues have now."""
+        stores = self.stores()
+        now = self._clock()
+        if isinstance(stores, p.Stores):
+            # Taken before the queues are looked at: what comes meanwhile is behind it.
+            ends = stores.log_ends()
+            if ends != self._log_ends:
+                self._log_ends, self._grown = ends, now
+        end = self._admit(start, self._ends(start, self.latest()), limit)
+        self._idle_start, self._looked = (dict(start) if end == start else None), now
+        return end
+
+    def _is_idle(self, start: p.Offsets) -> bool:
+        """Whether nothing can have come since a look that found nothing."""
+        now = self._clock()
+        return (
+            self._idle_start == start
+            and self._log_ends is not None
+            and now - self._looked < LOOK_AT_ALL_S
+            and now - self._grown >= SETTLE_S
+            and isinstance(self._stores, p.Stores)
+            and self._stores.end_at(self._log_ends)
+        )
 
     def _clip_target(
         self, start: p.Offsets, bounds: Mapping[p.QueueKey, tuple[int, int]]
