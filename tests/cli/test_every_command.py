@@ -365,6 +365,10 @@ def _spark_commands(store: str, new: Path) -> list[list[str]]:
         "stats": [store],
         "dlq": [store],
         "redrive": [store, *into],
+        "migrate": [
+            *("--from", "kafka://127.0.0.1:1/T", "--to", "rocketmq://127.0.0.1:1/T"),
+            *("--ledger", str(new)),
+        ],
         "publish": [
             "--from",
             store,

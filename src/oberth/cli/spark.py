@@ -45,6 +45,10 @@ COMMANDS: Final = {
         "oberth.cli.spark_redrive:redrive_command",
         "Send dead letters on their way again, into a store.",
     ),
+    "migrate": (
+        "oberth.cli.spark_migrate:migrate_command",
+        "Move a topic from Kafka to RocketMQ or back, with the offsets of groups.",
+    ),
     "publish": (
         "oberth.cli.spark_publish:publish_command",
         "Send a table's rows to a topic, each exactly once.",

@@ -217,6 +217,7 @@ def test_what_cannot_be_sent_is_named(mq: Any, tmp_path: Path) -> None:
     refused("has no Parquet files", table=str(tmp_path / "nothing"))
     refused("which has no versions", as_of="3")
     refused("has no column 'x'", value="x")
+    refused("there is no topic 'none'; make it first", topic="none")
 
     def step(name: str) -> None:
         if name == "send":

@@ -234,6 +234,8 @@ class _Run:
                     {"path": path, "rows": file.metadata.num_rows, "size": place.size(path)}
                 )
         queues = LOOP.call(lambda: self._sender.queues(settings.topic))
+        if not queues:
+            raise OptionError(f"there is no topic {settings.topic!r}; make it first")
         known = json.dumps([settings.what(), version, described], sort_keys=True)
         plan = {
             "what": settings.what(),

@@ -96,12 +96,13 @@ class ExactSender:
         return Patience(self._connection.delivery_timeout_ms, _PAUSE_S, _PAUSE_MAX_S)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that take messages, sorted.
-
-        Raises:
-            MQClientError: there is no such topic.
-        """
-        return sorted(await self._producer.fetch_publish_message_queues(topic))
+        """The queues of a topic, sorted; none for one that there is not, which stays so."""
+        try:
+            return sorted(await self.admin.topic_queues(topic))
+        except MQBrokerError as error:
+            if error.response_code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return []
 
     async def ends(self, queues: Sequence[MessageQueue]) -> list[int]:
         """The next offset of each queue; a broker that is away is waited for."""

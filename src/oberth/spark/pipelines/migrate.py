@@ -1,0 +1,899 @@
+"""Topics moved from Kafka to RocketMQ and back, each message once, with the offsets of groups.
+
+Spark's Kafka source and sink do Kafka's side; their jars are the user's to give. A batch is a range of
+offsets of each partition, noted with the target's ends before anything is sent. Partition N is queue N of
+one broker; what was sent is named SOURCE/TOPIC/N/OFFSET, in the property PUBLISHED_AS or the header of
+this name, and whenever it is not known what arrived, the target is read from the noted ends.
+
+    migrate.json               what is moved to where
+    batches/NNNNNNNN.json      the ranges of a batch and the target's ends, before it is sent
+    batches/NNNNNNNN.done      its receipt: which offsets became which, as runs
+
+    Kafka              RocketMQ
+    value              body; null and empty ones, which RocketMQ has not, one zero byte and the property
+                       KAFKA_VALUE (null or empty)
+    key                KEYS and the sharding key where it is text without blanks and control
+                       characters, else the property KAFKA_KEY, in base64
+    headers            properties; those of other bytes than text, of RocketMQ's own names, and those
+                       that come twice in the property KAFKA_HEADERS: JSON, values in base64
+    timestamp          property KAFKA_TIMESTAMP, ms
+    back: properties   headers; KEYS is the key, and the store time the header ROCKETMQ_TIMESTAMP
+
+A group's offset becomes the place of the first message at or behind it: places are looked up in the
+receipts, since Kafka's offsets have gaps where RocketMQ's have none.
+"""  # noqa: E501 - the table
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from oberth.client.blocking_face import LOOP
+from oberth.client.dead_letters import DROPPED
+from oberth.client.messages import RESERVED_PROPERTIES, Message
+from oberth.errors import DataLossError, OptionError, StoreError
+from oberth.formats import properties as p
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.spark.connection import Connection, Patience
+from oberth.spark.pipelines.exact_send import PUBLISHED_AS, ExactSender
+from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.places import LocalPlace
+from oberth.store.offline.layout import local_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KAFKA_KEY: Final = "KAFKA_KEY"
+KAFKA_VALUE: Final = "KAFKA_VALUE"
+KAFKA_TIMESTAMP: Final = "KAFKA_TIMESTAMP"
+KAFKA_HEADERS: Final = "KAFKA_HEADERS"
+ROCKETMQ_TIMESTAMP: Final = "ROCKETMQ_TIMESTAMP"
+_EMPTY: Final = "="
+"""Base64 of nothing, since no property is empty."""
+BATCH_ROWS: Final = 100_000
+"""Messages of a partition in a batch."""
+SENT_AT_ONCE: Final = 2_000
+STEPS: Final = ("intend", "send", "finish", "groups")
+_GROUP: Final = "oberth-migrate"
+_TIMEOUT_S: Final = 60
+_TRIES: Final = 5
+
+Runs = list[tuple[int, int, int]]
+"""Neighbouring messages: first offset there, first offset here, how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One end of a migration: Kafka's bootstrap servers, or name servers.
+
+    Attributes:
+        kafka: whether it is Kafka.
+        address: ``host:port``, several with commas (Kafka) or semicolons.
+        topic: the topic there.
+    """
+
+    kafka: bool
+    address: str
+    topic: str
+
+
+@dataclass(slots=True)
+class MigrateReport:
+    """What a run has moved, and what the ledger has in all.
+
+    Attributes:
+        moved: messages of this run.
+        already: messages of batches taken up again that had arrived before.
+        total: of all runs.
+        partitions: by number the next offset there and here.
+        groups: by group and partition the offset there and here.
+        seconds: this run took.
+    """
+
+    moved: int = 0
+    already: int = 0
+    total: int = 0
+    partitions: dict[str, list[int]] = field(default_factory=dict)
+    groups: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report under JSON names."""
+        return {
+            "moved": self.moved, "already": self.already, "total": self.total,
+            "partitions": self.partitions, "groups": self.groups,
+            "seconds": round(self.seconds, 3),
+        }  # fmt: skip
+
+
+# Messages, both ways.
+
+
+def message_of(record: Mapping[str, Any], topic: str, name: str) -> Message:
+    """A Kafka record as a message.
+
+    Args:
+        record: key, value, headers (a list of key and value, or None) and timestamp (ms).
+        topic: of the message.
+        name: what it is called.
+    """
+    value = record["value"]
+    message = Message(topic, bytes(value) if value else b"\0")
+    made = message.properties
+    rest: list[tuple[str, str | None]] = []
+    for header, raw in record["headers"] or ():
+        if header in _OF_THIS_MODULE:
+            continue
+        text = _plain(bytes(raw)) if raw is not None else None
+        if text and header not in made and _may_name(header):
+            made[header] = text
+        else:
+            rest.append((header, None if raw is None else base64.b64encode(raw).decode()))
+    if rest:
+        made[KAFKA_HEADERS] = json.dumps(rest)
+    if not value:
+        made[KAFKA_VALUE] = "null" if value is None else "empty"
+    if record["key"] is not None:
+        key = bytes(record["key"])
+        text = _plain(key)
+        if text and " " not in text:
+            made[p.KEYS] = made[p.SHARDING_KEY] = text
+        else:
+            made[KAFKA_KEY] = base64.b64encode(key).decode() or _EMPTY
+    if record["timestamp"] is not None:
+        made[KAFKA_TIMESTAMP] = str(record["timestamp"])
+    made[PUBLISHED_AS] = made[p.UNIQ_KEY] = name
+    return message
+
+
+_OF_THIS_MODULE: Final = frozenset({PUBLISHED_AS, ROCKETMQ_TIMESTAMP})
+_OWN: Final = frozenset(
+    {*RESERVED_PROPERTIES, *DROPPED, *_OF_THIS_MODULE, KAFKA_KEY, KAFKA_VALUE, KAFKA_TIMESTAMP,
+     KAFKA_HEADERS, p.SHARDING_KEY}
+)  # fmt: skip
+
+
+def _may_name(header: str) -> bool:
+    """Whether a header's name may be that of an application's property."""
+    if header in _OWN or header.startswith(p.TRANSIENT_PREFIX):
+        return False
+    return bool(header) and _plain(header.encode("utf-8", "replace")) == header
+
+
+def _plain(raw: bytes) -> str | None:
+    """Text that properties can hold as it is, None for other bytes."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if any(ord(char) < 0x20 or char == "\x7f" for char in text) else text
+
+
+def record_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A message as a Kafka record: key, value and headers; what came from Kafka as it was there.
+
+    Args:
+        row: value, key, properties (a map) and timestamp (ms).
+        name: what it is called.
+    """
+    properties = dict(row["properties"] or {})
+    marked = properties.get(KAFKA_VALUE)
+    value = None if marked == "null" else b"" if marked == "empty" else bytes(row["value"])
+    key = bytes(row["key"]) if row["key"] is not None else None
+    if KAFKA_KEY in properties:
+        key = base64.b64decode(properties[KAFKA_KEY].removeprefix(_EMPTY))
+    # The name comes first: what is behind it may have been anybody's.
+    headers: list[dict[str, Any]] = [{"key": PUBLISHED_AS, "value": name.encode()}]
+    headers += [
+        {"key": own, "value": text.encode()} for own, text in properties.items() if _may_name(own)
+    ]
+    headers += [
+        {"key": header, "value": None if raw is None else base64.b64decode(raw)}
+        for header, raw in json.loads(properties.get(KAFKA_HEADERS, "[]"))
+    ]
+    if PUBLISHED_AS not in properties:
+        # What RocketMQ alone has stays to be seen; what this module had set does not.
+        own_names = (p.TAGS, p.SHARDING_KEY, p.UNIQ_KEY)
+        headers += [
+            {"key": n, "value": properties[n].encode()} for n in own_names if n in properties
+        ]
+    headers.append({"key": ROCKETMQ_TIMESTAMP, "value": str(row["timestamp"]).encode()})
+    return {"key": key, "value": value, "headers": headers}
+
+
+# Places.
+
+
+def runs_of(pairs: Iterable[tuple[int, int]]) -> Runs:
+    """Pairs of offsets, in order, as runs."""
+    runs: Runs = []
+    for there, here in pairs:
+        if runs:
+            first, begin, count = runs[-1]
+            if there == first + count and here == begin + count:
+                runs[-1] = (first, begin, count + 1)
+                continue
+        runs.append((there, here, 1))
+    return runs
+
+
+def place_of_offset(runs: Sequence[Sequence[int]], offset: int) -> int | None:
+    """Where the first message at or behind an offset is here; None where none was moved.
+
+    Args:
+        runs: of one partition, in order.
+        offset: of the other side.
+    """
+    at = bisect_right(runs, offset, key=lambda run: run[0]) - 1
+    if at >= 0 and offset < runs[at][0] + runs[at][2]:
+        return runs[at][1] + offset - runs[at][0]
+    if at + 1 < len(runs):
+        return runs[at + 1][1]
+    return runs[-1][1] + runs[-1][2] if runs else None
+
+
+# Kafka's side.
+
+
+class Kafka:
+    """A cluster, through Spark's source and sink and the client in their jars.
+
+    Raises:
+        OptionError: the session has no such jars.
+    """
+
+    def __init__(self, session: SparkSession, servers: str, options: Mapping[str, str]) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        self._session = session
+        self._servers = servers
+        self._options = {n: v for n, v in options.items() if n.startswith("kafka.")}
+        jvm: Any = session
+        self._jvm = jvm._jvm
+        self._loader = self._jvm.Thread.currentThread().getContextClassLoader()
+        try:
+            self._loader.loadClass("org.apache.spark.sql.kafka010.KafkaSourceProvider")
+        except Py4JJavaError as error:
+            raise OptionError(
+                "Spark's Kafka source is not there: add its jars, for example --conf "
+                "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"
+            ) from error
+
+    def _admin(self) -> Any:
+        properties = self._jvm.java.util.Properties()
+        properties.put("bootstrap.servers", self._servers)
+        for name, value in self._options.items():
+            properties.put(name.removeprefix("kafka."), value)
+        return self._jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+
+    def _get(self, future: Any) -> Any:
+        return future.get(_TIMEOUT_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
+
+    def partitions(self, topic: str, *, make: int = 0) -> int:
+        """How many partitions a topic has; made with so many where it is missing.
+
+        Raises:
+            OptionError: there is no such topic.
+        """
+        admin = self._admin()
+        try:
+            names = self._get(admin.listTopics().names())
+            if not names.contains(topic):
+                if not make:
+                    raise OptionError(f"Kafka at {self._servers} has no topic {topic!r}")
+                wanted = self._jvm.java.util.ArrayList()
+                none = self._jvm.java.util.Optional.empty()
+                number = self._jvm.java.util.Optional.of(make)
+                wanted.add(self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, number, none))
+                self._get(admin.createTopics(wanted).all())
+                return make
+            asked = self._jvm.java.util.ArrayList()
+            asked.add(topic)
+            described = self._get(admin.describeTopics(asked).allTopicNames())
+            return int(described.get(topic).partitions().size())
+        finally:
+            admin.close()
+
+    def bounds(self, topic: str, count: int) -> dict[int, tuple[int, int]]:
+        """The first and the next offset of each partition."""
+        specs = self._jvm.org.apache.kafka.clients.admin.OffsetSpec
+        # Behind the last stable offset are messages of transactions that are still open.
+        level = self._jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
+        committed = self._jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(level)
+        admin = self._admin()
+        try:
+            found: list[dict[int, int]] = []
+            for spec in (specs.earliest(), specs.latest()):
+                asked = self._jvm.java.util.HashMap()
+                for number in range(count):
+                    asked.put(self._partition(topic, number), spec)
+                answers = self._get(admin.listOffsets(asked, committed).all())
+                found.append(
+                    {
+                        number: int(answers.get(self._partition(topic, number)).offset())
+                        for number in range(count)
+                    }
+                )
+            return {number: (found[0][number], found[1][number]) for number in range(count)}
+        finally:
+            admin.close()
+
+    def _partition(self, topic: str, number: int) -> Any:
+        return self._jvm.org.apache.kafka.common.TopicPartition(topic, number)
+
+    def read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
+        """The records of ranges: key, value, headers, partition, offset and timestamp."""
+
+        def offsets(side: int) -> str:
+            return json.dumps({topic: {str(n): bounds[side] for n, bounds in ranges.items()}})
+
+        reader = self._session.read.format("kafka").options(**self._options)
+        return (
+            reader.option("kafka.bootstrap.servers", self._servers)
+            .option("assign", json.dumps({topic: sorted(ranges)}))
+            .option("startingOffsets", offsets(0))
+            .option("endingOffsets", offsets(1))
+            .option("includeHeaders", "true")
+            .option("kafka.isolation.level", "read_committed")
+            .load()
+        )
+
+    def write(self, frame: DataFrame, topic: str) -> None:
+        """Sends a frame's rows, at least once."""
+        writer = frame.write.format("kafka").options(**self._options).mode("append")
+        writer.option("kafka.bootstrap.servers", self._servers).option("topic", topic).save()
+
+    def group_offsets(self, group: str, topic: str, count: int) -> dict[int, int]:
+        """What a group has committed, by partition."""
+        admin = self._admin()
+        try:
+            answers = self._get(
+                admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata()
+            )
+            found = {}
+            for number in range(count):
+                place = answers.get(self._partition(topic, number))
+                if place is not None:
+                    found[number] = int(place.offset())
+            return found
+        finally:
+            admin.close()
+
+    def set_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commits offsets for a group that nobody is in."""
+        made = self._jvm.java.util.HashMap()
+        for number, offset in offsets.items():
+            place = self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset)
+            made.put(self._partition(topic, number), place)
+        admin = self._admin()
+        try:
+            self._get(admin.alterConsumerGroupOffsets(group, made).all())
+        finally:
+            admin.close()
+
+
+def migrate(
+    session: SparkSession,
+    source: Side,
+    target: Side,
+    ledger_directory: str,
+    *,
+    connection: Connection,
+    live_options: Mapping[str, str] | None = None,
+    kafka_options: Mapping[str, str] | None = None,
+    groups: Sequence[str] = (),
+    step: Callable[[str], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> MigrateReport:
+    """Moves what a topic has behind the last run's end, and then the offsets of groups.
+
+    Args:
+        session: with the jars of Spark's Kafka source.
+        source: from where; one of the two sides is Kafka.
+        target: to where. A topic that is missing is made.
+        ledger_directory: what this migration remembers; another run goes on.
+        connection: how to reach RocketMQ.
+        live_options: the same as options of ``format("rocketmq")``.
+        kafka_options: Kafka's own, such as ``kafka.security.protocol``.
+        groups: consumer groups whose offsets are mapped and set, after everything is moved.
+        step: called with the name of each step before it.
+        progress: called with the messages that are done and all of this run.
+
+    Raises:
+        OptionError: no such topic, no jars, or not what the ledger's first run was given.
+        DataLossError: the source has deleted what was not moved yet.
+        StoreLockedError: another process has the ledger.
+        StoreError: something was not sent, as often as it was tried.
+    """
+    if source.kafka == target.kafka:
+        raise OptionError("migrate: one side is kafka://, the other rocketmq://")
+    started = time.perf_counter()
+    ledger = Ledger(LocalPlace(local_directory(ledger_directory, "ledger")))
+    kafka_side = source if source.kafka else target
+    kafka = Kafka(session, kafka_side.address, kafka_options or {})
+    kind = _FromKafka if source.kafka else _ToKafka
+    with ledger.locked():
+        run = kind(
+            session, source, target, ledger, kafka, connection, dict(live_options or {}),
+            step or (lambda name: None), progress,
+        )  # fmt: skip
+        report = run.run(groups)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+class _Migration:
+    """One call of `migrate`."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        source: Side,
+        target: Side,
+        ledger: Ledger,
+        kafka: Kafka,
+        connection: Connection,
+        live_options: dict[str, str],
+        step: Callable[[str], None],
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.session = session
+        self.source = source
+        self.target = target
+        self.ledger = ledger
+        self.kafka = kafka
+        self.connection = connection
+        self.live = live_options
+        self.step = step
+        self.progress = progress
+        self.report = MigrateReport()
+        self.runs: dict[int, Runs] = {}
+        self.queues: list[MessageQueue] = []
+
+    # What each direction does.
+
+    def open(self) -> None:
+        """Knows the queues and partitions, and makes the target's."""
+        raise NotImplementedError
+
+    def source_bounds(self) -> dict[int, tuple[int, int]]:
+        """The first and the next offset of each partition of the source."""
+        raise NotImplementedError
+
+    def target_ends(self) -> list[int]:
+        """The next offset of each partition of the target."""
+        raise NotImplementedError
+
+    def send(
+        self, ranges: dict[int, tuple[int, int]], ends: list[int], *, resumed: bool
+    ) -> tuple[dict[int, list[tuple[int, int]]], int]:
+        """Sends ranges; gives pairs of offsets, there and here, and how many had arrived before."""
+        raise NotImplementedError
+
+    def move_group(self, group: str) -> dict[int, tuple[int, int]]:
+        """Maps and sets a group's offsets; gives both by partition."""
+        raise NotImplementedError
+
+    # What both do.
+
+    def run(self, groups: Sequence[str]) -> MigrateReport:
+        report = self.report
+        self._check()
+        self.open()
+        number, next_offsets = self._past()
+        begun = self.ledger.read(f"batches/{number:08d}.json")
+        if begun is not None:
+            ranges = {int(n): (low, high) for n, (low, high) in begun["ranges"].items()}
+            self._batch(number, ranges, begun["ends"], next_offsets, resumed=True)
+            number += 1
+        bounds = self.source_bounds()
+        for partition, (low, high) in bounds.items():
+            there = next_offsets.get(partition, low)
+            if there < low:
+                raise DataLossError(
+                    f"{self.source.topic} partition {partition}: {there} to {low} is gone and was "
+                    "not moved"
+                )
+            if there > high:
+                raise DataLossError(
+                    f"{self.source.topic} partition {partition} ends at {high} and was moved up "
+                    f"to {there}: it is another topic of that name"
+                )
+            next_offsets[partition] = there
+        todo = sum(high - next_offsets[n] for n, (_, high) in bounds.items())
+        done = 0
+        while True:
+            ranges = {
+                n: (next_offsets[n], min(high, next_offsets[n] + BATCH_ROWS))
+                for n, (_, high) in bounds.items()
+                if next_offsets[n] < high
+            }
+            if not ranges:
+                break
+            self.step("intend")
+            ends = self.target_ends()
+            self.ledger.write(f"batches/{number:08d}.json", {"ranges": ranges, "ends": ends})
+            self._batch(number, ranges, ends, next_offsets, resumed=False)
+            number += 1
+            done += sum(high - low for low, high in ranges.values())
+            if self.progress is not None:
+                self.progress(done, todo)
+        for partition in bounds:
+            here = place_of_offset(self.runs.get(partition, []), next_offsets[partition])
+            report.partitions[str(partition)] = [next_offsets[partition], here or 0]
+        self.step("groups")
+        for group in groups:
+            moved = self.move_group(group)
+            report.groups[group] = {str(n): [*places] for n, places in sorted(moved.items())}
+        if groups:
+            self.ledger.write("groups.json", report.groups)
+        return report
+
+    def _check(self) -> None:
+        what = {
+            "source": [self.source.kafka, self.source.address, self.source.topic],
+            "target": [self.target.kafka, self.target.address, self.target.topic],
+        }
+        present = self.ledger.read("migrate.json")
+        if present is None:
+            self.ledger.write("migrate.json", what)
+        elif present != what:
+            raise OptionError(
+                f"{self.ledger.into}: was begun with {present['source']} to {present['target']}; "
+                "give another ledger"
+            )
+
+    def _past(self) -> tuple[int, dict[int, int]]:
+        """The next batch's number, and where each partition is to go on."""
+        number = 0
+        next_offsets: dict[int, int] = {}
+        for name in self.ledger.names("batches"):
+            if not name.endswith(".done"):
+                continue
+            receipt = self.ledger.read(f"batches/{name}") or {}
+            number = int(name[:8]) + 1
+            for partition, end in receipt["next"].items():
+                next_offsets[int(partition)] = end
+            self._take(receipt["runs"])
+        return number, next_offsets
+
+    def _take(self, runs: Mapping[str, Sequence[Sequence[int]]]) -> None:
+        for partition, own in runs.items():
+            self.runs.setdefault(int(partition), []).extend((a, b, n) for a, b, n in own)
+            self.report.total += sum(count for _, _, count in own)
+
+    def _batch(
+        self,
+        number: int,
+        ranges: dict[int, tuple[int, int]],
+        ends: list[int],
+        next_offsets: dict[int, int],
+        *,
+        resumed: bool,
+    ) -> None:
+        self.step("send")
+        pairs, already = self.send(ranges, ends, resumed=resumed)
+        self.step("finish")
+        runs = {str(n): runs_of(sorted(own)) for n, own in sorted(pairs.items())}
+        after = {str(n): high for n, (_, high) in ranges.items()}
+        self.ledger.write(f"batches/{number:08d}.done", {"next": after, "runs": runs})
+        next_offsets.update({n: high for n, (_, high) in ranges.items()})
+        self._take(runs)
+        count = sum(len(own) for own in pairs.values())
+        self.report.moved += count - already
+        self.report.already += already
+
+
+def _name(side: Side, partition: int, offset: int) -> str:
+    kind = "kafka" if side.kafka else "rocketmq"
+    return f"{kind}/{side.topic}/{partition}/{offset}"
+
+
+async def _queues(sender: ExactSender, topic: str, make: int) -> list[MessageQueue]:
+    """The queues of a topic on its first broker by name; made with so many where it is missing.
+
+    Raises:
+        OptionError: it has fewer than that.
+    """
+    found = await sender.queues(topic)
+    if not found and not make:
+        raise OptionError(f"there is no topic {topic!r}")
+    if not found:
+        masters = await sender.admin.masters()
+        first = masters[min(masters)]
+        await sender.admin.create_topic(topic, queue_nums=make, broker_addr=first)
+        patience = Patience(_TIMEOUT_S * 1000, 0.05, 1.0)  # for the name server to hear of it
+        while not (found := await sender.queues(topic)):
+            if not await patience.wait():
+                raise OptionError(f"topic {topic!r} was made and is not there")
+    brokers = sorted({queue.broker_name for queue in found})
+    own = sorted(
+        (queue for queue in found if queue.broker_name == brokers[0]), key=lambda q: q.queue_id
+    )
+    if len(own) < make:
+        raise OptionError(
+            f"topic {topic!r} has {len(own)} queues on {brokers[0]}, {make} partitions need as many"
+        )
+    return own
+
+
+class _FromKafka(_Migration):
+    """Kafka to RocketMQ: tasks send, each the records of one partition in order."""
+
+    def open(self) -> None:
+        self._count = self.kafka.partitions(self.source.topic)
+
+        async def ask() -> list[MessageQueue]:
+            async with ExactSender(self.connection, _GROUP) as sender:
+                return await _queues(sender, self.target.topic, self._count)
+
+        self.queues = LOOP.call(ask)[: self._count]
+
+    def source_bounds(self) -> dict[int, tuple[int, int]]:
+        return self.kafka.bounds(self.source.topic, self._count)
+
+    def target_ends(self) -> list[int]:
+        async def ask() -> list[int]:
+            async with ExactSender(self.connection, _GROUP) as sender:
+                return await sender.ends(self.queues)
+
+        return LOOP.call(ask)
+
+    def send(
+        self, ranges: dict[int, tuple[int, int]], ends: list[int], *, resumed: bool
+    ) -> tuple[dict[int, list[tuple[int, int]]], int]:
+        job = _SendJob(self.connection, self.source, self.queues, ends, resumed)
+        frame = self.kafka.read(self.source.topic, ranges).selectExpr(
+            "partition", "offset", "key", "value", "headers",
+            "cast(unix_millis(timestamp) as bigint) as timestamp",
+        )  # fmt: skip
+        pairs: dict[int, list[tuple[int, int]]] = {}
+        already = 0
+        for partition, own, before in frame.rdd.mapPartitions(job).collect():
+            pairs.setdefault(partition, []).extend(own)
+            already += before
+        return pairs, already
+
+    def move_group(self, group: str) -> dict[int, tuple[int, int]]:
+        committed = self.kafka.group_offsets(group, self.source.topic, self._count)
+        mapped = {
+            n: (offset, here)
+            for n, offset in committed.items()
+            if (here := place_of_offset(self.runs.get(n, []), offset)) is not None
+        }
+
+        async def commit() -> None:
+            async with ExactSender(self.connection, _GROUP) as sender:
+                for addr in (await sender.admin.masters()).values():
+                    if group not in await sender.admin.all_groups(addr):
+                        await sender.admin.create_group(group, broker_addr=addr)
+                for n, (_, here) in mapped.items():
+                    await sender.admin.update_consume_offset(group, self.queues[n], here)
+
+        LOOP.call(commit)
+        return mapped
+
+
+@dataclass(frozen=True, slots=True)
+class _SendJob:
+    """In a task: sends the records of its partitions."""
+
+    connection: Connection
+    source: Side
+    queues: list[MessageQueue]
+    ends: list[int]
+    resumed: bool
+
+    def __call__(self, rows: Iterable[Any]) -> Iterator[tuple[int, list[tuple[int, int]], int]]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        # An attempt before this one may have sent some.
+        resumed = self.resumed or (context is not None and context.attemptNumber() > 0)
+        sender = ExactSender(self.connection, _GROUP, max_message_size=64 << 20)
+        LOOP.call(sender.__aenter__)
+        try:
+            held: list[Any] = []
+            for row in rows:
+                held.append(row)
+                if len(held) == SENT_AT_ONCE:
+                    yield from self._send(sender, held, resumed)
+                    held = []
+            yield from self._send(sender, held, resumed)
+        finally:
+            LOOP.call(lambda: sender.__aexit__(None, None, None))
+
+    def _send(
+        self, sender: ExactSender, rows: list[Any], resumed: bool
+    ) -> Iterator[tuple[int, list[tuple[int, int]], int]]:
+        by_queue: dict[MessageQueue, list[Message]] = {}
+        offsets: dict[str, tuple[int, int]] = {}
+        for row in rows:
+            queue = self.queues[row["partition"]]
+            name = _name(self.source, row["partition"], row["offset"])
+            offsets[name] = row["partition"], row["offset"]
+            by_queue.setdefault(queue, []).append(message_of(row, queue.topic, name))
+        base = dict(zip(self.queues, self.ends, strict=True))
+        arrived = LOOP.call(lambda: sender.send(base, by_queue, resumed=resumed))
+        for queue, found in arrived.items():
+            pairs = [(offsets[name][1], here) for name, here in found.offsets.items()]
+            yield self.queues.index(queue), pairs, found.already
+
+
+class _ToKafka(_Migration):
+    """RocketMQ to Kafka: Spark's sink sends, and the target is read until it has everything."""
+
+    def open(self) -> None:
+        async def ask() -> list[MessageQueue]:
+            async with ExactSender(self.connection, _GROUP) as sender:
+                return await _queues(sender, self.source.topic, 0)
+
+        self.queues = LOOP.call(ask)
+        self._count = len(self.queues)
+        if self.kafka.partitions(self.target.topic, make=self._count) < self._count:
+            raise OptionError(
+                f"Kafka's topic {self.target.topic!r} has fewer partitions than "
+                f"{self.source.topic!r} has queues: {self._count}"
+            )
+
+    def source_bounds(self) -> dict[int, tuple[int, int]]:
+        async def ask() -> dict[int, tuple[int, int]]:
+            async with ExactSender(self.connection, _GROUP) as sender:
+                return {
+                    n: (await sender.admin.min_offset(queue), await sender.admin.max_offset(queue))
+                    for n, queue in enumerate(self.queues)
+                }
+
+        return LOOP.call(ask)
+
+    def target_ends(self) -> list[int]:
+        bounds = self.kafka.bounds(self.target.topic, self._count)
+        return [bounds[n][1] for n in range(self._count)]
+
+    def send(
+        self, ranges: dict[int, tuple[int, int]], ends: list[int], *, resumed: bool
+    ) -> tuple[dict[int, list[tuple[int, int]]], int]:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        rows = self._records(ranges)
+        expected = sum(high - low for low, high in ranges.values())
+        before: int | None = None
+        count = 0
+        failure = None
+        for _ in range(_TRIES):
+            arrived = self._arrived(ranges, ends)
+            count = sum(len(own) for own in arrived.values())
+            if before is None:
+                before = count
+            if count >= expected:
+                return arrived, before if resumed else 0
+            known = {(n, there) for n, own in arrived.items() for there, _ in own}
+            try:
+                self._write(rows, known)
+            except (PySparkException, Py4JJavaError) as error:
+                failure = error
+            else:
+                failure = None
+        raise StoreError(
+            f"{expected - count} of {expected} messages are not in Kafka's topic "
+            f"{self.target.topic}, after {_TRIES} tries"
+        ) from failure
+
+    def _records(self, ranges: dict[int, tuple[int, int]]) -> DataFrame:
+        """The messages of ranges with partition and place."""
+        broker = self.queues[0].broker_name
+
+        def offsets(side: int) -> str:
+            wanted = {str(self.queues[n].queue_id): r[side] for n, r in ranges.items()}
+            return json.dumps({self.source.topic: {broker: wanted}})
+
+        ids = sorted(self.queues[n].queue_id for n in ranges)
+        reader = self.session.read.format("rocketmq").options(**self.live)
+        return (
+            reader.option("assign", json.dumps({self.source.topic: {broker: ids}}))
+            .option("startingOffsets", offsets(0))
+            .option("endingOffsets", offsets(1))
+            .option("columns", "partition,offset,key,value,properties,timestamp")
+            .load()
+        )
+
+    def _write(self, rows: DataFrame, known: set[tuple[int, int]]) -> None:
+        from pyspark.sql.types import (
+            ArrayType,
+            BinaryType,
+            IntegerType,
+            StringType,
+            StructField,
+            StructType,
+        )
+
+        numbers = {queue.queue_id: n for n, queue in enumerate(self.queues)}
+        job = _RecordJob(self.source, numbers, frozenset(known))
+        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+        schema = StructType(
+            [
+                StructField("key", BinaryType()), StructField("value", BinaryType()),
+                StructField("headers", ArrayType(header)), StructField("partition", IntegerType()),
+            ]
+        )  # fmt: skip
+        plain = rows.selectExpr(
+            "partition", "offset", "key", "value", "properties",
+            "cast(unix_millis(timestamp) as bigint) as timestamp",
+        )  # fmt: skip
+        # One task for each partition, in order, however the source was cut.
+        ordered = plain.repartition(len(numbers), "partition").sortWithinPartitions(
+            "partition", "offset"
+        )
+        made = self.session.createDataFrame(ordered.rdd.mapPartitions(job), schema)
+        self.kafka.write(made, self.target.topic)
+
+    def _arrived(
+        self, ranges: dict[int, tuple[int, int]], ends: list[int]
+    ) -> dict[int, list[tuple[int, int]]]:
+        """Which messages of a batch the target has, and where; of two of one name the first."""
+        now = self.target_ends()
+        wanted = {n: (ends[n], now[n]) for n in ranges if now[n] > ends[n]}
+        if not wanted:
+            return {}
+        prefix = _name(self.source, 0, 0).removesuffix("0/0")
+        found: dict[tuple[int, int], int] = {}
+        named = self.kafka.read(self.target.topic, wanted).selectExpr(
+            "offset",
+            f"cast(filter(headers, h -> h.key = '{PUBLISHED_AS}')[0].value as string) as name",
+        )
+        for row in named.collect():
+            if row["name"] is None or not row["name"].startswith(prefix):
+                continue
+            partition, _, offset = row["name"].removeprefix(prefix).partition("/")
+            key = int(partition), int(offset)
+            low, high = ranges.get(key[0], (0, 0))
+            if low <= key[1] < high:
+                found[key] = min(found.get(key, row["offset"]), row["offset"])
+        pairs: dict[int, list[tuple[int, int]]] = {}
+        for (partition, offset), here in sorted(found.items()):
+            pairs.setdefault(partition, []).append((offset, here))
+        return pairs
+
+    def move_group(self, group: str) -> dict[int, tuple[int, int]]:
+        async def ask() -> dict[int, int]:
+            async with ExactSender(self.connection, _GROUP) as sender:
+                found = {}
+                for n, queue in enumerate(self.queues):
+                    offset = await sender.admin.consumer_offset(group, queue)
+                    if offset is not None and offset >= 0:
+                        found[n] = offset
+                return found
+
+        mapped = {
+            n: (offset, here)
+            for n, offset in LOOP.call(ask).items()
+            if (here := place_of_offset(self.runs.get(n, []), offset)) is not None
+        }
+        self.kafka.set_group_offsets(
+            group, self.target.topic, {n: here for n, (_, here) in mapped.items()}
+        )
+        return mapped
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordJob:
+    """In a task: messages as Kafka's records, those that have not arrived."""
+
+    source: Side
+    numbers: Mapping[int, int]
+    known: frozenset[tuple[int, int]]
+
+    def __call__(self, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        for row in rows:
+            partition = self.numbers[row["partition"]]
+            if (partition, row["offset"]) in self.known:
+                continue
+            record = record_of(row.asDict(), _name(self.source, partition, row["offset"]))
+            headers = [(each["key"], each["value"]) for each in record["headers"]]
+            yield record["key"], record["value"], headers, partition
