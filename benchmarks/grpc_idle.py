@@ -94,6 +94,7 @@ def rows(n: int) -> dict[str, Row]:
         "close-cpu": Row("processor time of closing one", "ms", lower_is_better=True),
         "close-late": Row("another client's slowest send meanwhile, cut", "ms", None, True),
         "left": Row("memory when all are gone, beyond that before", "MB", lower_is_better=True),
+        "again": Row("memory when all are back, beyond the first time", "MB", lower_is_better=True),
     }
 
 
@@ -141,10 +142,15 @@ async def measure(cluster: OberthCluster, port: int, table: dict[str, Row], opti
         await asyncio.sleep(1)
         probe.take()
         before_b, before_s = resident_bytes(pid, "RssAnon"), cpu_s(pid)
-        open_ones: list[Connection] = []
-        for first in range(0, options.n, AT_ONCE):
-            count = range(first, min(first + AT_ONCE, options.n))
-            open_ones += await asyncio.gather(*(open_one(number) for number in count))
+
+        async def open_all() -> list[Connection]:
+            found: list[Connection] = []
+            for first in range(0, options.n, AT_ONCE):
+                count = range(first, min(first + AT_ONCE, options.n))
+                found += await asyncio.gather(*(open_one(number) for number in count))
+            return found
+
+        open_ones = await open_all()
         add("open-cpu", (cpu_s(pid) - before_s) / options.n * 1000)
         add("open-late", probe.take()[1])
         before_s = cpu_s(pid)
@@ -157,7 +163,8 @@ async def measure(cluster: OberthCluster, port: int, table: dict[str, Row], opti
         await asyncio.sleep(options.sec)
         add("idle-cpu", (cpu_s(pid) - before_s) / options.sec * 1000)
         add("idle-p50", probe.take()[0])
-        add("memory", (resident_bytes(pid, "RssAnon") - before_b) / options.n / 1000)
+        full_b = resident_bytes(pid, "RssAnon")
+        add("memory", (full_b - before_b) / options.n / 1000)
         lost = sum(made.lost for made in open_ones)
         if lost:
             raise RuntimeError(f"{lost} of {options.n} connections were closed by the broker")
@@ -168,6 +175,10 @@ async def measure(cluster: OberthCluster, port: int, table: dict[str, Row], opti
         add("close-cpu", (cpu_s(pid) - before_s) / options.n * 1000)
         add("close-late", probe.take()[1])
         add("left", (resident_bytes(pid, "RssAnon") - before_b) / 1e6)
+        open_ones = await open_all()
+        add("again", (resident_bytes(pid, "RssAnon") - full_b) / 1e6)
+        for made in open_ones:
+            made.transport.abort()
     finally:
         probing.cancel()
         ended = await asyncio.gather(probing, return_exceptions=True)

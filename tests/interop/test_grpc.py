@@ -31,6 +31,7 @@ from tests.rigs.proxies import (
     GRPC_SCENARIOS,
     GRPC_SMALL,
     PROXY_CONF,
+    OberthProxy,
     run_grpc_suite,
 )
 
@@ -44,6 +45,9 @@ OBSERVED = Path(__file__).parent / "observed"
 TLS = "java over TLS"
 CLIENTS = (*DIRECT_LANGUAGES, TLS)
 CASES = [name for name in GRPC_SCENARIOS if FULL or name in GRPC_SMALL]
+PROXIED = CASES if FULL else ("push", "push-fifo", "simple", "delay", "transaction")
+"""What is run through ``oberth proxy``; Apache's own tests of it are in the suite of theirs."""
+
 TLS_CASES = ("push", "simple", "transaction")
 """What is seen of TLS in every scenario is the same."""
 
@@ -117,6 +121,19 @@ def test_scenario(suites: Callable[[str], dict[str, Outcome]], client: str, case
     path = OBSERVED / f"proxy-5.5.0_{language}.json"
     if path.exists():
         assert found[case].observed == json.loads(path.read_text())[case]
+
+
+def test_through_oberth_proxy(tmp_path: Path) -> None:
+    """Two brokers of ours behind ``oberth proxy``, and every kind of message."""
+    try:
+        cluster = cluster_for("oberth", tmp_path / "brokers", PROXY_CONF, brokers=2)
+        with cluster, OberthProxy(cluster, tmp_path / "proxy") as proxy:
+            lines = run_grpc_suite(cluster, proxy, "java", tmp_path / "java", only=PROXIED)
+            outcomes = {outcome.scenario: outcome for outcome in lines}
+    except PeerUnavailableError as why:
+        pytest.skip(str(why))
+    assert set(outcomes) == set(PROXIED)
+    assert [each for each in outcomes.values() if not each.ok] == []
 
 
 @pytest.mark.crash
