@@ -65,3 +65,33 @@ def test_the_wall_clock_is_read_in_one_place() -> None:
         if re.search(r"\btime\.time(_ns)?\(", line) and not place.startswith("wall_clock.py")
     ]  # fmt: skip
     assert not wrong, f"call wall_clock.now_ms, or take a clock: {wrong}"
+
+
+_PEERS_NUMBER = re.compile(
+    r"\.is(digit|decimal|numeric)\(|\bint\((\w+\.)*(fields|ext_fields|properties|attributes)\b"
+)
+_NOT_OF_A_PEER = (
+    "broker/acl/address_pattern.py",  # addresses
+    "broker/acl/plain_acl_edit.py",  # a file of the operator's
+    "broker/ha_service.py",  # lines of the HA connection
+)
+
+
+def test_numbers_of_peers_are_read_in_one_way() -> None:
+    """`int` takes more than Java does, and raises an error of its own at 4 301 digits."""
+    wrong = [
+        place for place, line in lines()
+        if _PEERS_NUMBER.search(line)
+        and place.startswith(("broker/", "namesrv/", "remoting/headers/", "store/put_hooks.py"))
+        and not place.startswith(_NOT_OF_A_PEER)
+        and not re.search(r'int\(fields\["[efgh]"\]\)', line)  # the fast way of a send, see there
+    ]  # fmt: skip
+    assert not wrong, f"call java_numbers.java_long: {wrong}"
+
+
+def test_refusals_are_one_class() -> None:
+    wrong = [
+        place for place, line in lines()
+        if re.match(r"class \w*Refus\w*\(", line) and not place.startswith("remoting/refusal.py")
+    ]  # fmt: skip
+    assert not wrong, f"raise remoting.refusal.Refusal: {wrong}"

@@ -37,14 +37,6 @@ def test_a_fast_answer_does_not_end_a_pause() -> None:
     assert faults.is_available("a", 0)
 
 
-def test_of_all_bad_ones_the_better_half_is_taken_in_turns() -> None:
-    faults = LatencyFaultTolerance()
-    for number, latency in enumerate((5000, 600, 700, 9000)):
-        faults.update(f"b{number}", latency, 0, failed=False)
-    assert {faults.pick_one_at_least() for _ in range(8)} == {"b1", "b2"}
-    assert LatencyFaultTolerance().pick_one_at_least() is None
-
-
 def test_round_robin_avoids_the_broker_that_failed() -> None:
     queues = [
         MessageQueue(topic="T", broker_name=name, queue_id=n) for name in "ab" for n in range(2)

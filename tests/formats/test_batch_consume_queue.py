@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from oberth.errors import FormatError
 from oberth.formats.batch_consume_queue import (
-    BATCH_SIZE_MAX,
     NOT_COMPACTED,
     UNIT_SIZE,
     BatchConsumeQueueUnit,
@@ -99,7 +98,7 @@ def test_errors() -> None:
     with pytest.raises(FormatError, match="45 bytes left, 46 needed"):
         decode_batch_unit(bytes(46), 1)
     with pytest.raises(FormatError):
-        encode_batch_unit(BatchConsumeQueueUnit(0, 1, 0, 0, 0, BATCH_SIZE_MAX + 1))
+        encode_batch_unit(BatchConsumeQueueUnit(0, 1, 0, 0, 0, 32_768))
 
 
 def test_round_file_size() -> None:

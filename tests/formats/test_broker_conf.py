@@ -108,8 +108,6 @@ def test_golden_settings(golden_name: str, golden_pristine: Callable[[str], Any]
     assert segment.stat().st_size == config.mapped_file_size_commit_log
     for path in sorted((store.root / "consumequeue").glob("*/*/*"))[:1]:
         assert path.stat().st_size == config.consume_queue_file_size
-    for path in (store.root / "index").glob("*"):
-        assert path.stat().st_size == config.index_file_size
 
 
 def test_overrides_win_and_unknown_keys_are_named() -> None:
@@ -148,18 +146,13 @@ def test_sizes() -> None:
     config = MessageStoreConfig(
         mapped_file_size_consume_queue=21,
         mapped_file_size_batch_consume_queue=47,
-        max_hash_slot_num=500,
-        max_index_num=2000,
     )
     assert config.consume_queue_file_size == 40
     assert config.batch_consume_queue_file_size == 92
-    assert config.index_file_size == 42_040
-    assert MessageStoreConfig().index_file_size == 420_000_040
 
 
 def test_roots() -> None:
-    config = MessageStoreConfig(store_path_commit_log="{root}/x, /y ,")
-    assert config.with_root("/r").commit_log_paths == ("/r/x", "/y")
+    assert MessageStoreConfig(store_path_commit_log="/x, /y ,").commit_log_paths == ("/x", "/y")
     assert MessageStoreConfig(store_path_root_dir="/r").commit_log_paths == ("/r/commitlog",)
     assert MessageStoreConfig().read_only_commit_log_paths == ()
     with pytest.raises(OptionError):

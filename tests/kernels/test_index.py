@@ -21,13 +21,11 @@ from oberth.kernels.index import (
     index_header,
     index_keys,
     put_entries,
-    query_entries,
     reference_index_keys,
     reference_put_entries,
     reference_relink,
     relink,
     start_file,
-    used_extents,
 )
 from oberth.kernels.scan import scan
 
@@ -163,10 +161,9 @@ def test_default_size_touches_only_what_is_used() -> None:
     file = memoryview(mmap.mmap(-1, index_file.file_size()))
     entries = stream([(n * 7919, n, 1000 + n) for n in range(1000)])
     assert put_entries(file, slots, places, entries) == 1000
-    head, used = used_extents(file, slots, places)
-    assert (head.position, len(head.data)) == (0, 40 + 4 * slots)
-    assert (used.position, len(used.data)) == (40 + 4 * slots, 20 * 1001)
-    assert query_entries(file, slots, places, 7919 * 5, 0, 2000, 10) == [5]
+    assert index_header(file).next_entry == 1001
+    (entry,) = index_file.SLOT.unpack_from(file, index_file.slot_position(7919 * 5 % slots))
+    assert ENTRY.unpack_from(file, index_file.entry_position(entry, slots))[:2] == (7919 * 5, 5)
 
 
 def segments(store: Any) -> list[tuple[int, bytes]]:
@@ -220,34 +217,5 @@ def test_golden_index(golden_name: str, golden_pristine: Callable[[str], Any]) -
             assert fast == slow
         first, previous = end, index_header(fast)
         with path.open("rb") as file:
-            for extent in used_extents(fast, slots, places):
-                file.seek(extent.position)
-                assert file.read(len(extent.data)) == extent.data, (number, path)
-
-
-def test_golden_queries(golden_name: str, golden_pristine: Callable[[str], Any]) -> None:
-    """A rebuilt index finds what RocketMQ found in its own."""
-    store = golden_pristine(golden_name)
-    if "maxIndexNum" not in store.config or golden_name.startswith("cleaned"):
-        pytest.skip("default sizes, or times that count from records that are gone")
-    slots, places = int(store.config["maxHashSlotNum"]), int(store.config["maxIndexNum"])
-    entries = rebuilt(store)
-    files: list[bytearray] = []
-    first = 0
-    while first < entries.count:
-        file = bytearray(index_file.file_size(slots, places))
-        start_file(file, index_header(files[-1]) if files else None)
-        first = put_entries(file, slots, places, entries, first)
-        files.append(file)
-    for query in store.facts["indexQueries"]:
-        if "queryOffset" not in query:
-            continue  # asks for an index type
-        key = query["key"]
-        found: list[int] = []
-        for file in reversed(files):
-            found += query_entries(
-                file, slots, places, key_hash(query["topic"], key), query["begin"], query["end"],
-                query["maxNum"] - len(found),
-            )  # fmt: skip
-        theirs = query["queryOffset"]
-        assert set(theirs) <= set(found) or len(found) == query["maxNum"], query
+            used = index_file.entry_position(min(previous.next_entry, places), slots)
+            assert file.read(used) == fast[:used], (number, path)

@@ -221,8 +221,8 @@ def test_what_we_must_not_send() -> None:
 
 
 def test_create_request_and_response() -> None:
-    request = create_request(RequestCode.GET_MAX_OFFSET).mark_oneway()
-    assert request.is_oneway
+    request = create_request(RequestCode.GET_MAX_OFFSET)
+    assert not request.is_oneway
     assert not request.is_response
     assert (request.version, request.language) == (479, "PYTHON")
     request.opaque = 5

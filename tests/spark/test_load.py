@@ -22,7 +22,7 @@ from oberth.errors import RecordError, StoreError, StoreLockedError
 from oberth.spark.load import LoadReport, StoreLoader
 from oberth.spark.load_plan import give_back, work_directory
 from oberth.spark.options import parse_write_options
-from oberth.spark.publish import committed_batch
+from oberth.spark.publish import read_ledger
 from oberth.spark.sink import stage
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
@@ -220,8 +220,7 @@ def test_a_batch_of_a_stream_is_written_once(tmp_path: Path, read_store: Any) ->
     assert load.run([_batch(0, 50)], batch=("q", 0)).repeated
     assert load.run([_batch(50, 60)], batch=("q", 1)).rows == 10
     assert load.run([_batch(60, 70)], batch=("other", 0)).rows == 10
-    assert committed_batch(str(root), "q") == 1
-    assert committed_batch(str(root), "unknown") == -1
+    assert read_ledger(str(root))["queries"] == {"q": 1, "other": 0}
     assert len(_bodies(read_store, root)) == 70
 
 

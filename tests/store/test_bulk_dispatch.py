@@ -296,6 +296,6 @@ def test_listeners_and_who_prevents_bulk(tmp_path: Path) -> None:
     size = len(data) // 10
     assert reached == (size * 9, size * 8, 1_700_000_000_000 + size * 8)
     assert sorted(arrived) == [("T", 0, 5), ("T", 1, 4)]
-    dispatcher.add(lambda _request: None)
+    dispatcher.add_before(lambda _request: None)
     assert dispatcher.dispatch_segment(view, 0, reached.position, len(data)) is None
     store.close()

@@ -105,7 +105,7 @@ def test_nothing_goes_before_its_time_or_hour(rig: Rig) -> None:
         rig.age(segment.path, 100)
     assert rig.store.cleaning.run() == 0, "expired, but neither the hour nor the disk asks"
     rig.config.delete_when = f"03;{local_hour(rig.now_ms)}"
-    assert [path for path, _, _ in rig.store.cleaning.preview()] == [
+    assert [os.fspath(segment.path) for segment in rig.store.cleaning.leaving()] == [
         segment.path for segment in rig.store.commit_log.queue.segments[:2]
     ]
     assert rig.store.cleaning.run() == 2

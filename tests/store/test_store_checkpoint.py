@@ -31,7 +31,6 @@ def test_golden(golden_name: str, golden_store: Golden) -> None:
     assert values.logics_msg_timestamp == facts["logicsMsgTimestamp"]
     assert values.index_msg_timestamp == facts["indexMsgTimestamp"]
     assert values.min_timestamp == facts["minTimestamp"]
-    assert values.min_timestamp_index == facts["minTimestampIndex"]
     if "logicsPhysicalOffset" in facts:
         assert values.logics_physical_offset == facts["logicsPhysicalOffset"]
     assert not checkpoint.flush(), "nothing has changed"

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from oberth.formats.java_numbers import java_long
+
 QUEUE_TYPE: Final = "queue.type"
 CLEANUP_POLICY: Final = "cleanup.policy"
 MESSAGE_TYPE: Final = "message.type"
@@ -81,10 +83,9 @@ class Attribute(NamedTuple):
             if (value.lower() if self.values == _BOOLEAN else value) not in self.values:
                 raise AttributeChangeError(f"value is not in set: [{', '.join(self.values)}]")
             return
-        try:
-            number = int(value)
-        except ValueError:
-            raise AttributeChangeError(f"{self.name}={value!r} is not an integer") from None
+        number = java_long(value, None)
+        if number is None:
+            raise AttributeChangeError(f"{self.name}={value!r} is not an integer")
         if not self.low <= number <= self.high:
             raise AttributeChangeError(f"value is not in range({self.low}, {self.high})")
 

@@ -42,7 +42,6 @@ PORT_MAX: Final = 65535
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
-PERM_PRIORITY: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)

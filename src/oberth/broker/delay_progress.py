@@ -49,7 +49,6 @@ _BODY: Final = struct.Struct(
     "q"  # log_end
     "I"  # level_count
 )
-_SIZE_MAX: Final = _HEAD.size + _BODY.size + 8 * LEVELS_MAX
 
 
 def encode(log_end: int, offsets: dict[int, int]) -> bytes:

@@ -10,6 +10,8 @@ import base64
 import binascii
 from typing import Final, NamedTuple
 
+from oberth.formats.java_numbers import java_long
+
 VERSION: Final = "v1"
 HANDLE_SIZE_MAX: Final = 2048
 """Characters of a handle; topic, broker and key are far shorter."""
@@ -41,6 +43,7 @@ def decode_recall_handle(text: str) -> RecallHandle:
         parts = base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
     except (binascii.Error, UnicodeError):
         raise ValueError("recall handle is invalid") from None
-    if parts[0] != VERSION or len(parts) != 5 or not parts[3].isascii() or not parts[3].isdigit():
+    deliver_ms = java_long(parts[3], -1) if parts[0] == VERSION and len(parts) == 5 else -1
+    if deliver_ms < 0:
         raise ValueError("recall handle is invalid")
-    return RecallHandle(parts[1], parts[2], int(parts[3]), parts[4])
+    return RecallHandle(parts[1], parts[2], deliver_ms, parts[4])

@@ -22,6 +22,7 @@ from oberth.formats.config_files import DelayOffsets
 from oberth.formats.consume_queue import ConsumeQueueUnit, is_ext_address
 from oberth.formats.data_version import DataVersion
 from oberth.formats.delay_level import deliver_time, parse_delay_levels
+from oberth.formats.java_numbers import java_long
 from oberth.formats.message import MessageExt
 from oberth.store.messages import MessageExtBrokerInner
 
@@ -201,7 +202,7 @@ def restore(delayed: MessageExt, store_host: bytes) -> MessageExtBrokerInner | N
         topic,
         delayed.body,
         delayed.properties_raw,
-        int(queue_text) if queue_text.isdigit() else 0,
+        java_long(queue_text, 0),
         delayed.flag,
         delayed.sys_flag,
         delayed.born_timestamp,

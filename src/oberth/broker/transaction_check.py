@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from oberth.errors import RemotingError
 from oberth.formats import names
 from oberth.formats import properties as p
+from oberth.formats.java_numbers import java_long
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import create_request
 from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
@@ -52,7 +53,7 @@ class ProducerCheck:
         queue_text = properties.get(p.REAL_QUEUE_ID, "0")
         body = half.under_topic(
             properties.get(p.REAL_TOPIC, half.topic),
-            queue_id=int(queue_text) if queue_text.isdigit() else 0,
+            queue_id=java_long(queue_text, 0),
         )
         call = create_request(RequestCode.CHECK_TRANSACTION_STATE, header, body)
         assert call.ext_fields is not None

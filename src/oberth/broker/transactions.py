@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from oberth.formats import names
 from oberth.formats import properties as p
+from oberth.formats.java_numbers import java_long
 from oberth.formats.message import MessageExt, decode_record
 from oberth.formats.sys_flag import (
     TRANSACTION_COMMIT,
@@ -51,7 +52,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 _REAL_TOPIC: Final = p.REAL_TOPIC.encode()
 _REAL_QUEUE_ID: Final = p.REAL_QUEUE_ID.encode()
-_QUEUE_ID_DIGITS_MAX: Final = 9
+_QUEUE_ID_MAX: Final = 10**9 - 1
 """Digits that are a queue id whatever they are."""
 _IMMUNITY: Final = p.CHECK_IMMUNITY_TIME_IN_SECONDS.encode()
 
@@ -125,7 +126,8 @@ def from_half(half: MessageExt, store_host: bytes) -> MessageExtBrokerInner | No
     if topic_bytes is None or queue_bytes is None:
         return None
     topic = topic_bytes.decode("utf-8", "replace")
-    if not queue_bytes.isdigit() or len(queue_bytes) > _QUEUE_ID_DIGITS_MAX:
+    queue_id = java_long(queue_bytes, -1)
+    if not 0 <= queue_id <= _QUEUE_ID_MAX:
         return None
     if not names.is_stored_topic(topic):
         return None
@@ -133,7 +135,7 @@ def from_half(half: MessageExt, store_host: bytes) -> MessageExtBrokerInner | No
         topic,
         half.body,
         p.without_properties(raw, (_REAL_TOPIC, _REAL_QUEUE_ID)),
-        int(queue_bytes),
+        queue_id,
         half.flag,
         with_transaction_type(half.sys_flag, TRANSACTION_COMMIT),
         half.born_timestamp,
@@ -195,9 +197,8 @@ class OpBatch:
 
 def parse_op_body(body: bytes) -> list[int]:
     """Half offsets in the body of an op message, of either line; what is no number is skipped."""
-    return [
-        int(part) for part in body.decode("ascii", "replace").split(",") if part.strip().isdigit()
-    ]
+    numbers = (java_long(part.strip(), -1) for part in body.split(b","))
+    return [number for number in numbers if number >= 0]
 
 
 class Lineage:
@@ -400,7 +401,7 @@ class Transactions:
     def immunity_ms(self, half: MessageExt) -> int | None:
         """For how long after its birth a half is not checked; None: it says nothing itself."""
         value = p.find_property(half.properties_raw, _IMMUNITY)
-        seconds = None if value is None else _integer(value.decode("utf-8", "replace"))
+        seconds = java_long(value, None)
         if seconds is None:
             return None
         return self._config.transaction_timeout_ms if seconds < 0 else seconds * 1000
@@ -659,7 +660,7 @@ class Transactions:
 
     def _judge(self, half: MessageExt, now_ms: int) -> Verdict:
         config = self._config
-        times = _integer(half.properties.get(p.TRANSACTION_CHECK_TIMES)) or 0
+        times = java_long(half.properties.get(p.TRANSACTION_CHECK_TIMES), 0)
         if times and 0 <= now_ms - half.store_timestamp < FRESH_MS:
             return Verdict.WAIT
         if times >= config.transaction_check_max:
@@ -725,7 +726,7 @@ class Transactions:
     def _again(half: MessageExt, host: bytes, *, checked: bool) -> MessageExtBrokerInner:
         properties = half.properties
         if checked:
-            times = _integer(properties.get(p.TRANSACTION_CHECK_TIMES)) or 0
+            times = java_long(properties.get(p.TRANSACTION_CHECK_TIMES), 0)
             properties[p.TRANSACTION_CHECK_TIMES] = str(times + 1)
         else:
             # Immune halves move without being asked about; who ends them names the first one.

@@ -32,7 +32,7 @@ class FaultItem:
 class LatencyFaultTolerance:
     """Which brokers to avoid."""
 
-    __slots__ = ("_items", "_turn", "latency_max_ms", "not_available_ms")
+    __slots__ = ("_items", "latency_max_ms", "not_available_ms")
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class LatencyFaultTolerance:
         self.latency_max_ms = tuple(latency_max_ms)
         self.not_available_ms = tuple(not_available_ms)
         self._items: dict[str, FaultItem] = {}
-        self._turn = 0
 
     def update(
         self, broker: str, latency_ms: float, now_ms: float, *, failed: bool, reachable: bool = True
@@ -77,18 +76,6 @@ class LatencyFaultTolerance:
         """Whether the last send got a connection."""
         item = self._items.get(broker)
         return item is None or item.reachable
-
-    def pick_one_at_least(self) -> str | None:
-        """Of the brokers in a pause, one of the better half, in turns; None: none is known."""
-        ranked = sorted(
-            self._items,
-            key=lambda name: (self._items[name].latency_ms, self._items[name].available_at_ms),
-        )
-        reachable = [name for name in ranked if self._items[name].reachable]
-        if not reachable:
-            return None
-        self._turn += 1
-        return reachable[self._turn % max(1, len(reachable) // 2)]
 
     def remove(self, broker: str) -> None:
         """Forget a broker."""

@@ -10,7 +10,6 @@ import ipaddress
 import itertools
 import os
 import time
-from typing import Final
 
 from oberth.formats.message_id import unique_id_prefix
 
@@ -56,7 +55,3 @@ class UniqueIds:
             self._stem = f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}"
         # Half the time of an f-string with formats.
         return "%s%04X" % (self._stem, next(self._counter) & 0xFFFF)  # noqa: UP031
-
-
-UNIQUE_ID_LENGTHS: Final = (32, 56)
-"""Characters of an id with an IPv4 and an IPv6 address."""

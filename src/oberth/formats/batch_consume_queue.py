@@ -26,7 +26,6 @@ from typing import Final, NamedTuple
 from oberth.errors import FormatError
 
 UNIT_SIZE: Final = 46
-BATCH_SIZE_MAX: Final = 32_767
 NOT_COMPACTED: Final = -1
 
 UNIT: Final = struct.Struct(

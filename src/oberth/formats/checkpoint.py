@@ -53,11 +53,6 @@ class Checkpoint:
         """From where abnormal recovery starts, ms."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - SAFETY_MS)
 
-    @property
-    def min_timestamp_index(self) -> int:
-        """The same where the index must be complete too (``messageIndexSafe``), ms."""
-        return min(self.min_timestamp, self.index_msg_timestamp)
-
     def encode(self) -> bytes:
         """The used bytes; the caller writes them at the front of a file of FILE_SIZE."""
         return _CHECKPOINT.pack(

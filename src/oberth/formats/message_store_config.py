@@ -411,14 +411,6 @@ class MessageStoreConfig:
         """
         check_options(self)
 
-    def with_root(self, root: str) -> Self:
-        """The same options for another root; ``{root}`` in the CommitLog's paths is resolved."""
-        moved = dataclasses.replace(self, store_path_root_dir=root)
-        for name in ("store_path_commit_log", "read_only_commit_log_store_paths"):
-            if (value := getattr(moved, name)) is not None:
-                setattr(moved, name, value.replace("{root}", root))
-        return moved
-
     @property
     def commit_log_paths(self) -> tuple[str, ...]:
         """The CommitLog's directories that take new segments, as configured."""
@@ -440,11 +432,6 @@ class MessageStoreConfig:
     def batch_consume_queue_file_size(self) -> int:
         """mapped_file_size_batch_consume_queue, rounded up to whole units of 46 bytes."""
         return -(-self.mapped_file_size_batch_consume_queue // 46) * 46
-
-    @property
-    def index_file_size(self) -> int:
-        """Bytes of an index file: header, slots, entries."""
-        return 40 + self.max_hash_slot_num * 4 + self.max_index_num * 20
 
 
 def _split_paths(text: str | None) -> tuple[str, ...]:

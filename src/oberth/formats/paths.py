@@ -30,7 +30,6 @@ TIMER_LOG: Final = "timerlog"
 DLEDGER_PREFIX: Final = "dledger-"
 
 SEGMENT_NAME_LENGTH: Final = 20
-INDEX_NAME_LENGTH: Final = 17
 
 
 def segment_name(start_offset: int) -> str:

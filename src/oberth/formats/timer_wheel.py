@@ -75,20 +75,6 @@ def decode_slot(data: bytes | memoryview, position: int = 0) -> TimerSlot:
     return TimerSlot(*SLOT.unpack_from(data, position))
 
 
-def read_slot(
-    wheel: bytes | memoryview, time_ms: int, precision_ms: int = PRECISION_MS
-) -> TimerSlot:
-    """The slot for a time, EMPTY_SLOT if it stands for another turn's.
-
-    Raises:
-        FormatError: the data is not a whole wheel.
-    """
-    if len(wheel) != FILE_SIZE:
-        raise FormatError(f"timer wheel: {len(wheel)} bytes, it must have {FILE_SIZE}")
-    slot = decode_slot(wheel, slot_position(time_ms, precision_ms))
-    return slot if slot.time == time_ms // precision_ms else EMPTY_SLOT
-
-
 def encode_slot(slot: TimerSlot) -> bytes:
     """The slot's 32 bytes.
 

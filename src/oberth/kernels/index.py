@@ -15,7 +15,7 @@ RocketMQ: IndexService.buildIndex, IndexFile.putKey.
 from __future__ import annotations
 
 from array import array
-from typing import Final, NamedTuple
+from typing import Final
 
 from oberth.formats import index_file
 from oberth.formats.index_file import ENTRY, HEADER, IndexHeader, entry_position, slot_position
@@ -332,53 +332,3 @@ def reference_relink(file: bytearray | memoryview, slots: int, entries_max: int)
     for slot, number in newest.items():
         index_file.SLOT.pack_into(file, slot_position(slot), number)
     return len(newest)
-
-
-class Extent(NamedTuple):
-    """A stretch of a file that holds something: where it starts and its bytes."""
-
-    position: int
-    data: memoryview
-
-
-def used_extents(file: Buffer, slots: int, entries_max: int) -> tuple[Extent, Extent]:
-    """The header with the slots, and the entries in use: all that a new file needs written."""
-    view = memoryview(file).cast("B")
-    slots_end = slot_position(slots)
-    count = min(index_header(view).next_entry, entries_max)
-    entries_end = entry_position(count, slots)
-    return (
-        Extent(0, view[:slots_end]),
-        Extent(slots_end, view[slots_end:entries_end]),
-    )
-
-
-def query_entries(
-    file: Buffer, slots: int, entries_max: int, key_hash: int, begin: int, end: int, most: int
-) -> list[int]:
-    """CommitLog offsets of a key's entries within a time range, newest first.
-
-    Only hashes are compared; the caller compares the keys. Times are ms; an entry's is known to
-    the second, and is at most 999 ms too early. RocketMQ: ``IndexFile.selectPhyOffset``.
-    """
-    view = memoryview(file).cast("B")
-    header = index_header(view)
-    count = min(header.next_entry, entries_max)
-    found: list[int] = []
-    (number,) = index_file.SLOT.unpack_from(view, slot_position(key_hash % slots))
-    if number <= 0 or number > count or count <= 1:
-        return found
-    while len(found) < most and 0 < number < count:
-        stored, offset, difference, previous = ENTRY.unpack_from(
-            view, entry_position(number, slots)
-        )
-        if difference < 0:
-            break
-        time = header.begin_timestamp + difference * 1000
-        if stored == key_hash and begin <= time <= end:
-            found.append(offset)
-        # A chain leads to ever older entries; one that does not is damaged.
-        if previous <= 0 or previous >= number or time < begin:
-            break
-        number = previous
-    return found

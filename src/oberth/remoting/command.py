@@ -133,11 +133,6 @@ class RemotingCommand(msgspec.Struct, gc=False):
         """The typed header; HeaderError names a field that is missing or malformed."""
         return header_type.from_ext_fields(self.ext_fields)
 
-    def mark_oneway(self) -> RemotingCommand:
-        """Set the one-way bit; returns the command itself."""
-        self.flag |= ONEWAY_FLAG
-        return self
-
     def body_bytes(self) -> bytes:
         """The body as one ``bytes`` object; copies unless it is one already."""
         body = self.body

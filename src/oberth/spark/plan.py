@@ -7,7 +7,6 @@ offsets as text: ``{"TopicA": {"broker-a": {"0": 12, "1": 7}}}``.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,11 +83,6 @@ def offsets_from_json(nested: Mapping[str, Any]) -> Offsets:
         for broker, queues in brokers.items()
         for queue, offset in queues.items()
     }
-
-
-def offsets_text(offsets: Mapping[QueueKey, int]) -> str:
-    """The offset as text, for messages and tests."""
-    return json.dumps(offsets_to_json(offsets))
 
 
 @dataclass(frozen=True, slots=True)

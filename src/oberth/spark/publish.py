@@ -37,12 +37,6 @@ def read_ledger(root: str) -> dict[str, Any]:
     return ledger
 
 
-def committed_batch(root: str, query_id: str) -> int:
-    """The last batch of a streaming query that a store has, -1 for none."""
-    number: int = read_ledger(os.path.realpath(root))["queries"].get(query_id, -1)
-    return number
-
-
 def is_known(ledger: dict[str, Any], batch: tuple[str, int] | None, load_id: str) -> bool:
     if batch is not None:
         return bool(ledger["queries"].get(batch[0], -1) >= batch[1])

@@ -17,10 +17,6 @@ from oberth.store.consume_queue import QueueExtent
 from oberth.store.offset_by_time import StoreTime, batch_offset_at_boundary
 from oberth.store.tail_stream import FilePool, TailStream
 
-_COMMIT_LOG_OFFSET: Final = 0
-_STORE_TIMESTAMP: Final = 3
-_MESSAGE_BASE_OFFSET: Final = 4
-
 
 class BatchConsumeQueue:
     """One queue. Puts come from one thread at a time; everything else from any.
@@ -92,12 +88,6 @@ class BatchConsumeQueue:
             last = self._at(self._stop - 1)
             self._max_offset = 0 if last is None else last.next_offset
         return self._max_offset
-
-    @property
-    def min_logic_offset(self) -> int:
-        """Where the first unit lies that can be read, in bytes."""
-        place = self._place_of(self.min_offset)
-        return self.stream.first_start if place is None else place * UNIT_SIZE
 
     @property
     def max_physic_offset(self) -> int:

@@ -15,7 +15,6 @@ RocketMQ: CleanCommitLogService, CleanConsumeQueueService.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Final
@@ -236,18 +235,6 @@ class CleanService:
                 self._index.delete_expired(low)
             self._retention.follow_log(low)
             self._last_min_offset = low
-
-    def preview(self) -> list[tuple[str, int, float]]:
-        """Segments that the next run would delete: path, bytes, age in hours."""
-        now = self._clock_ms()
-        return [
-            (
-                os.fspath(segment.path),
-                segment.file_size,
-                (now - segment.modified_time_ms()) / HOUR_MS,
-            )
-            for segment in self.leaving()
-        ]
 
     def leaving(self) -> list[MappedFile]:
         """The segments that the next run would delete, if the hour or the disk asks for one."""

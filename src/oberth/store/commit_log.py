@@ -22,6 +22,7 @@ from zlib import crc32
 from oberth.errors import FormatError, StoreFullError
 from oberth.formats import properties as p
 from oberth.formats.delay_level import parse_delay_levels
+from oberth.formats.java_numbers import java_long
 from oberth.formats.message import (
     BLANK_SIZE_MIN,
     CRC_MASK,
@@ -817,7 +818,7 @@ class _Burst:
         if sys_flag & INNER_BATCH or number is not None:
             if bool(sys_flag & INNER_BATCH) != (number is not None) or not topic.is_batch:
                 return PutMessageResult(_ILLEGAL)
-            count = int(number) if number is not None and number.isdigit() else 0
+            count = java_long(number, 0)
             if not 0 < count <= _INNER_BATCH_MAX:
                 return PutMessageResult(_ILLEGAL)
         names: list[str] = []

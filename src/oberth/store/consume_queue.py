@@ -125,11 +125,6 @@ class ConsumeQueue:
         return self.stream.end // UNIT_SIZE
 
     @property
-    def min_logic_offset(self) -> int:
-        """min_offset in bytes of the queue's stream. RocketMQ: minLogicOffset."""
-        return self._min_offset * UNIT_SIZE
-
-    @property
     def max_physic_offset(self) -> int:
         """Where the record of the last unit ends in the CommitLog; -1 without units."""
         found = self._max_physic_offset

@@ -35,7 +35,6 @@ QueueKey = tuple[str, int]
 
 QUEUE_TYPE_ATTRIBUTE: Final = "queue.type"
 BATCH_QUEUE_TYPE: Final = "BatchCQ"
-QUEUE_ID_MAX: Final = 0x7FFFFFFF
 # Of the CommitLog offset that units of both kinds begin with.
 _OFFSET_SIZE: Final = 8
 
@@ -68,7 +67,6 @@ class ConsumeQueueStore:
         self.table: dict[str, dict[int, Queue]] = {}
         self._attributes = topic_attributes
         self._lock = threading.Lock()  # guards changes of table
-        self._lmq_count = 0
         # Counts what makes queues shorter: a holder of their ends must look again.
         self.generation = 0
         # Queues with stale units behind their end, and the log's end when they were cut.
@@ -118,7 +116,6 @@ class ConsumeQueueStore:
                 f"{'simple' if queue.is_batch else 'batch'} kind"
             )
         queues[queue_id] = queue
-        self._lmq_count += is_lmq(topic)
         return queue
 
     def is_batch_topic(self, topic: str) -> bool:
@@ -211,7 +208,6 @@ class ConsumeQueueStore:
                 queue = self._make(topic, queue_id, batch=self.is_batch_topic(topic))
                 # A fresh dictionary: readers go through the old one meanwhile.
                 self.table[topic] = {**self.table[topic], queue_id: queue}
-                self._lmq_count += is_lmq(topic)
         return queue
 
     def record_size_at(self, commit_log_offset: int) -> int | None:
@@ -238,11 +234,6 @@ class ConsumeQueueStore:
     def all_queues(self) -> list[Queue]:
         """Every queue."""
         return [queue for queues in list(self.table.values()) for queue in queues.values()]
-
-    @property
-    def lmq_count(self) -> int:
-        """How many light message queues there are, at most maxLmqConsumeQueueNum."""
-        return self._lmq_count
 
     @property
     def max_physic_offset(self) -> int:
@@ -388,7 +379,6 @@ class ConsumeQueueStore:
                 self.table[topic] = queues
             else:
                 del self.table[topic]
-            self._lmq_count -= is_lmq(topic)
             self.generation += 1
         queue.destroy()
         if not queues:

@@ -1,9 +1,8 @@
 """Dispatch: what happens to a record once it is in the CommitLog.
 
 In this order, as in RocketMQ: dispatchers that must come first (bitmaps for ConsumeQueueExt), the
-queue, the light queues that the record names, the index, further dispatchers, and last the listener
-that wakes waiting consumers. Prepared and rolled back records get no queue unit, rolled back ones
-no index entry.
+queue, the light queues that the record names, the index, and last the listener that wakes waiting
+consumers. Prepared and rolled back records get no queue unit, rolled back ones no index entry.
 
 Every step may be repeated for the same record: what is done already is not done again.
 RocketMQ: CommitLogDispatcher, DefaultMessageStore.doDispatch, MultiDispatchUtils.
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth import kernels
 from oberth.formats.delay_level import parse_delay_levels
+from oberth.formats.java_numbers import java_long
 from oberth.formats.message import DispatchRequest
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import (
@@ -89,18 +89,10 @@ class CommitLogDispatcher:
         self._bulk: BulkDispatch | None = None
         self._delays_ms = tuple(parse_delay_levels(config.message_delay_level))
         self._before: list[Dispatcher] = []
-        self._behind: list[Dispatcher] = []
 
     def add_before(self, dispatcher: Dispatcher) -> None:
         """Adds a dispatcher that sees a record before its queue does."""
         self._before.append(dispatcher)
-
-    def add(self, dispatcher: Dispatcher) -> None:
-        """Adds a dispatcher that sees a record when queue and index have it.
-
-        It sees a record again after a crash, and after an exception of its own or of a later one.
-        """
-        self._behind.append(dispatcher)
 
     def dispatch(self, request: DispatchRequest, *, notify: bool = True) -> None:
         """Dispatches one record.
@@ -131,8 +123,6 @@ class CommitLogDispatcher:
             self.checkpoint.values.logics_msg_timestamp = request.store_timestamp
         if self.index is not None:
             self.index.put(request)
-        for dispatcher in self._behind:
-            dispatcher(request)
         listener = self.arrival_listener
         if notify and listener is not None:
             if queue is not None:
@@ -180,8 +170,8 @@ class CommitLogDispatcher:
         offsets = request.find(b"INNER_MULTI_QUEUE_OFFSET")
         if offsets is None and request.topic == TRANS_HALF_TOPIC:
             return  # the message that its commit stores has them
-        numbers = (offsets or b"").split(b",")
-        if len(names) != len(numbers) or not all(n.isdigit() for n in numbers):
+        numbers = [java_long(text, -1) for text in (offsets or b"").split(b",")]
+        if len(names) != len(numbers) or min(numbers) < 0:
             _LOG.error("%r: names %d further queues, numbers %r", request, len(names), numbers)
             return
         for name, number in zip(names, numbers, strict=True):
@@ -189,7 +179,7 @@ class CommitLogDispatcher:
                 _LOG.error("%r: %r can be no queue's name", request, name)
                 continue
             light = self.config.enable_lmq and is_lmq(name)
-            yield LightQueue(name, LMQ_QUEUE_ID if light else request.queue_id, int(number))
+            yield LightQueue(name, LMQ_QUEUE_ID if light else request.queue_id, number)
 
     def dispatch_segment(
         self, buffer: memoryview, base: int, start: int, stop: int, *, notify: bool = True
@@ -231,7 +221,6 @@ class CommitLogDispatcher:
         config = self.config
         if (
             self._before
-            or self._behind
             or config.enable_consume_queue_ext
             or (config.enable_multi_dispatch and not config.enable_lmq)
             or (notify and self.arrival_listener is not None and self.bulk_arrival_listener is None)

@@ -445,8 +445,3 @@ class TransientStorePool:
         """Returns a buffer to the pool."""
         with self._lock:
             self._free.append(buffer)
-
-    @property
-    def available_buffers(self) -> int:
-        """How many can be borrowed. RocketMQ: availableBufferNums."""
-        return len(self._free)

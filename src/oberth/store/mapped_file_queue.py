@@ -167,12 +167,6 @@ class MappedFileQueue:
         segments = self.segments
         return segments[-1].start_offset + segments[-1].read_position if segments else 0
 
-    @property
-    def max_wrote_offset(self) -> int:
-        """Up to where was appended."""
-        segments = self.segments
-        return segments[-1].start_offset + segments[-1].wrote_position if segments else 0
-
     # Finding
 
     def last(self) -> MappedFile | None:

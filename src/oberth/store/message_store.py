@@ -34,7 +34,6 @@ from oberth.formats.marker_files import encode_abort
 from oberth.formats.message import (
     BLANK,
     BLANK_MAGIC,
-    DispatchRequest,
     MessageExt,
     decode_record,
 )
@@ -106,7 +105,6 @@ WRITE_BEHIND_INTERVAL_MAX_S: Final = 2.0
 CHECKPOINT_INTERVAL_S: Final = 10.0
 CHECKPOINT_BYTES: Final = 256 << 20
 _PRE_BLANK: Final = ConsumeQueueUnit(*UNIT.unpack(PRE_BLANK))
-_STATISTICS_WINDOW: Final = 64
 # Records without a unit that are stepped over to find one: some milliseconds.
 _WALK_MAX: Final = 8192
 
@@ -947,10 +945,6 @@ class MessageStore:
         self.flush_service.wake()
         self.reput.wake()
         return True
-
-    def add_dispatcher(self, dispatcher: Callable[[DispatchRequest], None]) -> None:
-        """Has further code see every record, after queues and index, in order."""
-        self.dispatcher.add(dispatcher)
 
     def set_arrival_listener(
         self, listener: Callable[[str, int, int, int, int, bytes | None, bytes], None] | None

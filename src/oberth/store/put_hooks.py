@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oberth.formats import properties as p
+from oberth.formats.java_numbers import java_long
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from oberth.formats.sys_flag import (
@@ -37,7 +38,7 @@ def convert_delay(
     if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NOT, TRANSACTION_COMMIT):
         return message
     raw = message.properties_raw
-    level = _integer(p.find_property(raw, b"DELAY"))
+    level = java_long(p.find_property(raw, b"DELAY"), 0)
     if level <= 0:
         if message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
             return message
@@ -74,7 +75,7 @@ def _timer_due(raw: bytes, now_ms: int) -> int | None:
     )[0 if b"TIMER_DELAY_" in raw else 2 :]:
         text = p.find_property(raw, name)
         if text is not None:
-            return base + _integer(text) * scale
+            return base + java_long(text, 0) * scale
     return None
 
 

@@ -23,7 +23,6 @@ SEND_CODES: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )
-PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 Dispatch = Callable[[Channel, list[RemotingCommand]], None]
 

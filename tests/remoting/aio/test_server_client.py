@@ -215,7 +215,7 @@ async def test_oneway_hears_nothing(start_server: StartServer, start_client: Sta
     server = await start_server(table)
     reader, writer = await asyncio.open_connection(*server.address)
     for code in (SILENT, FAIL, 9999):
-        writer.write(encode_frame_bytes(RemotingCommand(code=code).mark_oneway()))
+        writer.write(encode_frame_bytes(RemotingCommand(code=code, flag=ONEWAY_FLAG)))
     writer.write(encode_frame_bytes(RemotingCommand(code=ECHO, opaque=9)))
     (response,) = await read_commands(reader, 1)
     assert response.opaque == 9

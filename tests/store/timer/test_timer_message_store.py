@@ -25,7 +25,7 @@ from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import TIMER_TOPIC
 from oberth.formats.timer_log import UNIT_SIZE
-from oberth.formats.timer_wheel import FILE_SIZE, read_slot
+from oberth.formats.timer_wheel import FILE_SIZE, decode_slot, slot_position
 from oberth.store.files import FileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
@@ -428,7 +428,7 @@ def test_log_and_wheel_are_written_as_rocketmq_writes_them(
     wheel = (golden.root / "timerwheel").read_bytes()
     assert len(wheel) == FILE_SIZE
     for slot in facts["timerWheelSlots"]:
-        ours_slot = read_slot(wheel, slot["timeMs"])
+        ours_slot = decode_slot(wheel, slot_position(slot["timeMs"]))
         assert (ours_slot.first_pos, ours_slot.last_pos, ours_slot.num) == (
             slot["firstPos"],
             slot["lastPos"],

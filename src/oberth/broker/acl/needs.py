@@ -22,6 +22,7 @@ import msgspec
 
 from oberth.formats import names
 from oberth.formats import properties as p
+from oberth.formats.java_numbers import java_long
 from oberth.formats.properties import decode_properties
 from oberth.remoting.bodies.base import BodyError, checked_list
 from oberth.remoting.bodies.pop import BatchAckMessageRequestBody
@@ -178,9 +179,8 @@ def _end_transaction(request: RemotingCommand, real_topic: RealTopic) -> list[Ne
 
 
 def _topic_at(offset: str | None, real_topic: RealTopic) -> str | None:
-    if offset is None or not (offset.isascii() and offset.isdigit()) or len(offset) > 19:
-        return None
-    return real_topic(int(offset))
+    number = java_long(offset, -1)
+    return None if number < 0 else real_topic(number)
 
 
 def _heartbeat(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:

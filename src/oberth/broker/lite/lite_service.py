@@ -41,6 +41,7 @@ from oberth.broker.pop.order_infos import OrderInfos
 from oberth.broker.pop.polling import PopPolling, Waiting
 from oberth.errors import OberthError, RemotingError
 from oberth.formats import names
+from oberth.formats.java_numbers import java_long
 from oberth.remoting.bodies.lite import OffsetOption
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import create_request
@@ -163,7 +164,7 @@ class LiteService:
     def minutes_to_live(topic_config: TopicConfig) -> int:
         """After how many minutes without a message a parent's lite topics expire; -1: never."""
         text = topic_config.attributes.get(LITE_EXPIRATION, "")
-        return int(text) if text.isdecimal() else -1
+        return java_long(text, -1)
 
     def parents(self) -> dict[str, int]:
         """All parent topics and after how many minutes their lite topics expire, -1: never."""
@@ -428,7 +429,7 @@ class LiteService:
 
     def _events_max(self, group: str) -> int:
         text = self.attribute(group, LITE_EVENTS_MAX) or ""
-        return int(text) if text.isdecimal() else self._config.max_client_event_count
+        return java_long(text, self._config.max_client_event_count)
 
     def _schedule_turn(self, client_id: str, group: str, now_ms: int) -> None:
         delay_ms = self._config.lite_event_full_dispatch_delay_ms

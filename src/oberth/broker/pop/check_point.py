@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from oberth.formats.java_numbers import java_long
 from oberth.formats.names import RETRY_PREFIX, pop_retry_topic
 
 CK_TAG: Final = "ck"
@@ -165,7 +166,7 @@ def decode_check_point(body: bytes) -> PopCheckPoint:
         str(fields.get("bn") or ""),
         tuple(differences),
         _integer(fields, "bm") & 0xFFFFFFFF,
-        int(fields["rp"]) if str(fields.get("rp") or "").isdigit() else 0,
+        java_long(str(fields.get("rp")), 0),
     )
 
 

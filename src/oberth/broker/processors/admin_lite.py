@@ -35,6 +35,7 @@ from oberth.remoting.headers.admin import (
     GetParentTopicInfoRequestHeader,
     TriggerLiteDispatchRequestHeader,
 )
+from oberth.remoting.refusal import Refusal
 
 if TYPE_CHECKING:
     from oberth.broker.broker_config import BrokerConfig
@@ -56,15 +57,6 @@ _ANY_CLIENT: Final = "*"
 """Stands for the clients of a group that takes every lite topic."""
 
 _QUEUE: Final = names.LMQ_QUEUE_ID
-
-
-class _Refusal(Exception):
-    """A check that failed; the code and remark to answer with."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = int(code)
-        self.remark = remark
 
 
 class LiteAdminProcessor:
@@ -110,8 +102,8 @@ class LiteAdminProcessor:
             self._dispatch_now()
             try:
                 body = answer(request)
-            except _Refusal as refusal:
-                return create_response(request, refusal.code, refusal.remark)
+            except Refusal as refusal:
+                return refusal.answer(request)
             return create_response(
                 request, ResponseCode.SUCCESS, body=b"" if body is None else body.encode()
             )
@@ -133,20 +125,20 @@ class LiteAdminProcessor:
         """The minutes after which the parent's lite topics expire, if it is one."""
         topic_config = self._topics.get(topic)
         if topic_config is None:
-            raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic [{topic}] not exist.")
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic [{topic}] not exist.")
         if topic_config.attributes.get(MESSAGE_TYPE) != LITE:
-            raise _Refusal(ResponseCode.INVALID_PARAMETER, f"Topic [{topic}] type not match.")
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"Topic [{topic}] type not match.")
         return self._lite.minutes_to_live(topic_config)
 
     def _parent_of(self, group: str) -> str:
         if self._groups.get(group) is None:
-            raise _Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{group}] not exist.")
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{group}] not exist.")
         return self._lite.parent_of(group) or ""
 
     def _bound_parent_of(self, group: str) -> str:
         parent = self._parent_of(group)
         if not parent:
-            raise _Refusal(ResponseCode.INVALID_PARAMETER, f"Group [{group}] is not a LITE group.")
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"Group [{group}] is not a LITE group.")
         return parent
 
     # Figures
@@ -214,7 +206,7 @@ class LiteAdminProcessor:
         parent, group, client_id = header.parent_topic, header.group, header.client_id
         self._check_parent(parent)
         if self._parent_of(group) != parent:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.INVALID_PARAMETER, f"Subscription [{group}]-[{parent}] not match."
             )
         subscription = self._lite.subscriptions.get(client_id)

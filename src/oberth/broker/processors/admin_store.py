@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_json import encode_config
+from oberth.formats.java_numbers import java_long
 from oberth.formats.java_properties import parse_properties
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -81,10 +82,7 @@ class StoreAdminProcessor:
         except ConfigFormatError:
             return create_response(request, ResponseCode.SYSTEM_ERROR, "string2Properties error")
         for group, text in entries.items():
-            try:
-                threshold = int(text)
-            except ValueError:
-                threshold = THRESHOLD_MAX + 1
+            threshold = java_long(text.strip(), THRESHOLD_MAX + 1)
             # Below zero is nothing at all, like zero.
             if -THRESHOLD_MAX <= threshold <= THRESHOLD_MAX and (
                 self._cold_reads.set_threshold(group, threshold)

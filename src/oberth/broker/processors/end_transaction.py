@@ -27,11 +27,12 @@ from oberth.formats.message_id import decode_offset_message_id
 from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_ROLLBACK
 from oberth.remoting.aio.processors import error_response
 from oberth.remoting.code import ResponseCode
-from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
+from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.transaction import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
+from oberth.remoting.refusal import Refusal
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 
 if TYPE_CHECKING:
@@ -50,15 +51,6 @@ _LOG: Final = logging.getLogger(__name__)
 _PRODUCER_GROUP: Final = p.PRODUCER_GROUP.encode()
 
 
-class _Refusal(Exception):
-    """A check that failed; the code and remark to answer with."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = int(code)
-        self.remark = remark
-
-
 class _Undecided(Exception):
     """Nothing ends, and nobody is answered."""
 
@@ -73,7 +65,7 @@ class _Commit(NamedTuple):
 
 def _done(request: RemotingCommand) -> RemotingCommand | None:
     """Producers send ends one way, and then nobody waits for an answer."""
-    if request.flag & ONEWAY_FLAG:
+    if request.is_oneway:
         return None
     return create_response(request, ResponseCode.SUCCESS)
 
@@ -121,15 +113,15 @@ class EndTransactionProcessor:
                 else:
                     message = transactions.commit_message(half)
                     if message is None:
-                        raise _Refusal(
+                        raise Refusal(
                             ResponseCode.SYSTEM_ERROR, "the half message names no topic or queue"
                         )
                     roots.add(root)
                     commits.append(_Commit(number, half, message))
             except _Undecided:
                 continue
-            except _Refusal as refusal:
-                responses[number] = create_response(request, refusal.code, refusal.remark)
+            except Refusal as refusal:
+                responses[number] = refusal.answer(request)
             except Exception as error:  # noqa: BLE001 - the others of the read must not suffer
                 responses[number] = error_response(request, error)
         self._commit(commits, requests, responses)
@@ -143,7 +135,7 @@ class EndTransactionProcessor:
 
         Raises:
             _Undecided: the producer does not know either.
-            _Refusal: it may not be ended so.
+            Refusal: it may not be ended so.
         """
         header = request.header(EndTransactionRequestHeader)
         decision = header.commit_or_rollback
@@ -155,16 +147,16 @@ class EndTransactionProcessor:
             raise _Undecided
         half = self._transactions.find_half(header.commit_log_offset)
         if half is None:
-            raise _Refusal(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         if self._is_too_late(half, header):
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.ILLEGAL_OPERATION,
                 "Message commit fail [producer end]. currentTimeMillis - bornTime > "
                 "checkImmunityTime",
             )
         refusal = self._check(half, header)
         if refusal is not None:
-            raise _Refusal(ResponseCode.SYSTEM_ERROR, refusal)
+            raise Refusal(ResponseCode.SYSTEM_ERROR, refusal)
         return half, decision
 
     def _commit(

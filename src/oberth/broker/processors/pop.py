@@ -28,6 +28,7 @@ from oberth.broker.pop.pop_service import PoppedQueue, PopService, with_topic_an
 from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
 from oberth.broker.subscriptions import Subscription, SubscriptionError, build_subscription
 from oberth.formats import names
+from oberth.formats.java_numbers import java_long
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.aio.processors import WAITING_SIZE, error_response
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -41,6 +42,7 @@ from oberth.remoting.headers.pop import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
+from oberth.remoting.refusal import Refusal
 from oberth.store.messages import MessageFilter, TagsFilter
 
 if TYPE_CHECKING:
@@ -63,15 +65,6 @@ TOO_LATE_MS: Final = 500
 """A request that comes so long after its client stopped waiting is not worked on."""
 
 _FOUND: Final = "FOUND"
-
-
-class _Refusal(Exception):
-    """A check that failed; the code and remark to answer with."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = int(code)
-        self.remark = remark
 
 
 class _Filter:
@@ -183,7 +176,7 @@ class PopMessageProcessor:
         try:
             topic_config = self._check(channel, header, now_ms)
             wanted = self._filter(header.consumer_group, header.topic, header.exp_type, header.exp)
-        except _Refusal as refusal:
+        except Refusal as refusal:
             return self._empty(request, header, refusal.code, refusal.remark, now_ms)
         self._dispatch_now()
         if not is_brought_in and (where := self._on_disk(header, topic_config)):
@@ -201,22 +194,22 @@ class PopMessageProcessor:
     def _check(self, channel: Channel, header: PopMessageRequestHeader, now_ms: int) -> TopicConfig:
         """The checks in the reference's order."""
         if now_ms - header.born_time - header.poll_time > TOO_LATE_MS:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.POLLING_TIMEOUT,
                 f"the broker[{self._own.ip}] pop message is timeout too much",
             )
         if not self._config.readable:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.NO_PERMISSION, f"the broker[{self._own.ip}] pop message is forbidden"
             )
         if not 1 <= header.max_msg_nums <= MESSAGES_PER_POP_MAX:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
                 f"the broker[{self._own.ip}] pop message's num is greater than "
                 f"{MESSAGES_PER_POP_MAX}",
             )
         if self._timers is None:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"the broker[{self._own.ip}] pop message is forbidden because timerWheelEnable "
                 "is false",
@@ -230,24 +223,22 @@ class PopMessageProcessor:
     ) -> TopicConfig:
         topic_config = self._topics.get(topic)
         if topic_config is None:
-            raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(topic))
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(topic))
         if not topic_config.is_readable:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic}] {what} message is forbidden"
             )
         if queue_id >= topic_config.read_queue_nums:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
                 f"[{topic_config.read_queue_nums}] consumer:[/{channel.remote}]",
             )
         group_config = self._groups.find(group)
         if group_config is None:
-            raise _Refusal(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remarks.group_not_exist(group)
-            )
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remarks.group_not_exist(group))
         if not group_config.consume_enable:
-            raise _Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+            raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
         return topic_config
 
     def _filter(
@@ -258,7 +249,7 @@ class PopMessageProcessor:
                 topic, expression or "*", expression_type, self._now_ms()
             )
         except SubscriptionError as error:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {error}",
             ) from None
@@ -275,7 +266,7 @@ class PopMessageProcessor:
             codes = subscription.codes
             return _Filter(tags, lambda tags_code, _: tags_code in codes)
         if not self._config.enable_property_filter or self._expressions is None:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "The broker does not support consumer to filter message by "
                 f"{subscription.expression_type}",
@@ -283,7 +274,7 @@ class PopMessageProcessor:
         try:
             stored, arrives = self._expressions.filters(group, subscription, from_request=True)
         except SubscriptionError as error:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {error}",
             ) from None
@@ -322,7 +313,7 @@ class PopMessageProcessor:
             return False
         group_config = self._groups.get(group)
         factor = group_config.attributes.get(PRIORITY_FACTOR, "") if group_config else ""
-        return random.randrange(100) < (int(factor) if factor.isdecimal() else 100)
+        return random.randrange(100) < java_long(factor, 100)
 
     def _pop_topic(
         self,
@@ -643,7 +634,7 @@ class PopMessageProcessor:
             topic_config = self._check_topic_and_group(
                 channel, topic, header.queue_id, group, "peeking"
             )
-        except _Refusal as refusal:
+        except Refusal as refusal:
             return answer(refusal.code, refusal.remark)
         self._dispatch_now()
         left = min(max(header.max_msg_nums, 1), MESSAGES_PER_POP_MAX)
@@ -697,8 +688,8 @@ class PopMessageProcessor:
                 wanted = self._filter(
                     header.consumer_group, header.topic, header.exp_type, header.exp
                 )
-        except _Refusal as refusal:
-            return create_response(request, refusal.code, refusal.remark, ext_fields={})
+        except Refusal as refusal:
+            return refusal.answer(request, ext_fields={})
         self._dispatch_now()
         has_message = self._has_message(header, topic_config, now_ms)
         deadline_ms = min(header.born_time + header.poll_time, now_ms + HOLD_MS_MAX)
@@ -754,8 +745,8 @@ class PopMessageProcessor:
             self._check_topic_and_group(
                 channel, header.topic, header.queue_id, header.consumer_group, "pop"
             )
-        except _Refusal as refusal:
-            return create_response(request, refusal.code, refusal.remark, ext_fields={})
+        except Refusal as refusal:
+            return refusal.answer(request, ext_fields={})
         count = self._service.polling.count(header.topic, header.consumer_group, header.queue_id)
         return create_response(
             request, ResponseCode.SUCCESS, header=PollingInfoResponseHeader(polling_num=count)

@@ -34,8 +34,9 @@ from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.aio.processors import WAITING_SIZE, error_response
 from oberth.remoting.bodies.route import MASTER_ID
 from oberth.remoting.code import RequestCode, ResponseCode
-from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
+from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from oberth.remoting.refusal import Refusal
 from oberth.remoting.rendered import render_pull_head
 from oberth.store.messages import GetMessageResult, GetMessageStatus, MessageFilter, TagsFilter
 
@@ -62,8 +63,6 @@ if TYPE_CHECKING:
 FLAG_COMMIT_OFFSET: Final = 1
 FLAG_SUSPEND: Final = 2
 FLAG_SUBSCRIPTION: Final = 4
-FLAG_CLASS_FILTER: Final = 8
-FLAG_LITE_PULL: Final = 16
 
 FORBIDDEN_BY_BROKER: Final = 1
 FORBIDDEN_BY_GROUP: Final = 2
@@ -108,14 +107,8 @@ def _tags_filter(codes: frozenset[int]) -> TagsFilter:
     return _kept_tags_filter(codes) if len(codes) <= TAGS_KEPT_MAX else TagsFilter(codes)
 
 
-class _Refusal(Exception):
-    """A check that failed; the code and remark to answer with."""
-
-    def __init__(self, code: int, remark: str, forbidden_type: int | None = None) -> None:
-        super().__init__(remark)
-        self.code = int(code)
-        self.remark = remark
-        self.forbidden_type = forbidden_type
+def _forbidden(kind: int) -> dict[str, str]:
+    return {"forbiddenType": str(kind)}
 
 
 class PullMessageProcessor:
@@ -231,12 +224,9 @@ class PullMessageProcessor:
                 commit_offset = self._commit_offset_here(queue, item, commit_offset)
             self._check_queue(channel, topic_config, queue_id, topic)
             message_filter, properties_filter = self._filter(header, group_config)
-        except _Refusal as refusal:
+        except Refusal as refusal:
             # Java gives an empty map here, and clients read forbiddenType from it.
-            response = create_response(request, refusal.code, refusal.remark, ext_fields={})
-            if refusal.forbidden_type is not None:
-                response.ext_fields = {"forbiddenType": str(refusal.forbidden_type)}
-            return response
+            return refusal.answer(request, ext_fields={})
         offsets = self._offsets
         reset = offsets.take_reset(group, topic, queue_id)
         store = self._store
@@ -333,7 +323,7 @@ class PullMessageProcessor:
                     return None
             self._cold_reads.add(group, result.buffer_total_size, now_ms)
         offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
-        if request.flag & ONEWAY_FLAG:
+        if request.is_oneway:
             return None
         if code == 0:
             count = result.message_count
@@ -361,10 +351,10 @@ class PullMessageProcessor:
     def _stretch(self, queue: LogicalQueue, offset: int) -> LogicQueueMappingItem:
         """The stretch of a logical queue that an offset is in."""
         if not queue.is_led:
-            raise _Refusal(NOT_LEADER, queue.not_leader)
+            raise Refusal(NOT_LEADER, queue.not_leader)
         item = qm.find_item(queue.items, offset)
         if item is None:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"{queue.topic}-{queue.queue_id}: no stretch of the queue has its place yet",
             )
@@ -452,37 +442,37 @@ class PullMessageProcessor:
         """The checks before the filter, in the reference's order."""
         config = self._config
         if not config.readable:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._own.ip}] pulling message is forbidden",
-                FORBIDDEN_BY_BROKER,
+                _forbidden(FORBIDDEN_BY_BROKER),
             )
         if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._own.ip}] for lite pull consumer is forbidden",
-                FORBIDDEN_BY_BROKER,
+                _forbidden(FORBIDDEN_BY_BROKER),
             )
         group_config = self._groups.find(header.consumer_group)
         if group_config is None:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 remarks.group_not_exist(header.consumer_group),
             )
         if not group_config.consume_enable:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"subscription group no permission, {header.consumer_group}",
-                FORBIDDEN_BY_GROUP,
+                _forbidden(FORBIDDEN_BY_GROUP),
             )
         topic_config = self._topics.get(header.topic)
         if topic_config is None:
-            raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(header.topic))
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remarks.topic_not_exist(header.topic))
         if not topic_config.is_readable:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{header.topic}] pulling message is forbidden",
-                FORBIDDEN_BY_TOPIC,
+                _forbidden(FORBIDDEN_BY_TOPIC),
             )
         return group_config, topic_config
 
@@ -490,7 +480,7 @@ class PullMessageProcessor:
         self, channel: Channel, topic_config: TopicConfig, queue_id: int, topic: str
     ) -> None:
         if not 0 <= queue_id < topic_config.read_queue_nums:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal, topic:[{topic}] "
                 f"topicConfig.readQueueNums:[{topic_config.read_queue_nums}] "
@@ -508,7 +498,7 @@ class PullMessageProcessor:
                     topic, header.subscription, header.expression_type, header.sub_version
                 )
             except SubscriptionError as error:
-                raise _Refusal(
+                raise Refusal(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                     f"parse the consumer's subscription failed: {error}",
                 ) from None
@@ -528,7 +518,7 @@ class PullMessageProcessor:
                 return None, None
             return _tags_filter(subscription.codes), None
         if not self._config.enable_property_filter or self._expressions is None:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "The broker does not support consumer to filter message by "
                 f"{subscription.expression_type}",
@@ -540,12 +530,12 @@ class PullMessageProcessor:
                 from_request=header.sys_flag & FLAG_SUBSCRIPTION != 0,
             )
         except SubscriptionError as error:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {error}",
             ) from None
         except FilterUnknownError as error:
-            raise _Refusal(error.code, str(error)) from None
+            raise Refusal(error.code, str(error)) from None
 
     def _subscription_of_group(
         self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig
@@ -554,25 +544,25 @@ class PullMessageProcessor:
         group, topic = header.consumer_group, header.topic
         found = self._consumers.get(group)
         if found is None:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's group info not exist{remarks.FAQ}",
             )
         if found.is_broadcasting and not group_config.consume_broadcast_enable:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{group}] can not consume by broadcast way",
-                FORBIDDEN_BY_BROADCASTING,
+                _forbidden(FORBIDDEN_BY_BROADCASTING),
             )
         if not self._groups.is_readable(group, topic):
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{group}] is forbidden for topic[{topic}]",
-                FORBIDDEN_BY_SUBSCRIPTION,
+                _forbidden(FORBIDDEN_BY_SUBSCRIPTION),
             )
         subscription = found.subscriptions.get(topic)
         if subscription is None:
-            raise _Refusal(
+            raise Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's subscription not exist{remarks.FAQ}",
             )
@@ -595,13 +585,13 @@ def _before_its_heartbeat(known: Subscription, header: PullMessageRequestHeader)
     if kind == known.expression_type and text == known.sub_string:
         return known
     if kind != TAG or not known.is_tag:
-        raise _Refusal(
+        raise Refusal(
             ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
         )
     try:
         return build_subscription(header.topic, text, TAG, header.sub_version)
     except SubscriptionError as error:
-        raise _Refusal(
+        raise Refusal(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             f"parse the consumer's subscription failed: {error}",
         ) from None

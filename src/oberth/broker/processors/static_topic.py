@@ -25,11 +25,13 @@ from oberth.errors import (
 from oberth.formats import names
 from oberth.formats import queue_mapping as qm
 from oberth.formats.config_files import LogicQueueMappingItem, TopicQueueMappingDetail
+from oberth.formats.java_numbers import java_long
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.bodies.base import checked_list
 from oberth.remoting.code import RequestCode, ResponseCode
-from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
+from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.admin import CreateTopicRequestHeader
+from oberth.remoting.headers.base import HeaderError
 from oberth.store.messages import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -172,7 +174,7 @@ class StaticTopicProcessor:
                 return handler(channel, request)
             fields = request.fields
             queue = self._static_topics.queue(
-                fields.get("topic", ""), _integer(fields.get("queueId")), fields
+                fields.get("topic", ""), java_long(fields.get("queueId"), -1), fields
             )
             if queue is None:
                 return handler(channel, request)
@@ -191,7 +193,7 @@ class StaticTopicProcessor:
         except (RemotingError, RemoteProtocolError, ValueError) as error:
             _LOG.warning("%s queue %d: %s", queue.topic, queue.queue_id, error)
             response = _failure(str(error))
-        if not request.flag & ONEWAY_FLAG:
+        if not request.is_oneway:
             channel.reply(request, response)
 
     async def _ask(
@@ -212,7 +214,7 @@ class StaticTopicProcessor:
                 f"{item.bname} answered {code.name} with {response.code}: {response.remark}"
             )
         name = "timestamp" if code is RequestCode.GET_EARLIEST_MSG_STORETIME else "offset"
-        return int(response.fields[name]) if name in response.fields else -1
+        return java_long(response.fields.get(name), -1)
 
     async def max_offset(self, queue: LogicalQueue, fields: dict[str, str]) -> RemotingCommand:
         """30: the end of the last stretch that has its place."""
@@ -262,7 +264,7 @@ class StaticTopicProcessor:
                 found = self._store.offset_in_queue_by_time(
                     queue.topic,
                     item.queue_id,
-                    int(fields["timestamp"]),
+                    _timestamp(fields),
                     "UPPER" if is_upper else "LOWER",
                 )
             else:
@@ -292,7 +294,7 @@ class StaticTopicProcessor:
                     continue
                 if response.code != ResponseCode.SUCCESS:
                     raise RemotingError(f"{item.bname}: {response.code}: {response.remark}")
-                found = int(response.fields.get("offset", "-1"))
+                found = java_long(response.fields.get("offset"), -1)
             if found >= 0:
                 return _offset(qm.to_logical(item, found))
         if (
@@ -308,7 +310,7 @@ class StaticTopicProcessor:
 
     async def update_offset(self, queue: LogicalQueue, fields: dict[str, str]) -> RemotingCommand:
         """15: how far a group has come; kept where the message is."""
-        group, offset = fields.get("consumerGroup", ""), int(fields.get("commitOffset", "-1"))
+        group, offset = fields.get("consumerGroup", ""), java_long(fields.get("commitOffset"), -1)
         item = _present(qm.find_item(queue.items, offset))
         physical = max(qm.to_physical(item, offset), 0)
         if not queue.is_here(item):
@@ -341,6 +343,14 @@ def _success(fields: dict[str, str]) -> RemotingCommand:
 
 def _offset(offset: int) -> RemotingCommand:
     return _success({"offset": str(offset)})
+
+
+def _timestamp(fields: dict[str, str]) -> int:
+    text = fields.get("timestamp")
+    timestamp_ms = java_long(text, None)
+    if timestamp_ms is None:
+        raise HeaderError(f"timestamp is {text!r:.60}, allowed an integer of 64 bits")
+    return timestamp_ms
 
 
 def _failure(remark: str) -> RemotingCommand:

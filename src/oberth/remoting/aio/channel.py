@@ -338,10 +338,10 @@ class Channel(asyncio.Protocol):
         if commands:
             self._corked = True
             try:
-                requests = [command for command in commands if not command.flag & RESPONSE_FLAG]
+                requests = [command for command in commands if not command.is_response]
                 if len(requests) != len(commands):
                     for command in commands:
-                        if command.flag & RESPONSE_FLAG:
+                        if command.is_response:
                             self._on_response(command)
                 if requests:
                     self._owner.on_requests(self, requests)
@@ -566,7 +566,7 @@ class Channel(asyncio.Protocol):
 
     def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Send ``response`` with the number of ``request``; a one-way request gets none."""
-        if request.flag & ONEWAY_FLAG:
+        if request.is_oneway:
             return
         response.opaque = request.opaque
         response.flag |= RESPONSE_FLAG

@@ -48,10 +48,10 @@ from oberth.remoting.aio.channel import Channel
 from oberth.remoting.code import MQVersion, ResponseCode
 from oberth.remoting.command import (
     FRAME_SIZE_MAX,
-    ONEWAY_FLAG,
     RemotingCommand,
     create_response,
 )
+from oberth.remoting.refusal import Refusal
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -500,7 +500,9 @@ def call_sync(
 
 
 def error_response(request: RemotingCommand, error: Exception) -> RemotingCommand:
-    """Code 1 with the exception as its remark; logs what is not the requester's fault."""
+    """What a refusal says; else code 1 with the exception, logged if not the requester's fault."""
+    if isinstance(error, Refusal):
+        return error.answer(request)
     if not isinstance(error, ProtocolError):
         _LOG.error("code %d failed", request.code, exc_info=error)
     remark = f"{type(error).__name__}: {error}"
@@ -797,7 +799,7 @@ class ProcessorTable:
 
     def _answer_unknown(self, channel: Channel, run: list[RemotingCommand]) -> None:
         for request in run:
-            if not request.flag & ONEWAY_FLAG:
+            if not request.is_oneway:
                 _LOG.info("%s: code %d is not served", channel, request.code)
             channel.reply(
                 request,

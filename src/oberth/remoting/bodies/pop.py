@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable
 from typing import Final, Self
 
 import msgspec
@@ -91,13 +90,6 @@ class BatchAck(Body, rename=None):
             for bit in range(8)
             if byte >> bit & 1
         ]
-
-    def set_offsets(self, offsets: Iterable[int]) -> None:
-        """Acknowledge ``offsets``, none below ``so``."""
-        bits = 0
-        for offset in offsets:
-            bits |= 1 << (offset - self.so)
-        self.b = base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
 
 
 _LONG_NAMES: Final = {

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from oberth.errors import RemoteProtocolError
+from oberth.formats.java_numbers import java_long
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """A Java ``int``."""
@@ -101,12 +102,11 @@ def _convert_leniently(cls: type[_H], ext_fields: dict[str, str]) -> _H:
         if kind is bool:
             values[wire_name] = text.lower() == "true"
         elif kind is int:
-            try:
-                values[wire_name] = int(text.strip())
-            except ValueError:
+            values[wire_name] = number = java_long(text.strip(), None)
+            if number is None:
                 raise HeaderError(
-                    f"{cls.__name__}: {wire_name} is {text[:40]!r}, allowed an integer"
-                ) from None
+                    f"{cls.__name__}: {wire_name} is {text[:40]!r}, allowed an integer of 64 bits"
+                )
         else:
             values[wire_name] = text
     try:

@@ -18,7 +18,6 @@ from typing import Final
 _BLOCK_SIZE: Final = 512  # of st_blocks, whatever the file system's is
 # Other files are open as well, and their holes take room from the same file system.
 _ROOM_FACTOR: Final = 8
-_NO_MORE_DATA: Final = (errno.ENXIO, errno.EINVAL)
 
 
 @dataclass(frozen=True, slots=True)
