@@ -589,17 +589,8 @@ def _unknown(name: str, spelled: Mapping[str, str]) -> str:
     return f"unknown option {name!r}; the nearest known one is {spelled[near[0]]}"
 
 
-def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Checks and understands the options of a reader.
-
-    Args:
-        given: what Spark hands over.
-        streaming: whether it is for ``readStream``; some options are refused in one of the two.
-
-    Raises:
-        OptionError: an unknown option, a value out of range, or options that exclude each other.
-    """
-    options = Given(given, _READ)
+def _origin(options: Given) -> tuple[tuple[str, ...], bool]:
+    """The stores' folders, and whether live brokers are read in their place."""
     paths = parse_paths(options.text("path"))
     live = options.has("rocketmq.namesrv.addr", "rocketmq.broker.addr")
     if bool(paths) + len(live) != 1:
@@ -616,12 +607,18 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     if wrong:
         kind, other = ("rocketmq.namesrv.addr", "path") if live else ("path", "live brokers")
         raise OptionError(f"{wrong[0]} goes with {other}, not with {kind}")
+    return paths, bool(live)
+
+
+def _broker_names(options: Given) -> tuple[str, ...]:
     names = tuple(n.strip() for n in options.text("brokerName").split(",") if n.strip())
     if names and len(names) != len(set(names)):
         raise OptionError(f"brokerName: {options.text('brokerName')!r} names a broker twice")
-    selection = _selection(options)
-    starting = _bound(options, "starting", "latest" if streaming else "earliest")
-    ending = _bound(options, "ending", "latest")
+    return names
+
+
+def _check_query(options: Given, starting: Bound, ending: Bound, *, streaming: bool) -> None:
+    """Refuses what a stream or a batch query cannot do; warns of what a batch query ignores."""
     if streaming:
         refused = options.has("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
         refused += options.has("lake", *_CUTS)
@@ -633,6 +630,9 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
             "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"
         ):
             _LOG.warning("option %s is ignored in a batch query", name)
+
+
+def _read_order(options: Given, *, live: bool) -> ReadOrder:
     order = ReadOrder(options.choice("readOrder", ("auto", "queue", "commitlog"), "auto"))
     if live and order is ReadOrder.COMMIT_LOG:
         raise OptionError("readOrder=commitlog needs path: brokers give messages by queue only")
@@ -640,6 +640,11 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         raise OptionError("readOrder=queue does not go with lake: its log side is read as a log")
     if len(options.has("asOfOffset", "asOfTimestamp")) > 1:
         raise OptionError("asOfOffset and asOfTimestamp exclude each other")
+    return order
+
+
+def _consumer_group(options: Given, starting: Bound, *, streaming: bool) -> tuple[str, bool]:
+    """The group whose offsets count, and whether a stream commits them."""
     group = options.text("rocketmq.consumer.group")
     commit_to_group = options.flag("commitOffsetsToGroup", False)
     if commit_to_group and not streaming:
@@ -648,6 +653,11 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         raise OptionError("commitOffsetsToGroup needs rocketmq.consumer.group")
     if starting.kind is BoundKind.GROUP and not group:
         raise OptionError("startingOffsets=group needs rocketmq.consumer.group")
+    return group, commit_to_group
+
+
+def _trigger_limits(options: Given) -> tuple[int | None, int | None, int | None]:
+    """The most and the fewest offsets of a trigger, and its most bytes."""
     most = options.number("maxOffsetsPerTrigger")
     least = options.number("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
@@ -657,6 +667,29 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     max_bytes = options.size("maxBytesPerTrigger", None)
     if most is not None and max_bytes is not None:
         raise OptionError("maxOffsetsPerTrigger and maxBytesPerTrigger exclude each other")
+    return most, least, max_bytes
+
+
+def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Checks and understands the options of a reader.
+
+    Args:
+        given: what Spark hands over.
+        streaming: whether it is for ``readStream``; some options are refused in one of the two.
+
+    Raises:
+        OptionError: an unknown option, a value out of range, or options that exclude each other.
+    """
+    options = Given(given, _READ)
+    paths, live = _origin(options)
+    names = _broker_names(options)
+    selection = _selection(options)
+    starting = _bound(options, "starting", "latest" if streaming else "earliest")
+    ending = _bound(options, "ending", "latest")
+    _check_query(options, starting, ending, streaming=streaming)
+    order = _read_order(options, live=live)
+    group, commit_to_group = _consumer_group(options, starting, streaming=streaming)
+    most, least, max_bytes = _trigger_limits(options)
     trusted = _trust(options.text("trust"))
     target = options.size("targetPartitionBytes", DEFAULT_TARGET_PARTITION_BYTES, 1 << 10)
     batch_bytes = options.size("batchBytes", DEFAULT_BATCH_BYTES, BATCH_BYTES_MIN, BATCH_BYTES_MAX)

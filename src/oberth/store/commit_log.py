@@ -480,8 +480,8 @@ class CommitLog:
         """The hot path: about 2 us a message in a burst, half of it packing the header."""
         now = writer.now
         results = writer.results
-        config = self.config
-        body_max = config.max_message_size
+        put_hooks = self.put_hooks
+        body_max = self.config.max_message_size
         record_max = self.record_max
         topics = self._topics
         special = self._special
@@ -490,25 +490,12 @@ class CommitLog:
         for message in messages:
             topic_name = message.topic
             raw = message.properties_raw
-            if (
-                message.convert
-                and (b"DELAY" in raw or b"TIMER_D" in raw)
-                and type(message) is MessageExtBrokerInner
-            ):
-                converted = convert_delay(message, config, len(self.delays_ms) - 1, now)
-                if isinstance(converted, PutMessageStatus):
-                    results.append(PutMessageResult(converted))
+            if put_hooks or (message.convert and (b"DELAY" in raw or b"TIMER_D" in raw)):
+                changed = self._changed(message, now)
+                if isinstance(changed, PutMessageStatus):
+                    results.append(PutMessageResult(changed))
                     continue
-                if converted is not message:
-                    message = converted
-                    topic_name = message.topic
-                    raw = message.properties_raw
-            if self.put_hooks:
-                hooked = self._run_hooks(message)
-                if isinstance(hooked, PutMessageStatus):
-                    results.append(PutMessageResult(hooked))
-                    continue
-                message = hooked
+                message = changed
                 topic_name = message.topic
                 raw = message.properties_raw
             topic = topics.get(topic_name)
@@ -584,9 +571,15 @@ class CommitLog:
             writer.room = segment_room = writer.room - size
             results.append(PutMessageResult(_PUT_OK, offset, size, queue_offset, now, store_host))
 
-    def _run_hooks(
-        self, message: MessageExtBrokerInner
+    def _changed(
+        self, message: MessageExtBrokerInner, now: int
     ) -> MessageExtBrokerInner | PutMessageStatus:
+        """The message for its delay's topic, then as the hooks make it; or why it is refused."""
+        if message.convert and type(message) is MessageExtBrokerInner:
+            converted = convert_delay(message, self.config, len(self.delays_ms) - 1, now)
+            if isinstance(converted, PutMessageStatus):
+                return converted
+            message = converted
         for hook in self.put_hooks:
             outcome = hook(message)
             if isinstance(outcome, PutMessageStatus):

@@ -227,37 +227,104 @@ class PullMessageProcessor:
         except Refusal as refusal:
             # Java gives an empty map here, and clients read forbiddenType from it.
             return refusal.answer(request, ext_fields={})
-        offsets = self._offsets
-        reset = offsets.take_reset(group, topic, queue_id)
-        store = self._store
+        wanted = min(max(header.max_msg_nums, 1), PULL_MSG_NUMS_MAX)
+        if not is_brought_in and not self._store.is_resident(topic, queue_id, offset, wanted):
+            where = (topic, queue_id, offset, wanted)
+            self._start_task(self._pull_brought_in(channel, request, where, may_hold=may_hold))
+            return None
+        result = self._read(header, queue_id, offset, wanted, message_filter)
+        code, suggested = self._outcome(result, offset, group_config)
+        sys_flag = header.sys_flag
+        shown_offsets = (result.next_begin_offset, result.min_offset, result.max_offset)
+        offset_delta = None
+        if queue is not None and item is not None:
+            code, *logical, offset_delta = to_logical_pull(
+                queue.items, item, code, offset, *shown_offsets
+            )
+            shown_offsets = (logical[0], logical[1], logical[2])
+        if may_hold:
+            if sys_flag & FLAG_COMMIT_OFFSET and commit_offset >= 0:
+                self._offsets.commit(group, topic, queue_id, commit_offset, self._now_ms())
+            if code == _NOT_FOUND and sys_flag & FLAG_SUSPEND:
+                timeout_ms = (
+                    header.suspend_timeout_millis
+                    if self._config.long_polling_enable
+                    else self._config.short_polling_time_ms
+                )
+                kept, size = kept_request(request, PullMessageRequestHeader)
+                held = HeldPull(
+                    channel,
+                    kept,
+                    offset,
+                    self._now_ms() + min(max(timeout_ms, 0), HOLD_MS_MAX),
+                    message_filter,
+                    properties_filter,
+                    size,
+                )
+                if self._hold.hold(topic, queue_id, held):
+                    return None
+        if (
+            result.suggest_pulling_from_slave
+            and self._store_config.cold_data_flow_control_enable
+            and self._waits_for_cold_reads(
+                channel, request, header, queue_id, result, may_hold=may_hold
+            )
+        ):
+            return None
+        self._offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
+        if request.is_oneway:
+            return None
+        if code == 0:
+            count = result.message_count
+            key = f"{topic}@{group}"
+            self._stats.item(GROUP_GET_NUMS, key).add(count)
+            self._stats.item(GROUP_GET_SIZE, key).add(result.buffer_total_size)
+            self._broker_gets.add(count)
+        head = render_pull_head(
+            request.opaque,
+            code,
+            *shown_offsets,
+            result.buffer_total_size if code == 0 else 0,
+            suggest_which_broker_id=suggested,
+            group_sys_flag=group_config.group_sys_flag,
+            topic_sys_flag=topic_config.topic_sys_flag,
+            remark=_NAMES[result.status],
+            offset_delta=offset_delta,
+        )
+        # The slices keep their segment alive until the socket has them.
+        channel.send_frames((head, *result.records) if code == 0 else (head,))
+        return None
+
+    def _read(
+        self,
+        header: PullMessageRequestHeader,
+        queue_id: int,
+        offset: int,
+        wanted: int,
+        message_filter: MessageFilter | None,
+    ) -> GetMessageResult:
+        """What the store has at an offset; OFFSET_RESET with where a reset sends the group."""
+        group, topic, store = header.consumer_group, header.topic, self._store
+        reset = self._offsets.take_reset(group, topic, queue_id)
         if reset is not None:
-            result = GetMessageResult(
+            return GetMessageResult(
                 GetMessageStatus.OFFSET_RESET,
                 reset,
                 store.min_offset_in_queue(topic, queue_id),
                 store.max_offset_in_queue(topic, queue_id),
             )
-        else:
-            wanted = min(max(header.max_msg_nums, 1), PULL_MSG_NUMS_MAX)
-            if not is_brought_in and not store.is_resident(topic, queue_id, offset, wanted):
-                where = (topic, queue_id, offset, wanted)
-                self._start_task(self._pull_brought_in(channel, request, where, may_hold=may_hold))
-                return None
-            size_max = header.max_msg_bytes
-            if size_max is None or size_max <= 0:
-                result = store.get_message(group, topic, queue_id, offset, wanted, message_filter)
-            else:
-                result = store.get_message(
-                    group,
-                    topic,
-                    queue_id,
-                    offset,
-                    wanted,
-                    message_filter,
-                    max_total_size=size_max,
-                )
-        status = result.status
-        code = _CODES.get(status)
+        size_max = header.max_msg_bytes
+        if size_max is None or size_max <= 0:
+            return store.get_message(group, topic, queue_id, offset, wanted, message_filter)
+        return store.get_message(
+            group, topic, queue_id, offset, wanted, message_filter, max_total_size=size_max
+        )
+
+    def _outcome(
+        self, result: GetMessageResult, offset: int, group_config: SubscriptionGroupConfig
+    ) -> tuple[int, int]:
+        """The answer's code, and the broker id that the reader is told to pull from next."""
+        code = _CODES.get(result.status)
         if code is None:
             # NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE.
             moved = offset != 0
@@ -278,73 +345,34 @@ class PullMessageProcessor:
                 suggested = MASTER_ID
                 if code:
                     code = _RETRY
-        sys_flag = header.sys_flag
-        shown_offsets = (result.next_begin_offset, result.min_offset, result.max_offset)
-        offset_delta = None
-        if queue is not None and item is not None:
-            code, *logical, offset_delta = to_logical_pull(
-                queue.items, item, code, offset, *shown_offsets
-            )
-            shown_offsets = (logical[0], logical[1], logical[2])
-        if may_hold:
-            if sys_flag & FLAG_COMMIT_OFFSET and commit_offset >= 0:
-                offsets.commit(group, topic, queue_id, commit_offset, self._now_ms())
-            if code == _NOT_FOUND and sys_flag & FLAG_SUSPEND:
-                timeout_ms = (
-                    header.suspend_timeout_millis
-                    if self._config.long_polling_enable
-                    else self._config.short_polling_time_ms
-                )
-                kept, size = kept_request(request, PullMessageRequestHeader)
-                held = HeldPull(
-                    channel,
-                    kept,
-                    offset,
-                    self._now_ms() + min(max(timeout_ms, 0), HOLD_MS_MAX),
-                    message_filter,
-                    properties_filter,
-                    size,
-                )
-                if self._hold.hold(topic, queue_id, held):
-                    return None
-        if result.suggest_pulling_from_slave and self._store_config.cold_data_flow_control_enable:
-            now_ms = self._now_ms()
-            until_ms = self._cold_reads.waits_until_ms(
-                group,
-                self._config.cg_cold_read_threshold,
-                self._config.global_cold_read_threshold,
-                now_ms,
-            )
-            if until_ms is not None and may_hold and sys_flag & FLAG_SUSPEND:
-                # No arrival ends this wait.
-                kept, size = kept_request(request, PullMessageRequestHeader)
-                held = HeldPull(channel, kept, QUEUE_OFFSET_MAX, until_ms, size=size)
-                if self._hold.hold(topic, queue_id, held):
-                    return None
-            self._cold_reads.add(group, result.buffer_total_size, now_ms)
-        offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
-        if request.is_oneway:
-            return None
-        if code == 0:
-            count = result.message_count
-            key = f"{topic}@{group}"
-            self._stats.item(GROUP_GET_NUMS, key).add(count)
-            self._stats.item(GROUP_GET_SIZE, key).add(result.buffer_total_size)
-            self._broker_gets.add(count)
-        head = render_pull_head(
-            request.opaque,
-            code,
-            *shown_offsets,
-            result.buffer_total_size if code == 0 else 0,
-            suggest_which_broker_id=suggested,
-            group_sys_flag=group_config.group_sys_flag,
-            topic_sys_flag=topic_config.topic_sys_flag,
-            remark=_NAMES[status],
-            offset_delta=offset_delta,
+        return code, suggested
+
+    def _waits_for_cold_reads(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        queue_id: int,
+        result: GetMessageResult,
+        *,
+        may_hold: bool,
+    ) -> bool:
+        """Whether the pull is held because its group has read enough of old messages."""
+        group, now_ms = header.consumer_group, self._now_ms()
+        until_ms = self._cold_reads.waits_until_ms(
+            group,
+            self._config.cg_cold_read_threshold,
+            self._config.global_cold_read_threshold,
+            now_ms,
         )
-        # The slices keep their segment alive until the socket has them.
-        channel.send_frames((head, *result.records) if code == 0 else (head,))
-        return None
+        if until_ms is not None and may_hold and header.sys_flag & FLAG_SUSPEND:
+            # No arrival ends this wait.
+            kept, size = kept_request(request, PullMessageRequestHeader)
+            held = HeldPull(channel, kept, QUEUE_OFFSET_MAX, until_ms, size=size)
+            if self._hold.hold(header.topic, queue_id, held):
+                return True
+        self._cold_reads.add(group, result.buffer_total_size, now_ms)
+        return False
 
     # Static topics
 
