@@ -731,20 +731,7 @@ class Transactions:
         else:
             # Immune halves move without being asked about; who ends them names the first one.
             properties.setdefault(p.TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset))
-        return MessageExtBrokerInner(
-            names.TRANS_HALF_TOPIC,
-            half.body,
-            p.encode_properties(properties),
-            HALF_QUEUE_ID,
-            half.flag,
-            half.sys_flag,
-            half.born_timestamp,
-            half.born_host,
-            host,
-            half.reconsume_times,
-            wait_store_ok=False,
-            convert=False,
-        )
+        return _half_again(half, properties, host)
 
     def _ask(self, half: MessageExt, result: PutMessageResult) -> None:
         record = self._store.look_message_by_offset(result.commit_log_offset)
@@ -755,23 +742,9 @@ class Transactions:
 
     def resume_check(self, half: MessageExt) -> bool:
         """323: put a half, or one that was given up, back with its checks starting anew."""
-        host = self._store_host()
         properties = half.properties
         properties[p.TRANSACTION_CHECK_TIMES] = "0"
-        message = MessageExtBrokerInner(
-            names.TRANS_HALF_TOPIC,
-            half.body,
-            p.encode_properties(properties),
-            HALF_QUEUE_ID,
-            half.flag,
-            half.sys_flag,
-            half.born_timestamp,
-            half.born_host,
-            host,
-            half.reconsume_times,
-            wait_store_ok=False,
-            convert=False,
-        )
+        message = _half_again(half, properties, self._store_host())
         (result,) = self._store.append_messages([message])
         return result.ok
 
@@ -783,6 +756,24 @@ def _integer(text: str | None) -> int | None:
         return int(text)
     except ValueError:
         return None
+
+
+def _half_again(half: MessageExt, properties: dict[str, str], host: bytes) -> MessageExtBrokerInner:
+    """The half as it goes to the end of its topic, with other properties."""
+    return MessageExtBrokerInner(
+        names.TRANS_HALF_TOPIC,
+        half.body,
+        p.encode_properties(properties),
+        HALF_QUEUE_ID,
+        half.flag,
+        half.sys_flag,
+        half.born_timestamp,
+        half.born_host,
+        host,
+        half.reconsume_times,
+        wait_store_ok=False,
+        convert=False,
+    )
 
 
 def _records(slices: list[memoryview]) -> list[MessageExt]:

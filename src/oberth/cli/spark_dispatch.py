@@ -6,7 +6,7 @@ import os
 
 import click
 
-from oberth.cli.output import say, write_json, write_json_line
+from oberth.cli.output import say, write_json_line
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
     absolute,
@@ -20,6 +20,7 @@ from oberth.cli.spark_options import (
     spark_tasks,
 )
 from oberth.cli.store_options import read_entries
+from oberth.cli.store_reports import show_rebuilt
 
 
 @click.command(name="dispatch")
@@ -82,20 +83,7 @@ def dispatch_command(
             tasks, root, absolute(into), entries=entries, scratch=absolute(scratch),
             progress=progress,
         )  # fmt: skip
-    if as_json:
-        write_json(report.to_json())
-        return
-    for damage in report.damages:
-        say(f"CommitLog {damage.start} to {damage.end}: no record ({damage.reason})")
-    for key, count in report.stand_ins.items():
-        say(f"{key}: {count} messages are lost; their places lead to the message that follows")
-    for topic in report.illegal_topics:
-        say(f"topic {topic!r}: no directory can have this name, its records are in no queue")
-    click.echo(
-        f"{report.records} records: {report.units} units in {report.queues} queues, "
-        f"{report.index_entries} entries in {report.index_files} index files, "
-        f"{report.seconds:.1f} s"
-    )
+    show_rebuilt(report, as_json=as_json)
 
 
 def _follow(

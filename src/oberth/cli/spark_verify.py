@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from oberth.cli.output import fail, say, write_json
+from oberth.cli.output import fail, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
     absolute,
@@ -20,6 +20,7 @@ from oberth.cli.spark_options import (
     spark_tasks,
 )
 from oberth.cli.store_options import read_entries
+from oberth.cli.store_reports import show_verified
 from oberth.errors import OberthError
 
 EXIT_FINDINGS: Final = 1
@@ -67,18 +68,5 @@ def verify_command(
             write_json({"clean": False, "unusable": str(error)})
         fail(error)
         sys.exit(EXIT_UNUSABLE)
-    if as_json:
-        write_json(report.to_json())
-    else:
-        for finding in report.damage:
-            click.echo(str(finding))
-        for kind, count in report.dropped.items():
-            click.echo(f"{kind}: {count} more")
-        for note in report.notes:
-            say(f"note: {note}")
-        say(
-            f"{'clean' if report.clean else f'{len(report.damage)} findings'}: "
-            f"{report.records} records, {report.units} units, {report.index_entries} index "
-            f"entries, CommitLog {report.log_start} to {report.log_end}"
-        )
+    show_verified(report, as_json=as_json)
     sys.exit(0 if report.clean else EXIT_FINDINGS)

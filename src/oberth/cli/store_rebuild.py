@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from oberth.cli.output import say, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.store_options import read_entries, store_options
+from oberth.cli.store_reports import show_rebuilt
 
 
 @click.command(name="rebuild")
@@ -44,17 +44,4 @@ def rebuild_command(
         Progress("rebuild", sum(each.size for each in reader.layout.commit_log)) as progress,
     ):
         report = rebuild(reader, into, threads=threads, progress=progress)
-    if as_json:
-        write_json(report.to_json())
-        return
-    for damage in report.damages:
-        say(f"CommitLog {damage.start} to {damage.end}: no record ({damage.reason})")
-    for key, count in report.stand_ins.items():
-        say(f"{key}: {count} messages are lost; their places lead to the message that follows")
-    for topic in report.illegal_topics:
-        say(f"topic {topic!r}: no directory can have this name, its records are in no queue")
-    click.echo(
-        f"{report.records} records: {report.units} units in {report.queues} queues, "
-        f"{report.index_entries} entries in {report.index_files} index files, "
-        f"{report.seconds:.1f} s"
-    )
+    show_rebuilt(report, as_json=as_json)

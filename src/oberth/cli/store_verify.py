@@ -7,9 +7,10 @@ from typing import Final
 
 import click
 
-from oberth.cli.output import fail, say, use_colour, write_json
+from oberth.cli.output import fail, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.store_options import read_entries, store_options
+from oberth.cli.store_reports import show_verified
 from oberth.errors import OberthError
 
 EXIT_FINDINGS: Final = 1
@@ -52,24 +53,5 @@ def verify_command(
             write_json({"clean": False, "unusable": str(error)})
         fail(error)
         sys.exit(EXIT_UNUSABLE)
-    if as_json:
-        write_json(report.to_json())
-    else:
-        for finding in report.damage:
-            click.echo(str(finding))
-        for kind, count in report.dropped.items():
-            click.echo(f"{kind}: {count} more")
-        for note in report.notes:
-            say(f"note: {note}")
-        colour = use_colour()
-        verdict = "clean" if report.clean else f"{len(report.damage)} findings"
-        if colour:
-            verdict = click.style(verdict, fg="green" if report.clean else "red", bold=True)
-        click.echo(
-            f"{verdict}: {report.records} records, {report.units} units, "
-            f"{report.index_entries} index entries, CommitLog {report.log_start} to "
-            f"{report.log_end}",
-            err=True,
-            color=colour,
-        )
+    show_verified(report, as_json=as_json)
     sys.exit(0 if report.clean else EXIT_FINDINGS)

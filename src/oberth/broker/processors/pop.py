@@ -487,19 +487,7 @@ class PopMessageProcessor:
             return self._empty(
                 request, header, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", now_ms
             )
-        kept, size = kept_request(request, PopMessageRequestHeader)
-        wait_until(kept, deadline_ms, header.born_time)
-        waiting = Waiting(
-            channel,
-            kept,
-            header.topic,
-            header.consumer_group,
-            max(header.queue_id, ANY_QUEUE),
-            deadline_ms,
-            wanted.arrives,
-            size,
-            wanted.judged_max,
-        )
+        waiting = _waiting(channel, request, header, wanted, deadline_ms)
         if not self._service.polling.wait(waiting):
             return self._empty(request, header, ResponseCode.POLLING_FULL, None, now_ms)
         if is_order:
@@ -695,19 +683,7 @@ class PopMessageProcessor:
         deadline_ms = min(header.born_time + header.poll_time, now_ms + HOLD_MS_MAX)
         is_full = False
         if not has_message and header.poll_time > 0 and deadline_ms > now_ms:
-            kept, size = kept_request(request, NotificationRequestHeader)
-            wait_until(kept, deadline_ms, header.born_time)
-            waiting = Waiting(
-                channel,
-                kept,
-                header.topic,
-                header.consumer_group,
-                max(header.queue_id, ANY_QUEUE),
-                deadline_ms,
-                wanted.arrives,
-                size,
-                wanted.judged_max,
-            )
+            waiting = _waiting(channel, request, header, wanted, deadline_ms)
             if self._service.notifying.wait(waiting):
                 if header.order is True:
                     self._wake_when_unlocked(header.topic, header.consumer_group, header.queue_id)
@@ -751,3 +727,25 @@ class PopMessageProcessor:
         return create_response(
             request, ResponseCode.SUCCESS, header=PollingInfoResponseHeader(polling_num=count)
         )
+
+
+def _waiting(
+    channel: Channel,
+    request: RemotingCommand,
+    header: PopMessageRequestHeader | NotificationRequestHeader,
+    wanted: _Filter,
+    deadline_ms: int,
+) -> Waiting:
+    kept, size = kept_request(request, type(header))
+    wait_until(kept, deadline_ms, header.born_time)
+    return Waiting(
+        channel,
+        kept,
+        header.topic,
+        header.consumer_group,
+        max(header.queue_id, ANY_QUEUE),
+        deadline_ms,
+        wanted.arrives,
+        size,
+        wanted.judged_max,
+    )

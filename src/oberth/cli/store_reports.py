@@ -1,0 +1,54 @@
+"""What commands that rebuild or verify a store say, in one process or on Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from oberth.cli.output import say, use_colour, write_json
+
+if TYPE_CHECKING:
+    from oberth.store.offline.rebuild import RebuildReport
+    from oberth.store.offline.verify import VerifyReport
+
+
+def show_rebuilt(report: RebuildReport, *, as_json: bool) -> None:
+    """Prints what was built, and on stderr what could not be."""
+    if as_json:
+        write_json(report.to_json())
+        return
+    for damage in report.damages:
+        say(f"CommitLog {damage.start} to {damage.end}: no record ({damage.reason})")
+    for key, count in report.stand_ins.items():
+        say(f"{key}: {count} messages are lost; their places lead to the message that follows")
+    for topic in report.illegal_topics:
+        say(f"topic {topic!r}: no directory can have this name, its records are in no queue")
+    click.echo(
+        f"{report.records} records: {report.units} units in {report.queues} queues, "
+        f"{report.index_entries} entries in {report.index_files} index files, "
+        f"{report.seconds:.1f} s"
+    )
+
+
+def show_verified(report: VerifyReport, *, as_json: bool) -> None:
+    """Prints the findings, and on stderr the notes and the verdict."""
+    if as_json:
+        write_json(report.to_json())
+        return
+    for finding in report.damage:
+        click.echo(str(finding))
+    for kind, count in report.dropped.items():
+        click.echo(f"{kind}: {count} more")
+    for note in report.notes:
+        say(f"note: {note}")
+    colour = use_colour()
+    verdict = "clean" if report.clean else f"{len(report.damage)} findings"
+    if colour:
+        verdict = click.style(verdict, fg="green" if report.clean else "red", bold=True)
+    click.echo(
+        f"{verdict}: {report.records} records, {report.units} units, {report.index_entries} index "
+        f"entries, CommitLog {report.log_start} to {report.log_end}",
+        err=True,
+        color=colour,
+    )
