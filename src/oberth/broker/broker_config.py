@@ -28,7 +28,7 @@ from oberth.formats.options import (
 from oberth.remoting.first_bytes import AddressSet, TrustedProxies
 
 ENVIRONMENT_PREFIX: Final = "OBERTH_"
-"""``OBERTH_brokerName=a`` sets brokerName: behind it the key as broker.conf has it."""
+"""``OBERTH_brokerName=a`` sets brokerName: the prefix, then the key as broker.conf has it."""
 
 NAMESRV_ENVIRONMENT: Final = "NAMESRV_ADDR"
 """The variable that Apache's broker and clients read for namesrvAddr."""

@@ -1,7 +1,7 @@
 """Dispatching: when appended records become readable, and when they are called durable.
 
 A burst of sends is one append. The dispatch that makes it readable follows in the same turn of the
-loop, behind the answers, and wakes the pulls that wait for its messages; or a little later, when
+loop, after the answers, and wakes the pulls that wait for its messages; or a little later, when
 nobody waits. `DispatchTimes` decides when, without a loop: the time is its argument.
 
 Everything runs on the broker's loop; only the end of a sync comes from the flush thread, and is
@@ -65,7 +65,7 @@ class DispatchTimes:
         """Seconds until what was appended just now is dispatched; 0.0 for this turn of the loop.
 
         While nobody waits for messages and they come in quick succession it may take DISPATCH_S: a
-        dispatch of many costs a quarter of that of a few, and one behind each answer takes the
+        dispatch of many costs a quarter of that of a few, and one after each answer takes the
         processor from the sender that was just answered. Where they go to many queues it may take
         SPREAD_DISPATCH_S.
         """

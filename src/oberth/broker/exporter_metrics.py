@@ -111,7 +111,7 @@ RUNTIME_KEYS: Final = {
     "commitlog_maxoffset": "commitLogMaxOffset",
     "commitlog_minoffset": "commitLogMinOffset",
 }
-"""rocketmq_brokeruntime_… and the key of GET_BROKER_RUNTIME_INFO behind it."""
+"""The name: rocketmq_brokeruntime_, then the key of GET_BROKER_RUNTIME_INFO."""
 
 RATE_KEYS: Final = {
     "getfound": "getFoundTps",

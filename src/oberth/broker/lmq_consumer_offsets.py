@@ -90,7 +90,7 @@ class LmqConsumerOffsets(ConsumerOffsets):
         whole = super().encode().decode()
         entries = (f"\n\t\t{json.dumps(key)}:{offset}" for key, offset in self._light.items())
         light = document_bytes({}, ((_LIGHT, entries),)).decode()
-        # Both are one object; the second one's only field goes behind the first one's.
+        # Both are one object; the second one's only field goes after the first one's.
         return (whole[: -len("\n}")] + "," + light[light.index("\n") :]).encode()
 
     def merge(self, document: Any) -> None:

@@ -1,4 +1,4 @@
-"""RuntimeInfo: what GET_BROKER_RUNTIME_INFO (28) shows, with figures behind every key.
+"""RuntimeInfo: what GET_BROKER_RUNTIME_INFO (28) shows, with the figures of every key.
 
 Keys and their spelling are RocketMQ's; ``clusterList`` parses some of them as numbers. A key whose
 figure does not exist here (a thread pool's queue that requests never wait in) is 0. RocketMQ:

@@ -22,7 +22,7 @@ class ClientAddresses:
     Attributes:
         born_host: the client, as a record holds it.
         store_host: the broker as the client knows it, as a record holds it.
-        hosts: both, one behind the other.
+        hosts: both, one after the other.
         id_prefix: ``store_host`` as offset message ids begin; ``id_prefix_raw`` in ASCII.
     """
 

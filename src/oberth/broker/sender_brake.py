@@ -24,7 +24,7 @@ LOOK_MS: Final = 1000
 """Between two looks at the groups."""
 
 QUEUES_PER_LOOK_MAX: Final = 1000
-"""Queues of groups that one look judges, some 3 us each; the next look goes on behind them."""
+"""Queues of groups that one look judges, some 3 us each; the next look goes on after them."""
 
 REST_MIN_S: Final = 0.001
 REST_MAX_S: Final = 0.1

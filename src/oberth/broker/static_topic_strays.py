@@ -1,7 +1,7 @@
 """StaticTopicStrays: messages that come due where their queue is not led any more.
 
 A delayed, timed or half message of a static topic waits on the broker that took it, and lands there
-when its time has come, though the queue may have moved on: behind the end of a stretch that
+when its time has come, though the queue may have moved on: past the end of a stretch that
 consumers have left. It is sent again to the broker that leads the queue now. How far a stretch was
 when it was given up, and has been looked after since, is kept as the offset of `GROUP`.
 

@@ -108,7 +108,7 @@ class TopicsWrittenSoon:
 class TableFiles:
     """The files of one broker's tables.
 
-    Lifecycle: `load` before the store is loaded, `match_store` behind it, `know_lost_topics` behind
+    Lifecycle: `load` before the store is loaded, `match_store` after it, `know_lost_topics` after
     the broker's own topics, `write_first` when the tables are complete; then `on_time` and
     `on_second`; `last_writes` at the end. The first four and the last may block, and run in a
     thread.
@@ -196,7 +196,7 @@ class TableFiles:
         self._clamp_offsets()
 
     def _clamp_offsets(self) -> None:
-        """Take offsets back that lie behind the end of their queue.
+        """Take offsets back that lie past the end of their queue.
 
         After a loss of power the log may end before what groups had already consumed. New messages
         would fill the queue up to such an offset, and the group would never see them.

@@ -9,14 +9,14 @@ half topic is a queue that is worked off from its front: offset `H` of CID_RMQ_S
 first half that has not ended, offset `O` the first op message that still names such a half.
 
 A half is asked about, and the question counted, only while a client of its producer group is
-connected. Without one it is parked where it lies: those behind it are seen to, `H` stays before it,
+connected. Without one it is parked where it lies: those after it are seen to, `H` stays before it,
 and it is asked about within a second of the group's return. After the restart of a broker that may
 take the 30 s between two heartbeats of a producer, time enough to ask in vain until the last
 question is used up; so RocketMQ, which counts what it could not ask, may set committed messages
 aside. An op record names what was put back, so that a restart does not look at the original again.
 
 What survives a crash: everything that was acknowledged. The committed message is written first, and
-its op record lies behind it in the log, so none survives without the other. An ended transaction
+its op record lies after it in the log, so none survives without the other. An ended transaction
 whose op record was not yet written is asked about again, and its commit is stored a second time if
 the producer says so again: ends that came one way wait for transactionOpBatchInterval, those that
 are answered do not (see EndTransactionProcessor).
@@ -79,7 +79,7 @@ PARKED_LOOK_MS: Final = 1_000
 
 FRESH_MS: Final = 500
 """A half that was asked about so lately is not asked about again by a round that begins just then.
-What lies behind it is younger."""
+What lies after it is younger."""
 
 ROOTS_MAX: Final = 100_000
 """Ended transactions that are remembered against a second end."""
@@ -670,7 +670,7 @@ class Transactions:
             return Verdict.DISCARD
         immunity_ms = self.immunity_ms(half)
         if immunity_ms is not None and 0 <= age_ms < immunity_ms:
-            # Those behind it may be due earlier, so it must not stand in their way.
+            # Those after it may be due earlier, so it must not stand in their way.
             return Verdict.PUT_BACK
         if immunity_ms is None and 0 <= age_ms < config.transaction_timeout_ms:
             return Verdict.WAIT

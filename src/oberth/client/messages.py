@@ -384,7 +384,7 @@ class MessageExt:
         """The body, decompressed; as it is stored where that cannot be, see `body_error`.
 
         Any producer can set the flag of compressed bodies over bytes that are none. Apache's client
-        leaves out such a message and those behind it in the same answer. A body that is very much
+        leaves out such a message and those after it in the same answer. A body that is very much
         larger than what is stored is decompressed anew each time.
         """
         body = self._body

@@ -134,7 +134,7 @@ class ProcessQueue:
         messages = self.messages
         if messages:
             return next(iter(messages))
-        # What a filter left out behind the last message is done too.
+        # What a filter left out after the last message is done too.
         return self.next_offset if self._answered else -1
 
     def is_full(self, count_max: int, size_max: int, span_max: int | None) -> bool:

@@ -335,7 +335,7 @@ class PullConsumer(GroupConsumer):
         return []
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
-        """Messages one by one, until ``shutdown``; the queue of each is committed behind it."""
+        """Messages one by one, until ``shutdown``; the queue of each is committed after it."""
         while not self._closing and self._instance is not None:
             for message in await self.poll():
                 queue = self._wire(message.message_queue)
@@ -413,7 +413,7 @@ class PullConsumer(GroupConsumer):
         await self.seek(queue, await self.min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on behind the last offset."""
+        """Go on after the last offset."""
         await self.seek(queue, await self.max_offset(queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:

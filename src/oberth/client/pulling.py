@@ -133,7 +133,7 @@ class RawPull:
         max_offset: its end.
         offset_delta: what is added to the queue offsets in the records.
         suggested_broker_id: the replica to pull from next time.
-        records: one behind the other; empty unless ``status`` is FOUND.
+        records: one after the other; empty unless ``status`` is FOUND.
     """
 
     status: PullStatus

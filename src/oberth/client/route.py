@@ -101,7 +101,7 @@ def static_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     """The logical queues of a static topic, under the names of the brokers that lead them.
 
     Java's clients name another broker, the same for all (``__syslo__global__``), and look up the
-    leader behind it. Here a queue that was moved is another one: it is given up and taken anew. The
+    leader after it. Here a queue that was moved is another one: it is given up and taken anew. The
     order is Java's, so that members of a group share the queues in the same way.
     """
     mappings = route.topic_queue_mapping_by_broker or {}

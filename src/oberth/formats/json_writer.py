@@ -114,7 +114,7 @@ def config_in_slices(value: Mapping[str, Any]) -> Generator[None, None, bytes]:
 
 
 def _texts(out: list[str], value: Any, depth: int) -> Generator[None, None, None]:
-    """Append what `_write` would, and yield behind every entry."""
+    """Append what `_write` would, and yield after every entry."""
     show = None
     is_list = isinstance(value, list | tuple)
     entries: Iterable[Any]

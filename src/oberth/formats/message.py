@@ -658,7 +658,7 @@ def properties_at(buffer: Buffer, position: int = 0) -> bytes:
     try:
         size, magic, sys_flag, body_size = _LENGTHS.unpack_from(buffer, position)
         if magic == MAGIC_V1 and not sys_flag & HOST_BITS:
-            # The way of nearly every record: one copy of what lies behind the body.
+            # The way of nearly every record: one copy of what lies after the body.
             tail = bytes(buffer[position + BODY_POSITION_V4 + body_size : position + size])
             start = tail[0] + 3
             if body_size >= 0 and tail[start - 2] << 8 | tail[start - 1] == len(tail) - start:

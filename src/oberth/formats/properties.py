@@ -2,7 +2,7 @@
 
 ``name 0x01 value 0x02`` repeated, UTF-8. Neither separator may occur in a name or value; they are
 not escaped. The last 0x02 is written by RocketMQ up to 4.9.0 and from 5.2.0 on, and left out in
-between; both forms are read. A piece without 0x01, with nothing before it or nothing behind it is
+between; both forms are read. A piece without 0x01, with nothing before it or nothing after it is
 ignored; of equal names the last one wins. RocketMQ: MessageDecoder.string2messageProperties.
 """
 

@@ -12,7 +12,7 @@ first, and each stretch is a physical queue of some broker:
 
 What is always true of a list that passed `check_items`: generations and logical offsets grow; only
 the last stretch may have a logic_offset of -1, which says that it takes messages already while its
-place behind the others is not decided. The gaps between stretches hold nothing: consumers are led
+place after the others is not decided. The gaps between stretches hold nothing: consumers are led
 over them. RocketMQ: LogicQueueMappingItem, TopicQueueMappingUtils, TopicQueueMappingDetail.
 """
 
@@ -63,7 +63,7 @@ def to_logical(item: Item, physical_offset: int) -> int:
 
 
 def to_logical_within(item: Item, physical_offset: int) -> int:
-    """Like `to_logical`, but not behind a known end; -1 while the stretch is undecided."""
+    """Like `to_logical`, but not past a known end; -1 while the stretch is undecided."""
     if not is_decided(item):
         return -1
     if is_ended(item):
@@ -105,7 +105,7 @@ def last_item(items: Sequence[Item]) -> Item | None:
 
 
 def next_item(items: Sequence[Item], current: Item) -> Item | None:
-    """The decided stretch behind another one."""
+    """The decided stretch after another one."""
     return next((item for item in items if item.gen > current.gen and is_decided(item)), None)
 
 

@@ -1,4 +1,4 @@
-"""Where a record ends that is not whole: after a crash, beside a writer, behind damage.
+"""Where a record ends that is not whole: after a crash, beside a writer, after damage.
 
 A body may hold anything, records that name their own place too: a producer can foresee where its
 message will lie. The head is the broker's. So what lies between a head and the end that it claims
@@ -49,7 +49,7 @@ SizeAt = Callable[[int], int | None]
 """The size that a queue's unit names for the record at a CommitLog offset, or None."""
 # Bytes of topic and properties at most, without their lengths.
 _REST_MAX: Final = TOPIC_LENGTH_V2_MAX + 65_535
-# So many zeros behind the last byte of a head say that the rest of it was not written.
+# So many zeros after the last byte of a head say that the rest of it was not written.
 _ZEROS: Final = 64
 _HEAD: Final = max(fields.size for fields in FIXED.values()) + _ZEROS
 _SIZE_AND_MAGIC: Final = BLANK.size

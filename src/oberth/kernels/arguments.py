@@ -415,7 +415,7 @@ class EncodeEnd(IntEnum):
     ENCODE_MAGICS,  # address of int64 by topic number
     ENCODE_HOSTS,  # address of a column of values: hosts as stored
     ENCODE_BODIES,  # address of a column of values
-    ENCODE_STORED,  # address of a column of values: properties as stored; behind the others
+    ENCODE_STORED,  # address of a column of values: properties as stored; after the others
     ENCODE_PROPERTIES,  # address of two columns of values for each property: its name up to the
     # separator (one value), and its values
     ENCODE_PROPERTY_COUNT,
@@ -448,7 +448,7 @@ class UnitKind(IntEnum):
     PRE_BLANK = 1  # it fills the front of a queue, or a hole
     EMPTY = 2  # never written: zeros
     EXPIRED = 3  # it points before the log's start
-    BEYOND = 4  # it points behind the log's end
+    BEYOND = 4  # it points past the log's end
     INVALID = 5  # a negative offset, or a size of 0 or less
 
 
@@ -553,7 +553,7 @@ RECORDS_ARGUMENTS: Final = 15
     CHUNK_SIZE,
     CHUNK_HOSTS,  # address of the client's host and the broker's, IPv4, as a record has them
     CHUNK_USED,  # out: up to where there are whole plain sends
-    CHUNK_ROWS,  # out: the row behind its last one
+    CHUNK_ROWS,  # out: the row after its last one
     CHUNK_ANSWERS,  # out: where its answers end
 ) = range(6)
 CHUNK_FIELDS: Final = 6
@@ -608,7 +608,7 @@ TALLY_FIELDS: Final = 3
     SENDS_TOUCHED,  # out: address of int64: slots that got messages, room for SENDS_ROW_MAX
     SENDS_TOUCHED_COUNT,  # out
     SENDS_BYTES,  # out: of all records
-    SENDS_TOPICS,  # the topic table: as SCAN_TOPIC_COUNT and behind it
+    SENDS_TOPICS,  # the topic table: as SCAN_TOPIC_COUNT and after it
 ) = range(23)
 SENDS_ARGUMENTS: Final = SENDS_TOPICS + 9
 SEND_CODE: Final = 310

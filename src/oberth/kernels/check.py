@@ -66,7 +66,7 @@ def unit_kinds(units: Buffer, log_start: int, log_end: int, *, is_batch: bool = 
     Args:
         units: whole units.
         log_start: CommitLog offset of the first record.
-        log_end: CommitLog offset behind the last record.
+        log_end: CommitLog offset after the last record.
         is_batch: whether they are BatchConsumeQueue units.
     """
     view = memoryview(units)

@@ -28,7 +28,7 @@ class Values(NamedTuple):
     """A value a row.
 
     Attributes:
-        data: the values, one behind the other.
+        data: the values, one after the other.
         offsets: int32, one more than rows.
         validity: a bit for each row, the lowest first, or None when every row has a value.
         first_bit: the bit of the first row.
@@ -71,7 +71,7 @@ class RecordColumns:
         hosts: addresses and ports as stored.
         bodies: of the rows.
         properties: names, each with its values by row.
-        stored: properties as stored by row, behind the others; the last separator included.
+        stored: properties as stored by row, after the others; the last separator included.
     """
 
     rows: int

@@ -32,7 +32,7 @@ class Gathered(NamedTuple):
     Attributes:
         rows: how many values, those that are missing included.
         offsets: int32, one more than rows.
-        data: the values, one behind the other.
+        data: the values, one after the other.
         validity: a bit for each row, the lowest first, or None when every row has a value.
         null_count: rows without a value.
     """

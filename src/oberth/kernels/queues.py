@@ -13,7 +13,7 @@ writes units at places that their numbers do not name:
     is the queue's end            appended                   the same
     before the end                no unit                    the same; with `restart` (a topic that was
                                                              deleted and made again) the queue begins anew
-    behind the end                appended at the end        a new run at its own ordinal; the caller fills
+    past the end                appended at the end        a new run at its own ordinal; the caller fills
                                                              what is between with pre-blank units
     off, but the queue's next     as above, and all that     put where it belongs: only this number is
     record shows that it is wrong follow are shifted         wrong, or left out when it is not this queue's
@@ -234,7 +234,7 @@ def build_units(
     restart: bool = False,
     gap_units_max: int = GAP_UNITS_MAX,
 ) -> BuiltUnits:
-    """The units of the rows from ``first_row`` on, and the table moved behind them.
+    """The units of the rows from ``first_row`` on, and the table moved after them.
 
     Args:
         columns: `DISPATCH_COLUMNS` at least, in the order of the log.

@@ -23,7 +23,7 @@ The binary header:
 
 RocketMQ: ``RemotingCommand``, ``RocketMQSerializable``. What is always true: ``ext_fields`` maps
 text to text; what peers send as JSON numbers, booleans or null has become text or is gone. The
-encoder copies no body but a small one, which it puts behind the header in one buffer.
+encoder copies no body but a small one, which it puts after the header in one buffer.
 """
 
 from __future__ import annotations
@@ -488,7 +488,7 @@ def encode_frame(command: RemotingCommand, frame_size_max: int = FRAME_SIZE_MAX)
 
 
 _JOINED_BODY_SIZE_MAX: Final = 2048
-"""Bytes up to which a body of type ``bytes`` is copied behind its header instead of sent apart."""
+"""Bytes up to which a body of type ``bytes`` is copied after its header instead of sent apart."""
 
 
 def _frame_too_long(command: RemotingCommand, found: int, allowed: int) -> LocalProtocolError:

@@ -504,7 +504,7 @@ def gather(data: Any, at: Ints, size: Ints, kind: pa.DataType) -> pa.Array:
     missing = size < 0
     some_missing = bool(missing.any())
     if some_missing:
-        # What is missing lies at 0: an empty stretch behind the one before keeps the order.
+        # What is missing lies at 0: an empty stretch after the one before keeps the order.
         ends = np.where(missing, 0, starts + size).astype(np.int32)
         ends = np.maximum.accumulate(ends)
         before = np.concatenate((np.zeros(1, np.int32), ends[:-1]))

@@ -530,7 +530,7 @@ class LiveStores:
     def offset_at(self, key: QueueKey, timestamp_ms: int) -> int | None:
         """The first offset stored at or after a time, or None.
 
-        Releases differ in what they answer between two messages and behind the last one, so the
+        Releases differ in what they answer between two messages and after the last one, so the
         answer is only where the search begins.
         """
 
@@ -621,7 +621,7 @@ def _message_queue(key: QueueKey) -> MessageQueue:
 
 
 def _average(records: bytes) -> int:
-    """The average size of records that lie one behind the other."""
+    """The average size of records that lie one after the other."""
     at = count = 0
     while at + 4 <= len(records):
         size = stated_size(records, at)

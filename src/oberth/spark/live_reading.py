@@ -187,7 +187,7 @@ class LivePieceReader(PieceReader):
         delta: int,
         is_batch: bool,
     ) -> Records:
-        """The records behind an offset and before another, under the names they are read by.
+        """The records after an offset and before another, under the names they are read by.
 
         What a broker leaves out makes its answers reach into the next one's range; those records
         come a second time.

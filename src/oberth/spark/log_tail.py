@@ -1,4 +1,4 @@
-"""What the log of a store that was not closed has behind its queues' units.
+"""What the log of a store that was not closed has after its queues' units.
 
 A broker that is killed leaves records without a unit: it dispatches behind its log, and units that
 were only in memory are gone. The messages were acknowledged all the same; the broker gives them
@@ -69,7 +69,7 @@ class ReadQueue(Queue, Protocol):
     """What is asked of a queue."""
 
     def bounds(self) -> tuple[int, int]:
-        """Its first offset, and the one behind its last."""
+        """Its first offset, and the one after its last."""
 
     def last_place(self) -> int:
         """Where the record of its last unit is."""
@@ -89,7 +89,7 @@ class LogOfStore(QueuedLog, Protocol):
         """The first offset of the CommitLog."""
 
     def log_end(self) -> int:
-        """The offset behind its last whole record."""
+        """The offset after its last whole record."""
 
     def segments(self) -> list[Segment]:
         """Its files."""

@@ -191,7 +191,7 @@ class ReadOptions:
     pushdown: bool
     # The directory of an export that has the old ranges, "" for none.
     lake: str
-    # Records that start at or behind a position of the log, and those below one; None: no limit.
+    # Records that start at or after a position of the log, and those below one; None: no limit.
     since_offset: int | None
     as_of_offset: int | None
     # Records below the first one that was stored after this time.

@@ -81,7 +81,7 @@ def make_piece_reader(
 def queue_cuts(
     number: int, stores: p.QueueStores, ranges: Mapping[p.QueueKey, tuple[int, int]]
 ) -> list[p.Cut]:
-    """Pieces of queues of one store with their sizes; behind their units they go on in the log."""
+    """Pieces of queues of one store with their sizes; after their units they go on in the log."""
     cuts = []
     for key in sorted(ranges):
         start, end = ranges[key]

@@ -241,7 +241,7 @@ class PieceReader:
             at = upto
 
     def _is_inside(self, store: StoreFiles, offset: int) -> bool:
-        """Whether the log goes on at or behind an offset."""
+        """Whether the log goes on at or after an offset."""
         return offset < store.log_end()
 
     def _fill(self, store: StoreFiles, path: str, position: int, size: int) -> memoryview:
@@ -598,7 +598,7 @@ class PieceReader:
     def _fetch(self, store: StoreFiles, positions: Any, sizes: Any) -> tuple[Records, list[int]]:
         """The records at positions, and the numbers of those that are not there as promised.
 
-        They are put behind each other first, so that a scan sees nothing else.
+        They are put one after the other first, so that a scan sees nothing else.
         """
         segment = store.segment_of(int(positions[0]))
         end = int((positions + sizes).max())
@@ -648,7 +648,7 @@ class PieceReader:
     def _scan_promised(
         self, store: StoreFiles, data: memoryview, positions: Any, sizes: Any, missing: list[int]
     ) -> tuple[Records, list[int]]:
-        """Records that lie behind each other in data, each checked against what was promised."""
+        """Records that lie one after the other in data, each checked against what was promised."""
         numbers = np.arange(len(positions))
         if missing:
             numbers = np.delete(numbers, missing)
@@ -746,7 +746,7 @@ def _apart(positions: Any, sizes: Any) -> bool:
 
 
 def _take(data: memoryview, at: Any, sizes: Any) -> memoryview:
-    """Stretches of data put behind each other, in memory of their own."""
+    """Stretches of data put one after the other, in memory of their own."""
     taken = gather(data, at, sizes, pa.binary())
     return memoryview(taken.buffers()[2])[: int(sizes.sum())]
 

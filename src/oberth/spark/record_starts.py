@@ -63,7 +63,7 @@ _MAGICS: Final = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC
 
 
 class Start(NamedTuple):
-    """Where the first record at or behind a place begins, and what kept it from beginning earlier.
+    """Where the first record at or after a place begins, and what kept it from beginning earlier.
 
     Attributes:
         offset: CommitLog offset; the segment's end if none follows in it.
@@ -95,7 +95,7 @@ class QueuedLog(Protocol):
         """Bytes of the CommitLog."""
 
     def written_end(self, segment: Segment) -> int:
-        """The offset behind the last byte of a segment that is not zero."""
+        """The offset after the last byte of a segment that is not zero."""
 
     def has_queues(self) -> bool:
         """Whether the store has any ConsumeQueue."""
@@ -112,7 +112,7 @@ class RecordStarts:
 
         Args:
             store: whose log.
-            check_crc: whether a record behind damage has to pass its checksum.
+            check_crc: whether a record after damage has to pass its checksum.
         """
         self._store = store
         self._check_crc = check_crc
@@ -120,7 +120,7 @@ class RecordStarts:
         self._columns: Columns | None = None
 
     def first(self, segment: Segment, at: int) -> Start:
-        """The first record that begins at or behind a place of a segment.
+        """The first record that begins at or after a place of a segment.
 
         Raises:
             NotFoundError: the segment was deleted.
@@ -252,7 +252,7 @@ class RecordStarts:
         return Start(position)
 
     def after_damage(self, segment: Segment, at: int, written: int | None = None) -> int | None:
-        """The first record of a segment behind a place where none is; None if none follows.
+        """The first record of a segment after a place where none is; None if none follows.
 
         A record whose head is right and that reaches over all that was written is the newest one:
         its writer is in the middle of it, or never came to its end. What lies in it is its body.
@@ -260,7 +260,7 @@ class RecordStarts:
         Args:
             segment: where.
             at: CommitLog offset where no record is.
-            written: behind the last byte that is not zero, None to look for it.
+            written: after the last byte that is not zero, None to look for it.
 
         Raises:
             NotFoundError: the segment was deleted.
@@ -272,7 +272,7 @@ class RecordStarts:
             return None
         head = storage.read(segment.path, at - segment.start, min(_HEAD_SIZE, segment.end - at))
         if len(head) >= BLANK.size and BLANK.unpack_from(head) == (segment.end - at, BLANK_MAGIC):
-            return None  # nothing comes behind the blank that ends a segment
+            return None  # nothing comes after the blank that ends a segment
         ends = self._claimed_ends(segment, at, head)
         for end in ends:
             if at < end < segment.end and self.may_follow(segment, end):

@@ -23,7 +23,7 @@ class Segment(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind its last byte."""
+        """The offset after its last byte."""
         return self.start + self.size
 
 

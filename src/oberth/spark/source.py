@@ -262,7 +262,7 @@ def plan_batch(
     predicate: Predicate = EVERYTHING,
     lake: Lake | None = None,
 ) -> list[p.PartitionPlan]:
-    """The partitions of a batch query; with a lake, of what lies behind it in the log.
+    """The partitions of a batch query; with a lake, of what lies after it in the log.
 
     Raises:
         OptionError: topics, queues or offsets that do not exist.
@@ -380,7 +380,7 @@ def _asked_ranges(
     keys: Sequence[p.QueueKey],
     lake: Lake | None = None,
 ) -> dict[p.QueueKey, tuple[int, int]]:
-    """What the bounds of a query mean for each queue; with a lake, what lies behind it."""
+    """What the bounds of a query mean for each queue; with a lake, what lies after it."""
     bounds = stores.bounds(keys)
     start = p.bound_offsets(options.starting, "starting", options, stores, bounds)
     if lake is not None and lake.offsets is not None:

@@ -83,7 +83,7 @@ class StoreFiles:
         storage: reads the files and counts the bytes.
         root: the store's directory (storePathRootDir).
         broker: what rows of this store say in the column broker.
-        reads_tail: whether queues go on with what the log has behind them, see `tail`.
+        reads_tail: whether queues go on with what the log has after them, see `tail`.
     """
 
     storage: Storage
@@ -178,7 +178,7 @@ class StoreFiles:
         return self.storage.read(segment.path, position, min(size, segment.size - position))
 
     def log_end(self) -> int:
-        """The offset behind the last whole record, which is stable: later calls give no less.
+        """The offset after the last whole record, which is stable: later calls give no less.
 
         The first bytes that are no valid record naming its own position end the log only if no
         such record follows in what can follow. In a log that is being written the newest record
@@ -206,11 +206,11 @@ class StoreFiles:
             return segment is None  # else it was deleted: all has to be looked at
 
     def written_end(self, segment: Segment) -> int:
-        """The offset behind the last byte of a segment that is not zero."""
+        """The offset after the last byte of a segment that is not zero."""
         return segment.start + self._last_written(segment)
 
     def _data_end_of(self, segment: Segment, *, in_use: bool) -> int | None:
-        """The position behind the last whole record of a segment, None if there is no record."""
+        """The position after the last whole record of a segment, None if there is no record."""
         written = self._last_written(segment)
         starts = RecordStarts(self)
         reach = _TAIL_REACH
@@ -233,7 +233,7 @@ class StoreFiles:
         return None
 
     def _last_written(self, segment: Segment) -> int:
-        """The position behind the last byte that is not zero."""
+        """The position after the last byte that is not zero."""
         position = min(self.storage.data_end(segment.path, segment.size), segment.size)
         size = _TAIL_BLOCK
         while position > 0:
@@ -378,7 +378,7 @@ def _end_of_records(
         data: bytes of the segment, from a record's first on.
         segment: the segment.
         base: CommitLog offset of the first byte.
-        written: behind the last byte of the segment that is not zero.
+        written: after the last byte of the segment that is not zero.
         starts: finds what follows damage.
         in_use: whether the last record may be one that is just being written.
     """
@@ -551,11 +551,11 @@ class QueueFiles:
         if unit[0] >= 0 and unit[1] > 0:
             return None if unit[1] == simple.PRE_BLANK_SIZE else unit[:2] == (at, size)
         last = self.unit_numbers()[1]
-        # Offsets of a queue grow with the log: what its units do not reach yet lies behind them.
+        # Offsets of a queue grow with the log: what its units do not reach yet lies after them.
         return False if number >= last > 0 and self._unit(last - 1)[0] >= at else None
 
     def unit_numbers(self, pages: UnitPages | None = None) -> tuple[int, int]:
-        """The numbers of the first place in a file and behind the last unit that is written."""
+        """The numbers of the first place in a file and after the last unit that is written."""
         pages = pages or UnitPages(self)
         for segment in reversed(self.segments):
             first = -(-segment.start // self.unit_size)
@@ -567,7 +567,7 @@ class QueueFiles:
         return 0, 0
 
     def _end_of_written(self, segment: Segment, low: int, high: int, pages: UnitPages) -> int:
-        """The number behind the last written unit of a segment; everything below low is written."""
+        """The number after the last written unit of a segment; everything below low is written."""
         last = high
         try:
             data_end = self.store.storage.data_end(segment.path, segment.size)
@@ -583,7 +583,7 @@ class QueueFiles:
                     low = middle + 1
                 else:
                     high = middle
-            # A damaged unit looks like the end; that it is none shows in the units behind it.
+            # A damaged unit looks like the end; that it is none shows in the units after it.
             behind = pages.units(low, min(low + _UNITS_AFTER_DAMAGE, last))
             written = self._are_written(behind).nonzero()[0]
             if len(written) == 0:
@@ -610,7 +610,7 @@ class QueueFiles:
         return low
 
     def live_numbers(self, pages: UnitPages | None = None) -> tuple[int, int]:
-        """The numbers of the first unit whose record is still there and behind the last unit."""
+        """The numbers of the first unit whose record is still there and after the last unit."""
         pages = pages or UnitPages(self)
         first, last = self.unit_numbers(pages)
         log_start = self.store.log_start()
@@ -642,7 +642,7 @@ class QueueFiles:
         return self._unit(last - 1)[0] if last else -1
 
     def bounds(self) -> tuple[int, int]:
-        """The queue offsets of the first message still there, and behind the last whole one."""
+        """The queue offsets of the first message still there, and after the last whole one."""
         first, end = self.unit_bounds()
         if not self.tail:
             return first, end

@@ -4,7 +4,7 @@ A put that fills a segment asks for the next one and names the one after it; the
 made in the background. Segments that were never used are deleted at shutdown; after a crash they
 stay, empty and valid. RocketMQ: AllocateMappedFileService.
 
-The first write of a page through a mapping has the kernel make it, with others behind it, full of
+The first write of a page through a mapping has the kernel make it, with others after it, full of
 zeros: half the time of an append, and now and then 20 ms of it. So where room was made for appends
 its pages are brought into the page cache here, which costs a third and keeps nobody waiting.
 """
@@ -63,7 +63,7 @@ class AllocateService:
     def next_segment(
         self, directory: str, start_offset: int, directory_after: str, start_after: int
     ) -> MappedFile:
-        """The segment that starts at an offset; orders the one behind it.
+        """The segment that starts at an offset; orders the one after it.
 
         Raises:
             OSError, StoreFullError: it cannot be created now; a later call tries again.

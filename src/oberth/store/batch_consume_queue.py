@@ -83,7 +83,7 @@ class BatchConsumeQueue:
 
     @property
     def max_offset(self) -> int:
-        """The queue offset behind the last message."""
+        """The queue offset after the last message."""
         if self._max_offset is None:
             last = self._at(self._stop - 1)
             self._max_offset = 0 if last is None else last.next_offset
@@ -325,7 +325,7 @@ class BatchConsumeQueue:
         return start
 
     def truncate(self, log_end_offset: int) -> bool:
-        """Cuts off the units of records at or behind an offset; see ConsumeQueue.truncate."""
+        """Cuts off the units of records at or after an offset; see ConsumeQueue.truncate."""
         end = self._place(lambda unit: unit.commit_log_offset >= log_end_offset)
         if end == self._stop:
             return False

@@ -46,7 +46,7 @@ class BulkStep(NamedTuple):
     """What one step did.
 
     Attributes:
-        position: in the buffer, behind the last record taken.
+        position: in the buffer, after the last record taken.
         row_count: records taken; 0 where the next one must be done by itself.
         last_record: CommitLog offset of the last record's start.
         store_timestamp: of the last record.
@@ -110,7 +110,7 @@ class BulkDispatch:
             columns = self._columns = Columns(ROWS_MAX, DISPATCH_COLUMNS)
         table = self._ready_table()
         columns.clear()
-        # What lies behind stop may be just being written.
+        # What lies after stop may be just being written.
         data = buffer[:stop]
         scan(data, columns, table.topics, base=base, start=start, stop=stop, delays_ms=delays_ms)
         rows = columns.count

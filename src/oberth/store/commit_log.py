@@ -89,7 +89,7 @@ _LOCK_TIME_ABSURD_MS: Final = 10_000_000
 # The most messages an inner batch may count, and how long what is added to properties can get.
 _INNER_BATCH_MAX: Final = 32767
 _NUMBER_MAX: Final = 20
-_SEPARATOR: Final = b"\x02"  # of properties; RocketMQ 4.9 has one behind the last too
+_SEPARATOR: Final = b"\x02"  # of properties; RocketMQ 4.9 has one after the last too
 _ENTRY_MAX: Final = 32
 
 _LOG: Final = logging.getLogger(__name__)
@@ -247,7 +247,7 @@ class CommitLog:
         return store_timestamp_at(record, 0)
 
     def next_segment_offset(self, offset: int) -> int:
-        """Where the segment behind the one of ``offset`` starts."""
+        """Where the segment after the one of ``offset`` starts."""
         size = self.queue.file_size
         return offset + size - offset % size
 

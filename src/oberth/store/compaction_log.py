@@ -117,11 +117,11 @@ class Segment:
         return self.queue_offset(self.count - 1) if self.count else -1
 
     def find(self, queue_offset: int) -> int:
-        """The number of the first unit at or behind a queue offset."""
+        """The number of the first unit at or after a queue offset."""
         return bisect_left(range(self.count), queue_offset, key=self.queue_offset)
 
     def has_room(self, size: int) -> bool:
-        """Whether a record, and what ends a segment behind it, fit."""
+        """Whether a record, and what ends a segment after it, fit."""
         return (
             self.units.wrote_position + UNIT_SIZE < self.units.file_size
             and self.log.file_size - self.log.wrote_position >= size + BLANK_SIZE_MIN
@@ -220,7 +220,7 @@ class Segment:
 
 
 class SegmentRow:
-    """Segments one behind the other, in one pair of directories."""
+    """Segments one after the other, in one pair of directories."""
 
     def __init__(
         self, files: FileSystem, log_directory: str, unit_directory: str, config: MessageStoreConfig

@@ -301,7 +301,7 @@ class ConsumeQueue:
                 "%s: %d messages are missing in the log before %d", self, gap, queue_offset
             )
             # Stand-ins, not pre-blanks: RocketMQ's readers take a pre-blank in the middle for a
-            # message at offset 0, and leave out all of the log's first segment behind it.
+            # message at offset 0, and leave out all of the log's first segment after it.
             stream.fill(position, unit)
         elif position < stream.end:
             return self._put_conflicting(queue_offset, unit, end_offset)
@@ -437,7 +437,7 @@ class ConsumeQueue:
         return None
 
     def first_at_or_behind(self, commit_log_offset: int, start: int, stop: int) -> int:
-        """The first unit in [start, stop) whose record starts there or behind, else ``stop``.
+        """The first unit in [start, stop) whose record starts there or after, else ``stop``.
 
         It may be a filler before that unit.
         """
@@ -470,7 +470,7 @@ class ConsumeQueue:
             timestamp_ms: the time looked for.
             store_time: looks a record's store time up.
             log_min_offset: where the CommitLog starts; units before it are skipped.
-            upper: the last message at or before the time, not the first at or behind it.
+            upper: the last message at or before the time, not the first at or after it.
             by_file_time: 4.x's rule: the file by its modification time, then the nearest message.
         """
         if by_file_time:
@@ -555,8 +555,8 @@ class ConsumeQueue:
 
         With the extent that a clean shutdown noted down, and files that fit it, nothing is read.
         Otherwise the end is where valid units end in the last file that has any; it is found by
-        halving, because a file is valid from its front on. Files behind the end are deleted, as by
-        RocketMQ; what lies behind the end within its file stays.
+        halving, because a file is valid from its front on. Files past the end are deleted, as by
+        RocketMQ; what lies past the end within its file stays.
         """
         stream = self.stream
         self._conflict = None
@@ -639,7 +639,7 @@ class ConsumeQueue:
         return None
 
     def truncate(self, log_end_offset: int) -> bool:
-        """Cuts off the units of records at or behind an offset.
+        """Cuts off the units of records at or after an offset.
 
         Returns whether valid units are left behind the end in its file (`erase_stale` takes them).
         RocketMQ: truncateDirtyLogicFiles.
@@ -677,7 +677,7 @@ class ConsumeQueue:
         """Takes in what another process has added. For a store opened read-only.
 
         Args:
-            log_end_offset: units of records that end behind it are not taken in yet.
+            log_end_offset: units of records that end after it are not taken in yet.
         """
         stream = self.stream
         if self.stream.load() is not None or stream.is_empty:

@@ -71,7 +71,7 @@ class ConsumeQueueExt:
         return self.stream.load()
 
     def recover(self, last_address: int | None) -> None:
-        """Finds where the units end: behind the one that the queue's last address names.
+        """Finds where the units end: after the one that the queue's last address names.
 
         RocketMQ walks all units from the first file on, then truncates by that address; the result
         is the same.

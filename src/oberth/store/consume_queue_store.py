@@ -69,7 +69,7 @@ class ConsumeQueueStore:
         self._lock = threading.Lock()  # guards changes of table
         # Counts what makes queues shorter: a holder of their ends must look again.
         self.generation = 0
-        # Queues with stale units behind their end, and the log's end when they were cut.
+        # Queues with stale units past their end, and the log's end when they were cut.
         self._stale: list[Queue] = []
         self._stale_log_end = 0
         self._corrected_for = -1
@@ -310,7 +310,7 @@ class ConsumeQueueStore:
     # Shrinking
 
     def truncate(self, limit: int, *, log_end_offset: int | None = None) -> None:
-        """Cuts off the units of records at or behind an offset, in all queues.
+        """Cuts off the units of records at or after an offset, in all queues.
 
         Args:
             limit: records from here on are dispatched again, or are not in the log any more.

@@ -58,7 +58,7 @@ class DispatchedRange(NamedTuple):
     """How far `CommitLogDispatcher.dispatch_segment` came.
 
     Attributes:
-        position: in the buffer, behind the last record dispatched.
+        position: in the buffer, after the last record dispatched.
         last_record: CommitLog offset of that record's start.
         store_timestamp: its store time, ms.
     """
@@ -190,7 +190,7 @@ class CommitLogDispatcher:
             buffer: the segment.
             base: CommitLog offset of its first byte.
             start: position of the first record.
-            stop: records that end behind it are not taken.
+            stop: records that end after it are not taken.
             notify: whether listeners are called; the bulk listener then, once per queue that grew.
 
         Returns:

@@ -127,7 +127,7 @@ class FlushService:
 
     def _sync(self, sync: Callable[[], object]) -> bool:
         # After a failed sync the kernel may have dropped the pages, and the next one would succeed
-        # without them: nothing behind the last good sync can be vouched for any more, so none is
+        # without them: nothing after the last good sync can be vouched for any more, so none is
         # tried and no more puts are taken until the store is opened, and recovered, again.
         if self._is_broken:
             return False

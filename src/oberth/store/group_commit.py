@@ -44,7 +44,7 @@ _WAKE_S_MIN: Final = 0.001
 _WAKE_WEIGHT: Final = 1 / 16
 # How often a caller whose time is up looks whether the leader has appended its message, seconds.
 _APPENDED_POLL_S: Final = 0.01
-# End offset of what is not appended yet: behind every sync.
+# End offset of what is not appended yet: after every sync.
 _UNKNOWN: Final = 1 << 63
 _PUT_OK: Final = PutMessageStatus.PUT_OK
 _TIMEOUT: Final = PutMessageStatus.FLUSH_DISK_TIMEOUT

@@ -333,7 +333,7 @@ class IndexFile:
         return None
 
     def first_at_or_behind(self, commit_log_offset: int) -> int:
-        """The number of the first entry of a record that starts there or behind."""
+        """The number of the first entry of a record that starts there or after."""
         start, stop = 1, self.index_count
         while start < stop:
             middle = (start + stop) // 2

@@ -294,7 +294,7 @@ class IndexService:
     def _repair(self, counts: Mapping[str, int], flushed_timestamp: int) -> None:
         """Keeps the entries that are known to be on the disk, and makes their slots anew.
 
-        Entries behind those may be torn in ways that cannot be seen, and their records are
+        Entries after those may be torn in ways that cannot be seen, and their records are
         dispatched again anyhow. Entries are in the order of the CommitLog, so from the first file
         that is not kept whole on nothing is kept.
         """
@@ -584,7 +584,7 @@ class IndexService:
         return deleted
 
     def truncate(self, log_end_offset: int) -> None:
-        """Cuts the entries of records at or behind an offset."""
+        """Cuts the entries of records at or after an offset."""
         changed = False
         while self.index_files and self.index_files[-1].end_offset >= log_end_offset:
             file = self.index_files[-1]

@@ -64,7 +64,7 @@ class LogChecksums:
             at = low - low % size
             live = LogChecksum(at, at, 0)
             for row in rows:
-                # Only what joins on: behind a gap, or beyond the log's end, nothing is known.
+                # Only what joins on: after a gap, or beyond the log's end, nothing is known.
                 if row.start < low or row.start != at or not row.start < row.end <= high:
                     continue
                 if row.end - row.start == size:

@@ -2,11 +2,11 @@
 
 The rule: bytes that are no valid record naming its own place end the log only if no such record
 follows. If one does, the bytes between are damage in the middle: reported, stepped over by readers
-and dispatch, and nothing behind them is lost. (RocketMQ ends the log at the first such place, and
+and dispatch, and nothing after them is lost. (RocketMQ ends the log at the first such place, and
 truncates what follows.)
 
 A record that follows counts only if it was stored no earlier than the last one before the damage.
-RocketMQ truncates without erasing, so behind its end there may be records of an earlier life which
+RocketMQ truncates without erasing, so past its end there may be records of an earlier life which
 name their own places too; they are older than what was written since.
 
 Holes are not read through the mapping: see `Mapping.data_end`. A record may have one in the middle,
@@ -77,7 +77,7 @@ class LogEnd(NamedTuple):
 def find_record(
     segment: MappedFile, position: int, *, check_crc: bool, not_before_ms: int = 0
 ) -> int | None:
-    """The first valid record at or behind a position of a segment, as a position; None if none."""
+    """The first valid record at or after a position of a segment, as a position; None if none."""
     size = segment.file_size
     at = position + MAGIC_POSITION
     while True:
@@ -212,7 +212,7 @@ def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool)
                 result = scan(copy, columns, topics, base=base, crc=crc)
             result = result._replace(position=position + result.position)
             if result.added:
-                result = result._replace(end=ScanEnd.FULL)  # the next round goes on behind it
+                result = result._replace(end=ScanEnd.FULL)  # the next round goes on after it
         elif result.added and end < segment.file_size and result.end is not ScanEnd.BLANK:
             result = result._replace(end=ScanEnd.FULL)
         position = result.position
@@ -220,7 +220,7 @@ def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool)
             records += result.added
             row = columns.count - 1
             # Of the last record, not the highest so far: no checksum covers store times, and one
-            # flipped bit must not make everything behind it look stale.
+            # flipped bit must not make everything after it look stale.
             start = position - columns.record_size[row]
             before, before_timestamp = last, timestamp
             if row:
@@ -275,7 +275,7 @@ def find_behind(
     limit: int | None = None,
     size_at: SizeAt | None = None,
 ) -> int | None:
-    """The first valid record behind a place where one has to begin and none is whole.
+    """The first valid record after a place where one has to begin and none is whole.
 
     What a torn record's head claims is its body, see `step_over`.
 

@@ -2,7 +2,7 @@
 
 Three positions, none above the one before: `wrote_position` (appended), `committed_position` (moved
 from a write buffer into the file; equal to wrote where there is no buffer), `flushed_position`
-(known to be on the disk). Readers see up to `read_position`, and nothing behind it.
+(known to be on the disk). Readers see up to `read_position`, and nothing after it.
 
 RocketMQ: DefaultMappedFile, ReferenceResource.
 """
@@ -105,7 +105,7 @@ class MappedFile:
 
     @property
     def end_offset(self) -> int:
-        """The stream offset behind the last byte of the file."""
+        """The stream offset after the last byte of the file."""
         return self.start_offset + self.file_size
 
     @property
@@ -150,7 +150,7 @@ class MappedFile:
         the kernel reads ahead come in large folios, and one byte makes all of a folio dirty (0.11
         ms a sync until there are some, 0.41 ms from then on); and the first write of a block that
         was only reserved makes the journal commit (0.20 ms instead of 0.13). So nothing is read
-        ahead behind the end, and some pages are written with zeros before they are needed.
+        ahead past the end, and some pages are written with zeros before they are needed.
         """
         self._touches = self.write_buffer is None
         if MADV_RANDOM is not None:

@@ -102,7 +102,7 @@ class MappedFileQueue:
     def _drop_never_synced(self, found: list[tuple[int, str]]) -> None:
         """Removes the last segments if a loss of power came before their first sync.
 
-        Such a segment has a name and no bytes. The one prepared behind it may have its size, since
+        Such a segment has a name and no bytes. The one prepared after it may have its size, since
         a disk writes files in any order; it holds nothing yet. Where it does hold something the
         empty one is damage, and stays for the check of sizes to name.
         """

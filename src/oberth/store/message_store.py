@@ -788,7 +788,7 @@ class MessageStore:
         return 0 if queue is None and not self.queues.is_batch_topic(topic) else low
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The offset behind the last message; 0 if there is no such queue."""
+        """The offset after the last message; 0 if there is no such queue."""
         queue = self.queue(topic, queue_id)
         if queue is not None:
             return queue.max_offset

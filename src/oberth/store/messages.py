@@ -212,7 +212,7 @@ class MessageFilter(Protocol):
 
     @property
     def judged_max(self) -> int:
-        """How many records one read may have judged; the next read goes on behind them."""
+        """How many records one read may have judged; the next read goes on after them."""
 
     @property
     def judged_bytes(self) -> int:

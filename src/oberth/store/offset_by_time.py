@@ -41,7 +41,7 @@ class Units(Protocol):
 
     @property
     def max_offset(self) -> int:
-        """The one behind the last."""
+        """The one after the last."""
 
 
 class _File:
@@ -90,7 +90,7 @@ def offset_at_boundary(
     *,
     upper: bool,
 ) -> int:
-    """5.x: the first message at or behind the time (LOWER), or the last at or before it (UPPER)."""
+    """5.x: the first message at or after the time (LOWER), or the last at or before it (UPPER)."""
     files = _files(queue, store_time, log_min_offset)
     if not files:
         return 0
@@ -212,9 +212,9 @@ def batch_offset_at_boundary(
 ) -> int:
     """The first queue offset of a batch, before it is clamped; -1 where nothing is found.
 
-    The file is the last whose first batch is not behind the time, else the first. Beyond its last
+    The file is the last whose first batch is not after the time, else the first. Beyond its last
     batch that one is the answer, though for LOWER the next file's first would be. Within the file
-    LOWER is the first batch at or behind the time; UPPER is a search that finds nothing, or the
+    LOWER is the first batch at or after the time; UPPER is a search that finds nothing, or the
     later one, between the times of two batches.
 
     Args:

@@ -30,7 +30,7 @@ class QueueStatistics:
         queue_id: of the queue.
         is_batch: whether it is a BatchConsumeQueue, whose records hold several messages.
         min_offset: queue offset of the first message; as `MessageStore.min_offset_in_queue`.
-        max_offset: queue offset behind the last message.
+        max_offset: queue offset after the last message.
         message_count: messages that can be read.
         missing_count: queue offsets without a message, because the log has lost it.
         record_count: CommitLog records of these messages; fewer than messages in a batch queue.

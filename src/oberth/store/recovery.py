@@ -1,6 +1,6 @@
 """What a start does before the store is used: finds the log's end, makes queues and index agree.
 
-The order is: where do the queues end (D), where does the log end, cut what points behind the end,
+The order is: where do the queues end (D), where does the log end, cut what points past the end,
 dispatch what queues or index lack. How far back the last step goes:
 
     what is found                                        dispatch starts at

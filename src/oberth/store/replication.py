@@ -11,7 +11,7 @@ Master to slave, again and again:
          0     8  commit_log_offset  int64  of the first byte that follows
          8     4  size               int32  bytes that follow; 0 is a heartbeat
 
-A frame never crosses a segment; blanks and what lies behind them travel along, so the files become
+A frame never crosses a segment; blanks and what lies after them travel along, so the files become
 equal byte by byte. A slave that holds something takes only what joins on; an empty one takes any
 start. RocketMQ: DefaultHAConnection, DefaultHAClient, GroupTransferService.
 """
@@ -142,7 +142,7 @@ class LogSender:
         """Takes a report; the first says where to start.
 
         Raises:
-            RemoteProtocolError: the slave is ahead of this log, behind its beginning or its own
+            RemoteProtocolError: the slave is ahead of this log, before its beginning or its own
                 last report, or says that it has what was not sent.
         """
         if self.next_offset < 0:

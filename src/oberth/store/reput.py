@@ -151,7 +151,7 @@ class ReputService:
                 dispatched = self.dispatch_nowait()
             except Exception:  # noqa: BLE001 - logged whole, and tried again
                 # Whatever a further dispatcher throws must not end the service: the record is
-                # tried again, as nothing behind it may overtake it.
+                # tried again, as nothing after it may overtake it.
                 if failed_at != self.offset:
                     _LOG.exception("dispatch at %d failed, trying again", self.offset)
                 failed_at = self.offset
@@ -238,7 +238,7 @@ class ReputService:
                     self.offset = base + position
 
     def _behind(self, segment: MappedFile, bad: int, limit: int) -> int | None:
-        """Where dispatch goes on behind a position that holds no record; None: not yet known."""
+        """Where dispatch goes on after a position that holds no record; None: not yet known."""
         known = self.damages.get(segment.start_offset + bad)
         if known is not None:
             return known - segment.start_offset

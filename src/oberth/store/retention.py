@@ -131,7 +131,7 @@ class Retention:
     def apply(self) -> None:
         """Brings queues to their floors: after a start, which may come after a kill.
 
-        A floor behind the log's end is taken back to it, so that nothing new can be below it.
+        A floor past the log's end is taken back to it, so that nothing new can be below it.
         """
         with self._lock:
             end = self._commit_log.max_offset

@@ -560,7 +560,7 @@ class TailStream:
             self._tail_start = self.written = self.end = end
 
     def truncate(self, end: int) -> None:
-        """Ends the stream at a position. Files that start behind it are deleted.
+        """Ends the stream at a position. Files that start after it are deleted.
 
         Bytes behind the end stay in its file until they are overwritten.
         """

@@ -482,7 +482,7 @@ class PopService:
                 break
             count = self._bring_back(check_point)
             if count is None:
-                break  # tried again at the next turn; nothing behind it is dealt with before
+                break  # tried again at the next turn; nothing after it is dealt with before
             revived += count
             revive.done(check_point)
         if revive.committed != committed:
@@ -529,7 +529,7 @@ class PopService:
         results = self._store.append_messages(messages)
         for result in results:
             if result.status in _NEVER_TAKEN:
-                # It stays in its topic. Waiting would keep back everything behind it.
+                # It stays in its topic. Waiting would keep back everything after it.
                 _LOG.error("%s: not brought back, ever: %s", retry_topic, result.status.name)
             elif not result.ok:
                 _LOG.error("%s: not brought back yet: %s", retry_topic, result.status.name)

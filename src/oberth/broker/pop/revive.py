@@ -7,7 +7,7 @@ to the group's POP retry topic.
 
 What is always true: the committed offset is that of the last check point that is dealt with, and
 check points are dealt with in the order of the queue; so after a crash some messages come back
-twice and none is forgotten. Like RocketMQ's, the committed offset is read again as "behind it".
+twice and none is forgotten. Like RocketMQ's, the committed offset is read again as "after it".
 
 A state machine: messages and the time go in, what to append comes out. RocketMQ: PopReviveService.
 """

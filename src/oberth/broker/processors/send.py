@@ -398,7 +398,7 @@ class SendMessageProcessor:
         try:
             check_plain_batch(request.body_bytes())
         except FormatError as error:
-            raise _Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         if topic.wants_key:
             self._check_keys(request)
         properties = _client_properties(text)

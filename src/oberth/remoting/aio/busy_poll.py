@@ -4,7 +4,7 @@ A loop that sleeps is woken by the next request, and waking a processor that idl
 serving a send does. For most peers that does not matter: while one is waited for, others keep the
 loop busy. A lone sender that waits for each answer pays for it every time. So while requests come
 one by one on one connection, each soon after the answer before, the loop looks at its sockets again
-and again instead of sleeping, for a short time behind each answer.
+and again instead of sleeping, for a short time after each answer.
 
 Each look offers the processor to other threads (sched_yield): the peer itself may run on
 this machine, and polling without that takes from it what it needs to ask again. Where the processor
@@ -44,7 +44,7 @@ OWN_CGROUP: Final = Path("/proc/self/cgroup")
 
 
 class BusyPoll:
-    """Polls for one loop, behind the answers of one server.
+    """Polls for one loop, after the answers of one server.
 
     Costs 0.3 us per read; while it polls, one processor, or what of it nobody else wants. Polling
     ends by itself ``window_s`` after the last answer, and begins again only after `SCORE_MIN`

@@ -550,7 +550,7 @@ class Channel(asyncio.Protocol):
             self._flush_soon()
 
     def write_frames(self, frames: bytes) -> None:
-        """Write encoded frames now, behind what waits to be sent."""
+        """Write encoded frames now, after what waits to be sent."""
         if self._closing:
             return
         if self._out or self._tls is not None:

@@ -173,7 +173,7 @@ class Slices:
             channel.work_finished(size)
             self.waiting_bytes -= size
         if own:
-            self._work[channel] = own  # behind the others
+            self._work[channel] = own  # after the others
         if self._work:
             asyncio.get_running_loop().call_soon(self._go_on)
 
@@ -202,7 +202,7 @@ class PutOff:
 
     A read of 256 KiB may hold two thousand requests, each of which asks for all that a broker
     knows. A channel that has put off requests is not read from; what else it has sent is served
-    behind them. All methods belong to the loop's thread.
+    after them. All methods belong to the loop's thread.
 
     Attributes:
         waiting_bytes: of all requests that wait.
@@ -219,7 +219,7 @@ class PutOff:
         return channel in self._waiting
 
     def add(self, channel: Channel, requests: list[RemotingCommand]) -> None:
-        """Serve these later, behind what waits of their channel."""
+        """Serve these later, after what waits of their channel."""
         waiting = self._waiting.get(channel)
         for request in requests:
             if self.waiting_bytes > PUT_OFF_BYTES_MAX:
@@ -255,7 +255,7 @@ class PutOff:
             for _ in range(served):
                 self.waiting_bytes -= waiting.popleft()[1]
             if waiting:
-                self._waiting[channel] = waiting  # behind the others
+                self._waiting[channel] = waiting  # after the others
             else:
                 channel.resume_reading()
             if self._waiting and loop.time() >= until:
@@ -549,7 +549,7 @@ class ProcessorTable:
     ) -> None:
         """Serve ``codes`` with a generator function, on the loop, some milliseconds a slice.
 
-        What comes behind it on its connection may be served before it is done.
+        What comes after it on its connection may be served before it is done.
         """
         self._register(codes, Processor(_Kind.SLICED, handler, None, None), body_size_max)
 
@@ -606,7 +606,7 @@ class ProcessorTable:
         return tuple(self._stages.values())
 
     def has_put_off(self, channel: Channel) -> bool:
-        """Whether requests of a channel wait for a further turn; what follows waits behind them."""
+        """Whether requests of a channel wait for a further turn; what follows waits after them."""
         return channel in self._put_off
 
     def without(self, codes: Iterable[int]) -> ProcessorTable:

@@ -1,7 +1,7 @@
 """RemotingServer: listens, opens channels, hands their requests to processors, closes them.
 
 RocketMQ: ``NettyRemotingServer``. Plain text and TLS share a port; a PROXY header gives the address
-behind it. Closing is opening in reverse: stop accepting, turn requests away, let the stages finish,
+after it. Closing is opening in reverse: stop accepting, turn requests away, let the stages finish,
 send what is waiting, close.
 """
 
@@ -50,7 +50,7 @@ class ServerOptions:
         tls_context: certificate and key (see ``tls.server_context``); None: TLS is not offered.
         tls_mode: with a context: whether plain text is still accepted.
         grace_s: seconds that requests at work get when the server closes.
-        busy_poll_s: seconds for which the loop stays awake behind an answer to a peer that asks
+        busy_poll_s: seconds for which the loop stays awake after an answer to a peer that asks
             again at once (see ``busy_poll``); 0: never.
     """
 

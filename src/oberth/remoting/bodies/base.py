@@ -158,7 +158,7 @@ def render_in_slices(body: Body) -> Generator[None, None, bytes]:
 
 
 def _pieces(out: list[bytes], value: Any, depth: int) -> Generator[None, None, None]:
-    """Append what `_render` would give, and yield behind every entry."""
+    """Append what `_render` would give, and yield after every entry."""
     if isinstance(value, list):
         separator = b"["
         for item in value:

@@ -251,7 +251,7 @@ def audit_stores(
         tasks: where the work is done; every task has to reach both stores under these paths.
         one: a store.
         other: another.
-        common: leave out what only one of them has: before the other's begin or behind its end.
+        common: leave out what only one of them has: before the other's begin or past its end.
         receipt: of an earlier audit of the same stores, to be compared with.
         entries: options of both by their Java names.
         range_size: bytes for one task.
@@ -539,7 +539,7 @@ def audit_export(
         tasks: where the work is done; every task has to reach both directories.
         root: the store.
         source: the export's directory.
-        common: leave out what only one of them has: before the other's begin or behind its end.
+        common: leave out what only one of them has: before the other's begin or past its end.
         entries: options of the store by their Java names.
         range_size: bytes of log for one task.
         progress: called with the bytes of the log that are done.
@@ -654,7 +654,7 @@ def audit_live(
 ) -> AuditReport:
     """Compares a store with what the brokers of a cluster serve: every message, by its offset id.
 
-    Messages of brokers that the store has none of, and those behind the store's end, are left out:
+    Messages of brokers that the store has none of, and those past the store's end, are left out:
     the store is a copy of one broker, made a moment ago. So are the brokers' own topics.
 
     Args:

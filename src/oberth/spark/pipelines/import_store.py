@@ -58,7 +58,7 @@ class ImportReport:
     Attributes:
         records: how many.
         log_start: CommitLog offset of the first byte.
-        log_end: behind the last record.
+        log_end: after the last record.
         built: queues and index.
         seconds: how long it took.
     """

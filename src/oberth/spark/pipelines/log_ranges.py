@@ -231,7 +231,7 @@ class RangeResult:
     Attributes:
         work: what it was asked for.
         begin: where it began to read; None if no record begins in its range.
-        end: CommitLog offset behind what it read.
+        end: CommitLog offset after what it read.
         newest: the newest store time in it, ms; 0 without records.
         decided_with: see `ColumnReader.decided_with`.
         log_end: the log's end, if it was met.
@@ -689,7 +689,7 @@ class EntryPart(NamedTuple):
 
 
 class EntryStream:
-    """The index entries of all ranges, one behind the other."""
+    """The index entries of all ranges, one after the other."""
 
     def __init__(self, results: Iterable[RangeResult]) -> None:
         self.parts = [

@@ -2,7 +2,7 @@
 
 What is dispatched counts once, whatever is killed: queues and index know what they hold, and a
 record that comes again is not entered again. ``oberth/dispatch.json`` in the store says up to where
-everything was on the disk; a restart cuts what the queues have behind it and goes on from there.
+everything was on the disk; a restart cuts what the queues have after it and goes on from there.
 
 The writer must not dispatch itself. A broker with ``dispatch=spark`` does not, and while it starts
 or stops, the dispatcher steps aside (`oberth.store.dispatch_handover`). Only records that are
@@ -60,7 +60,7 @@ _ROWS: Final = 16_384
 
 
 class Advanced(NamedTuple):
-    """What a step did: CommitLog offset behind it, records, newest store time (ms, 0: none)."""
+    """What a step did: CommitLog offset after it, records, newest store time (ms, 0: none)."""
 
     position: int
     records: int

@@ -150,7 +150,7 @@ def real_count(view: IndexView) -> int:
     if count and _ends_at(view, header, count):
         return count
     if said < end and not any(view.map.view[said : said + ENTRY_SIZE]):
-        # Usual: nothing behind what the header says. If there is nothing there either, it lies.
+        # Usual: nothing after what the header says. If there is nothing there either, it lies.
         if count == 0 or any(view.map.view[said - ENTRY_SIZE : said]):
             return count
         end = said
@@ -164,7 +164,7 @@ def real_count(view: IndexView) -> int:
 def _ends_at(view: IndexView, header: IndexHeader, count: int) -> bool:
     """Whether a file agrees with its header on which entry is the last.
 
-    What lies behind it then is left over: entries of a log that was cut off.
+    What lies after it then is left over: entries of a log that was cut off.
     """
     last = view.entry(count)
     return (

@@ -6,7 +6,7 @@ stretch of the log has them all or none, it is enough that the entries name the 
 should; else each record's entries are looked up.
 
 What the files do not tell is as it is with the record before: entries that are damaged, and records
-that have no entry at all. What lies behind the last entry a broker of the line that the store is of
+that have no entry at all. What lies after the last entry a broker of the line that the store is of
 now would index.
 """
 
@@ -88,9 +88,9 @@ class IndexedTags:
 
         Args:
             files: its files, oldest first.
-            log_end: CommitLog offset behind the last record.
+            log_end: CommitLog offset after the last record.
             known: whether tags are indexed where the files do not tell: before they do for the
-                first time, and behind the last entry.
+                first time, and after the last entry.
         """
         self._files = list(files)
         self._counts = [real_count(file) for file in self._files]

@@ -2,7 +2,7 @@
 
 Segments are cut into pieces of a few MiB. Threads scan the pieces ahead (the kernels do not hold
 the GIL) and the caller gets their columns one after another, with the damage between them. A piece
-begins at the first record behind its cut; that this is a real record's start is known once the
+begins at the first record after its cut; that this is a real record's start is known once the
 piece before ends exactly there, else it is read again from where that one ended. Everything that
 is out of the ordinary (damage, the log's end) is settled by the caller's thread alone, by the rules
 of `log_walk`: the same log gives the same records whatever the number of threads.
@@ -46,7 +46,7 @@ Report = Callable[[int], None]
 
 
 class Rows(NamedTuple):
-    """Records that lie one behind the other in one segment.
+    """Records that lie one after the other in one segment.
 
     ``columns`` are the caller's until it asks for the next item. Rows whose ``crc_ok`` is 0 are
     records with a wrong body checksum.
@@ -171,7 +171,7 @@ class ColumnReader:
         self.progress = progress
         self.stop = stop
         self.start = start
-        # CommitLog offset behind what was read.
+        # CommitLog offset after what was read.
         self.position = log.start if start is None else start
         # The smallest newest store time that a decision about damage was made with, None where
         # there was none: a part of a log read with no more than that before it is read the same.
@@ -322,7 +322,7 @@ class ColumnReader:
         return None if stop == limit or self.stop is not None else (position, "zeros")
 
     def _cuts(self, opened: SegmentMap, start: int, stop: int) -> list[tuple[int, int]]:
-        """Where the pieces begin and end; the holes behind the last data are one piece."""
+        """Where the pieces begin and end; the holes after the last data are one piece."""
         last = opened.last_data(start, stop)
         cuts = [start]
         cut = (start // PIECE_SIZE + 1) * PIECE_SIZE

@@ -5,7 +5,7 @@ record follows in what can follow. If one does, the bytes between are damage in 
 passed over and reported. RocketMQ stops at the first such byte and loses what follows.
 
 What can follow: a record that was stored no earlier than the newest two before the damage. RocketMQ
-cuts a log off without erasing, so behind its end whole records of a former life may remain that
+cuts a log off without erasing, so past its end whole records of a former life may remain that
 name their own positions. They are older than what was written since.
 
 A record with a wrong checksum, but right lengths and position, is handed out as a
@@ -60,7 +60,7 @@ class Damage(NamedTuple):
 class LogEnd(NamedTuple):
     """Where the log ends, and what lies there: why it is no record, and the last bytes' position.
 
-    ``garbage_end`` is the offset after the last byte behind the end that is not zero, None if all
+    ``garbage_end`` is the offset after the last byte past the end that is not zero, None if all
     are zero.
     """
 
@@ -80,7 +80,7 @@ def body_ok(message: MessageExt) -> bool:
 def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
     """Records and damage from an offset on (None: from the log's beginning), up to its end.
 
-    An offset that is no record's start leads to the first record behind it.
+    An offset that is no record's start leads to the first record after it.
     """
     if not log.segments:
         return
@@ -194,7 +194,7 @@ def missing_between(log: SegmentStream, index: int) -> Damage | None:
 
 
 def find_end(log: SegmentStream) -> LogEnd:
-    """Where the log ends. Reads the last segment that has records, and what lies behind it."""
+    """Where the log ends. Reads the last segment that has records, and what lies after it."""
     for index in range(len(log.segments) - 1, -1, -1):
         opened = log.map(index)
         if find_valid(opened, 0) is None:
@@ -238,7 +238,7 @@ def _describe_end(log: SegmentStream, end: int) -> LogEnd:
 
 
 def find_valid(opened: SegmentMap, position: int, not_before_ms: int = 0) -> int | None:
-    """The first valid record of a segment at or behind a position, naming its own offset."""
+    """The first valid record of a segment at or after a position, naming its own offset."""
     base = opened.segment.start
     for start, stop in opened.data_extents(position, len(opened)):
         at: int | None = start
@@ -255,7 +255,7 @@ def find_valid(opened: SegmentMap, position: int, not_before_ms: int = 0) -> int
 def next_valid(
     log: SegmentStream, index: int, position: int, newest_ms: int, *, is_bad: bool = False
 ) -> tuple[int, int] | None:
-    """The first record that can follow at or behind (segment, position), where one has to begin.
+    """The first record that can follow at or after (segment, position), where one has to begin.
 
     What a torn record's head claims is its body, see `step_over`.
 

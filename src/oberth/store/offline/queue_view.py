@@ -1,7 +1,7 @@
 """One queue's units as they lie in its files: ConsumeQueue, ConsumeQueueExt, BatchConsumeQueue.
 
 A queue begins at its first unit that names a record which the CommitLog still has, and ends behind
-its last unit that names one inside the log. What lies behind that are zeros, or units of a log that
+its last unit that names one inside the log. What lies after that are zeros, or units of a log that
 was cut off.
 """
 
@@ -57,7 +57,7 @@ class QueueView:
             return None
 
     def end_offset(self, log_end: int | None = None) -> int:
-        """Queue offset behind the last unit that names a record below ``log_end``."""
+        """Queue offset after the last unit that names a record below ``log_end``."""
         for index in range(len(self.stream.segments) - 1, -1, -1):
             opened = self.stream.map(index)
             last = opened.last_nonzero(0, len(opened))
@@ -74,7 +74,7 @@ class QueueView:
         return self.first_offset
 
     def min_offset(self, log_start: int = 0, end: int | None = None) -> int:
-        """The first queue offset whose unit names a record at or behind ``log_start``."""
+        """The first queue offset whose unit names a record at or after ``log_start``."""
         low = self.first_offset
         high = self.end_offset() if end is None else end
         while low < high:

@@ -142,7 +142,7 @@ class StoreReader:
 
     @property
     def max_offset(self) -> int:
-        """CommitLog offset behind the last record; a lower bound while somebody writes."""
+        """CommitLog offset after the last record; a lower bound while somebody writes."""
         return self.log_end.offset
 
     @property
@@ -295,7 +295,7 @@ class StoreReader:
         return BatchQueueView(files, self.layout.config.batch_consume_queue_file_size)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Smallest queue offset that can be read, and the one behind the last.
+        """Smallest queue offset that can be read, and the one after the last.
 
         What was purged or is older than its topic's reserve.time cannot be read by its queue.
 
@@ -443,7 +443,7 @@ class StoreReader:
     ) -> int:
         """The queue offset at a time, as RocketMQ 5.x answers it.
 
-        LOWER is the first message stored at or after the time (one behind the last if there is
+        LOWER is the first message stored at or after the time (one after the last if there is
         none), UPPER the last one stored at or before it. The answer lies within the queue's range.
         Of batches: see `oberth.store.offset_by_time`.
 
@@ -505,7 +505,7 @@ class StoreReader:
         return None
 
     def first_record_at_or_after(self, offset: int) -> int | None:
-        """CommitLog offset of the first valid record that starts at or behind an offset."""
+        """CommitLog offset of the first valid record that starts at or after an offset."""
         start = max(offset, self.log.start)
         index = self.log.index_of(start)
         while index is not None and index < len(self.log.segments):

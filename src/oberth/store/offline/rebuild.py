@@ -71,7 +71,7 @@ class RebuildReport:
         index_entries: entries written.
         index_files: index files written.
         log_start: CommitLog offset of the first byte.
-        log_end: CommitLog offset behind the last record.
+        log_end: CommitLog offset after the last record.
         damages: ranges of the log that hold no record.
         stand_ins: by queue, places whose message the log lacks.
         anomalies: records with an odd queue offset, the first thousand.

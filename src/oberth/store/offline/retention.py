@@ -87,7 +87,7 @@ def _leaving(
 
 
 def _first_at(reader: StoreReader, topic: str, queue_id: int, log_offset: int) -> int:
-    """The first queue offset whose record starts at or behind a CommitLog offset."""
+    """The first queue offset whose record starts at or after a CommitLog offset."""
     if log_offset <= reader.min_offset:
         return 0
     if (topic, queue_id) in reader.layout.batch_queues:

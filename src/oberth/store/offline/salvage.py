@@ -77,7 +77,7 @@ class LostRange:
 
     Attributes:
         start: CommitLog offset of the first byte.
-        end: CommitLog offset behind the last.
+        end: CommitLog offset after the last.
         file: the segment, relative to the source's root.
         position: where in that file it begins.
         reason: what is wrong with the bytes.
@@ -369,7 +369,7 @@ class SalvageRun:
         )  # fmt: skip
 
     def _tail(self) -> Damage | None:
-        """What lies behind the log's end, or lay there as the queues say."""
+        """What lies past the log's end, or lay there as the queues say."""
         end = self.end.garbage_end or self.end.offset
         reader = self.reader
         for key in reader.queue_keys():
@@ -621,7 +621,7 @@ class SalvageRun:
             former = self.reader.queue(key.topic, key.queue_id)
             before = former.end_offset(self.end.offset)
             if before == former.first_offset:
-                continue  # files are missing, and those that are left lead behind the log's end
+                continue  # files are missing, and those that are left lead past the log's end
             view = fresh.queue(key.topic, key.queue_id)
             now = view.end_offset()
             last = view.unit(now - 1) if now > view.first_offset else None

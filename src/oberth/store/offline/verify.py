@@ -87,7 +87,7 @@ class VerifyReport:
         index_entries: index entries compared.
         bytes_read: of the CommitLog.
         log_start: CommitLog offset of the first byte.
-        log_end: CommitLog offset behind the last record.
+        log_end: CommitLog offset after the last record.
         dropped: findings by kind that were not listed, because there were too many.
     """
 
@@ -649,7 +649,7 @@ class QueueCheck:
         """Compares the units of a run."""
 
     def finish(self) -> None:
-        """Looks at what lies before and behind the units that the log speaks of."""
+        """Looks at what lies before and after the units that the log speaks of."""
 
 
 class _SimpleQueueCheck(QueueCheck):
@@ -798,7 +798,7 @@ class _SimpleQueueCheck(QueueCheck):
                 )  # fmt: skip
 
     def _written_end(self) -> int:
-        """The ordinal behind the last unit that is not all zeros."""
+        """The ordinal after the last unit that is not all zeros."""
         if self._written is None:
             self._written = 0
             for index in reversed(range(len(self.view.stream.segments))):
@@ -840,7 +840,7 @@ class _SimpleQueueCheck(QueueCheck):
             )  # fmt: skip
 
     def finish(self) -> None:
-        """Looks at what lies before and behind the units that the log speaks of."""
+        """Looks at what lies before and after the units that the log speaks of."""
         owner = self.owner
         stream = self.view.stream
         first = self.first
@@ -873,7 +873,7 @@ class _SimpleQueueCheck(QueueCheck):
         return min(low, end)
 
     def _tail(self, stream: Any) -> None:
-        """What lies behind the last unit: zeros, or what a start of the store cuts off."""
+        """What lies after the last unit: zeros, or what a start of the store cuts off."""
         reported = False
         for index, segment in enumerate(stream.segments):
             begin = max(0, self.next * cq.UNIT_SIZE - segment.start)
@@ -977,7 +977,7 @@ class _BatchQueueCheck(QueueCheck):
                 )  # fmt: skip
 
     def finish(self) -> None:
-        """Looks at what lies behind the units that the log speaks of."""
+        """Looks at what lies after the units that the log speaks of."""
         for index, at, unit in self.units:
             if self.owner.in_damage(unit.commit_log_offset):
                 continue

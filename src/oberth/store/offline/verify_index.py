@@ -112,7 +112,7 @@ class IndexCheck:
         return IndexHeader(*fmt.HEADER.unpack_from(current.scratch)).next_entry
 
     def _open(self, entries: IndexEntries, at: int) -> int:
-        """Begins with the next file that has entries at or behind the wanted one.
+        """Begins with the next file that has entries at or after the wanted one.
 
         Returns:
             The first wanted entry that this file can hold; those before are missing.
@@ -302,7 +302,7 @@ class IndexCheck:
                 )
 
     def _rest(self, view: IndexView, count: int) -> None:
-        """Place 0 is never used, and behind the last entry nothing is written."""
+        """Place 0 is never used, and after the last entry nothing is written."""
         slots = self.shape.slots
         used = fmt.entry_position(count + 1, slots)
         unused = fmt.entry_position(0, slots)
@@ -317,7 +317,7 @@ class IndexCheck:
             if used <= at < min(used + fmt.ENTRY_SIZE, self.shape.file_size):
                 entry = view.entry(count + 1)
                 if entry.key_hash > 0 and 0 < entry.commit_log_offset < self.reader.log.end:
-                    # A whole entry right behind the last: left over from before a truncation.
+                    # A whole entry right after the last: left over from before a truncation.
                     severity = Severity.NOTE
             self.found(
                 Finding(
@@ -551,7 +551,7 @@ def _is_wanted(entries: IndexEntries, offset: int) -> bool:
 
 
 def _position_of(entries: IndexEntries, offset: int, at: int) -> int:
-    """The first wanted entry from a number on that is of a record at an offset or behind it."""
+    """The first wanted entry from a number on that is of a record at an offset or after it."""
     return bisect.bisect_left(
         range(entries.count), offset, at, key=lambda number: entries.entry(number)[1]
     )

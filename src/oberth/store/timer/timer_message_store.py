@@ -3,7 +3,7 @@
 A timed message is stored in rmq_sys_wheel_timer first (``store.put_hooks``). From there:
 
     the timer topic's queue 0 -- enqueue --> timer log, slot of the wheel -- due --> real topic
-                  ^----------------- roll, if due behind the window ---------|
+                  ^----------------- roll, if due after the window ---------|
 
 What is always true: a message is delivered when the slot of its time is over, never before; the
 queue offset passes a message only when it is in the timer log or delivered; the read time passes a
@@ -414,7 +414,7 @@ class TimerMessageStore:
                 self._put_unit(commit_log_offset, size, raw)
             except StoreFullError as error:
                 _LOG.error("timer log: %s", error)
-                # What went to its topic already and lies behind this one goes there once more.
+                # What went to its topic already and lies after this one goes there once more.
                 self.queue_offset = end_offset - 1
                 return len(direct), False
         self.queue_offset = reached
