@@ -236,7 +236,7 @@ async def test_another_takes_over_when_the_master_stops_and_it_comes_back_as_a_s
 async def test_a_master_that_was_not_told_acknowledges_nothing_and_is_cut(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = await group.start("1", slaveTimeout="300")
+    first = await group.start("1")
     second = await group.start("2")
     await group.agree(1, 2)
     assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
@@ -250,11 +250,12 @@ async def test_a_master_that_was_not_told_acknowledges_nothing_and_is_cut(
     await group.elect(2)
     await until(lambda: is_master(second))
     assert is_master(first)
-    assert await acknowledged(first, b"lost") is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+    unheard = asyncio.ensure_future(acknowledged(first, b"lost"))
     assert await acknowledged(second, b"b") is PutMessageStatus.PUT_OK
     assert bodies(first) == [b"a"]  # what is not confirmed is not shown
     await until(lambda: bodies(second) == [b"a", b"b"])
     monkeypatch.undo()
+    assert await unheard is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
     await until(lambda: first.broker is not None and not is_master(first))
     await until(lambda: first.broker is not None and end(first) == end(second) > common)
     await until(lambda: first.broker is not None and bodies(first) == [b"a", b"b"])
@@ -288,6 +289,7 @@ async def test_two_copies_are_asked_for_and_one_is_there(group: Group) -> None:
     alone = {"allAckInSyncStateSet": "false", "inSyncReplicas": "2", "slaveTimeout": "200"}
     first = await group.start("1", **alone)
     assert await acknowledged(first) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+    life(first).parts.store_config.slave_timeout_ms = 100_000
     await group.start("2")
     await group.agree(1, 2)
     assert await acknowledged(first) is PutMessageStatus.PUT_OK

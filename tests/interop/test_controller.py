@@ -1,6 +1,6 @@
-"""Apache's brokers in controller mode under our controller: kills of the master, of the controller.
+"""Brokers under a controller, ours and Apache's of both: kills of the master, of the controller.
 
-Two brokers of 5.5.0 under one name, a topic of one queue, one sender. What was acknowledged while
+Two brokers under one name, a topic of one queue, one sender. What was acknowledged while
 both were in sync is read after the master was killed, after the controller was killed and started
 again, and after the old master came back and took over in its turn.
 """
@@ -75,21 +75,71 @@ def _oberth(directory: Path, command: str, *options: str) -> Node:
     return Node(command, address, directory / command, line)
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
+def _apache_controller(directory: Path) -> Node:
+    address = f"127.0.0.1:{free_port()}"
+    conf = {
+        "controllerDLegerGroup": "group1",
+        "controllerDLegerPeers": f"n0-{address}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": str(directory / "kept"),
+    }
+    directory.mkdir(parents=True)
+    (directory / "controller.conf").write_text("".join(f"{k}={v}\n" for k, v in conf.items()))
+    (directory / "conf").mkdir()
+    (directory / "conf" / "logback_controller.xml").write_text("<configuration/>")
+    command = peers.java_command(
+        peers.jars(VERSION),
+        "org.apache.rocketmq.controller.ControllerStartup",
+        *("-c", str(directory / "controller.conf")),
+        options=(f"-Duser.home={directory}", "-Xms128m", "-Xmx256m"),
+    )
+    environment = {"ROCKETMQ_HOME": str(directory)}
+    return Node("controller", address, directory, command, environment=environment)
+
+
+def _broker(kind: str, directory: Path, conf: dict[str, str], name_server: Node) -> Node:
+    if kind == "apache":
+        made = ApacheCluster(
+            VERSION, directory, conf, namesrv_addr=name_server.address, heap="256m"
+        )
+        return made.brokers[0]
+    port = free_port(also=(-2, 1))
+    settings = {**conf, "storePathRootDir": str(directory / "store")}
+    line = [sys.executable, "-m", "oberth", "broker", "--port", str(port)]
+    for key, value in settings.items():
+        line += ["--set", f"{key}={value}"]
+    line += ["-n", name_server.address]
+    return Node(NAME, f"127.0.0.1:{port}", directory, line)
+
+
+FULL = os.environ.get("OBERTH_INTEROP", "small") == "full"
+in_full = pytest.mark.skipif(not FULL, reason="further pairs of controller and brokers")
+
+
+@pytest.fixture(
+    params=[
+        "oberth:apache,apache",
+        pytest.param("oberth:oberth,apache", marks=in_full),
+        pytest.param("apache:oberth,oberth", marks=in_full),
+        pytest.param("apache:apache,oberth", marks=in_full),
+    ]
+)
+def group(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Group]:
+    leader, _, kinds = request.param.partition(":")
     name_server = _oberth(tmp_path, "namesrv")
-    controller = _oberth(tmp_path, "controller", "--store", str(tmp_path / "controller" / "kept"))
-    conf = {**CONF, "controllerAddr": controller.address}
     try:
-        clusters = [
-            ApacheCluster(
-                VERSION, tmp_path / str(number), conf, namesrv_addr=name_server.address, heap="256m"
-            )
-            for number in (1, 2)
+        if leader == "apache":
+            controller = _apache_controller(tmp_path / "controller")
+        else:
+            kept = str(tmp_path / "controller" / "kept")
+            controller = _oberth(tmp_path, "controller", "--store", kept)
+        conf = {**CONF, "controllerAddr": controller.address}
+        brokers = [
+            _broker(kind, tmp_path / str(number), conf, name_server)
+            for number, kind in enumerate(kinds.split(","), 1)
         ]
     except PeerUnavailableError as why:
         pytest.skip(str(why))
-    brokers = [cluster.brokers[0] for cluster in clusters]
     nodes = [name_server, controller, *brokers]
     try:
         name_server.start()

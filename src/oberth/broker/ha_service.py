@@ -380,7 +380,7 @@ class HAService:
             self._served.pop(replica, None)
             if sending is not None:
                 sending.cancel()
-                with contextlib.suppress(asyncio.CancelledError, OSError):
+                with contextlib.suppress(asyncio.CancelledError, OSError, OberthError):
                     await sending
             # Not close(): a peer that does not read would keep what is written until it does.
             writer.transport.abort()
