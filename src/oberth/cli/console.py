@@ -84,6 +84,14 @@ END_TIMEOUT_S: Final = 10.0
     type=click.Path(exists=True, file_okay=False),
     help="A store of this machine that the page for SQL may ask; needs oberth[spark]. Repeatable.",
 )
+@click.option(
+    "--schemas",
+    metavar="DIR",
+    default="",
+    type=click.Path(exists=True, file_okay=False),
+    help="Schemas that bodies are decoded by: NAME.avsc of Avro, NAME.desc of Protobuf; one named "
+    "as a topic is that topic's.",
+)
 @click.option("--socket-fd", type=int, hidden=True, help="A socket that listens already.")
 @verbose_option
 def console(
@@ -99,6 +107,7 @@ def console(
     audit_log: str | None,
     interval: float,
     stores: tuple[str, ...],
+    schemas: str,
     socket_fd: int | None,
     verbose: int,
 ) -> None:
@@ -126,6 +135,7 @@ def console(
         sample_interval_s=interval,
         is_tls=certificate is not None,
         stores=stores,
+        schemas=schemas,
     )
     config.check()
     start_logging(verbose)

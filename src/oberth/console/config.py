@@ -38,6 +38,7 @@ class ConsoleConfig:
         audit_path: where writes are noted; "" if none are allowed.
         sample_interval_s: between two looks at the cluster.
         is_tls: whether browsers come by https.
+        schemas: a directory with schemas of bodies, or "".
         stores: roots of stores on this machine that may be asked in SQL.
     """
 
@@ -51,6 +52,7 @@ class ConsoleConfig:
     sample_interval_s: float = 5.0
     is_tls: bool = False
     stores: tuple[str, ...] = ()
+    schemas: str = ""
 
     def check(self) -> None:
         """Refuse what would be open to everybody.

@@ -23,6 +23,7 @@ from oberth.console import texts
 from oberth.console.audit import AuditLog
 from oberth.console.cluster import Cluster
 from oberth.console.config import ConsoleConfig
+from oberth.console.schemas import Schemas
 from oberth.console.security import Form, Session, Sessions
 from oberth.console.sql import SqlRunner
 from oberth.console.writes import Confirmations, Outcome, Plan
@@ -56,6 +57,7 @@ class Console:
         sessions: of browsers.
         audit: where writes are noted; None: there are none.
         sql: asks stores of this machine.
+        schemas: of bodies.
 
     Raises:
         OptionError: the configuration would leave it open to everybody.
@@ -72,6 +74,7 @@ class Console:
         self.audit = AuditLog(config.audit_path) if config.allow_writes else None
         self.confirmations = Confirmations(self.sessions.sign)
         self.sql = SqlRunner(config.stores)
+        self.schemas = Schemas(config.schemas)
         self._templates = _environment()
         self._stack = AsyncExitStack()
 

@@ -7,9 +7,10 @@ control characters, and those that turn the direction of writing.
 
 from __future__ import annotations
 
+import json
 import re
-from datetime import UTC, datetime
-from typing import Final
+from datetime import UTC, date, datetime
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
@@ -142,3 +143,30 @@ def href(path: str, **parameters: object) -> str:
     given = {name: value for name, value in parameters.items() if value not in (None, "")}
     text = urlencode({k: str(v).encode("utf-8", "replace") for k, v in given.items()})
     return f"{path}?{text}" if given else path
+
+
+CELL_MAX: Final = 2000
+"""Characters of a value that a cell shows."""
+
+
+def cell(value: Any) -> str:
+    """A value in a table or in CSV."""
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "replace") if _is_utf8(value) else value.hex()
+    elif isinstance(value, datetime | date):
+        text = value.isoformat()
+    elif isinstance(value, dict | list | tuple):
+        text = json.dumps(value, ensure_ascii=False, default=cell)
+    else:
+        text = str(value)
+    return text if len(text) <= CELL_MAX else f"{text[:CELL_MAX]}…"
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

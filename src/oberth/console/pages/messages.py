@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -193,9 +194,16 @@ async def message(console: Console, request: Request) -> Response:
     view = query.get("view", "auto")
     if view not in VIEWS:
         raise OptionError(f"view {view[:20]!r}, allowed {', '.join(VIEWS)}")
-    body = await asyncio.to_thread(decode, found.body, view)
+    schemas, topic = console.schemas, query["topic"]
+    choices = await asyncio.to_thread(schemas.names)
+    schema = query.get("schema", "") or (
+        next((each for each in choices if Path(each).stem == topic), "") if view == "auto" else ""
+    )
+    if schema:
+        body = await asyncio.to_thread(schemas.decode, found.body, schema)
+    else:
+        body = await asyncio.to_thread(decode, found.body, view)
     state = await console.cluster.soon(Part.OFFSETS)
-    topic = query["topic"]
     groups = sorted(await admin.topic_consumed_by(topic))
     return console.render(
         request,
@@ -206,6 +214,8 @@ async def message(console: Console, request: Request) -> Response:
         body=body,
         view=view,
         views=VIEWS,
+        schema=schema,
+        schemas=choices,
         properties=sorted(found.properties.items()),
         steps=await trace(admin, found.msg_id),
         groups=[(group, _standing(state.offsets.get(group, {}), found, topic)) for group in groups],

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-import json
-from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -19,9 +17,7 @@ from oberth.console.pages.topics import PAGE_SIZE, paged_count
 from oberth.console.plots import BARS_MAX, bars
 from oberth.console.security import Form
 from oberth.console.sql import MISSING, ROWS_MAX, Job, Rows, SqlRunner, read_rows
-
-CELL_MAX: Final = 2000
-"""Characters of a value that the table shows."""
+from oberth.console.texts import cell
 
 
 async def sql(console: Console, request: Request) -> Response:
@@ -57,29 +53,6 @@ async def sql(console: Console, request: Request) -> Response:
 
 def _owner(request: Request) -> str:
     return str(request.state.session.identifier)
-
-
-def cell(value: Any) -> str:
-    """A value in a table or in CSV."""
-    if value is None:
-        return ""
-    if isinstance(value, bytes):
-        text = value.decode("utf-8", "replace") if _is_utf8(value) else value.hex()
-    elif isinstance(value, datetime | date):
-        text = value.isoformat()
-    elif isinstance(value, dict | list | tuple):
-        text = json.dumps(value, ensure_ascii=False, default=cell)
-    else:
-        text = str(value)
-    return text if len(text) <= CELL_MAX else f"{text[:CELL_MAX]}…"
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _figure(found: Rows) -> Any:
