@@ -1,4 +1,4 @@
-"""java_long against what Long.parseLong takes, and nothing that Python alone takes."""
+"""java_long takes decimal numbers of 64 bits, and nothing that Python alone would take."""
 
 from __future__ import annotations
 

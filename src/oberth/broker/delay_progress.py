@@ -37,7 +37,7 @@ FILE_NAME: Final = "oberth.delays"
 MAGIC: Final = 0x4F44_4C31
 UNKNOWN: Final = -1
 LEVELS_MAX: Final = 1024
-"""Levels that a file may speak of; one that names more is none of ours."""
+"""Levels that a file may have; a file with more was not written by us."""
 
 _HEAD: Final = struct.Struct(
     ">"

@@ -1,7 +1,7 @@
 """What is kept of a request that waits, and how much may wait.
 
-A pull or pop that found nothing is held until a message arrives or its time is over. Who sends it
-decides neither how much memory that takes nor for how long: of the request only the fields that its
+A pull or pop that found nothing is held until a message arrives or its time is over. A peer
+decides neither how much memory that takes nor for how long: of its request only the fields that the
 header knows are kept (no body, no remark, no others); counts and bytes are limited for each
 connection and for all together; no wait is longer than `HOLD_MS_MAX`.
 
@@ -167,7 +167,7 @@ class InTurns(Generic[T]):
         self._is_scheduled = False
         loop = asyncio.get_running_loop()
         until = loop.time() + ANSWER_S
-        for _ in range(len(self._waiting)):  # who is woken meanwhile has another turn
+        for _ in range(len(self._waiting)):  # requests woken meanwhile have another turn
             self._serve(self._waiting.popleft())
             if loop.time() >= until:
                 break

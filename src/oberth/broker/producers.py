@@ -76,7 +76,7 @@ class ProducerTable:
         return groups
 
     def scan_expired(self, now_ms: int, timeout_ms: int) -> list[ClientInfo]:
-        """Drop clients without a heartbeat for longer than the timeout; who they were.
+        """Drop clients without a heartbeat for longer than the timeout, and give them back.
 
         Looks at some groups, and has to be called again while it `is_scanning`.
         """
@@ -115,7 +115,7 @@ class ProducerTable:
         return group in self._groups
 
     def next_client(self, group: str) -> ClientInfo | None:
-        """One client of the group, each in its turn; who answers transaction checks."""
+        """One client of the group, each in its turn: the one to ask about a transaction."""
         clients = self._groups.get(group)
         if not clients:
             return None

@@ -160,7 +160,7 @@ class PullRequestHold:
         properties_raw: bytes = b"",
         ext_unit: Any = None,
     ) -> list[HeldPull]:
-        """A message was dispatched and the queue now ends at ``max_offset``; who wants it.
+        """A message was dispatched and the queue now ends at ``max_offset``; the pulls to answer.
 
         ``tags_code`` None stands for several messages of any kind: every held pull looks again.
         """
@@ -192,11 +192,11 @@ class PullRequestHold:
         return woken
 
     def wake_queue(self, topic: str, queue_id: int) -> list[HeldPull]:
-        """Who waits at a queue: an offset was reset. Of very many the others come by `on_time`."""
+        """The pulls of a queue whose offset was reset. Of very many the rest come by `on_time`."""
         return self._wake(self._queues.get((topic, queue_id), ()))
 
     def wake_topic(self, topic: str) -> list[HeldPull]:
-        """Who waits at any queue of a topic. Of very many the others come by `on_time`."""
+        """The pulls of all queues of a topic. Of very many the rest come by `on_time`."""
         return self._wake(
             held for key, queue in self._queues.items() if key[0] == topic for held in queue
         )

@@ -35,7 +35,7 @@ def decode_recall_handle(text: str) -> RecallHandle:
     """The handle that a producer shows.
 
     Raises:
-        ValueError: it is none, or of another version.
+        ValueError: it does not parse, or is of another version.
     """
     if len(text) > HANDLE_SIZE_MAX:
         raise ValueError(f"recall handle of {len(text)} characters, allowed {HANDLE_SIZE_MAX}")

@@ -2,8 +2,8 @@
 
 Every name server gets the full table at the start, every period, and when an incremental
 registration was refused; in between the topics that changed. What is always true: a change of a
-topic is sent after it was written to disk. Who makes a topic is answered when the name servers know
-it, or after `ANNOUNCE_WAIT_S`: one that cannot be reached delays nobody for longer.
+topic is sent after it was written to disk. A request to make a topic is answered when the name
+servers know it, or after `ANNOUNCE_WAIT_S`, so that an unreachable one delays nobody for longer.
 RocketMQ: BrokerOuterAPI, BrokerController.registerBrokerAll.
 """
 

@@ -165,7 +165,7 @@ class StaticTopicStrays:
     async def _leader(
         self, topic: str, detail: TopicQueueMappingDetail | None, logical_id: int
     ) -> str:
-        """Who takes the messages of a logical queue, or of any."""
+        """The broker that takes the messages of a logical queue, or of any of the topic."""
         route = await self._peers.route(topic)
         mappings = route.topic_queue_mapping_by_broker if route is not None else None
         leaders = qm.logical_queues((mappings or {}).values())

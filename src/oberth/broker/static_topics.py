@@ -278,7 +278,7 @@ class StaticTopics:
         """Take over a master's table, from the answer to GET_ALL_TOPIC_CONFIG.
 
         Raises:
-            ConfigFormatError: it is none.
+            ConfigFormatError: it is no document of mappings.
         """
         wanted = document.get("topicQueueMappingDetailMap") if isinstance(document, dict) else None
         version = document.get("mappingDataVersion") if isinstance(document, dict) else None

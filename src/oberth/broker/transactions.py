@@ -729,7 +729,8 @@ class Transactions:
             times = java_long(properties.get(p.TRANSACTION_CHECK_TIMES), 0)
             properties[p.TRANSACTION_CHECK_TIMES] = str(times + 1)
         else:
-            # Immune halves move without being asked about; who ends them names the first one.
+            # Immune halves move without being asked about; their producer names the first one
+            # when it ends the transaction.
             properties.setdefault(p.TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.queue_offset))
         return _half_again(half, properties, host)
 

@@ -1,13 +1,13 @@
 """UnusedGroups: groups that clients have named and never used are forgotten.
 
 With autoCreateSubscriptionGroup a heartbeat or a pull makes any group that it names, and a
-heartbeat its retry topic. RocketMQ keeps them for ever. Here a group stays for good once it is one:
-it has committed an offset, a message waits in its retry or dead-letter topic, or somebody made or
-changed it on purpose. One that is as a client's request made it, without any of these and without a
-member for UNUSED_MS, goes, and its retry topic with it. Who names it again gets the same group.
+heartbeat its retry topic. RocketMQ keeps them for ever. Here a group is kept if it has committed an
+offset, if a message waits in its retry or dead-letter topic, or if an administrator made or changed
+it. Any other group that had no member for UNUSED_MS is deleted with its retry topic. A client that
+names it again gets an equal group.
 
-Of a group that a file brought it is not known who made it. It counts as one that a client named if
-it is like these and has a retry topic, which only heartbeats make.
+The file of groups does not say who made a group. One read from there counts as made by a client if
+it has a client's defaults and a retry topic, which only heartbeats make.
 """
 
 from __future__ import annotations

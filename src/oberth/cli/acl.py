@@ -393,10 +393,10 @@ def _acl(
 
 
 def _password(path: str | None, *, required: bool) -> str | None:
-    """The password of a file, of the environment or of who sits there.
+    """The password, from a file, the environment or the terminal.
 
     Raises:
-        OptionError: there is none, or it is too long.
+        OptionError: no password was given, or it is too long.
     """
     if path is not None:
         with click.open_file(path, encoding="utf-8") as file:

@@ -3,10 +3,10 @@
 Subscriptions, the queues that are ours, where each of them starts, and their offsets. RocketMQ:
 RebalanceImpl.
 
-A queue changes hands without loss: nothing is committed that is not done. It does so with few
-repeats too: who gives it up stops at once, waits a moment for what its listeners have in hand, and
-commits; who takes it waits a moment longer before it asks where to start. Messages that listeners
-work on for longer than that are consumed twice.
+A queue changes hands without loss: nothing is committed that is not done. Few messages are
+repeated: the consumer that gives a queue up stops at once, waits a moment for what its listeners
+have in hand, and commits; its successor waits a moment longer before it asks where to start.
+Messages that listeners work on for longer than that are consumed twice.
 """
 
 from __future__ import annotations

@@ -561,7 +561,7 @@ class ClientInstance:
         self._route_tasks.pop(key, None)
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # who waited has heard of it
+            task.exception()  # those who waited have seen it; now it counts as retrieved
 
     async def _update_route(
         self, topic: str, template: str, queue_nums_max: int

@@ -200,7 +200,7 @@ def as_bytes(body: object) -> bytes:
     """A body as bytes.
 
     Raises:
-        MQClientError: it is none; the message says what to do.
+        MQClientError: it is not bytes; the message says what to do.
     """
     if isinstance(body, bytes):
         return body

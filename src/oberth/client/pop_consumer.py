@@ -103,7 +103,7 @@ class ReceiptHandle:
         """The handle that a text spells.
 
         Raises:
-            MQClientError: it is none.
+            MQClientError: it does not parse.
         """
         parts = text.split(" ")
         try:

@@ -262,7 +262,7 @@ class PushConsumer(GroupConsumer):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Who leaves the block in peace is done with the message in hand.
+        # A block that ends without an exception is done with the message in hand.
         verdict = ConsumeStatus.SUCCESS if error is None else ConsumeStatus.RECONSUME_LATER
         for iterator in self._iterators:
             iterator.settle(verdict)

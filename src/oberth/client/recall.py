@@ -16,7 +16,7 @@ def broker_of_recall_handle(handle: str) -> str:
     """The broker that keeps the message of a handle.
 
     Raises:
-        MQClientError: it is none.
+        MQClientError: it does not parse.
     """
     try:
         text = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode()

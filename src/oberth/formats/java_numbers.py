@@ -1,8 +1,9 @@
 """Numbers that peers send as text: header fields, properties and attributes.
 
 Java writes them with ``String.valueOf`` and reads them with ``Long.parseLong``: an optional sign
-and digits, within 64 bits. Python's ``int`` takes more (``1_000``, spaces, digits of every script),
-and refuses thousands of digits with an error of its own, so that it must not see such text.
+and digits, within 64 bits. Python's ``int`` also takes ``1_000`` and spaces, and raises an error of
+its own for thousands of digits. Digits other than 0 to 9, which both take, no client writes; they
+are not taken here.
 """
 
 from __future__ import annotations

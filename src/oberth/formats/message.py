@@ -307,7 +307,7 @@ class Fault(Enum):
 
     TRUNCATED = auto()  # the bytes end inside the record
     ZERO = auto()  # size and magic are 0: never written
-    MAGIC = auto()  # the magic is none of a record
+    MAGIC = auto()  # no record has this magic
     SIZE = auto()  # the size is below a record's fixed part, or above the limit
     LENGTHS = auto()  # body, topic and properties do not add up to the size
     FOREIGN = auto()  # the record names another offset as its own

@@ -163,7 +163,7 @@ def check_detail(detail: TopicQueueMappingDetail) -> None:
     """Check a broker's part of a mapping.
 
     Raises:
-        ConfigFormatError: it is none.
+        ConfigFormatError: the mapping contradicts itself.
     """
     where = f"mapping of {str(detail.topic)[:130]!r}"
     if not detail.topic or not detail.bname or not detail.scope:

@@ -663,7 +663,7 @@ def _long(value: bytes) -> int:
     """A stored property's value as a long.
 
     Raises:
-        Sql92EvaluationError: it is none.
+        Sql92EvaluationError: the text spells no number.
     """
     if len(value) <= _PLAIN_DIGITS_MAX and value.isdigit():
         return int(value)

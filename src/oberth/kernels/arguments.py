@@ -108,7 +108,7 @@ class ScanEnd(IntEnum):
     TOPICS_FULL = 3  # no room for another topic; never seen by callers of `scan`
     TRUNCATED = 4  # the bytes end inside the record, or its size is wrong
     ZERO = 5  # size and magic are 0: never written
-    MAGIC = 6  # the magic is none of a record
+    MAGIC = 6  # no record has this magic
     SIZE = 7  # the size is below a record's fixed part, or above the limit
     LENGTHS = 8  # body, topic and properties do not add up to the size
     FOREIGN = 9  # the record names another offset as its own
@@ -182,7 +182,7 @@ class QueueAnomaly(IntEnum):
     MISNUMBERED = (
         4  # its neighbours show that only its ordinal is wrong: it is put where it belongs
     )
-    INTRUDER = 5  # its neighbours show that it is none of this queue: no unit is written
+    INTRUDER = 5  # its neighbours show that it belongs to another queue: no unit is written
     GAP_TOO_LARGE = 6  # further ahead than allowed: no unit is written
     MULTI_DISPATCH = 7  # names and offsets of a multi-dispatch do not match: no extra units
     NO_BATCH = 8  # an inner batch without INNER_NUM and INNER_BASE: no unit

@@ -99,7 +99,7 @@ class MinBrokerIdChange:
         broker_name: whose.
         min_broker_id: the smallest id now.
         min_broker_addr: its address.
-        offline_broker_addr: who went away, or None when somebody came.
+        offline_broker_addr: the broker that went away; None when one came.
         ha_broker_addr: where slaves of the smallest reach it.
         targets: addresses of brokers to tell.
     """
@@ -437,7 +437,7 @@ class RouteTable:
         min_addr = group.addresses[min_id]
         live = self._live.get(BrokerKey(group.broker_name, min_addr))
         ha_addr = live.registration.ha_server_addr if live is not None else ""
-        # Who came with the smallest id knows it already; when somebody went, all must learn it.
+        # A broker that came with the smallest id knows it; when one went, all must learn it.
         targets = tuple(
             addr
             for broker_id, addr in group.addresses.items()

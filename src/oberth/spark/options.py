@@ -874,7 +874,7 @@ def parse_paths(text: str) -> tuple[str, ...]:
     """The store directories of the option ``path``: one, several with commas, or a JSON list.
 
     Raises:
-        OptionError: a JSON list that is none.
+        OptionError: the text begins like a JSON list and is not one.
     """
     if not text:
         return ()

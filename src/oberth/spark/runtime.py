@@ -143,7 +143,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """The first Java of version 17 or newer.
 
     Raises:
-        SparkUnavailableError: there is none; the message says what was found and both remedies.
+        SparkUnavailableError: no Java fits; the message says what was found and both remedies.
     """
     environ = os.environ if environ is None else environ
     found: list[str] = []

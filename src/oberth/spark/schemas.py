@@ -136,7 +136,7 @@ def column_named(name: str) -> Column:
     """The column with a name or synonym, whatever its case.
 
     Raises:
-        OptionError: there is none; the nearest is named.
+        OptionError: there is no such column; the nearest is named.
     """
     column = _BY_ANY_NAME.get(name.lower())
     if column is None:

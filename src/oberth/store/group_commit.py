@@ -62,7 +62,7 @@ _NONE, _WAKE, _LEAD = _Duty
 
 
 class _Waiter:
-    """Who waits until the log is durable up to an offset: a caller, or a callback.
+    """A caller or a callback that waits until the log is durable up to an offset.
 
     A caller that puts comes with its message; the leader takes that and leaves the outcome.
     """
@@ -126,7 +126,7 @@ class GroupCommit:
         self._is_waking = False
         # Whether somebody syncs, or is going to once enough of the answered have been woken.
         self._leading = False
-        # Whether nobody does so yet: who wakes the next one decides when the next leader is woken.
+        # Whether a next leader is due: the thread that wakes a caller decides when.
         self._lead_is_due = False
         self._sync_s = 0.0  # how long the last sync took
         # From waking one until that one wakes the next, averaged: what a caller costs.

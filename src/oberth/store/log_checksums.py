@@ -6,8 +6,8 @@ was appended (`extend`), so no put waits for it; a checkpoint writes the file, a
 synced. See `oberth.formats.log_checksums`.
 
 What it does not promise: a row of a log that another program has shortened and written again speaks
-of the bytes that were there before. Who finds a difference reads the bytes (`ranges`) before he
-believes it.
+of the bytes that were there before. A reader that finds a difference must compare the bytes
+(`ranges`) before it believes it.
 """
 
 from __future__ import annotations

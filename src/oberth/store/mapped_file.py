@@ -22,7 +22,7 @@ OS_PAGE_SIZE: Final = 4096
 _TOUCH_CHUNK_SIZE: Final = 1 << 20
 BRING_IN_STEP: Final = 256 << 10
 READ_AHEAD_SIZE: Final = 2 << 20
-"""What the system is asked to read behind what was brought in: who reads old messages goes on."""
+"""Bytes that the system is asked to read ahead: a reader of old messages usually goes on."""
 """How much is written ahead with zeros: 0.3 ms of the processor, and 1 ms of one sync."""
 _HEAD_SIZE: Final = 128
 """At least what lies before a record's body."""

@@ -67,7 +67,7 @@ def _redirect(
 
 
 def _timer_due(raw: bytes, now_ms: int) -> int | None:
-    """When a timer message is due, ms; None if it is none."""
+    """When a timer message is due, ms; None if the message has no timer properties."""
     for name, scale, base in (
         (b"TIMER_DELAY_SEC", 1000, now_ms),
         (b"TIMER_DELAY_MS", 1, now_ms),

@@ -42,8 +42,8 @@ DIRTY_STREAMS_MAX: Final = 65_536
 DIRTY_BYTES_MAX: Final = 64 << 20
 # How many a few are: making their files takes some milliseconds, making all would take seconds.
 _STEP_STREAMS: Final = 16
-# Who writes behind rests so long after each file that it made, while there is room for more
-# streams: making one takes the processor, and the GIL several times, from senders meanwhile.
+# While there is room for more streams, the thread that writes behind rests so long after each file
+# that it made: making one takes the processor, and several times the GIL, from senders.
 NEW_FILE_REST_S: Final = 0.0005
 _ROOM_STREAMS: Final = DIRTY_STREAMS_MAX * 3 // 4
 _ROOM_BYTES: Final = DIRTY_BYTES_MAX // 2
@@ -102,7 +102,7 @@ class FilePool:
         self.open_files_max = open_files_max
         # Guards the position `written` of every stream: one of them is written out at a time.
         self.write_lock = threading.RLock()
-        # Who says what is durable must not overlook what another one is just syncing.
+        # A thread that says what is durable must wait for what another one is just syncing.
         self._sync_lock = threading.Lock()
         self._lock = threading.Lock()  # guards the collections below
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()

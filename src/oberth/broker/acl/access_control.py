@@ -433,5 +433,5 @@ class _GuardedTable(ProcessorTable):
 
 
 def _not_signed(access_key: str) -> str:
-    # One text for an unknown name and a wrong secret: who guesses does not learn which it was.
+    # One text for an unknown name and a wrong secret, so that guessing does not tell them apart.
     return f"Check signature failed for accessKey={access_key[:80]!r}"

@@ -414,7 +414,7 @@ TABLE: Final[dict[int, Rule]] = {
     Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _CLUSTER_UPDATE,
     Code.SET_COMMITLOG_READ_MODE: _CLUSTER_UPDATE,
     Code.SWITCH_TIMER_ENGINE: _CLUSTER_UPDATE,
-    # Users and accounts: who may change these may do everything, so no policy grants them.
+    # Users and accounts: a right to change these is a right to everything; no policy grants it.
     Code.UPDATE_AND_CREATE_ACL_CONFIG: _NOBODY,
     Code.DELETE_ACL_CONFIG: _NOBODY,
     Code.GET_BROKER_CLUSTER_ACL_INFO: _NOBODY,

@@ -264,7 +264,7 @@ class UserStore:
         """A user by name.
 
         Raises:
-            AccessDataError: there is none.
+            AccessDataError: there is no such user.
         """
         found = self.users.get(username)
         if found is None:
@@ -320,7 +320,7 @@ class UserStore:
         """3008: all of a subject, or what it says of one resource, or what one policy says.
 
         Raises:
-            AccessDataError: there is none.
+            AccessDataError: there is no such policy.
         """
         name = self._subject(subject)
         entries = self.acl(subject)

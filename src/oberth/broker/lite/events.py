@@ -17,7 +17,7 @@ INACTIVE_MS: Final = 10_000
 """A client that leaves its list alone for so long does not get on."""
 
 POLL_MS: Final = 35_000
-"""Longer than a poll may take: who has not come since is gone."""
+"""Longer than a poll may take: a client that has not polled since is gone."""
 
 AVOID_MS: Final = 10_000
 """For so long others are preferred to a client that did not come."""

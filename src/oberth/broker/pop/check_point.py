@@ -46,7 +46,7 @@ CheckPointKey = tuple[str, str, int, int, int, str]
 
 
 class CheckPointError(ValueError):
-    """A body or receipt that is none."""
+    """A body or receipt that does not parse."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def decode_check_point(body: bytes) -> PopCheckPoint:
     """The check point in a message's body.
 
     Raises:
-        CheckPointError: it is none.
+        CheckPointError: it does not parse.
     """
     fields = _object(body)
     number = _integer(fields, "n")
@@ -278,7 +278,7 @@ def parse_receipt(text: str) -> Receipt:
     """The receipt that a client shows; a ninth part, which proxies add, is ignored.
 
     Raises:
-        CheckPointError: it is none.
+        CheckPointError: it does not parse.
     """
     parts = text.split(" ")
     try:
@@ -291,7 +291,7 @@ def parse_receipt(text: str) -> Receipt:
 
 
 def retried_topic(retry_topic: str, group: str) -> str | None:
-    """The topic whose POP retry topic this is; None if it is none of the group."""
+    """The topic whose POP retry topic this is; None if the group has no such retry topic."""
     prefix = pop_retry_topic("", group)
     for each in (prefix, pop_retry_topic("", group, v2=True)):
         if retry_topic.startswith(each):

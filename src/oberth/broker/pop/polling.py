@@ -1,10 +1,10 @@
 """PopPolling: pops and notifications that found nothing and wait for a message.
 
-A state machine like PullRequestHold: requests, arrivals and the time go in, who is to be answered
-comes out, each exactly once. Who waits for any queue (-1) is woken by every queue of the topic, and
-by the group's retry topics of it. An arrival wakes one request of each group: the others would find
-nothing, and if it leaves something it wakes the next. What a closed connection waited for wakes
-nobody, and is forgotten some at a time. RocketMQ: PopLongPollingService.
+A state machine like PullRequestHold: requests, arrivals and the time go in, the requests to answer
+come out, each exactly once. A request that waits for any queue (-1) is woken by every queue of the
+topic, and by the group's retry topics of it. An arrival wakes one request of each group: the others
+would find nothing, and if it leaves something it wakes the next. What a closed connection waited
+for wakes nobody, and is forgotten some at a time. RocketMQ: PopLongPollingService.
 """
 
 from __future__ import annotations

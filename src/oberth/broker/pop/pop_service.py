@@ -154,8 +154,8 @@ class PopService:
         self.revive_topic = names.revive_topic(config.broker_cluster_name)
         self.orders = OrderInfos()
         self.polling = PopPolling(config.pop_polling_size, config.max_pop_polling_size, hold_limits)
-        # Apart from pops: who only wants to know of a message must not be woken in place of who
-        # would take it.
+        # Apart from pops: a client that only asks whether there is a message must not be woken in
+        # place of one that would take it.
         self.notifying = PopPolling(
             config.pop_polling_size, config.max_pop_polling_size, hold_limits
         )

@@ -293,7 +293,7 @@ def read_queues(value: object) -> Generator[None, None, list[tuple[str, str, int
     """(topic, broker name, queue id) of each MessageQueue in a body.
 
     Raises:
-        HeaderError: one of them is none.
+        HeaderError: one of them does not parse.
     """
     queues: list[tuple[str, str, int]] = []
     entries: list[Any] = value if isinstance(value, list) else []

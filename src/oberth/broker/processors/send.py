@@ -108,7 +108,7 @@ class _Pending:
     __slots__ = ("channel", "message", "queue_id", "request", "topic", "unique_key")
 
     channel: Channel
-    """Who is answered."""
+    """Where the answer goes."""
 
     def __init__(
         self,

@@ -183,7 +183,7 @@ class PeerBudget:
 
 
 class ChannelOwner(Protocol):
-    """Who made a channel and hears of it."""
+    """The server or client that made a channel and is told of its events."""
 
     def on_open(self, channel: Channel) -> None:
         """The connection stands; nothing has been read."""
@@ -248,7 +248,7 @@ class Channel(asyncio.Protocol):
         self._write_paused = False
         self._read_paused = False
         self._resting = False
-        self._held = 0  # who put off what was read
+        self._held = 0  # how many have put off what was read
         self._rest_s = options.read_rest_s
         self._drained: asyncio.Future[None] | None = None
         self._closed = self._loop.create_future()

@@ -99,7 +99,7 @@ class RemotingClient(Service):
     def _on_connected(self, addr: str, task: asyncio.Task[Channel]) -> None:
         self._connecting.pop(addr, None)
         if not task.cancelled():
-            task.exception()  # who waited has heard of it; perhaps nobody waits any more
+            task.exception()  # those who waited have seen it; now it counts as retrieved
 
     async def _connect(self, addr: str) -> Channel:
         host, port = parse_address(addr)

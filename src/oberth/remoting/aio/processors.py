@@ -10,9 +10,9 @@ A handler is one of four kinds:
                                         value is a response or None   each yield
 
 A burst handler gets the requests of one read, or of all reads of one turn of the loop, with the
-channel of each beside it. None means: no answer now. Who has kept the request answers it later
-with ``channel.reply``, or never. Without a stage a handler runs at once, on the loop; with one it
-may wait in the queue.
+channel of each beside it. None means: no answer now. Code that has kept the request answers it
+later with ``channel.reply``, or never. Without a stage a handler runs at once, on the loop; with
+one it may wait in the queue.
 
 What a requester hears when it is not served (RocketMQ: ``NettyRemotingAbstract``,
 ``BrokerFastFailure``):

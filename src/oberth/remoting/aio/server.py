@@ -86,7 +86,7 @@ class RemotingServer(Listener):
         on_open: called with each new channel.
         on_close: called with each channel that is gone.
         owns_processors: whether closing the server ends the stages too.
-        data_taker: who sees the bytes of all connections first; only where nothing stands before
+        data_taker: sees the bytes of all connections first; only where nothing stands before
             the processors that it must not pass by.
     """
 

@@ -187,7 +187,7 @@ def read_receipt(path: str) -> list[RangeSum]:
     """The ranges of a receipt.
 
     Raises:
-        OptionError: it is none, or not one of two stores.
+        OptionError: the file is no receipt, or not one of two stores.
         OSError: it cannot be read.
     """
     try:

@@ -133,7 +133,7 @@ class BatchQueueView:
         self.stream = SegmentStream(files.segments, file_size)
 
     def units(self, log_end: int | None = None) -> Iterator[batch.BatchConsumeQueueUnit]:
-        """The valid units in order, up to the first that is none."""
+        """The valid units in order, up to the first that is not valid."""
         for index in range(len(self.stream.segments)):
             opened = self.stream.map(index)
             view = opened.view
