@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from oberth.cli.lake import export_words, lake_kept
 from oberth.cli.main import oberth
+from oberth.cli.spark_export import export_command
 
 READY = re.compile(r"ready: name server (\S+), broker (\S+), store (\S+), in ([0-9.]+) s")
 
@@ -153,3 +156,39 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     result = CliRunner().invoke(oberth, [command, "--help"])
     assert result.exit_code == 0
     assert "Example: oberth" in result.output
+
+
+async def test_the_process_of_a_lake_is_started_again_and_stopped(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    program = (
+        "import sys, time\n"
+        "with open(sys.argv[1], 'a') as file: file.write('x')\n"
+        "time.sleep(600 if open(sys.argv[1]).read() == 'xxx' else 0)\n"
+    )
+
+    def words(store: str, into: str, form: str) -> list[str]:
+        assert (store, into, form) == ("store", "lake", "delta")
+        return [sys.executable, "-c", program, str(runs)]
+
+    begun = iter([False, True])
+    async with lake_kept(
+        "store", "lake", "delta", is_begun=lambda: next(begun), words=words, pause_s=0.01
+    ) as told:
+        assert told == " lake lake,"
+        while not runs.exists() or runs.read_text() != "xxx":  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.02)
+    # The third was still running and has been stopped: nothing of it is left to wait for.
+    assert runs.read_text() == "xxx"
+    async with lake_kept("store", "", "delta") as told:
+        assert told == ""
+
+
+def test_what_keeps_a_lake_is_a_command_that_there_is() -> None:
+    for form in ("parquet", "delta", "iceberg"):
+        words = export_words("/s", "/l", form)
+        assert words[1:5] == ["-m", "oberth", "spark", "export"]
+        given = export_command.make_context("export", words[5:]).params
+        assert (given["directory"], given["into"], given["form"]) == ("/s", "/l", form)
+        assert given["continuous"]
+        assert (given["compact"] is None) == (form == "iceberg")
+        assert (given["expire"] is None) == (form == "parquet")

@@ -32,7 +32,7 @@ from oberth.spark.lake import open_lake
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.dead_letters import redrive
 from oberth.spark.pipelines.dispatch import dispatch
-from oberth.spark.pipelines.export.compaction import compact
+from oberth.spark.pipelines.export.compaction import compact, expire
 from oberth.spark.pipelines.export.exporter import export
 from oberth.spark.pipelines.export.settings import (
     FORMATS,
@@ -421,3 +421,36 @@ def test_a_url_is_never_a_directory_named_so(
         assert isinstance(done.exception, OptionError), done.output
     assert list(tmp_path.iterdir()) == []
     assert local_directory("file:///a/b", "into") == local_directory("/a/./b", "into") == "/a/b"
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_versions_that_are_forgotten_leave_the_rows(
+    make_store: Callable[..., Any], tmp_path: Path, form: str
+) -> None:
+    store = make_store(tmp_path / "broker")
+    into = str(tmp_path / "lake")
+
+    def write(count: int) -> None:
+        for number in range(count):
+            store.append("A", 0, b"%d" % number)
+        export(InProcess(), str(store.root), into, ExportSettings(form))
+
+    for _ in range(3):
+        write(4)
+    if form == "delta":
+        assert compact(into, 1 << 20) == 3
+    assert expire(into, 1000.0) == 0
+    assert expire(into, 0.0) > 0
+    whole = read(store.root)
+    assert read(store.root, lake=into) == whole
+    # What says which batches a table has is still there: nothing comes a second time.
+    write(2)
+    assert read(store.root, lake=into) == read(store.root)
+    assert len(open_lake(into).files) == (2 if form == "delta" else 4)
+
+
+def test_tables_without_versions_have_none_to_forget(written: Written, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="have no versions"):
+        expire(str(written.lakes["parquet"]), 1.0)
+    with pytest.raises(OptionError, match="holds no export"):
+        expire(str(tmp_path), 1.0)

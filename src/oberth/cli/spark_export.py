@@ -19,6 +19,8 @@ from oberth.cli.spark_options import (
 )
 
 _INTERVAL_S: Final = 10.0
+JOIN_EVERY: Final = 20
+"""With --continuous files are joined after so many batches, not after each."""
 
 
 @click.command(name="export")
@@ -63,6 +65,11 @@ _INTERVAL_S: Final = 10.0
     help="Afterwards join files that are smaller than SIZE MiB.",
 )  # fmt: skip
 @click.option(
+    "--expire", metavar="HOURS", type=click.FloatRange(0.0), default=None,
+    help="Afterwards forget versions of Delta and Iceberg tables that are older, and delete files "
+    "that none has.",
+)  # fmt: skip
+@click.option(
     "--continuous", is_flag=True, help="Go on with what is written later, until interrupted."
 )
 @click.option(
@@ -87,6 +94,7 @@ def export_command(
     message: str,
     skip_damage: bool,
     compact: int | None,
+    expire: float | None,
     continuous: bool,
     interval: float,
     namesrv: str | None,
@@ -105,6 +113,7 @@ def export_command(
     Example: oberth spark export ~/store --into /tmp/tables --format delta --body json
     """
     from oberth.spark.pipelines.export.compaction import compact as compact_files
+    from oberth.spark.pipelines.export.compaction import expire as expire_versions
     from oberth.spark.pipelines.export.exporter import (
         ExportReport,
         export,
@@ -131,6 +140,7 @@ def export_command(
             settings = settings.with_schema_file(schema, reader_schema)
     settings.check()
     store = open_store(root, given) if root else None
+    batches = 0
     with spark_tasks(master, confs, app_name="oberth export") as tasks:
         while True:
             size = 0 if store is None else store.log_end() - store.log_start()
@@ -140,8 +150,13 @@ def export_command(
                     progress=progress,
                 )  # fmt: skip
             joined = 0
-            if compact and report.batches:
-                joined = compact_files(target, compact << 20, storage_options(given))
+            batches += report.batches
+            if batches and (not continuous or batches >= JOIN_EVERY):
+                batches = 0
+                if compact:
+                    joined = compact_files(target, compact << 20, storage_options(given))
+                if expire is not None:
+                    expire_versions(target, expire, storage_options(given))
             if report.batches or not continuous:
                 _show(report, joined, as_json, continuous, live=store is None)
             if not continuous:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ from oberth.cli.brokers import (
 )
 from oberth.cli.console import PORT as CONSOLE_PORT
 from oberth.cli.console import console_served
+from oberth.cli.lake import lake_kept
 from oberth.cli.output import say
 from oberth.cli.serve import (
     PORTS,
@@ -86,6 +88,14 @@ WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
     metavar="N",
     help="So many copies of each broker, each a process, and a controller that elects masters.",
 )
+@click.option(
+    "--lake", metavar="DIR", default=None, type=click.Path(file_okay=False),
+    help="Keep tables of all topics there, by a Spark process beside the broker.",
+)  # fmt: skip
+@click.option(
+    "--lake-format", type=click.Choice(["parquet", "delta", "iceberg"]), default="delta",
+    show_default=True, help="What kind of tables.",
+)  # fmt: skip
 @set_option
 @verbose_option
 def up(
@@ -98,6 +108,8 @@ def up(
     console_writes: bool,
     count: int | None,
     replicas: int | None,
+    lake: str | None,
+    lake_format: str,
     settings: tuple[str, ...],
     verbose: int,
 ) -> None:
@@ -117,6 +129,8 @@ def up(
     controller in this process makes another one the master when the master dies. What is
     acknowledged is at every copy that is in sync: `oberth cluster status` shows which, and
     `oberth cluster failover` moves the master.
+
+    With --lake DIR topics are tables in DIR, some seconds behind the broker.
 
     Example: oberth up --store /tmp/flights --set flushDiskType=SYNC_FLUSH
     """
@@ -152,6 +166,8 @@ def up(
     )
 
     if count is not None or replicas is not None:
+        if lake is not None:
+            raise click.UsageError("--lake goes with one broker, not with --brokers or --replicas")
         if not wants_grpc:
             del entries["grpcServerPort"]
             say("gRPC: not served; --set grpcServerPort=N has each broker serve its own messages")
@@ -213,12 +229,19 @@ def up(
                         allow_writes=console_writes,
                         stores=[broker.parts.store.root],
                     ) as console,
+                    lake_kept(
+                        str(broker.parts.store.root),
+                        into,
+                        lake_format,
+                        is_begun=lambda: broker.parts.store.max_phy_offset > 0,
+                    ) as kept,
                 ):
                     yield (
                         f"ready: name server {name_server.address}, broker {broker.address}, "
-                        f"store {broker.parts.store.root},{grpc}{console}"
+                        f"store {broker.parts.store.root},{grpc}{console}{kept}"
                     )
 
+    into = "" if lake is None else lake if "://" in lake else os.path.abspath(lake)
     stores: list[MessageStore] = []
     with naming_places(entries), telling(stores):
         serve(

@@ -10,6 +10,7 @@ table's history does. Iceberg: pyiceberg cannot replace files by others, so it i
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +23,7 @@ from oberth.spark.pipelines.export.ledger import Ledger
 from oberth.spark.pipelines.export.places import LocalPlace, place_of
 from oberth.spark.pipelines.export.rows import writer_options
 from oberth.spark.pipelines.export.settings import ExportSettings
-from oberth.spark.pipelines.export.tables import ParquetTables, open_tables
+from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, open_tables
 from oberth.store.offline.rebuild import sync_directory
 
 COMMIT: Final = "commits/compaction.json"
@@ -58,6 +59,52 @@ def compact(into: str, target_size: int, storage: Mapping[str, str] | None = Non
             )
         settle(ledger)
         return _compact_parquet(ledger, ParquetTables(settings, ledger), target_size)
+
+
+def expire(into: str, hours: float, storage: Mapping[str, str] | None = None) -> int:
+    """Forgets versions of tables that are older than some hours, and deletes files that none has.
+
+    The newest version stays, and with it what says which batches a table has. Of Iceberg tables
+    snapshots are forgotten; their files go with the engine that joins them.
+
+    Args:
+        into: the export's directory.
+        hours: how long a version is kept for time travel and for those who are reading it.
+        storage: options of the object store that it lies in, without ``storage.``.
+
+    Returns:
+        How many files (Delta) or snapshots (Iceberg) are gone.
+
+    Raises:
+        OptionError: no export there, or one to Parquet, which has no versions.
+        StoreLockedError: an export is writing there.
+    """
+    ledger = Ledger(place_of(into, storage or {}, "into"))
+    settings = ledger.settings(None)
+    if settings is None:
+        raise OptionError(f"{into}: holds no export")
+    if settings.format == "parquet":
+        raise OptionError(f"{into}: Parquet tables have no versions to expire")
+    with ledger.locked():
+        tables = open_tables(settings, ledger)
+        if isinstance(tables, IcebergTables):
+            try:
+                return tables.expire(hours)
+            finally:
+                tables.close()
+        from deltalake import DeltaTable
+
+        gone = 0
+        for table in tables.files():
+            root, options = os.path.join(ledger.into, table), ledger.place.delta_options()
+            found = DeltaTable(root, storage_options=options)
+            found.create_checkpoint()
+            found.cleanup_metadata()
+            # delta-rs takes whole hours.
+            gone += len(
+                found.vacuum(math.ceil(hours), dry_run=False, enforce_retention_duration=False)
+            )
+        return gone
 
 
 def _compact_delta(settings: ExportSettings, ledger: Ledger, target_size: int) -> int:

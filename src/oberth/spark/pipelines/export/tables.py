@@ -370,6 +370,23 @@ class IcebergTables(_FlatTables):
             },
         )
 
+    def expire(self, hours: float) -> int:
+        """Forgets snapshots that are older than some hours, but for the newest; gives how many."""
+        limit_ms = now_ms() - hours * 3_600_000
+        gone = 0
+        for name in self.table_names():
+            table = self._catalog.load_table((NAMESPACE, name))
+            current = table.current_snapshot()
+            old = [
+                each.snapshot_id for each in table.snapshots()
+                if each.timestamp_ms < limit_ms and current is not None
+                and each.snapshot_id != current.snapshot_id
+            ]  # fmt: skip
+            if old:
+                table.maintenance.expire_snapshots().by_ids(old).commit()
+            gone += len(old)
+        return gone
+
     def files(self) -> dict[str, list[str]]:
         """See `Tables`."""
         found: dict[str, list[str]] = {}
