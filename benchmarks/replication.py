@@ -180,7 +180,13 @@ def readable(pair: Pair, seconds: float) -> list[float]:
     skipped = (1 << 20) // BODY_BYTES
     found: list[float] = []
     offset = skipped
-    deadline = time.monotonic() + seconds + 60
+    deadline = time.monotonic() + _TIMEOUT_S
+    last = fields | {"queueOffset": str(skipped - 1)}
+    while remoting_call(pair.slave.address, _PULL, last)[0]["code"] != _FOUND:
+        # A slave serves a topic once it has its master's tables, up to a minute later.
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{pair.slave.directory}: it does not know the topic")
+        time.sleep(_POLL_S)
     sender.start()
     while len(found) < count and time.monotonic() < deadline:
         answer, body = remoting_call(

@@ -366,7 +366,8 @@ class HAService:
                     sending = loop.create_task(self._send(replica, replica.writer))
                 for done, status in self.replicas.on_report(replica, offset):
                     done(status)
-                self._grown.set()
+                if sender.has_news:
+                    self._grown.set()
         except asyncio.CancelledError:
             return  # this broker closes; asyncio's streams would log a task that is cancelled
         except TimeoutError:
