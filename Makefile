@@ -10,16 +10,21 @@ HAS_COMPILER := import os, shutil, sysconfig; word = (os.environ.get("CC") or sy
 .PHONY: run test bench bench-page interop lint docs lock clean
 
 $(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.py $(wildcard src/oberth/kernels/native/*) src/oberth/kernels/arguments.py src/oberth/kernels/layout.py src/oberth/formats/message.py
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.lock
-	$(BIN)/python -c '$(HAS_COMPILER)' || $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/compiler.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-	touch $(STAMP)
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@echo "== install into $(VENV), once: $$(grep -c '^[a-z].*==' requirements/dev.lock) packages, 1.8 GB on the disk, minutes; Spark is the largest. make clean removes it"
+	@test -x $(BIN)/python || { echo "   an environment of its own"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -m pip install --quiet --upgrade pip setuptools
+	@rm -f $(VENV)/.packages; \
+	{ $(BIN)/python -m pip install --require-hashes --requirement requirements/dev.lock && touch $(VENV)/.packages; } \
+		| grep --line-buffered -E "Downloading .*B\)|^Installing|error|ERROR" || true; \
+	test -f $(VENV)/.packages
+	@$(BIN)/python -c '$(HAS_COMPILER)' || { echo "   a C compiler, since this machine has none"; $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/compiler.lock; }
+	@echo "   Oberth itself: its kernels are compiled, some seconds"
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
 
 run: $(STAMP)
-	$(BIN)/python examples/flights.py
+	@$(BIN)/python examples/flights.py
 
 # What needs no JVM runs on every core; Spark's tests share one session and come after it, also
 # where something failed before: all findings of a run are wanted.

@@ -203,6 +203,8 @@ def main() -> None:
         write_until_killed(arguments.write)
         return
     start = time.perf_counter()
+    after = "" if arguments.no_spark else ", then Spark over it, which takes longest"
+    print(f"{arguments.count:,} flights into a store and through a broker{after}.", flush=True)
     root = os.path.join(tempfile.mkdtemp(prefix="oberth-flights-"), "store")
     load(root, arguments.count)
     show(root)
@@ -217,7 +219,9 @@ def main() -> None:
         title("the store as a table in Spark")
         spark_part(served, arguments.count, lambda: write_more(served))
     print(f"\nEverything holds. {time.perf_counter() - start:.0f} s in all.")
-    print(f"The stores are in {os.path.dirname(root)}")
+    folder = Path(root).parent
+    size = sum(each.stat().st_blocks * 512 for each in folder.rglob("*") if each.is_file())
+    print(f"What was made is {size / 1e9:.1f} GB in {folder}; remove it with: rm -r {folder}")
 
 
 if __name__ == "__main__":
