@@ -16,7 +16,7 @@ $(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.
 	@$(BIN)/python -m pip install --quiet --upgrade pip setuptools
 	@rm -f $(VENV)/.packages; \
 	{ $(BIN)/python -m pip install --require-hashes --requirement requirements/dev.lock && touch $(VENV)/.packages; } \
-		| grep --line-buffered -E "Downloading .*B\)|^Installing|error|ERROR" || true; \
+		| grep --line-buffered -oE "Downloading .*B\)|^Installing collected packages" || true; \
 	test -f $(VENV)/.packages
 	@$(BIN)/python -c '$(HAS_COMPILER)' || { echo "   a C compiler, since this machine has none"; $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/compiler.lock; }
 	@echo "   Oberth itself: its kernels are compiled, some seconds"

@@ -266,6 +266,17 @@ async def test_log_and_answers_are_those_of_the_general_way(
         assert compiled[what] == expected, what
 
 
+async def test_sends_where_the_extension_is_missing(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "_extension", None)
+    live = await make_live(autoCreateTopicEnable="true")
+    for number in range(3):
+        answer = await live.peer.send("T", b"%d" % number, properties={"UNIQ_KEY": str(number)})
+        assert answer.code == 0, answer.remark
+    assert live.broker.processors.send.plain.served == 0
+
+
 async def test_sends_of_many_connections_in_one_turn(make_live: MakeLive) -> None:
     live = await make_live(autoCreateTopicEnable="true")
     peers = [live.another() for _ in range(16)]

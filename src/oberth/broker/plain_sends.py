@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from oberth.broker.put_status import put_outcome
 from oberth.formats.message import HOST_BITS, HOST_V4_SIZE, MAGIC_V1
 from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
+from oberth.kernels import runtime
 from oberth.kernels.arguments import TALLY_BYTES
 from oberth.kernels.sends import Chunk, PlainSends
 from oberth.remoting.command import FRAME_SIZE_MAX
@@ -95,6 +96,8 @@ class PlainSendService:
     def know(self, name: str, topic: SendTopic) -> None:
         """The general way has checked a topic."""
         if topic.is_special or topic.is_batch_queue or topic.led is not None:
+            return
+        if not runtime.available():
             return
         if self._sends is None:
             self._sends = PlainSends(
