@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from oberth.broker.plain_sends import REFUSED_FLAGS
+from oberth.broker.plain_sends import REFUSED_FLAGS, PlainSendService
 from oberth.broker.send_topics import ClientAddresses
 from oberth.broker.unique_ids import UniqueIds
 from oberth.errors import RemoteProtocolError
@@ -21,6 +21,7 @@ from oberth.formats.properties import BROKER_ONLY
 from oberth.kernels import arguments, runtime
 from oberth.remoting.aio import processors
 from oberth.remoting.aio.address import Address
+from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
 from oberth.remoting.connection import RemotingConnection
@@ -393,3 +394,41 @@ def test_numbers_are_those_of_the_protocol() -> None:
     assert arguments.SEND_ONEWAY_FLAG == ONEWAY_FLAG
     assert REFUSED_FLAGS & 0x3 == 0  # compressed bodies and several tags are plain
     assert max(map(len, BROKER_ONLY)) <= arguments.SEND_NAME_MAX
+
+
+async def test_long_bodies_are_stored_as_they_were_sent(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come into memory that the service gives, whoever stores them then."""
+    given: list[int] = []
+    memory = PlainSendService.memory
+
+    def noted(self: PlainSendService, size: int) -> bytearray:
+        given.append(size)
+        return memory(self, size)
+
+    monkeypatch.setattr(PlainSendService, "memory", noted)
+    chance = random.Random(5)
+    bodies = [chance.randbytes(size) for size in (100, 1_000_000, 700_000, 1_500_000, 10)]
+    broker = (await make_live()).broker
+    async with RemotingClient() as client:
+        for opaque, body in enumerate([b"first", *bodies]):
+            fields = {
+                "a": "P", "b": "Long", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1",
+                "h": "0", "i": "", "j": "0", "k": "false", "m": "false",
+            }  # fmt: skip
+            request = RemotingCommand(code=310, opaque=opaque, body=body, ext_fields=fields)
+            assert (
+                await client.invoke(str(broker.server.address), request, timeout_s=100.0)
+            ).code == 0
+        broker.services.dispatching.now()
+        store = broker.parts.store
+        found = []
+        for offset in range(len(bodies) + 1):
+            unit = store.consume_queue_unit("Long", 0, offset)
+            assert unit is not None
+            message = store.look_message_by_offset(unit.commit_log_offset, unit.record_size)
+            assert message is not None
+            found.append(message.body)
+    assert found == [b"first", *bodies]
+    assert len(given) == 3

@@ -32,6 +32,9 @@ FRAME_HEAD_SIZE: Final = 8
 COPIED_SIZE_MAX: Final = 64 * 1024
 """Bytes of a frame that comes in pieces up to which it is copied as a whole before it is read."""
 
+LONG_SIZE_MIN: Final = 64 * 1024
+"""Bytes that a frame must still lack to be received straight into its place."""
+
 _HEAD: Final = struct.Struct(
     ">"
     "i"  # length
@@ -50,7 +53,14 @@ class RemotingConnection:
         header_size_max: bytes of a received header.
     """
 
-    __slots__ = ("_frame_size", "_pending", "failure", "frame_size_max", "header_size_max")
+    __slots__ = (
+        "_filled",
+        "_frame_size",
+        "_pending",
+        "failure",
+        "frame_size_max",
+        "header_size_max",
+    )
 
     def __init__(
         self, *, frame_size_max: int = FRAME_SIZE_MAX, header_size_max: int = HEADER_SIZE_MAX
@@ -59,12 +69,43 @@ class RemotingConnection:
         self.header_size_max = header_size_max
         self._pending = bytearray()
         self._frame_size = FRAME_HEAD_SIZE  # bytes that _pending needs before it is worth a look
+        # Bytes of _pending that have come while a long frame is received into it; -1: all of it.
+        self._filled = -1
         self.failure: RemoteProtocolError | None = None
 
     @property
     def pending_size(self) -> int:
         """Bytes of a frame that has not fully arrived."""
-        return len(self._pending)
+        return len(self._pending) if self._filled < 0 else self._filled
+
+    def begin_long(self, memory: Callable[[int], bytearray]) -> bool:
+        """Whether what has begun is a long frame: `room` and `received` take it to its end.
+
+        Nothing else may be called until `received` says that it is whole.
+
+        Args:
+            memory: gives memory for a frame. Where it is not written first, a peer that says how
+                long its frame is and sends nothing costs addresses, and no memory.
+        """
+        begun = self._pending
+        if self.failure is not None or self._frame_size - len(begun) < LONG_SIZE_MIN:
+            return False
+        self._filled = len(begun)
+        self._pending = whole = memory(self._frame_size)
+        whole[: len(begun)] = begun
+        return True
+
+    def room(self) -> memoryview:
+        """Where the rest of a long frame goes."""
+        return memoryview(self._pending)[self._filled :]
+
+    def received(self, count: int) -> bool:
+        """So many bytes lie in `room` now; whether the frame is whole, for `whole(b"")`."""
+        self._filled += count
+        if self._filled < self._frame_size:
+            return False
+        self._filled = -1
+        return True
 
     def whole(self, data: bytes) -> bytes | bytearray | None:
         """What is kept and ``data``, which is then kept no more; None if it ends no frame.

@@ -38,6 +38,9 @@ class Taker:
                 channel.write_frames(encode_frame_bytes(create_response(command, 0)))
         return served, left
 
+    def memory(self, size: int) -> bytearray:
+        return bytearray(size)
+
 
 class Loop:
     """Counts turns of the loop while asked to."""

@@ -195,6 +195,40 @@ class ChannelOwner(Protocol):
         """The connection is gone."""
 
 
+class _LongReader(asyncio.BufferedProtocol):
+    """Reads the rest of one long frame for a channel."""
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by the loop."""
+        del sizehint
+        return self._channel.long_room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the loop."""
+        self._channel.long_received(nbytes)
+
+    def eof_received(self) -> bool:
+        """Called by the loop."""
+        return self._channel.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._channel.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Called by the transport."""
+        self._channel.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Called by the transport."""
+        self._channel.resume_writing()
+
+
 ResponseCallback = Callable[[RemotingCommand | None, Exception | None], None]
 
 
@@ -223,9 +257,11 @@ class Channel(asyncio.Protocol):
         budget: PeerBudget | None = None,
         unsent_budget: PeerBudget | None = None,
         take_data: Callable[[Channel, bytes], None] | None = None,
+        long_memory: Callable[[int], bytearray] | None = None,
     ) -> None:
         self._owner = owner
         self._take_data = take_data
+        self._long_memory = long_memory
         self._budget = budget
         self._unsent_budget = unsent_budget
         self._options = options
@@ -358,6 +394,8 @@ class Channel(asyncio.Protocol):
             raise self._connection.failure
         if self._budget is not None and not self._closing:
             self._budget.note(self, self.received_bytes)
+        if self._long_memory is not None and self._connection.pending_size:
+            self._read_long()
 
     @property
     def received_bytes(self) -> int:
@@ -369,6 +407,47 @@ class Channel(asyncio.Protocol):
         """Bytes that the peer has not taken yet."""
         transport = self._transport
         return 0 if transport is None or self._closing else transport.get_write_buffer_size()
+
+    # Long frames
+
+    def _read_long(self) -> None:
+        """The rest of a long frame comes straight into its place, without a copy of each read."""
+        if (
+            self._long_memory is not None
+            and self._tls is None
+            and not self._closing
+            and not self.transport.is_closing()
+            and self._connection.begin_long(self._long_memory)
+        ):
+            self._change_reader(_LongReader(self))
+
+    def _change_reader(self, reader: asyncio.BaseProtocol) -> None:
+        # The loop looks at its protocol when it begins to read.
+        transport = self.transport
+        if not self._read_paused:
+            transport.pause_reading()
+        transport.set_protocol(reader)
+        if not self._read_paused:
+            transport.resume_reading()
+
+    def long_room(self) -> memoryview:
+        """Where the next bytes of a long frame go."""
+        return self._connection.room()
+
+    def long_received(self, count: int) -> None:
+        """So many bytes came there."""
+        if self._closing:
+            return
+        self.last_active = self.last_received = self._loop.time()
+        if self._unread is not None:
+            self._unread -= count
+        if self._connection.received(count):
+            if not self.transport.is_closing():
+                self._change_reader(self)
+            assert self._take_data is not None
+            self._take_data(self, b"")
+        elif self._budget is not None:
+            self._budget.note(self, self.received_bytes)
 
     def eof_received(self) -> bool:
         """Called by the loop: the peer sends no more, so nobody waits for our answers."""

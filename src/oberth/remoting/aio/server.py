@@ -74,6 +74,9 @@ class DataTaker(Protocol):
     ) -> tuple[int, list[tuple[Channel, Buffer]]]:
         """How many requests were served and answered, and what is left of each channel's bytes."""
 
+    def memory(self, size: int) -> bytearray:
+        """What a long frame is received into; best not written before."""
+
 
 class RemotingServer(Listener):
     """A listening port and its connections.
@@ -148,6 +151,7 @@ class RemotingServer(Listener):
             budget=self._budget,
             unsent_budget=self._unsent_budget,
             take_data=None if self._data_taker is None else self._on_data,
+            long_memory=None if self._data_taker is None else self._data_taker.memory,
         )
 
     def on_open(self, channel: Channel) -> None:
