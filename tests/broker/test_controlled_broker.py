@@ -504,3 +504,22 @@ async def test_a_store_from_before_there_was_a_controller(group: Group) -> None:
     await group.agree(1, 2)
     assert await acknowledged(first, b"b") is PutMessageStatus.PUT_OK
     await until(lambda: bodies(first) == bodies(second) == [b"a", b"b"])
+
+
+async def test_a_master_that_is_back_at_once_goes_on_in_its_epoch(group: Group) -> None:
+    first = await group.start("1")
+    assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
+    await group.controller.aclose()  # nobody notices that it was away
+    await group.stop("1")
+    group.controller = Controller(
+        ControllerConfig(
+            listen_port=group.controller.config.listen_port,
+            store_path=str(group.root / "controller"),
+        )
+    )
+    await group.controller.start()
+    first = await group.start("1")
+    assert first.role is not None
+    assert (first.role.is_master, first.role.epoch) == (True, 1)
+    assert [tuple(each) for each in ha(first).epochs.entries] == [(1, 0)]
+    assert await acknowledged(first, b"b") is PutMessageStatus.PUT_OK

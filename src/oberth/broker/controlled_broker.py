@@ -80,6 +80,7 @@ class ControlledBroker(Service):
         clock_ms: the wall clock.
         files: where the store keeps its files; None: the operating system's.
         beside: opens what is to live with each life of the broker.
+        background: see Broker.
 
     Raises:
         OptionError: no controllerAddr.
@@ -93,6 +94,7 @@ class ControlledBroker(Service):
         clock_ms: Callable[[], int] = now_ms,
         files: FileSystem | None = None,
         beside: Beside | None = None,
+        background: bool = True,
     ) -> None:
         self._controllers = [
             each for part in config.controller_addr.split(";") if (each := part.strip())
@@ -104,6 +106,7 @@ class ControlledBroker(Service):
         self._clock_ms = clock_ms
         self._files: FileSystem = OsFileSystem() if files is None else files
         self._beside = beside
+        self._background = background
         self.root = os.path.abspath(os.path.expanduser(store_config.store_path_root_dir))
         self._identity_path = store_config.store_path_broker_identity or f"{self.root}/{IDENTITY}"
         self._client = RemotingClient()
@@ -197,7 +200,14 @@ class ControlledBroker(Service):
         cut_at, self._cut_at = self._cut_at, None
         if cut_at is not None:
             await asyncio.to_thread(self._cut, cut_at)
-        broker = Broker(config, store_config, clock_ms=self._clock_ms, files=self._files, role=role)
+        broker = Broker(
+            config,
+            store_config,
+            clock_ms=self._clock_ms,
+            files=self._files,
+            role=role,
+            background=self._background,
+        )
         self.role = role
         async with AsyncExitStack() as opening:
             await opening.enter_async_context(broker)

@@ -150,9 +150,12 @@ class ControlledHAService(HAService):
         end = store.max_phy_offset
         changed = self.epochs.cut(end)
         if self._role.is_master:
-            # What was there before there was a controller counts as the first master's.
-            start = end if self.epochs.last is not None else store.min_phy_offset
-            changed |= self.epochs.append(Epoch(self._role.epoch, start))
+            last = self.epochs.last
+            # A master that was killed and is back before another was elected goes on in its epoch.
+            if last is None or last.number != self._role.epoch:
+                # What was there before there was a controller counts as the first master's.
+                start = store.min_phy_offset if last is None else end
+                changed |= self.epochs.append(Epoch(self._role.epoch, start))
             store.waits_for_replicas = True
             store.lacks_replicas = self.refuses_puts
             version = self._topics.data_version

@@ -1,0 +1,321 @@
+"""A group of three brokers and their controller under one seed: masters die, and nothing is lost.
+
+    python -m oberth.testing.failover --seed 7
+    python -m oberth.testing.failover --seeds 200
+
+Brokers and the controller are killed, the network parts them, connections tear; a client sends all
+the while, and reads at whoever believes to be the master. Then everything comes back, and what the
+client saw is judged by `oberth.testing.history`; all three logs must be equal. A seed that fails is
+printed with the command that runs it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from oberth.broker.broker_config import read_configs
+from oberth.broker.controlled_broker import ControlledBroker
+from oberth.client.admin import Admin
+from oberth.client.config import ClientConfig
+from oberth.client.messages import Message, SendStatus
+from oberth.client.producer import Producer
+from oberth.controller.controller import Controller
+from oberth.controller.controller_config import ControllerConfig
+from oberth.errors import OberthError
+from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.testing.history import History, Outcome
+from oberth.testing.simulated_loop import Machine, SimulatedLoop, simulated
+from oberth.testing.simulation import SETTINGS
+
+MODULE: Final = "oberth.testing.failover"
+NAMESRV: Final = "127.0.0.1:9876"
+CONTROLLER_PORT: Final = 9878
+PORTS: Final = {"1": 10911, "2": 11911, "3": 12911}
+TOPIC, QUEUE = "T", 0
+SETTLE_S: Final = 300
+FAULTS_SHOWN: Final = 20
+ENTRIES: Final = {
+    **SETTINGS,
+    "brokerName": "broker-a",
+    "namesrvAddr": NAMESRV,
+    "timerWheelEnable": "false",
+    "enableControllerMode": "true",
+    "controllerAddr": f"127.0.0.1:{CONTROLLER_PORT}",
+    "allAckInSyncStateSet": "true",
+    "defaultTopicQueueNums": "1",
+}
+
+
+class Failover:
+    """One run; `run` once."""
+
+    def __init__(self, loop: SimulatedLoop, root: Path, bad_luck_s: float) -> None:
+        self.loop = loop
+        self.root = root
+        self.rng: random.Random = loop.rng
+        self.bad_luck_s = bad_luck_s
+        self.history = History()
+        self.luck: Counter[str] = Counter()
+        self.lives: Counter[str] = Counter()
+        self.machines: dict[str, Machine] = {}
+        self.brokers: dict[str, ControlledBroker] = {}
+        self.is_over = False
+
+    # Processes
+
+    def _begin(self, name: str) -> tuple[Machine, Path]:
+        """A new life, with the files that the last one left."""
+        before = self.root / f"{name}-{self.lives[name]}"
+        self.lives[name] += 1
+        here = self.root / f"{name}-{self.lives[name]}"
+        if before.exists():
+            shutil.copytree(before, here, ignore=shutil.ignore_patterns("lock"))
+        machine = self.machines[name] = Machine(name)
+        self.loop.trace(f"{name} begins life {self.lives[name]}")
+        return machine, here
+
+    def start_controller(self) -> None:
+        """The controller."""
+        machine, here = self._begin("controller")
+        config = ControllerConfig(listen_port=CONTROLLER_PORT, store_path=str(here))
+        self.loop.spawn(machine, Controller(config).start())
+
+    def start_broker(self, name: str) -> None:
+        """A broker, from what is left of its files."""
+        machine, here = self._begin(name)
+        self.brokers.pop(name, None)
+        config, store_config, _ = read_configs(
+            {**ENTRIES, "listenPort": str(PORTS[name]), "storePathRootDir": str(here)}
+        )
+
+        async def live() -> None:
+            broker = ControlledBroker(
+                config, store_config, clock_ms=self.loop.wall_ms, background=False
+            )
+            await broker.start()
+            self.brokers[name] = broker
+            while True:
+                await asyncio.sleep(0.2)
+                if broker.broker is not None:
+                    broker.broker.parts.store.flush()
+
+        self.loop.spawn(machine, live())
+
+    def _kill(self, name: str, start: Callable[[], None]) -> None:
+        machine = self.machines[name]
+        if machine.is_alive:
+            self.luck[f"{'controller' if name == 'controller' else 'broker'} killed"] += 1
+            self.loop.trace(f"{name} is killed")
+            self.brokers.pop(name, None)
+            self.loop.kill(machine)
+            pause_s = self.rng.uniform(0.1, 12.0)
+            self.loop.call_later(pause_s, start, context=contextvars.Context())
+
+    async def _bring_bad_luck(self) -> None:
+        rng = self.rng
+        until = self.loop.time() + self.bad_luck_s
+        while self.loop.time() < until:
+            await asyncio.sleep(rng.expovariate(0.25))
+            luck = rng.random()
+            if luck < 0.4:
+                masters = self._masters()
+                name = rng.choice(masters or sorted(PORTS))
+                self._kill(name, lambda name=name: self.start_broker(name))  # type: ignore[misc]
+            elif luck < 0.5:
+                name = rng.choice(sorted(PORTS))
+                self._kill(name, lambda name=name: self.start_broker(name))  # type: ignore[misc]
+            elif luck < 0.6:
+                self._kill("controller", self.start_controller)
+            elif luck < 0.85:
+                one, other = rng.sample(["controller", "client", *sorted(PORTS)], 2)
+                self.luck["network parted"] += 1
+                self.loop.hold(one, other, rng.uniform(0.2, 25.0))
+            elif connections := self.loop.connections():
+                self.luck["connection torn"] += 1
+                rng.choice(connections).tear(rng.uniform(0, 3))
+
+    # The client
+
+    def _masters(self) -> list[str]:
+        """Those who believe to be the master."""
+        return [
+            name
+            for name, each in sorted(self.brokers.items())
+            if each.broker is not None and each.role is not None and each.role.is_master
+        ]
+
+    async def _send(self) -> None:
+        config = ClientConfig(
+            namesrv_addr=NAMESRV, client_ip="127.0.0.1", poll_name_server_interval_ms=1000
+        )
+        async with Admin(config=config) as admin:
+            while True:
+                try:
+                    await admin.create_topic(TOPIC, queue_nums=1)
+                    break
+                except (OberthError, OSError):
+                    await asyncio.sleep(1)
+        number = 0
+        async with Producer(
+            "P", config=config, retry_times_when_send_failed=0, send_msg_timeout_ms=4000
+        ) as producer:
+            while not self.is_over:
+                await asyncio.sleep(self.rng.uniform(0.0, 0.3))
+                number += 1
+                await self._send_one(producer, f"{number} " + "x" * self.rng.randrange(400))
+
+    async def _send_one(self, producer: Producer, body: str) -> None:
+        begun = self.history.begin()
+        queue = MessageQueue(topic=TOPIC, broker_name="broker-a", queue_id=QUEUE)
+        try:
+            sent = await producer.send(Message(TOPIC, body.encode()), mq=queue)
+        except (OberthError, OSError):
+            self.history.sent(body, begun, outcome=Outcome.UNKNOWN)
+            return
+        is_ok = sent.status is SendStatus.SEND_OK
+        outcome = Outcome.ACKNOWLEDGED if is_ok else Outcome.UNKNOWN
+        self.history.sent(body, begun, outcome=outcome, queue=TOPIC, offset=sent.queue_offset)
+
+    async def _read(self) -> None:
+        while not self.is_over:
+            await asyncio.sleep(self.rng.uniform(0.1, 1.0))
+            for name in self._masters():
+                self._pull(name, self.rng.randrange(0, 20))
+
+    def _pull(self, name: str, behind: int) -> bool:
+        """Reads one message, so many before the end; whether there was one."""
+        broker = self.brokers[name].broker
+        assert broker is not None
+        store = broker.parts.store
+        end = store.max_offset_in_queue(TOPIC, QUEUE)
+        offset = end - 1 - behind
+        if offset < store.min_offset_in_queue(TOPIC, QUEUE) or offset < 0:
+            return False
+        begun = self.history.begin()
+        unit = store.consume_queue_unit(TOPIC, QUEUE, offset)
+        message = None if unit is None else store.find_message(unit.commit_log_offset)
+        body = None if message is None else message.body.decode()
+        self.history.pulled(TOPIC, offset, body, begun)
+        return True
+
+    # The run
+
+    async def run(self) -> list[str]:
+        """Everything; gives what must not be."""
+        loop = self.loop
+        await loop.spawn(
+            Machine("namesrv"),
+            NameServer(
+                NamesrvConfig(listen_port=9876, kv_config_path=str(self.root / "kv.json"))
+            ).start(),
+        )
+        self.start_controller()
+        for name in PORTS:
+            self.start_broker(name)
+        client = Machine("client")
+        sender = loop.spawn(client, self._send())
+        reader = loop.spawn(client, self._read())
+        await self._bring_bad_luck()
+        loop.heal()
+        loop.trace("no more bad luck")
+        for _ in range(SETTLE_S):
+            await asyncio.sleep(1)
+            if self._is_whole():
+                break
+        self.is_over = True
+        await asyncio.gather(sender, reader)
+        for _ in range(SETTLE_S):
+            if self._is_whole() and self._are_equal():
+                break
+            await asyncio.sleep(1)
+        else:
+            return [
+                f"not whole again: masters {self._masters()}, alive {sorted(self.brokers)}",
+                *loop.errors,
+            ]
+        for name in PORTS:
+            behind = 0
+            while self._pull(name, behind):
+                behind += 1
+        return [*self.history.faults(keeps_offsets=False), *loop.errors]
+
+    def _is_whole(self) -> bool:
+        masters = self._masters()
+        if len(self.brokers) < len(PORTS) or len(masters) != 1:
+            return False
+        found = self.brokers[masters[0]].role
+        return found is not None and found.in_sync == {1, 2, 3}
+
+    def _are_equal(self) -> bool:
+        """Whether all have the same log, dispatched."""
+        logs = set()
+        for each in self.brokers.values():
+            if each.broker is None or each.broker.parts.store.dispatch_behind_bytes:
+                return False
+            store = each.broker.parts.store
+            logs.add((store.max_phy_offset, store.max_offset_in_queue(TOPIC, QUEUE)))
+        return len(logs) == 1
+
+    def line(self, faults: list[str]) -> str:
+        """For people."""
+        outcomes = Counter(each.outcome for each in self.history.sends)
+        luck = ", ".join(f"{name} {count}" for name, count in sorted(self.luck.items()))
+        state = "holds" if not faults else f"FAILS ({len(faults)})"
+        return (
+            f"{state}: {len(self.history.sends)} sent, {outcomes[Outcome.ACKNOWLEDGED]} "
+            f"acknowledged, {len(self.history.pulls)} read; {luck}; {self.loop.time():.0f} s"
+        )
+
+
+@click.command()
+@click.option("--seed", type=int, default=0, help="The first seed.")
+@click.option("--seeds", type=int, default=1, help="How many, from the first on.")
+@click.option("--seconds", type=float, default=60.0, help="For how long things go wrong.")
+def main(seed: int, seeds: int, seconds: float) -> None:
+    """Run a group with bad luck, and judge what its client saw."""
+    if seeds > 1:
+        failed = [each for each in range(seed, seed + seeds) if _again(each, seconds)]
+        sys.exit(1 if failed else 0)
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        sys.exit(_again(seed, seconds))
+    logging.disable()
+    root = Path(tempfile.mkdtemp(prefix="oberth-failover-"))
+    try:
+        with simulated(seed) as loop:
+            run = Failover(loop, root, seconds)
+            faults = loop.run_until_complete(run.run())
+            click.echo(f"seed {seed} {run.line(faults)}")
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    for fault in faults[:FAULTS_SHOWN]:
+        click.echo(f"  {fault}")
+    if faults:
+        click.echo(f"  again: python -m {MODULE} --seed {seed} --seconds {seconds:g}")
+    sys.stdout.flush()
+    os._exit(1 if faults else 0)
+
+
+def _again(seed: int, seconds: float) -> int:
+    command = [sys.executable, "-m", MODULE, "--seed", str(seed), "--seconds", f"{seconds:g}"]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    main()
