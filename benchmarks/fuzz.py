@@ -1,6 +1,7 @@
 """Frames of any kind against a running broker and name server, with an honest client beside them.
 
     python -m benchmarks.fuzz [--frames 200000] [--seed N] [--small] [--dir DIR]
+                              [--acl] [--tls] [--full-disk MIB]
 
 Every code that has a name is asked, and some that have none: with headers that are nearly right,
 with bodies of every kind, with bits turned over, cut off, or never ended. An honest client sends
@@ -11,6 +12,11 @@ and reads at the same time. The run fails, and says why, when
 - memory, descriptors or threads are more, once everybody has gone, than `Limits` allow;
 - a callback of the loop took more CPU time than `Limits` allow;
 - the store does not verify.
+
+`--acl` asks everybody who he is: of the frames some are not signed, some wrongly, some by a user
+who may do nothing; then the broker may have none of their topics. `--tls` has half of the hostile
+connections, and the honest client, speak TLS. `--full-disk` puts the store on a tmpfs of so many
+MiB (root only) that fills: then a send may be refused, and what retention has deleted may be gone.
 
 The same seed gives the same frames. How they reach the broker (in which reads, in which order among
 the connections) is the machine's affair.
@@ -23,24 +29,29 @@ import asyncio
 import contextlib
 import json
 import random
+import shutil
+import ssl
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.served import Served, findings_of, served
+from oberth.client.acl import SIGNATURE, SessionCredentials
 from oberth.errors import OberthError
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.message import decode_record
 from oberth.formats.properties import encode_properties
-from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.client import ClientOptions, RemotingClient
+from oberth.remoting.bodies.admin import UserInfo
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import (
     ONEWAY_FLAG,
@@ -66,10 +77,45 @@ BURST_MAX = 24
 SENTINEL_CODE = 32_100
 """Of no meaning to anybody: its refusal says that everything before it was worked on."""
 ANSWER_S = 60.0
+HONEST_USER = SessionCredentials("honest", "honest-secret")
+STRANGER = SessionCredentials("stranger", "stranger-secret")
+"""Who is known and may do nothing."""
+FILLS = 30
+FILL_SIZE = 100_000
+"""On a disk that fills, messages between two of the honest client's, and their bytes."""
+
 HONEST_TOPIC = "honest"
 HONEST_GROUP = "honest-group"
 LEFT_OUT = frozenset({RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER})
 """Of these only the name of a broker decides, and there is one: the honest client's."""
+
+
+@dataclass(frozen=True)
+class Odds:
+    """What makes it harder.
+
+    Attributes:
+        acl: access control is on.
+        tls: TLS is spoken.
+        disk_mib: size of the disk; 0: there is enough.
+    """
+
+    acl: bool = False
+    tls: bool = False
+    disk_mib: int = 0
+
+    def settings(self) -> dict[str, str]:
+        """The broker's."""
+        found = {}
+        if self.acl:
+            first = {"username": HONEST_USER.access_key, "password": HONEST_USER.secret_key}
+            found["authenticationEnabled"] = found["authorizationEnabled"] = "true"
+            found["initAuthenticationUser"] = json.dumps(first)
+            found["listenWithoutAccessControl"] = "true"
+        if self.disk_mib:
+            found["mappedFileSizeCommitLog"] = str(4 << 20)
+            found["diskMaxUsedSpaceRatio"] = "75"
+        return found
 
 
 @dataclass(frozen=True)
@@ -95,8 +141,9 @@ class Limits:
 class Frames:
     """Frames of one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, odds: Odds) -> None:
         self.random = random.Random(seed)
+        self._odds = odds
         self.sent: Counter[str] = Counter()
         self._junk = 0.0
         self._fresh = [f"fuzz-u{n}" for n in range(9)]
@@ -301,6 +348,9 @@ class Frames:
         # is deleted here does not come again.
         if code in DELETING_CODES and "topic" in fields:
             fields["topic"] = self._fresh.pop() if self._fresh else "fuzz-u"
+        # Where all messages of a queue have left the log, it may be cleaned and begins at 0 again.
+        if self._odds.disk_mib and code == RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE:
+            code = int(RequestCode.GET_BROKER_RUNTIME_INFO)
         # The broker's name would reach the honest client's routes.
         if code in (RequestCode.UNREGISTER_BROKER, RequestCode.REGISTER_BROKER):
             fields["brokerName"] = self._name() + "-fuzz"
@@ -319,9 +369,20 @@ class Frames:
         """The bytes of such a request."""
         while True:
             with contextlib.suppress(OberthError):  # the binary header has 16 bits for a code
-                raw = encode_frame_bytes(self.command())
+                command = self.command()
+                if self._odds.acl:
+                    self._sign(command)
+                raw = encode_frame_bytes(command)
                 self.sent["nearly right"] += 1
                 return raw
+
+    def _sign(self, command: RemotingCommand) -> None:
+        pick = self.random.random()
+        if pick < 0.6:
+            (STRANGER if pick < 0.4 else HONEST_USER).sign(command)
+            if pick >= 0.4:
+                assert command.ext_fields is not None
+                command.ext_fields[SIGNATURE] = self.random.choice(("", "x", "A" * 28, "é" * 9))
 
     def turned(self) -> bytes:
         """A request whose header has other bits; where it ends is as it was."""
@@ -376,8 +437,15 @@ class Frames:
 class Peer:
     """One hostile connection after the other."""
 
-    def __init__(self, frames: Frames, port: int, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        frames: Frames,
+        port: int,
+        counts: Counter[str],
+        tls_context: ssl.SSLContext | None,
+    ) -> None:
         self._frames = frames
+        self._tls_context = tls_context
         self._port = port
         self._counts = counts
         self._reader: asyncio.StreamReader
@@ -386,7 +454,9 @@ class Peer:
     async def burst(self, count: int) -> None:
         """Send frames, and wait until they are worked on if that can be known."""
         if self._writer is None:
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+            self._reader, self._writer = await asyncio.open_connection(
+                "127.0.0.1", self._port, ssl=self._tls_context
+            )
         data, goes_on = self._frames.burst(count)
         if goes_on:
             sentinel = RemotingCommand(code=SENTINEL_CODE, opaque=1 << 30)
@@ -399,9 +469,10 @@ class Peer:
                 if goes_on:
                     await self._until_sentinel()
                     return
-                writer.write_eof()
-                while await self._reader.read(1 << 16):
-                    pass
+                if writer.can_write_eof():
+                    writer.write_eof()
+                    while await self._reader.read(1 << 16):
+                        pass
         except TimeoutError:
             self._counts["bursts without an answer"] += 1
         except (OSError, EOFError):
@@ -426,10 +497,15 @@ class Peer:
 class Honest:
     """Sends, reads, asks for routes; everything must go well."""
 
-    def __init__(self, served_by: Served) -> None:
+    def __init__(self, served_by: Served, odds: Odds) -> None:
+        self._odds = odds
+        self._least = [0, 0, 0, 0]
+        self.refused = 0
         self._broker = f"127.0.0.1:{served_by.ports['broker']}"
         self._namesrv = f"127.0.0.1:{served_by.ports['namesrv']}"
         self._client = RemotingClient()
+        options = ClientOptions(tls_context=tls_context()) if odds.tls else ClientOptions()
+        self._broker_client = RemotingClient(options=options)
         self._sent: list[tuple[int, bytes]] = []
         self._read = [0, 0, 0, 0]
         self._seen: list[dict[int, bytes]] = [{} for _ in range(4)]
@@ -442,12 +518,21 @@ class Honest:
     ) -> RemotingCommand:
         start = time.perf_counter()
         request = RemotingCommand(code=int(code), ext_fields=fields, body=body)
-        answer = await self._client.invoke(to or self._broker, request, ANSWER_S)
+        if self._odds.acl and not to:
+            HONEST_USER.sign(request)
+        client = self._client if to else self._broker_client
+        answer = await client.invoke(to or self._broker, request, ANSWER_S)
         self.took_ms.append((time.perf_counter() - start) * 1000)
         return answer
 
     async def begin(self) -> None:
-        """Make the topic."""
+        """Make the topic, and the user who may do nothing."""
+        if self._odds.acl:
+            user = UserInfo(username=STRANGER.access_key, password=STRANGER.secret_key)
+            made = await self._ask(
+                RequestCode.AUTH_CREATE_USER, {"username": STRANGER.access_key}, user.encode()
+            )
+            assert made.code == 0, made
         answer = await self._ask(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
             {
@@ -480,7 +565,9 @@ class Honest:
             "j": "0",
         }
         answer = await self._ask(RequestCode.SEND_MESSAGE_V2, fields, body)
-        if answer.code != 0:
+        if answer.code != 0 and self._odds.disk_mib:
+            self.refused += 1
+        elif answer.code != 0:
             self.complaints.append(f"send {number}: {answer.code} {answer.remark}")
         else:
             self._acked[queue_id, int(answer.fields["queueOffset"])] = body
@@ -491,6 +578,13 @@ class Honest:
             )
             if route.code != 0:
                 self.complaints.append(f"route: {route.code} {route.remark}")
+
+    async def fill(self) -> None:
+        """One large message more of another topic, taken or refused."""
+        fields = {"a": "fill", "b": "TBW102-fill", "c": "TBW102", "d": "4", "e": "0", "f": "0"}
+        fields |= {"g": str(time.time_ns() // 1_000_000), "h": "0", "i": "", "j": "0"}
+        answer = await self._ask(RequestCode.SEND_MESSAGE_V2, fields, bytes(FILL_SIZE))
+        self.refused += answer.code != 0
 
     async def _pull(self, queue_id: int) -> bool:
         answer = await self._ask(
@@ -508,6 +602,9 @@ class Honest:
                 "subVersion": "0",
             },
         )
+        if answer.code == 21 and self._odds.disk_mib:
+            self._read[queue_id] = int(answer.fields["nextBeginOffset"])
+            return True
         if answer.code not in (0, 19):
             self.complaints.append(f"pull {queue_id}: {answer.code} {answer.remark}")
             return False
@@ -532,11 +629,41 @@ class Honest:
             for queue_id, found in enumerate(self._seen)
             for offset, body in found.items()
         }
-        if seen != self._acked:
-            missing = len(self._acked.items() - seen.items())
-            foreign = len(seen.items() - self._acked.items())
-            self.complaints.append(f"{missing} acknowledged messages missing, {foreign} foreign")
+        acked = self._acked
+        if self._odds.disk_mib:
+            for queue_id in range(4):
+                fields = {"topic": HONEST_TOPIC, "queueId": str(queue_id)}
+                answer = await self._ask(RequestCode.GET_MIN_OFFSET, fields)
+                self._least[queue_id] = int(answer.fields["offset"])
+            kept = {at for at in acked if at in seen or at[1] >= self._least[at[0]]}
+            acked = {at: acked[at] for at in kept}
+        if seen != acked:
+            missing = len(acked.items() - seen.items())
+            foreign = len(seen.items() - acked.items())
+            other = sorted(
+                (at, acked.get(at), seen.get(at))
+                for at in acked.keys() | seen.keys()
+                if acked.get(at) != seen.get(at)
+            )
+            self.complaints.append(
+                f"{missing} acknowledged messages missing, {foreign} foreign: {other[:4]}"
+            )
         await self._client.aclose()
+        await self._broker_client.aclose()
+
+    async def strange_topics(self) -> list[str]:
+        """Topics of the broker that the hostile connections have made."""
+        answer = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, {})
+        topics = json.loads(answer.body_bytes())["topicConfigTable"]
+        return sorted(topic for topic in topics if "fuzz" in topic)
+
+
+def tls_context() -> ssl.SSLContext:
+    """For a client that believes any certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 # ------------------------------------------------------------------------------------------ run
@@ -555,33 +682,39 @@ async def _noise_elsewhere(port: int, rng: random.Random) -> None:
         writer.close()
 
 
-async def _attack(target: Served, frame_count: int, seed: int) -> dict[str, Any]:
-    frames = Frames(seed)
+async def _attack(target: Served, frame_count: int, seed: int, odds: Odds) -> dict[str, Any]:
+    frames = Frames(seed, odds)
     counts: Counter[str] = Counter()
-    honest = Honest(target)
+    honest = Honest(target, odds)
+    secret = tls_context() if odds.tls else None
     await honest.begin()
     for number in range(50):
         await honest.round(number)
     honest.took_ms.clear()
     before = target.figures()
     curve = [before["anonymous_bytes"] >> 20]
+    fullest = 0.0
     rounds = 50
     running = True
 
     async def be_honest() -> None:
-        nonlocal rounds
+        nonlocal rounds, fullest
         while running:
             await honest.round(rounds)
             rounds += 1
+            disk = shutil.disk_usage(target.directory / "store")
+            fullest = max(fullest, disk.used / disk.total)
+            for _ in range(FILLS if odds.disk_mib else 0):
+                await honest.fill()
             await asyncio.sleep(0.01)
 
     beside = asyncio.create_task(be_honest())
     ports = [target.ports["broker"]] * (CONNECTIONS - 2) + [target.ports["namesrv"]] * 2
     start = time.perf_counter()
 
-    async def attack(port: int) -> None:
+    async def attack(number: int, port: int) -> None:
         nonlocal sent
-        peer = Peer(frames, port, counts)
+        peer = Peer(frames, port, counts, secret if number % 2 else None)
         while sent < frame_count and target.process.poll() is None:
             count = min(frames.random.randrange(1, BURST_MAX), frame_count - sent)
             sent += count
@@ -598,11 +731,13 @@ async def _attack(target: Served, frame_count: int, seed: int) -> dict[str, Any]
 
     sent = 0
     try:
-        await asyncio.gather(*(attack(port) for port in ports))
+        await asyncio.gather(*(attack(*each) for each in enumerate(ports)))
     finally:
         running = False
         await beside
     spent_s = time.perf_counter() - start
+    if odds.acl and (strange := await honest.strange_topics()):
+        honest.complaints.append(f"topics of those who may not: {strange[:9]}")
     await honest.finish()
     after = target.figures()
     for _ in range(40):  # connections end, caches are swept, deadlines pass
@@ -617,6 +752,7 @@ async def _attack(target: Served, frame_count: int, seed: int) -> dict[str, Any]
         "counts": dict(counts),
         "honest": {
             "messages": rounds,
+            "refused": honest.refused,
             "p50_ms": round(statistics.median(took), 2),
             "p99_ms": round(took[len(took) * 99 // 100], 2),
             "longest_ms": round(took[-1], 2),
@@ -624,14 +760,41 @@ async def _attack(target: Served, frame_count: int, seed: int) -> dict[str, Any]
         "before": before,
         "after": after,
         "memory_mib": curve,
+        "disk_percent": round(100 * fullest),
         "complaints": honest.complaints,
     }
 
 
-def run(directory: Path, frame_count: int, seed: int, limits: Limits) -> dict[str, Any]:
+@contextlib.contextmanager
+def _disk(path: Path, size_mib: int) -> Iterator[None]:
+    """A tmpfs of so many MiB at a path, while it lasts; for 0 nothing."""
+    if not size_mib:
+        yield
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "none", str(path)]
+    if subprocess.run(mount, check=False).returncode != 0:
+        raise SystemExit("--full-disk: a tmpfs cannot be mounted, which takes root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def run(
+    directory: Path, frame_count: int, seed: int, limits: Limits, odds: Odds | None = None
+) -> dict[str, Any]:
     """One run; what it found, with ``complaints`` for what must not be."""
-    with served(directory) as target:
-        report = asyncio.run(_attack(target, frame_count, seed))
+    odds = odds or Odds()
+    with _disk(directory / "store", odds.disk_mib):
+        return _run(directory, frame_count, seed, limits, odds)
+
+
+def _run(
+    directory: Path, frame_count: int, seed: int, limits: Limits, odds: Odds
+) -> dict[str, Any]:
+    with served(directory, **odds.settings()) as target:
+        report = asyncio.run(_attack(target, frame_count, seed, odds))
         complaints: list[str] = report["complaints"]
         if target.process.poll() is None:
             target.stop()
@@ -666,12 +829,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--frames", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--small", action="store_true", help="3 000 frames, for CI")
+    parser.add_argument("--acl", action="store_true", help="with access control")
+    parser.add_argument("--tls", action="store_true", help="over TLS, half of it")
+    parser.add_argument(
+        "--full-disk", type=int, default=0, metavar="MIB", help="on a tmpfs so large, which fills"
+    )
     parser.add_argument("--dir", help="where to leave store and log; a temporary one otherwise")
     options = parser.parse_args(argv)
     frame_count = 3_000 if options.small else options.frames
     with contextlib.ExitStack() as stack:
         directory = options.dir or stack.enter_context(tempfile.TemporaryDirectory())
-        report = run(Path(directory), frame_count, options.seed, Limits())
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        odds = Odds(options.acl, options.tls, options.full_disk)
+        report = run(Path(directory), frame_count, options.seed, Limits(), odds)
     print(json.dumps(report, indent=2, ensure_ascii=False))
     if report["complaints"]:
         sys.exit(1)

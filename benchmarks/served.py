@@ -94,6 +94,7 @@ class Turns:
 async def _serve(directory: Path, settings: dict[str, str], turns: Turns) -> None:
     from oberth.broker.broker import Broker
     from oberth.broker.broker_config import read_configs
+    from oberth.cli.serve import GC_THRESHOLDS
     from oberth.namesrv.name_server import NameServer
     from oberth.namesrv.namesrv_config import NamesrvConfig
 
@@ -118,6 +119,8 @@ async def _serve(directory: Path, settings: dict[str, str], turns: Turns) -> Non
             assert broker.server is not None
             assert broker.http is not None
             gc.collect()
+            gc.freeze()  # as `oberth broker` does
+            gc.set_threshold(*GC_THRESHOLDS)
             turns.install()
             ports = {
                 "broker": broker.server.address.port,

@@ -639,8 +639,14 @@ def _run(
     try:
         while process.poll() is None:
             now = time.monotonic() - began
-            if victim and now >= strike_s:
-                struck, victim = _strike(victim, process.pid, pipeline, rng), ""
+            # Where the victim is not there yet, as soon as it is: on a busy machine most of a run
+            # is the start of its processes.
+            if (
+                victim
+                and now >= strike_s
+                and (struck := _strike(victim, process.pid, pipeline, rng))
+            ):
+                victim = ""
             elif pipeline.ended(out):
                 process.send_signal(signal.SIGINT)
                 process.wait(60)
@@ -756,12 +762,14 @@ def drill(
             calm = run_round(pipeline, 0, "", 0.0, "")
             tell(json.dumps(calm))
             told.append(calm)
-            killed = number = 0
+            killed, number, limit_s = 0, 0, calm["s"]
             while killed < count and number < ROUNDS_PER_KILL_MAX * count:
                 number += 1
                 victim = pipeline.victims[(number - 1) % len(pipeline.victims)]
-                row = run_round(pipeline, number, victim, calm["s"], f"{seed} {name} {number}")
+                row = run_round(pipeline, number, victim, limit_s, f"{seed} {name} {number}")
                 killed += bool(row["victim"])
+                if not row["victim"]:  # it was over before its moment came
+                    limit_s = min(limit_s, row["s"])
                 tell(json.dumps(row))
                 told.append(row)
             pipeline.close()

@@ -35,6 +35,12 @@ def test_frames_of_any_kind_change_nothing_for_an_honest_client() -> None:
     assert report["honest"]["messages"] > 50
 
 
+def test_frames_at_a_gate_and_over_tls_change_nothing_either() -> None:
+    report = report_of("benchmarks.fuzz", "--small", "--seed", "8", "--acl", "--tls")
+    assert report["frames"] == 3000
+    assert report["honest"]["messages"] > 50
+
+
 def test_a_life_leaves_nothing_behind() -> None:
     report = report_of("benchmarks.soak", "--small")
     assert report["counts"]["lives"] > 1

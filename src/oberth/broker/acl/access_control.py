@@ -329,14 +329,13 @@ class AccessControl:
             Those of the first that pass, and how many were looked at.
         """
         host = channel.remote.host
-        time = asyncio.get_running_loop().time
         admitted = None
         if self._granted_version != self.users.version:
             self._granted_version = self.users.version
             self._forget()
         granted = self._granted.get(host, _NOBODY)
         for number, request in enumerate(requests):
-            if not number % LOOKED_AT_BETWEEN and number and time() >= until:
+            if number and not number % LOOKED_AT_BETWEEN and _loop_time() >= until:
                 return (requests[:number] if admitted is None else admitted), number
             fields = request.ext_fields
             if (
@@ -376,6 +375,10 @@ class AccessControl:
             channel.remote, request.code, refusal, self._unlogged,
         )  # fmt: skip
         self._unlogged = 0
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 _CLIENT_ACTIONS: Final = frozenset({Action.PUB, Action.SUB})
