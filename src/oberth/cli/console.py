@@ -87,7 +87,7 @@ END_TIMEOUT_S: Final = 10.0
 @click.option(
     "--schemas",
     metavar="DIR",
-    default="",
+    default=None,
     type=click.Path(exists=True, file_okay=False),
     help="Schemas that bodies are decoded by: NAME.avsc of Avro, NAME.desc of Protobuf; one named "
     "as a topic is that topic's.",
@@ -107,7 +107,7 @@ def console(
     audit_log: str | None,
     interval: float,
     stores: tuple[str, ...],
-    schemas: str,
+    schemas: str | None,
     socket_fd: int | None,
     verbose: int,
 ) -> None:
@@ -135,7 +135,7 @@ def console(
         sample_interval_s=interval,
         is_tls=certificate is not None,
         stores=stores,
-        schemas=schemas,
+        schemas=schemas or "",
     )
     config.check()
     start_logging(verbose)
