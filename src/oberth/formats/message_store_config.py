@@ -302,13 +302,13 @@ class MessageStoreConfig:
         "asyncLearner", False, "under a controller: this replica never counts as in sync",
         line=Line.V5,
     )  # fmt: skip
-    store_path_epoch_file: str = option(
-        "storePathEpochFile", "", "under a controller: which master wrote what; empty: in the "
+    store_path_epoch_file: str | None = option(
+        "storePathEpochFile", None, "under a controller: which master wrote what; empty: in the "
         "store's root",
         line=Line.V5,
     )  # fmt: skip
-    store_path_broker_identity: str = option(
-        "storePathBrokerIdentity", "", "under a controller: this replica's id; empty: in the "
+    store_path_broker_identity: str | None = option(
+        "storePathBrokerIdentity", None, "under a controller: this replica's id; empty: in the "
         "store's root",
         line=Line.V5,
     )  # fmt: skip
