@@ -399,7 +399,7 @@ def test_numbers_are_those_of_the_protocol() -> None:
 async def test_long_bodies_are_stored_as_they_were_sent(
     make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They come into memory that the service gives, whoever stores them then."""
+    """They come into memory that the service gives, and go from there into the log."""
     given: list[int] = []
     memory = PlainSendService.memory
 
@@ -415,12 +415,13 @@ async def test_long_bodies_are_stored_as_they_were_sent(
         for opaque, body in enumerate([b"first", *bodies]):
             fields = {
                 "a": "P", "b": "Long", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1",
-                "h": "0", "i": "", "j": "0", "k": "false", "m": "false",
+                "h": "0", "i": f"UNIQ_KEY\x01ID{opaque}", "j": "0", "k": "false", "m": "false",
             }  # fmt: skip
             request = RemotingCommand(code=310, opaque=opaque, body=body, ext_fields=fields)
             assert (
                 await client.invoke(str(broker.server.address), request, timeout_s=100.0)
             ).code == 0
+        assert broker.processors.send.plain.served >= len(bodies)
         broker.services.dispatching.now()
         store = broker.parts.store
         found = []
