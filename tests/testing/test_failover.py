@@ -33,7 +33,7 @@ def test_what_was_acknowledged_survives_failovers(seed: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"seed {seed} holds" in done.stdout
     assert "broker killed" in done.stdout
-    assert " 0 acknowledged" not in done.stdout
+    assert ", 0 acknowledged" not in done.stdout
 
 
 @pytest.mark.crash

@@ -129,10 +129,13 @@ class Failover:
 
     async def _bring_bad_luck(self) -> None:
         rng = self.rng
+        for _ in range(SETTLE_S):  # something is there to lose, and a master dies in any case
+            if any(each.outcome is Outcome.ACKNOWLEDGED for each in self.history.sends):
+                break
+            await asyncio.sleep(1)
         until = self.loop.time() + self.bad_luck_s
+        luck = 0.0
         while self.loop.time() < until:
-            await asyncio.sleep(rng.expovariate(0.25))
-            luck = rng.random()
             if luck < 0.4:
                 masters = self._masters()
                 name = rng.choice(masters or sorted(PORTS))
@@ -149,6 +152,8 @@ class Failover:
             elif connections := self.loop.connections():
                 self.luck["connection torn"] += 1
                 rng.choice(connections).tear(rng.uniform(0, 3))
+            await asyncio.sleep(rng.expovariate(0.25))
+            luck = rng.random()
 
     # The client
 
