@@ -79,7 +79,7 @@ class SqlRunner:
     ) -> None:
         self.stores = tuple(os.path.abspath(each) for each in stores)
         self._command = tuple(command)
-        self._folder = tempfile.TemporaryDirectory(prefix="oberth-console-")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._jobs: dict[str, Job] = {}
 
     async def __aenter__(self) -> Self:
@@ -88,7 +88,8 @@ class SqlRunner:
     async def __aexit__(self, *exc: object) -> None:
         for job in self._jobs.values():
             await self.cancel(job)
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     @property
     def is_there(self) -> bool:
@@ -119,6 +120,8 @@ class SqlRunner:
         if any(each.state == "running" for each in self._jobs.values()):
             raise OptionError("a statement is running; one runs at a time, cancel it or wait")
         identifier = secrets.token_hex(8)
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="oberth-console-")
         path = Path(self._folder.name) / f"{identifier}.parquet"
         job = Job(identifier, owner, statement, path, now_s)
         self._jobs[identifier] = job

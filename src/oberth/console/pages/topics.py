@@ -75,7 +75,7 @@ def paged(found: list[str], page_text: str) -> tuple[int, int, list[str]]:
 def paged_count(rows: int, page_text: str) -> tuple[int, int]:
     """The page that is meant, and how many there are."""
     count = max((rows + PAGE_SIZE - 1) // PAGE_SIZE, 1)
-    is_number = page_text.isascii() and page_text.isdigit() and len(page_text) < 10
+    is_number = page_text.isascii() and page_text.isdigit() and len(page_text) < 20
     return min(max(int(page_text) if is_number else 1, 1), count), count
 
 
