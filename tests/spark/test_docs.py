@@ -91,7 +91,11 @@ def test_every_option_of_a_command_is_documented(name: str) -> None:
     assert re.search(rf"{name}(?![\w-])", PAGE)
 
 
-CALLS = [line.strip() for line in PAGE.splitlines() if line.startswith("    oberth spark ")]
+CALLS = [
+    line.strip()
+    for line in re.sub(r"\\\n +", "", PAGE).splitlines()
+    if line.startswith("    oberth spark ")
+]
 
 
 @pytest.mark.parametrize("line", CALLS)
