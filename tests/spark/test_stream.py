@@ -364,10 +364,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_quantities_as_sparks_page_shows_them() -> None:
-    assert quantity("11.2 KiB") == 11.2 * 1024
     assert quantity("3.0 s") == 3000
     assert (
-        quantity("total (min, med, max (stageId: taskId))\n1,024.0 B (1 B, 2 B (stage 1))") == 1024
+        quantity("total (min, med, max (stageId: taskId))\n1,024.0 ms (1 ms, 2 ms (stage 1))")
+        == 1024
     )
     assert quantity("?") == 0
 
@@ -404,8 +404,8 @@ def test_a_running_query_follows_the_store_and_reports_its_lag(
             str(query.runId),
             next(each.batchId for each in query.recentProgress if each.numInputRows == 5),
         )
-        wait_until(lambda: "bytesRead" in scan_metrics(spark, run, batch))
-        assert 100 < scan_metrics(spark, run, batch)["bytesRead"] < 100_000
+        wait_until(lambda: "scanMs" in scan_metrics(spark, run, batch))
+        assert set(scan_metrics(spark, run, batch)) == {"scanMs"}
         assert scan_metrics(spark, "another", batch) == {}
     finally:
         query.stop()

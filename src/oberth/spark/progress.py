@@ -1,4 +1,4 @@
-"""How far a streaming query is behind: Kafka's three metrics from a query's progress, and bytes.
+"""How far a streaming query is behind: Kafka's three metrics from a query's progress, and times.
 
 Spark has no custom metrics for Python sources, but it reports the end of every queue beside what a
 query has read; the difference is the lag, in messages:
@@ -8,8 +8,10 @@ query has read; the difference is the lag, in messages:
 Of a batch's plan it knows more, which a listener with the session adds for the batch that a
 progress is of, all sources of the query together:
 
-    bytesRead  what Python tasks gave to Spark, rounded as Spark's page shows it
     scanMs     time of the tasks of the stages that read, waiting for Python's decoding included
+
+The bytes that Python tasks gave to Spark are not among them: of a worker that lives on, Spark 4.3
+counts those of its earlier tasks too.
 """
 
 from __future__ import annotations
@@ -99,17 +101,16 @@ _COUNTED_WAIT_S: Final = 1.0
 _COUNTED_LOOK_S: Final = 0.02
 _PLANS_MAX: Final = 20
 """Plans that are looked at, the newest first; a batch has two or three."""
-_SCAN_METRICS: Final = {"data returned from Python workers": "bytesRead", "duration": "scanMs"}
+_SCAN_METRICS: Final = {"duration": "scanMs"}
 _UNITS: Final = {
-    "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
     "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000,
 }  # fmt: skip
 
 
 def quantity(text: str) -> float:
-    """Bytes or milliseconds of a metric as Spark's page shows it.
+    """Milliseconds of a metric as Spark's page shows it.
 
-    Either ``11.2 KiB``, or two lines of which the second begins with the total.
+    Either ``11.2 s``, or two lines of which the second begins with the total.
     """
     number, _, unit = text.splitlines()[-1].partition(" (")[0].strip().partition(" ")
     try:
@@ -125,7 +126,7 @@ class LagListener(StreamingQueryListener):
 
     Args:
         on_metrics: called with the query's id and its metrics, one dict per source.
-        session: whose queries they are: for bytes and times, of a query with one source. Not one of
+        session: whose queries they are: for times, of a query with one source. Not one of
             Spark Connect, which does not show plans.
     """
 
