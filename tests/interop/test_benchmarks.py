@@ -28,7 +28,7 @@ def _run(module: str, *args: str) -> dict[str, dict[str, list[float]]]:
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout)
     assert report["machine"]["python"]
-    if report["skipped"]:
+    if report.get("skipped"):
         pytest.skip(str(report["skipped"]))
     return {row["what"]: row["figures"] for row in report["rows"]}
 
@@ -106,5 +106,6 @@ def test_everything_is_listed() -> None:
         check=True,
     )
     for script in folder.glob("*.py"):
-        if "def main(argv" in script.read_text():
+        # The page of all figures runs the others.
+        if "def main(argv" in script.read_text() and script.stem != "page":
             assert script.stem in done.stdout
