@@ -105,6 +105,8 @@ async def broker(pages: Pages) -> AsyncIterator[EmbeddedBroker]:
             }  # fmt: skip
             request = RemotingCommand(code=310, body=BODY, ext_fields=fields)
             assert (await client.invoke(mq.address, request, timeout_s=BOUND_S)).code == 0
+        mq.broker.parts.store.dispatch_nowait()  # queues and index are behind sends
+        assert mq.broker.parts.store.dispatch_behind_bytes == 0
         pages.resident.clear()
         pages.waited.clear()
         pages.loop_thread = threading.get_ident()
