@@ -28,6 +28,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -427,7 +428,7 @@ def migrate(
     return report
 
 
-class _Migration:
+class _Migration(ABC):
     """One call of `migrate`."""
 
     def __init__(
@@ -457,27 +458,27 @@ class _Migration:
 
     # What each direction does.
 
+    @abstractmethod
     def open(self) -> None:
         """Knows the queues and partitions, and makes the target's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def source_bounds(self) -> dict[int, tuple[int, int]]:
         """The first and the next offset of each partition of the source."""
-        raise NotImplementedError
 
+    @abstractmethod
     def target_ends(self) -> list[int]:
         """The next offset of each partition of the target."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(
         self, ranges: dict[int, tuple[int, int]], ends: list[int], *, resumed: bool
     ) -> tuple[dict[int, list[tuple[int, int]]], int]:
         """Sends ranges; gives pairs of offsets, there and here, and how many had arrived before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def move_group(self, group: str) -> dict[int, tuple[int, int]]:
         """Maps and sets a group's offsets; gives both by partition."""
-        raise NotImplementedError
 
     # What both do.
 
