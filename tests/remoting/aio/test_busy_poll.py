@@ -116,6 +116,26 @@ def test_never_for_who_asks_late(bench: Bench) -> None:
         assert not bench.looks_again()
 
 
+def test_an_answer_that_had_to_wait_counts_from_when_it_goes_out(bench: Bench) -> None:
+    for _ in range(SCORE_MIN + 1):
+        bench.ask()
+        bench.now += LATE_S  # a replica confirms it
+        bench.poll.answered()
+    assert bench.looks_again()
+    bench.now += WINDOW_S * 0.9
+    assert bench.looks_again(), "since the answer"
+    bench.now += WINDOW_S * 0.2
+    assert not bench.looks_again()
+    bench.poll.answered()
+    assert bench.looks_again(), "a late replica is no pause of who asks"
+
+
+def test_an_answer_that_had_to_wait_wakes_nobody_by_itself(bench: Bench) -> None:
+    bench.ask()
+    bench.poll.answered()
+    assert not bench.looks_again()
+
+
 def test_one_pause_does_not_end_it_but_several_do(bench: Bench) -> None:
     for _ in range(SCORE_MAX + 1):
         bench.ask()

@@ -96,15 +96,28 @@ class BusyPoll:
             elif score > 0:
                 self._score = score = max(0, score - SCORE_MISSED)
             if score >= SCORE_MIN:
-                self._until = now + self._window_s
-                if not self._awake:
-                    self._awake = True
-                    self._loop.call_soon(self._look)
+                self._stay_awake(now)
         else:
             self._channel = channel
             self._score = 0
             self._until = 0.0
         self._answered = now
+
+    def answered(self) -> None:
+        """The answer to what was served last goes out only now: it had to wait, for a replica.
+
+        The next request is due from now on. Until now the loop was kept awake for what the answer
+        waited for, as that comes through a socket, too.
+        """
+        self._answered = now = perf_counter()
+        if self._score >= SCORE_MIN:
+            self._stay_awake(now)
+
+    def _stay_awake(self, now: float) -> None:
+        self._until = now + self._window_s
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         """One turn of the loop, in which it looks at its sockets without waiting for them."""

@@ -291,6 +291,7 @@ class Channel(asyncio.Protocol):
         self._closing = False
         self._open_requests: OpenRequests[ResponseCallback] = OpenRequests(options.open_request_max)
         self._timer: asyncio.TimerHandle | None = None
+        self._handshake_timer: asyncio.TimerHandle | None = None
         self.remote = Address("", 0)
         self.local = Address("", 0)
         self.context: Any = None
@@ -347,9 +348,17 @@ class Channel(asyncio.Protocol):
             if ended:
                 self.close()
         except (RemoteProtocolError, ssl.SSLError) as error:
-            # Where the next frame starts is not known any more.
-            _LOG.warning("%s: closed: %s", self, error)
-            self.abort()
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Closes: where the next frame starts is not known any more."""
+        _LOG.warning("%s: closed: %s", self, error)
+        # The connection keeps its failure; a traceback would keep what was read, and this channel.
+        kept: BaseException | None = error
+        while kept is not None:
+            kept.__traceback__ = None
+            kept = kept.__context__
+        self.abort()
 
     def whole(self, data: bytes) -> bytes | bytearray | None:
         """What came and was kept until now, and ``data``; None if it makes no whole frame yet.
@@ -366,8 +375,7 @@ class Channel(asyncio.Protocol):
         try:
             self._read_frames(data)
         except RemoteProtocolError as error:
-            _LOG.warning("%s: closed: %s", self, error)
-            self.abort()
+            self._fail(error)
 
     def _read_frames(self, data: Buffer) -> None:
         commands = self._connection.receive_data(data)
@@ -464,6 +472,10 @@ class Channel(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
+        self._tls = None
         if not self._closed.done():
             self._closed.set_result(None)
         if self._drained is not None and not self._drained.done():
@@ -525,7 +537,9 @@ class Channel(asyncio.Protocol):
                 raise RemoteProtocolError("a TLS handshake, allowed plain text (no certificate)")
             self._tls = ServerTls(context)
             self.is_tls = True
-            self._loop.call_later(self._options.handshake_timeout_s, self._end_handshake)
+            self._handshake_timer = self._loop.call_later(
+                self._options.handshake_timeout_s, self._end_handshake
+            )
         elif self._tls_mode is TlsMode.ENFORCING:
             raise RemoteProtocolError("plain text, allowed TLS only")
         return data

@@ -118,7 +118,8 @@ class RemotingServer(Listener):
         self._owns_processors = owns_processors
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._busy_poll: BusyPoll | None = None
+        self.busy_poll: BusyPoll | None = None
+        """Keeps the loop awake for a lone sender; from `start` on, where that is wanted."""
         # Reads of this turn of the loop that wait to be served together.
         self._turn: dict[Channel, list[RemotingCommand]] = {}
         self._turn_data: dict[Channel, bytes | bytearray] = {}
@@ -132,7 +133,7 @@ class RemotingServer(Listener):
         """Listen; OSError if the port is taken."""
         options = self.options
         loop = asyncio.get_running_loop()
-        self._busy_poll = make_busy_poll(loop, options.busy_poll_s)
+        self.busy_poll = make_busy_poll(loop, options.busy_poll_s)
         self._server = await loop.create_server(
             self._make_channel, options.host, options.port, backlog=BACKLOG
         )
@@ -191,7 +192,7 @@ class RemotingServer(Listener):
             return
         if self._data_taker is None:
             self._note_read(channel)
-        busy_poll = self._busy_poll
+        busy_poll = self.busy_poll
         if busy_poll is None:
             self.processors.dispatch(channel, requests)
             return
@@ -229,8 +230,8 @@ class RemotingServer(Listener):
         count, left = self._take({channel: whole})
         for _, rest in left:
             channel.read_left(rest)
-        if count and self._busy_poll is not None:
-            self._busy_poll.served(channel, count, came)
+        if count and self.busy_poll is not None:
+            self.busy_poll.served(channel, count, came)
 
     def _take(
         self, came: dict[Channel, bytes | bytearray]
@@ -280,6 +281,8 @@ class RemotingServer(Listener):
         if channel not in self.channels:
             return
         self.channels.discard(channel)
+        if channel is self._last:
+            self._last = None
         if error is not None:
             _LOG.debug("%s: %s", channel, error)
         if self._closed is not None:
