@@ -36,7 +36,7 @@ DEFAULTS = {
         .splitlines()
     )
 }
-OWN_KEYS = {"rocketmqLine", "dispatch"}
+OWN_KEYS = {"rocketmqLine", "dispatch", "retentionWaitsForLake"}
 OPTIONS = {each.java_name: each for each in options_of(MessageStoreConfig)}
 ALIASES = {alias for each in OPTIONS.values() for alias in each.aliases}
 

@@ -15,11 +15,13 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oberth.cli.retention_output import verdict
 from oberth.cli.store import store as store_command
 from oberth.errors import IllegalNameError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.topic_config import BATCH_CQ, QUEUE_TYPE_ATTRIBUTE
 from oberth.store.files import DiskUsage, OsFileSystem
+from oberth.store.lakes import NOTHING, lake_name, lake_names, note_of, note_path
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import GetMessageStatus, MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
@@ -230,6 +232,92 @@ def test_batches_expire_as_a_whole(rig: Rig) -> None:
     rig.store.shutdown()
     verify_clean(rig.root)
     rig.open()
+
+
+# Waiting for a lake
+
+
+def note(rig: Rig, lake: str, position: int) -> None:
+    name = lake_name(lake)
+    rig.disk.write_file(note_path(str(rig.root), name), note_of(name, position))
+
+
+def test_segments_wait_for_the_lake_that_is_furthest_behind(rig: Rig) -> None:
+    rig.config.retention_waits_for_lake = "/lake/shop/, s3a://lake/shop"
+    rig.put("t", 200)
+    segments = list(rig.store.commit_log.queue.segments)
+    assert len(segments) > 4
+    rig.age_files(100)
+
+    def clean() -> int:
+        rig.store.delete_expired_files_manually()
+        deleted = rig.store.cleaning.run()
+        while rig.store.cleaning.run():
+            pass
+        return deleted
+
+    report = rig.store.retention_report().to_json()
+    assert report["segments"] == []
+    assert report["waitsForLake"] == {"lake": "/lake/shop", "position": None}
+    assert "has nothing of the log yet" in verdict(report)
+    assert clean() == 0, "no export has noted anything"
+    note(rig, "/lake/shop", segments[2].end_offset)
+    assert clean() == 0, "the other one has nothing"
+    note(rig, "s3://lake/shop", segments[1].end_offset - 1)
+    report = rig.store.retention_report().to_json()
+    assert report["waitsForLake"] == {
+        "lake": "s3://lake/shop", "position": segments[1].end_offset - 1
+    }  # fmt: skip
+    assert "up to" in verdict(report)
+    with StoreReader(rig.root, {"retentionWaitsForLake": "/lake/shop,s3://lake/shop"}) as reader:
+        offline = retention_report(reader, rig.now_ms).to_json()
+    assert offline["waitsForLake"] == report["waitsForLake"]
+    assert [each["end"] for each in offline["segments"]] == [segments[0].end_offset]
+    assert [each["end"] for each in report["segments"]] == [segments[0].end_offset]
+    assert clean() == 1
+    note(rig, "s3://lake/shop", rig.store.max_phy_offset + 1)
+    assert clean() == 0, "that is the note of another log"
+    note(rig, "s3://lake/shop", rig.store.max_phy_offset)
+    assert clean() == 2
+    rig.store.shutdown()
+    verify_clean(rig.root)
+    rig.open()
+
+
+def test_a_disk_that_is_too_full_waits_for_no_lake(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.config.retention_waits_for_lake = "/lake"
+    rig.put("t", 200)
+    rig.age_files(100)
+    rig.disk.percent = 80  # expired segments may go, and none is: the lake lacks them
+    assert rig.store.cleaning.run() == 0
+    rig.disk.percent = 88
+    rig.config.clean_file_forcibly_enable = False
+    assert rig.store.cleaning.run() == 0
+    rig.config.clean_file_forcibly_enable = True
+    assert rig.store.cleaning.run() > 0
+    assert "although the lake /lake does not have them" in caplog.text
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"lake": "/lake"}', b"\xff", b'{"lake": 1}'])
+def test_a_note_that_is_none_counts_for_nothing(rig: Rig, text: bytes) -> None:
+    rig.config.retention_waits_for_lake = "/lake"
+    rig.put("t", 1)
+    waited = rig.store.retention.awaited_lake()
+    assert waited == ("/lake", NOTHING)
+    rig.disk.write_file(note_path(str(rig.root), "/lake"), text)
+    assert rig.store.retention.awaited_lake() == ("/lake", NOTHING)
+    rig.disk.write_file(note_path(str(rig.root), "/lake"), note_of("/other", 0))
+    assert rig.store.retention.awaited_lake() == ("/lake", NOTHING)
+
+
+def test_names_of_lakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert lake_names("") == []
+    assert lake_names(" a/ ,/x/../y,file:///z,s3n://b/c/") == [
+        str(tmp_path / "a"), "/y", "/z", "s3://b/c"
+    ]  # fmt: skip
 
 
 # Purges

@@ -54,6 +54,14 @@ def verdict(report: Mapping[str, Any]) -> str:
         lines.append(
             f"reserve.time of topic {held['topic']} keeps what is behind {held['commitLogOffset']}"
         )
+    lake = report.get("waitsForLake")
+    if lake is not None:
+        position = lake.get("position")
+        lines.append(
+            f"the lake {lake['lake']} has nothing of the log yet: every segment waits for it"
+            if position is None
+            else f"the lake {lake['lake']} has the log up to {position}: the rest waits for it"
+        )
     if report["unread"]:
         groups = sorted({each["group"] for each in report["unread"]})
         lines.append(f"not all consumed: {', '.join(groups)}")

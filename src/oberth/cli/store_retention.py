@@ -24,7 +24,8 @@ def retention_command(
     """Show what the next cleaning would delete, and which groups have not consumed it.
 
     Two things go: segments older than fileReservedTime (give it by -c or --set if it is not 72
-    hours), and messages older than their topic's reserve.time. Nothing is deleted here; a broker
+    hours), and messages older than their topic's reserve.time. Segments that a lake of
+    retentionWaitsForLake does not have stay. Nothing is deleted here; a broker
     may have the store open. Exit code 1 if a group has not consumed all of it.
 
     Example: oberth store retention ~/store --set fileReservedTime=48

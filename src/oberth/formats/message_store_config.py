@@ -253,6 +253,12 @@ class MessageStoreConfig:
     clean_file_forcibly_enable: bool = option(
         "cleanFileForciblyEnable", True, "a full disk deletes young segments"
     )
+    retention_waits_for_lake: str = option(
+        "retentionWaitsForLake",
+        "",
+        "directories or URLs of exports, with commas: segments that one of them does not have "
+        "stay, unless the disk is too full (Oberth's own key)",
+    )
 
     # Replication
     broker_role: BrokerRole = option("brokerRole", BrokerRole.ASYNC_MASTER, "role in a group")
@@ -268,6 +274,13 @@ class MessageStoreConfig:
         aliases=("haSlaveFallbehindMax",),
     )  # fmt: skip
     slave_timeout_ms: int = option("slaveTimeout", 3000, "ms that a put waits for replicas", low=1)
+    total_replicas: int = option(
+        "totalReplicas",
+        1,
+        "brokers of this name; with enableSlaveActingMaster one of several asks the others before "
+        "it goes online",
+        line=Line.V5,
+    )
     in_sync_replicas: int = option(
         "inSyncReplicas", 1, "replicas, master included, that must have a put", line=Line.V5
     )
@@ -464,7 +477,6 @@ KEYS_WITHOUT_EFFECT: Final[dict[str, str]] = {
     "correctLogicMinOffsetForceInterval": "300000",
     "correctLogicMinOffsetSleepInterval": "1",
     "diskFallRecorded": "true",
-    "totalReplicas": "1",
     "haFlowControlEnable": "false",
     "maxHaTransferByteInSecond": "104857600",
     "enableScheduleAsyncDeliver": "false",

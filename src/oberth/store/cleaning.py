@@ -168,9 +168,8 @@ class CleanService:
         limit = leaving[-1].end_offset if leaving else 0
         if limit > self._durable_offset():
             limit = self._checkpoint_before(limit)
-        held = self._retention.held()
-        if held is not None and self._forces:
-            self._warn_of_reserved(held.topic, held.commit_log_offset)
+        if self._forces:
+            self._warn_of_kept()
         deleted = self._commit_log.queue.delete_expired_by_time(
             config.file_reserved_time_hours * HOUR_MS,
             config.delete_commit_log_files_interval_ms,
@@ -178,7 +177,7 @@ class CleanService:
             clean_immediately=self._forces,
             batch_max=config.delete_file_batch_max,
             now_ms=self._clock_ms(),
-            keep_from=None if held is None else held.commit_log_offset,
+            keep_from=None if self._forces else self._retention.keep_from(),
             limit=limit,
         )
         if deleted:
@@ -209,12 +208,21 @@ class CleanService:
         """Whether young segments go too, because the disk is too full."""
         return self._clean_immediately and self._config.clean_file_forcibly_enable
 
-    def _warn_of_reserved(self, topic: str, offset: int) -> None:
+    def _warn_of_kept(self) -> None:
+        """Says whose messages go although something keeps them."""
         segments = self._commit_log.queue.segments
-        if len(segments) > 1 and segments[0].end_offset > offset:
+        if len(segments) < 2:
+            return
+        held, lake = self._retention.held(), self._retention.awaited_lake()
+        if held is not None and segments[0].end_offset > held.commit_log_offset:
             _LOG.error(
                 "the disk is too full: messages from %d on are deleted although reserve.time of "
-                "topic %s keeps them", offset, topic,
+                "topic %s keeps them", held.commit_log_offset, held.topic,
+            )  # fmt: skip
+        if lake is not None and segments[0].end_offset > lake.position:
+            _LOG.error(
+                "the disk is too full: messages from %d on are deleted although the lake %s does "
+                "not have them", max(lake.position, segments[0].start_offset), lake.lake,
             )  # fmt: skip
 
     def _retry_first(self) -> None:
@@ -240,12 +248,12 @@ class CleanService:
         """The segments that the next run would delete, if the hour or the disk asks for one."""
         now = self._clock_ms()
         expired = self._config.file_reserved_time_hours * HOUR_MS
-        held = None if self._forces else self._retention.held()
+        keep_from = None if self._forces else self._retention.keep_from()
         found: list[MappedFile] = []
         for segment in self._commit_log.queue.segments[:-1]:
             if not self._forces and (
                 now - segment.modified_time_ms() < expired
-                or (held is not None and segment.end_offset > held.commit_log_offset)
+                or (keep_from is not None and segment.end_offset > keep_from)
             ):
                 break
             found.append(segment)

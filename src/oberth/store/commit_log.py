@@ -282,7 +282,10 @@ class CommitLog:
     def retire_queue(
         self, topic: str, queue_id: int, end: int, delete: Callable[[], object]
     ) -> bool:
-        """Has a queue deleted whose next put begins at 0, unless something was put to it meanwhile.
+        """Has a queue's files deleted, unless something was put to it meanwhile.
+
+        Its numbers go on, but for a light queue's: that one is forgotten with its name, which
+        makes room for others, and begins at 0.
 
         Args:
             topic: of the queue.
@@ -295,10 +298,11 @@ class CommitLog:
             entry = self._topics.get(topic)
             if entry is None or entry.offsets.get(queue_id) != end:
                 return False
-            del entry.offsets[queue_id]
-            if not entry.offsets:
-                del self._topics[topic]  # its attributes are read again
-                self._light_queue_count -= topic.startswith(LMQ_PREFIX)
+            if topic.startswith(LMQ_PREFIX):
+                del entry.offsets[queue_id]
+                if not entry.offsets:
+                    del self._topics[topic]
+                    self._light_queue_count -= 1
             delete()
             return True
 

@@ -561,7 +561,7 @@ class ConsumeQueue:
         stream = self.stream
         self._conflict = None
         if stream.is_empty:
-            self._min_offset, self._max_physic_offset = 0, -1
+            self._min_offset, self._max_physic_offset = self.max_offset, -1
             return
         if extent is not None and self._fits(extent):
             stream.set_end(extent.max_offset * UNIT_SIZE)
@@ -697,6 +697,16 @@ class ConsumeQueue:
         if self.ext is not None:
             self.ext.reset()
         self._min_offset, self._max_physic_offset, self._conflict = 0, -1, None
+
+    @property
+    def is_without_files(self) -> bool:
+        """Whether the queue is empty, has no file, and goes on at another number than 0."""
+        return self.stream.is_empty and self.max_offset > 0
+
+    def go_on_at(self, queue_offset: int) -> None:
+        """Gives a queue that has neither files nor units its next number."""
+        self.stream.go_on_at(queue_offset * UNIT_SIZE)
+        self._min_offset = queue_offset
 
     def destroy(self) -> None:
         """Deletes the queue's files and directories."""

@@ -368,6 +368,24 @@ class ConsumeQueueStore:
             return log_min_offset
         return max(log_min_offset, self.floors.get((queue.topic, queue.queue_id), 0))
 
+    def go_on_at(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Has a queue that has no files begin at a number."""
+        if queue_offset <= 0 or queue_id < 0 or not is_stored_topic(topic):
+            return
+        queue = self.find(topic, queue_id)
+        if queue is None and self.is_batch_topic(topic):
+            return
+        queue = queue or self.find_or_create(topic, queue_id)
+        if isinstance(queue, ConsumeQueue) and queue.stream.is_empty:
+            queue.go_on_at(queue_offset)
+
+    def empty_queue(self, queue: ConsumeQueue) -> None:
+        """Deletes a queue's files; it goes on with the number that is next."""
+        end = queue.max_offset
+        self.generation += 1
+        queue.destroy()
+        queue.go_on_at(end)
+
     def destroy_queue(self, topic: str, queue_id: int) -> None:
         """Deletes a queue; if it is used again it starts at 0."""
         with self._lock:
@@ -397,15 +415,17 @@ class ConsumeQueueStore:
         for topic in self.topics():
             self.destroy_topic(topic)
 
-    def expired(self, log_min_offset: int) -> list[Queue]:
+    def expired(self, log_min_offset: int) -> list[ConsumeQueue]:
         """Queues, the system's apart, whose last record is gone from the CommitLog.
 
+        Of those that hold batches the last file stays: it tells with which number they go on.
         RocketMQ: cleanExpired.
         """
         return [
             queue
             for queue in self.all_queues()
-            if not is_system_topic(queue.topic)
+            if isinstance(queue, ConsumeQueue)
+            and not is_system_topic(queue.topic)
             and queue.last_offset() < log_min_offset
             and queue.last_offset() != -1
         ]

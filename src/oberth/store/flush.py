@@ -63,7 +63,8 @@ class FlushService:
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
         self._flush_lock = threading.Lock()  # one walk of flushed_where at a time
-        self._is_broken = False
+        self.is_broken = False
+        """Whether a sync failed: nothing more is tried, see `_sync`."""
 
     def start(self) -> None:
         """Starts the threads that the options ask for."""
@@ -129,12 +130,12 @@ class FlushService:
         # After a failed sync the kernel may have dropped the pages, and the next one would succeed
         # without them: nothing after the last good sync can be vouched for any more, so none is
         # tried and no more puts are taken until the store is opened, and recovered, again.
-        if self._is_broken:
+        if self.is_broken:
             return False
         try:
             sync()
         except OSError as error:
-            self._is_broken = True
+            self.is_broken = True
             self._flags.set(RunningFlag.NOT_WRITEABLE)
             _LOG.critical("sync of the CommitLog failed, the store takes no more: %s", error)
             return False

@@ -6,7 +6,7 @@ RocketMQ: MessageExtBrokerInner, PutMessageResult, GetMessageResult and their st
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -126,6 +126,10 @@ class MessageExtBrokerInner:
         if tags:
             entries["TAGS"] = tags
         return cls(topic, body, encode_properties(entries), queue_id, born_timestamp=born_timestamp)
+
+
+Append = Callable[[Sequence["MessageExtBrokerInner"]], list["PutMessageResult"]]
+"""Takes messages as `MessageStore.append_messages` does."""
 
 
 class MessageExtBatch(MessageExtBrokerInner):

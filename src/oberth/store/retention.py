@@ -13,6 +13,7 @@ queue whose numbers start again is not touched by a floor of its former life. Fl
     more than that      segments that hold younger ones are kept, unless the disk is too full
 
 The broker's own topics, light queues and compaction topics have none.
+With ``retentionWaitsForLake`` segments that an export does not have stay as well: `lakes`.
 See docs/decisions/0030-retention.md.
 """
 
@@ -32,6 +33,7 @@ from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue_store import ConsumeQueueStore, Queue, QueueKey
 from oberth.store.files import FileSystem
+from oberth.store.lakes import AwaitedLake, awaited_lake, make_directory
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -180,6 +182,20 @@ class Retention:
                 if first < queue.max_offset and (found is None or offset < found.commit_log_offset):
                     found = Held(topic, queue.queue_id, offset)
         return found
+
+    def awaited_lake(self) -> AwaitedLake | None:
+        """The export that cleaning waits for: of several the one that is furthest behind."""
+        setting = self._config.retention_waits_for_lake
+        if not setting:
+            return None
+        make_directory(self._files, self._root)
+        return awaited_lake(self._files, self._root, setting, self._commit_log.max_offset)
+
+    def keep_from(self) -> int | None:
+        """The position from which on segments stay whatever their age; None: none has to."""
+        held, lake = self.held(), self.awaited_lake()
+        kept = [] if held is None else [held.commit_log_offset]
+        return min([*kept, *([] if lake is None else [lake.position])], default=None)
 
     def purge(self, topic: str, before: Mapping[int, int]) -> list[Purged]:
         """Hides the messages of queues below a queue offset, durably. Blocks.

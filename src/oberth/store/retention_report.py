@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from oberth.store.lakes import NOTHING, AwaitedLake
 from oberth.store.retention import Held
 
 GroupOffsets = tuple[str, str, Mapping[int, int]]
@@ -64,6 +65,7 @@ class RetentionReport:
         log_min_offset_after: where it would begin.
         segments: what would be deleted.
         held: the message whose reserve.time keeps further segments.
+        lake: the export that further segments wait for, see `lakes`.
         leaving: what readers would lose.
         unread: what of it groups have not consumed.
         topics_without_group: topics that lose messages and that no group has ever consumed.
@@ -77,6 +79,7 @@ class RetentionReport:
     log_min_offset_after: int
     segments: list[LeavingSegment] = field(default_factory=list)
     held: Held | None = None
+    lake: AwaitedLake | None = None
     leaving: list[LeavingMessages] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     topics_without_group: list[str] = field(default_factory=list)
@@ -120,6 +123,12 @@ class RetentionReport:
                 "topic": self.held.topic,
                 "queueId": self.held.queue_id,
                 "commitLogOffset": self.held.commit_log_offset,
+            },
+            "waitsForLake": None
+            if self.lake is None
+            else {
+                "lake": self.lake.lake,
+                "position": None if self.lake.position == NOTHING else self.lake.position,
             },
             "queues": [
                 {

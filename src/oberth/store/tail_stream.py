@@ -462,6 +462,13 @@ class TailStream:
                 raise
             self.set_end(position)
 
+    def go_on_at(self, position: int) -> None:
+        """Says where an empty stream has its next byte; a file comes with it."""
+        assert self.is_empty
+        with self.lock:
+            self.first_start = self.files_end = position
+        self.set_end(position)
+
     def fill(self, position: int, filler: bytes) -> None:
         """Appends filler up to a position. Raises StoreFullError; it may have filled a part."""
         with self.pool.write_lock:

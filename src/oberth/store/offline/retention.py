@@ -14,6 +14,8 @@ from oberth import wall_clock
 from oberth.formats.batch_consume_queue import BatchConsumeQueueUnit
 from oberth.formats.config_files import ConsumerOffsets, split_offset_key
 from oberth.formats.topic_config import TopicConfigs
+from oberth.store.files import OsFileSystem
+from oberth.store.lakes import awaited_lake
 from oberth.store.offline.reader import StoreReader
 from oberth.store.retention import HOUR_MS, Held, reserve_hours
 from oberth.store.retention_report import (
@@ -41,11 +43,16 @@ def retention_report(reader: StoreReader, now_ms: int | None = None) -> Retentio
         if (hours := reserve_hours(topic, attributes)) is not None
     }
     held = _held(reader, reserved, now)
+    lake = awaited_lake(
+        OsFileSystem(), reader.layout.root, config.retention_waits_for_lake, reader.max_offset
+    )
+    kept = [] if held is None else [held.commit_log_offset]
+    keep_from = min([*kept, *([] if lake is None else [lake.position])], default=None)
     segments = []
     for segment in reader.layout.commit_log[:-1]:
         age_ms = now - int(os.stat(segment.path).st_mtime * 1000)
         if age_ms < config.file_reserved_time_hours * HOUR_MS or (
-            held is not None and segment.end > held.commit_log_offset
+            keep_from is not None and segment.end > keep_from
         ):
             break
         path = reader.layout.relative(segment.path)
@@ -60,6 +67,7 @@ def retention_report(reader: StoreReader, now_ms: int | None = None) -> Retentio
         log_min_offset_after=segments[-1].end if segments else reader.min_offset,
         segments=segments,
         held=held,
+        lake=lake,
     )
     for topic, queue_id in sorted({*reader.layout.queues, *reader.layout.batch_queues}):
         leaving = _leaving(reader, topic, queue_id, reserved.get(topic), report)

@@ -45,7 +45,7 @@ from oberth.formats.timer_log import (
     TimerLogUnit,
 )
 from oberth.formats.timer_wheel import SLOTS_A_TURN
-from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+from oberth.store.messages import Append, MessageExtBrokerInner, PutMessageStatus
 from oberth.store.timer.timer_log import TimerLog
 from oberth.store.timer.timer_wheel import SlotChange, TimerWheel
 
@@ -173,6 +173,8 @@ class TimerMessageStore:
         self._next_clean_ms = 0
         self._version = 0
         # Of a slave: up to where its master has taken messages in; the time while it does so too.
+        self.append: Append = lambda messages: store.append_messages(messages)
+        """Takes what is due; a slave that acts for its master gives it to other brokers."""
         self._master_queue_offset = 0
         self._follows_at_ms = 0
         if config.timer_congest_num_each_slot < SLOT_COUNT_UNLIMITED:
@@ -324,6 +326,12 @@ class TimerMessageStore:
         """A slave's master has come so far: what is taken in here, and what is not due any more."""
         self._master_queue_offset = master.master_timer_queue_offset
         self.write_time_ms = max(self.write_time_ms, self._floor(master.last_read_time))
+
+    def pass_by(self, other: TimerCheckpoint) -> None:
+        """A slave that acted for this master has delivered so far: it is not due here any more."""
+        self.write_time_ms = max(self.write_time_ms, self._floor(other.last_read_time))
+        while self.is_due:
+            self.wheel.remove_earliest()
 
     def take_metrics(self, document: object) -> None:
         """A slave's master counts its timed messages.
@@ -652,7 +660,7 @@ class TimerMessageStore:
         """
         if not deliveries:
             return None
-        results = self._store.append_messages([each.message for each in deliveries])
+        results = self.append([each.message for each in deliveries])
         for number, result in enumerate(results):
             if result.ok:
                 continue
