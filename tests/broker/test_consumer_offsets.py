@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,18 @@ from oberth.broker.consumer_offsets import ConsumerOffsets
 from oberth.broker.lmq_consumer_offsets import LmqConsumerOffsets
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_json import parse_config
+from oberth.formats.json_writer import config_in_slices
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def written(slices: Generator[None, None, bytes]) -> bytes:
+    """What a body is when its last slice is there."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as ended:
+            return bytes(ended.value)
 
 
 def reloaded(offsets: ConsumerOffsets) -> ConsumerOffsets:
@@ -217,6 +228,19 @@ def test_against_a_model(operations: list[tuple[str, str, str, int, int]]) -> No
     assert parse_config(offsets.encode())["offsetTable"] == dict(
         offsets.to_body()["offsetTable"].items
     )
+
+
+def test_a_broker_of_apaches_can_pass_over_offsets_that_were_pulled() -> None:
+    """Its body of 43 has no pullOffsetTable; it skips only what has quoted names."""
+    offsets = ConsumerOffsets()
+    offsets.commit("G", "T", 0, 10, 1)
+    offsets.commit_pull("G", "T", 3, 5)
+    raw = written(config_in_slices(offsets.to_body()))
+    assert b'"T@G":{0:10}' in raw
+    assert b'"T@G":{"3":5}' in raw
+    other = ConsumerOffsets()
+    other.merge(parse_config(raw))
+    assert (other.query("G", "T", 0), other.query_pull("G", "T", 3)) == (10, 5)
 
 
 def test_a_light_topic_with_an_at_sign_is_no_part_of_another() -> None:

@@ -33,7 +33,9 @@ from oberth.remoting.code import RequestCode
 from oberth.remoting.command import create_request
 from oberth.remoting.headers.controller import ElectMasterRequestHeader
 from oberth.store.epoch_replication import SlaveHello
+from oberth.store.files import FileSystem
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+from oberth.testing.fault_disk import FaultDisk
 
 BOUND_S = 100
 SEGMENT = 64 * 1024
@@ -65,7 +67,9 @@ class Group:
         )
         self.brokers: dict[str, ControlledBroker] = {}
 
-    async def start(self, name: str, **entries: str) -> ControlledBroker:
+    async def start(
+        self, name: str, files: FileSystem | None = None, **entries: str
+    ) -> ControlledBroker:
         """A broker that has a role."""
         values = {
             **SETTINGS,
@@ -76,7 +80,7 @@ class Group:
         }
         config, store_config, warnings = read_configs(values)
         assert warnings == []
-        broker = ControlledBroker(config, store_config)
+        broker = ControlledBroker(config, store_config, files=files)
         async with asyncio.timeout(BOUND_S):
             await broker.start()
         self.brokers[name] = broker
@@ -287,7 +291,7 @@ async def test_messages_are_refused_while_too_few_are_in_sync(group: Group) -> N
 
 async def test_two_copies_are_asked_for_and_one_is_there(group: Group) -> None:
     alone = {"allAckInSyncStateSet": "false", "inSyncReplicas": "2", "slaveTimeout": "200"}
-    first = await group.start("1", **alone)
+    first = await group.start("1", None, **alone)
     assert await acknowledged(first) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
     life(first).parts.store_config.slave_timeout_ms = 100_000
     await group.start("2")
@@ -506,7 +510,7 @@ async def test_a_store_from_before_there_was_a_controller(group: Group) -> None:
     await until(lambda: bodies(first) == bodies(second) == [b"a", b"b"])
 
 
-async def test_a_master_that_is_back_at_once_goes_on_in_its_epoch(group: Group) -> None:
+async def test_a_master_that_is_back_at_once_begins_an_epoch(group: Group) -> None:
     first = await group.start("1")
     assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
     await group.controller.aclose()  # nobody notices that it was away
@@ -520,6 +524,88 @@ async def test_a_master_that_is_back_at_once_goes_on_in_its_epoch(group: Group) 
     await group.controller.start()
     first = await group.start("1")
     assert first.role is not None
-    assert (first.role.is_master, first.role.epoch) == (True, 1)
-    assert [tuple(each) for each in ha(first).epochs.entries] == [(1, 0)]
+    assert (first.role.is_master, first.role.epoch) == (True, 2)
+    # What it wrote from here on cannot be taken for what a power cut took from its first life.
+    assert [tuple(each) for each in ha(first).epochs.entries] == [(1, 0), (2, end(first))]
     assert await acknowledged(first, b"b") is PutMessageStatus.PUT_OK
+
+
+async def test_a_slave_shows_its_unconfirmed_tail_when_it_has_joined(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await group.start("1")
+    assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
+    confirmed = end(first)
+    monkeypatch.setattr(ha(first), "confirm_offset", lambda: confirmed)
+    second = await group.start("2", asyncLearner="true")
+    put(first, b"b")
+    await until(lambda: end(second) == end(first) > confirmed)
+    await until(lambda: bodies(second) == [b"a"])
+    await group.stop("1")
+    await group.stop("2")
+
+    second = await group.start("2", asyncLearner="true")
+    assert end(second) > confirmed
+    assert ha(second).confirm_offset() == confirmed
+    assert bodies(second) == [b"a"]
+    assert life(second).parts.store.dispatch_behind_bytes == 0
+
+    await group.start("1")
+    await until(lambda: second.broker is not None and bodies(second) == [b"a", b"b"])
+
+
+async def test_a_slave_that_syncs_confirms_what_is_on_its_disk(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await group.start("1")
+    second = await group.start("2", flushDiskType="SYNC_FLUSH")
+    await group.agree(1, 2)
+    store = life(second).parts.store
+    may_sync = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    flush_to = store.commit_log.queue.flush_to
+
+    def wait_and_flush(end_offset: int) -> Any:
+        asyncio.run_coroutine_threadsafe(may_sync.wait(), loop).result(BOUND_S)
+        return flush_to(end_offset)
+
+    monkeypatch.setattr(store.commit_log.queue, "flush_to", wait_and_flush)
+    sent = asyncio.ensure_future(acknowledged(first, b"a"))
+    await until(lambda: end(second) == end(first) > 0)
+    assert ha(second)._end_to_report() < end(second)
+    assert ha(first).confirm_offset() < end(first)
+    assert not sent.done()
+    may_sync.set()
+    assert await sent is PutMessageStatus.PUT_OK
+    assert store.flushed_offset == end(first)
+
+
+async def test_a_master_whose_disk_fails_leaves_its_role_and_comes_back(group: Group) -> None:
+    disk = FaultDisk()
+    first = await group.start("1", disk, flushDiskType="SYNC_FLUSH")
+    second = await group.start("2")
+    await group.agree(1, 2)
+    assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
+    disk.fails = True
+    assert await acknowledged(first, b"b") is not PutMessageStatus.PUT_OK
+    await until(lambda: is_master(second))
+    assert await acknowledged(second, b"c") is PutMessageStatus.PUT_OK
+    assert not is_master(first)
+    disk.fails = False
+    await group.agree(1, 2)
+    await until(lambda: first.broker is not None and bodies(first) == bodies(second))
+    assert bodies(first)[-1] == b"c"
+
+
+async def test_a_broker_that_could_not_be_opened_can_be_opened_later(group: Group) -> None:
+    disk = FaultDisk()
+    first = await group.start("1")
+    second = await group.start("2", disk)
+    await group.agree(1, 2)
+    disk.fill(disk.events)
+    await group.stop("1")
+    await until(lambda: second._said.get("store"))
+    disk.fill(None)
+    await until(lambda: is_master(second))
+    first = await group.start("1")
+    await until(lambda: first.broker is not None and end(first) == end(second))

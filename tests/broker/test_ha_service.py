@@ -27,6 +27,7 @@ from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.remoting.aio.busy_poll import BusyPoll
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.tls import make_certificate
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -156,6 +157,52 @@ async def test_an_append_wakes_what_sends_it_to_slaves(
         for _ in range(3):
             put(master, 5)
             await until(partial(equal, master, slave))
+
+
+async def test_an_append_is_sent_before_the_loop_turns(tmp_path: Path, name_server: str) -> None:
+    slave = make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE")
+    async with make(tmp_path / "a", name_server) as master, slave:
+        await until(lambda: len(master.services.ha.replicas))
+        put(master, 5)
+        await until(partial(equal, master, slave))
+        # Whoever sends what a slave lacked is done when the slave has it, or in the next turn.
+        await asyncio.sleep(0)
+        put(master, 5)
+        (shown,) = master.services.ha.to_body()["haConnectionInfo"]
+        assert shown["transferFromWhere"] == master.parts.store.max_phy_offset
+        assert not equal(master, slave)
+
+
+class Polls:
+    """Stands where a BusyPoll stands."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        self.answers = 0
+
+    def served(self, channel: object, count: int, came: float) -> None:
+        del channel, came
+        self.counts.append(count)
+
+    def answered(self) -> None:
+        self.answers += 1
+
+
+async def test_both_ends_stay_awake_for_a_lone_sender(tmp_path: Path, name_server: str) -> None:
+    options = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "100000"}
+    slave = make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE")
+    async with make(tmp_path / "a", name_server, **options) as master, slave:
+        await until(lambda: len(master.services.ha.replicas))
+        of_master, of_slave = Polls(), Polls()
+        master.services.ha.busy_poll = cast(BusyPoll, of_master)
+        slave.services.ha.busy_poll = cast(BusyPoll, of_slave)
+        assert await acknowledged(master) is PutMessageStatus.PUT_OK
+        assert of_slave.counts == [1]
+        assert of_master.answers == 1
+        put(master, 3)
+        await until(partial(equal, master, slave))
+        assert of_slave.counts[1] > 1, "several in one piece: nobody waits for one of them alone"
+        assert of_master.answers == 1, "nobody was answered"
 
 
 class SmallDisk(OsFileSystem):

@@ -71,6 +71,11 @@ async def test_figures_are_those_of_what_happened(observed: Any) -> None:
     assert value(text, "rocketmq_consumer_lag_messages", topic="T", consumer_group="G") == 2
     assert value(text, "rocketmq_storage_size") == observed.broker.parts.store.max_phy_offset
     assert value(text, "oberth_storage_writable") == 1
+    assert "oberth_storage_lake_behind_bytes" not in text
+    observed.broker.parts.store.config.retention_waits_for_lake = "/lake/shop"
+    _, text = await get(observed, "/metrics")
+    behind = value(text, "oberth_storage_lake_behind_bytes", lake="/lake/shop")
+    assert behind == observed.broker.parts.store.max_phy_offset
 
 
 EXPORTER = {

@@ -22,7 +22,7 @@ from oberth.kernels import arguments, runtime
 from oberth.remoting.aio import processors
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.client import RemotingClient
-from oberth.remoting.code import RequestCode
+from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
 from oberth.remoting.connection import RemotingConnection
 from oberth.store.messages import PutMessageStatus
@@ -360,6 +360,24 @@ async def test_answers_that_wait_for_the_disk_become_what_came_of_it(
     assert compiled.fields.keys() == general.fields.keys()
     same = compiled.fields.keys() - {"msgId", "queueOffset"}
     assert all(compiled.fields[name] == general.fields[name] for name in same)
+
+
+async def test_a_master_that_waits_for_replicas_takes_sends_this_way(make_live: MakeLive) -> None:
+    live = await make_live(
+        brokerRole="SYNC_MASTER", autoCreateTopicEnable="true", inSyncReplicas="2",
+        slaveTimeout="50",
+    )  # fmt: skip
+    plain, options = live.broker.processors.send.plain, live.broker.parts.store_config
+    for n in range(3):
+        answer = await live.peer.send("T", b"x", 0, {"UNIQ_KEY": f"K{n}"})
+        assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert plain.served == 2
+    options.min_in_sync_replicas = 2
+    end = live.broker.parts.store.max_phy_offset
+    answer = await live.peer.send("T", b"x", 0, {"UNIQ_KEY": "K"})
+    assert (answer.code, answer.remark) == (1, "in-sync replicas not enough")
+    assert live.broker.parts.store.max_phy_offset == end
+    assert plain.served == 2
 
 
 async def test_who_does_not_wait_for_the_disk_is_answered_before_it(make_live: MakeLive) -> None:

@@ -784,7 +784,7 @@ async def test_the_grpc_port_and_how_old_its_signatures_may_be(
 
     ports: list[int] = []
 
-    def server(_: object, options: Any) -> None:
+    def server(_: object, options: Any, **_more: Any) -> None:
         ports.append(options.port)
         raise OSError("the port is taken")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oberth.broker import ha_service
+from oberth.broker import ha_service, slave_tables
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.errors import ConfigFormatError
@@ -59,7 +59,7 @@ def topics_of(broker: Broker) -> set[str]:
 async def test_pages_deletions_and_merged_offsets(
     tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch, page_size: int
 ) -> None:
-    monkeypatch.setattr(ha_service, "PAGE_SIZE", page_size)
+    monkeypatch.setattr(slave_tables, "PAGE_SIZE", page_size)
     async with (
         make(tmp_path / "a", name_server) as master,
         make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave,
@@ -70,7 +70,7 @@ async def test_pages_deletions_and_merged_offsets(
             ours.groups.update(SubscriptionGroupConfig(group_name=f"group{number}"))
             ours.offsets.commit(f"group{number}", f"topic{number}", 0, number, 1)
         await until(lambda: slave.services.ha.master_address)
-        await slave.services.ha.synchronize_once()
+        await slave.services.tables.take_all(str(master.address))
         assert topics_of(slave) == topics_of(master)
         assert theirs.topics.data_version == ours.topics.data_version
         assert theirs.groups.data_version == ours.groups.data_version
@@ -85,7 +85,7 @@ async def test_pages_deletions_and_merged_offsets(
         ours.offsets.delete_topic("topic6")
         ours.groups.delete("group4")
         ours.offsets.delete_group("group4")
-        await slave.services.ha.synchronize_once()
+        await slave.services.tables.take_all(str(master.address))
         assert "topic6" not in theirs.topics
         assert theirs.groups.get("group4") is None
         assert theirs.offsets.query("group6", "topic6", 0) == -1
@@ -103,14 +103,14 @@ async def test_what_is_the_same_is_not_read_again(
     ):
         master.parts.topics.create_internal("fresh", 2)
         await until(lambda: slave.services.ha.master_address)
-        await slave.services.ha.synchronize_once()
+        await slave.services.tables.take_all(str(master.address))
 
         def read(*_: Any) -> None:
             raise AssertionError("the version is the same")
 
         monkeypatch.setattr(type(slave.parts.topics), "read", read)
         monkeypatch.setattr(type(slave.parts.groups), "read", read)
-        await slave.services.ha.synchronize_once()
+        await slave.services.tables.take_all(str(master.address))
 
 
 class Answers:
@@ -142,8 +142,8 @@ def page(counter: int, *topics: str) -> dict[str, Any]:
 
 async def fetched(slave: Broker, *answers: tuple[dict[str, Any], str | None]) -> Any:
     master = Answers(*answers)
-    slave.services.ha._client = master  # type: ignore[assignment]
-    found = await slave.services.ha._fetch("127.0.0.1:1", ha_service._TOPIC_PAGES)
+    slave.services.tables._client = master  # type: ignore[assignment]
+    found = await slave.services.tables._fetch("127.0.0.1:1", slave_tables._TOPIC_PAGES)
     return master, found
 
 
@@ -172,7 +172,7 @@ async def test_a_master_that_knows_no_pages_gives_everything(tmp_path: Path) -> 
 async def test_pages_that_never_end_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ha_service, "PAGES_MAX", 5)
+    monkeypatch.setattr(slave_tables, "PAGES_MAX", 5)
     slave = make(tmp_path, "127.0.0.1:1", brokerId="1", brokerRole="SLAVE")
     with pytest.raises(ConfigFormatError, match="no end"):
         await fetched(slave, (page(1, "a"), "9"))
@@ -229,7 +229,7 @@ async def test_a_reader_at_a_slaves_end_is_sent_back_to_its_master(
     )  # fmt: skip
     assert (await master.peer.send("T", b"m")).code == 0
     await until(lambda: slave.broker.parts.store.max_offset_in_queue("T", 0) == 1)
-    await slave.broker.services.ha.synchronize_once()
+    await slave.broker.services.tables.take_all(str(master.broker.address))
     slave.broker.parts.groups.update(SubscriptionGroupConfig(group_name="G", broker_id=1))
     found = await slave.peer.pull("T", 0)
     assert (found.code, found.fields["suggestWhichBrokerId"]) == (0, "0")
@@ -264,3 +264,27 @@ async def test_a_slaves_timer_hears_of_its_masters(tmp_path: Path, name_server: 
         master.services.dispatching.soon()
         await until(lambda: len(timers.store.wheel) == 1)
         assert timers.store.queue_offset == 1
+
+
+async def test_a_full_disk_does_not_end_the_look_at_the_master(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ha_service, "METADATA_PERIOD_S", 0.01)
+    monkeypatch.setattr(ha_service, "RECONNECT_S", 0.01)
+    async with (
+        make(tmp_path / "a", name_server) as master,
+        make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave,
+    ):
+        tables = slave.services.tables
+        take_all, calls = tables.take_all, []
+
+        async def full_at_first(address: str) -> None:
+            calls.append(address)
+            if len(calls) == 1:
+                raise OSError(28, "No space left on device")
+            await take_all(address)
+
+        monkeypatch.setattr(tables, "take_all", full_at_first)
+        await until(lambda: calls)
+        master.parts.topics.create_internal("later", 2)
+        await until(lambda: "later" in topics_of(slave))

@@ -13,7 +13,7 @@ from oberth.broker.config_file import ConfigFile
 from oberth.client.transactions import LocalTransactionState
 from oberth.errors import OptionError
 from oberth.testing.simulated_loop import Machine, simulated
-from oberth.testing.simulation import Ledger, Sent, Simulation, _BrokerLife, _Disk
+from oberth.testing.simulation import Ledger, MachineDisk, Sent, Simulation, _BrokerLife
 
 RUN_TIMEOUT_S = 1500
 
@@ -66,7 +66,7 @@ def test_configuration_files_come_whole_out_of_a_power_cut(
         monkeypatch.setattr(loop, "spawn", lambda machine, work: work.close())
         simulation = Simulation(loop, tmp_path, 1.0, {})
         config = tmp_path / "broker-a-0" / "config"
-        disk = _Disk()
+        disk = MachineDisk()
         file = ConfigFile(config / "topics.json", disk)
         file.write_document({"text": "old" * 20_000}, sync=True)
         file.write_document({"text": "new" * 20_000})

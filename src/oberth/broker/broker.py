@@ -32,6 +32,7 @@ from oberth.broker.transaction_check import check_all
 from oberth.errors import OptionError, StoreError
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
 from oberth.remoting.aio.address import Address
+from oberth.remoting.aio.busy_poll import make_busy_poll
 from oberth.remoting.aio.channel import ChannelOptions
 from oberth.remoting.aio.processors import SERVER_HEADER_SIZE_MAX, ProcessorTable
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
@@ -130,6 +131,7 @@ class Broker(Service):
             services.strays.on_time,
             services.unused_groups.on_time,
             services.ha.on_time,
+            services.acting.on_time,
         ]
 
     @property
@@ -152,8 +154,8 @@ class Broker(Service):
             asyncio.get_running_loop(), self.processors.pull.pull_again, services.pop.has_waiting
         )
         # Recovery may take its time, and a name server may share this loop.
-        await asyncio.to_thread(self._load)
         try:
+            await asyncio.to_thread(self._load)
             request_table.register(services.processors, self.processors, parts.config)
             for extend in self.extend:
                 extend(services.processors)
@@ -161,6 +163,7 @@ class Broker(Service):
             self._start_clock()
             await self._start_replication()
             await services.registration.start()
+            services.acting.start()
             if parts.config.http_port >= 0:
                 metrics = Metrics(
                     parts,
@@ -263,7 +266,12 @@ class Broker(Service):
         parts.own.ha_listens_on(ha.port)
         if parts.store.waits_for_replicas:
             self.services.dispatching.waits_for_disk = True
+            ha.busy_poll = self.server.busy_poll if self.server is not None else None
         if ha.is_slave:
+            # Its own: what its readers ask is no reason to sleep.
+            ha.busy_poll = make_busy_poll(
+                asyncio.get_running_loop(), parts.config.busy_poll_us / 1_000_000
+            )
             self.services.tasks.start(self.services.comparison.run())
 
     def _ha_refusal(self) -> str | None:
@@ -300,6 +308,7 @@ class Broker(Service):
         if self.http is not None:
             await self.http.aclose()
             self.http = None
+        await services.acting.aclose()
         await services.registration.aclose()
         if self._tick_handle is not None:
             self._tick_handle.cancel()
@@ -369,11 +378,12 @@ class Broker(Service):
         """Do what is due; called about every TICK_MS, on the loop."""
         parts, services = self.parts, self.services
         services.dispatching.on_time(now_ms)
-        if not services.ha.is_slave:
+        if services.ha.delivers:
             if parts.schedule.deliver(now_ms):
                 services.dispatching.soon()
             services.table_files.delay_progress.on_time()
-            services.transactions.on_time(now_ms)
+            if not services.ha.is_slave:
+                services.transactions.on_time(now_ms)
         if parts.store.dispatch_behind_bytes:
             services.dispatching.soon()
         for tick in parts.ticks:
@@ -385,7 +395,8 @@ class Broker(Service):
             self._next_scan_ms = now_ms + EXPIRY_SCAN_MS
             self.processors.clients.scan_expired(now_ms)
         services.table_files.on_time(now_ms)
-        if now_ms >= self._next_check_ms and not services.ha.is_slave:
+        may_check = services.ha.delivers and not services.ha.is_slave
+        if now_ms >= self._next_check_ms and may_check:
             self._next_check_ms = now_ms + parts.config.transaction_check_interval_ms
             services.tasks.start(check_all(services.transactions, services.dispatching.soon))
 

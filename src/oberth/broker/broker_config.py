@@ -68,11 +68,30 @@ class BrokerConfig:
         "ms of silence after which the controller takes this broker for dead", low=1,
     )  # fmt: skip
     broker_heartbeat_interval_ms: int = option(
-        "brokerHeartbeatInterval", 1000, "ms between heartbeats to controllers", low=1
+        "brokerHeartbeatInterval",
+        1000,
+        "ms between heartbeats to controllers, or to name servers with enableSlaveActingMaster",
+        low=1,
     )
     broker_election_priority: int = option(
         "brokerElectionPriority", 2**31 - 1,
         "of replicas with equal logs the controller elects the one with the smallest",
+    )  # fmt: skip
+    enable_slave_acting_master: bool = option(
+        "enableSlaveActingMaster", False,
+        "while the master is away its slave with the smallest id delivers what is due",
+    )  # fmt: skip
+    enable_remote_escape: bool = option(
+        "enableRemoteEscape", False,
+        "an acting slave sends what it delivers to brokers of other names",
+    )  # fmt: skip
+    skip_pre_online: bool = option(
+        "skipPreOnline", False, "with enableSlaveActingMaster: go online at once"
+    )
+    broker_not_active_timeout_ms: int = option(
+        "brokerNotActiveTimeoutMillis", 10_000,
+        "with enableSlaveActingMaster: silence after which name servers take the broker for gone",
+        low=1,
     )  # fmt: skip
     sync_broker_metadata_period_ms: int = option(
         "syncBrokerMetadataPeriod", 5000, "ms between questions for the master at controllers",

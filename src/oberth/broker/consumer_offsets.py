@@ -220,12 +220,13 @@ class ConsumerOffsets:
     def to_body(self) -> dict[str, Any]:
         """Everything, as 43 gives it to slaves, for ``config_in_slices``.
 
-        RocketMQ: ConsumerOffsetSerializeWrapper.
+        RocketMQ: ConsumerOffsetSerializeWrapper. It has no pullOffsetTable, and a broker of 5.x
+        passes over what it does not know only if all names in it are quoted.
         """
         return {
             "dataVersion": self.data_version.to_json(),
             _OFFSETS: Shown(self._offsets, dict),
-            _PULL_OFFSETS: Shown(self._pull_offsets, dict),
+            _PULL_OFFSETS: Shown(self._pull_offsets, _with_quoted_ids),
         }
 
     def encode(self) -> bytes:
@@ -279,6 +280,11 @@ class ConsumerOffsets:
         self._pull_entries.clear()
         self._dirty = set(self._offsets)
         self._dirty_pulls = set(self._pull_offsets)
+
+
+def _with_quoted_ids(queues: dict[int, int]) -> dict[str, int]:
+    """Offsets by queue id, the ids as strings."""
+    return {str(queue_id): offset for queue_id, offset in queues.items()}
 
 
 def _entry_text(key: str, queues: dict[int, int]) -> str:

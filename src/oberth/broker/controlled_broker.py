@@ -119,6 +119,7 @@ class ControlledBroker(Service):
         self._life = AsyncExitStack()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._beating: asyncio.Task[None] | None = None
         self._cut_at: int | None = None
         self._ends = (0, 0)
         self._said: dict[str, str] = {}
@@ -151,7 +152,8 @@ class ControlledBroker(Service):
             self._reserve_port()
             self._files.make_dirs(self.root)
             await self._identify()
-            self._start(self._heartbeats(), "oberth-heartbeats")
+            await self._let_epoch_end()
+            self._beating = asyncio.create_task(self._heartbeats(), name="oberth-heartbeats")
             await self._open(await self._first_role())
             self._start(self._run(), "oberth-role")
         except BaseException:
@@ -181,13 +183,41 @@ class ControlledBroker(Service):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        await self._fall_silent()
         await self._close_life(is_last=True)
-        await self._client.aclose()
         if self._reserved is not None:
             self._reserved.close()
             self._reserved = None
 
+    async def _fall_silent(self) -> None:
+        """Ends what tells the controller that this broker lives."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None
+        await self._client.aclose()
+
     # Lives
+
+    async def _begin_anew(self) -> None:
+        """A disk refuses what a broker must write: it leaves its role to others, and opens again.
+
+        A store whose log could not be synced takes nothing more until it is opened, so a master
+        would stay one that takes no messages.
+        """
+        while True:
+            await self._fall_silent()
+            self._client = RemotingClient()
+            await self._close_life(is_last=False)
+            await self._let_epoch_end()
+            self._beating = asyncio.create_task(self._heartbeats(), name="oberth-heartbeats")
+            try:
+                await self._open(await self._first_role())
+            except (OberthError, OSError) as error:
+                self._say_once("store", f"not opened, tried again: {error}")
+                await asyncio.sleep(RETRY_S)
+                continue
+            return
 
     async def _open(self, role: Role) -> None:
         config, store_config = copy.copy(self._config), copy.copy(self._store_config)
@@ -263,6 +293,9 @@ class ControlledBroker(Service):
     async def _look(self) -> None:
         role = self.role
         assert role is not None
+        if self.broker is not None and self.broker.parts.store.flush_service.is_broken:
+            await self._begin_anew()
+            return
         found: Role | None = None
         try:
             found = await self._replica_info()
@@ -294,9 +327,9 @@ class ControlledBroker(Service):
         await self._close_life(is_last=False)
         try:
             await self._open(role)
-        except BaseException:
-            self._wake.set()  # again, and not in some seconds
-            raise
+        except (OberthError, OSError) as error:
+            self._say_once("store", f"not opened: {error}")
+            await self._begin_anew()
 
     def must_cut(self, offset: int) -> None:
         """See RoleKeeper."""
@@ -346,10 +379,10 @@ class ControlledBroker(Service):
                 break
             # Another one was quicker.
             self._say_once("identity", f"id {number}: {response.remark}")
-            os.remove(temporary)
+            self._files.remove(temporary)
             await asyncio.sleep(RETRY_S)
         self._files.write_file(self._identity_path, f"{who}#{number}".encode())
-        os.remove(temporary)
+        self._files.remove(temporary)
         self.broker_id = number
 
     async def _next_id(self) -> int:
@@ -372,6 +405,29 @@ class ControlledBroker(Service):
                 return await ask()
             except (OberthError, OSError) as error:
                 self._say_once("controller", f"no answer yet: {error}")
+            await asyncio.sleep(RETRY_S)
+
+    async def _let_epoch_end(self) -> None:
+        """Returns when this broker is not the master any more that it was in its last life.
+
+        It says nothing of itself meanwhile, so the controller elects another one, or nobody. A new
+        life takes no messages in an old epoch: a power cut may have taken the end of its log,
+        slaves may have it, and what was written there anew would pass for the same.
+        """
+        config = self._config
+        who = headers.GetReplicaInfoRequestHeader(broker_name=config.broker_name)
+        nobody = headers.ElectMasterRequestHeader(
+            cluster_name=config.broker_cluster_name, broker_name=config.broker_name, broker_id=-1
+        )
+        while True:
+            response = await self._patiently(
+                lambda: self._ask(RequestCode.CONTROLLER_GET_REPLICA_INFO, who)
+            )
+            found = response.header(headers.GetReplicaInfoResponseHeader)
+            if response.code != ResponseCode.SUCCESS or found.master_broker_id != self.broker_id:
+                return
+            self._say_once("epoch", f"waits for the end of epoch {found.master_epoch}")
+            await self._patiently(lambda: self._ask(RequestCode.CONTROLLER_ELECT_MASTER, nobody))
             await asyncio.sleep(RETRY_S)
 
     async def _first_role(self) -> Role:

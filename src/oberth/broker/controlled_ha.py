@@ -15,7 +15,8 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from oberth.broker.ha_service import REQUEST_TIMEOUT_S, Finish, HAService, Replica
+from oberth.broker.ha_connection import Replica
+from oberth.broker.ha_service import REQUEST_TIMEOUT_S, Finish, HAService
 from oberth.broker.role import ChangeRefusedError, Role
 from oberth.broker.sync_set import SyncSet
 from oberth.errors import OberthError, RemoteProtocolError, RemotingError
@@ -133,6 +134,9 @@ class ControlledHAService(HAService):
             self.replicas = self._table
         else:
             self.master_address = role.master_address
+            # Before the store is opened: what lies behind the last confirmed offset on the disk
+            # may be cut off when this slave joins, and nobody reads it until then.
+            self._store.confirmed_by_replicas = self.confirm_offset
 
     # Files
 
@@ -164,8 +168,10 @@ class ControlledHAService(HAService):
                 self._topics.data_version = version.next(self._now_ms(), self._role.epoch)
         if changed:
             self._save()
-        if self._is_waiting or self.is_slave:
-            self._confirmed = end
+        if self.is_slave:
+            # Queues and index never held what was not confirmed.
+            self._confirmed = store.dispatched_offset
+        elif self._is_waiting:
             store.confirmed_by_replicas = self.confirm_offset
 
     def close(self) -> None:
@@ -296,7 +302,7 @@ class ControlledHAService(HAService):
             assert isinstance(replica.sender, EpochLogSender)
             replica.sender.greeted(from_last_file=hello.from_last_file)
             self._table.hellos[replica] = hello
-            replica.writer.write(MasterHello(self._store.max_phy_offset, self.epochs).encode())
+            replica.write(MasterHello(self._store.max_phy_offset, self.epochs).encode())
 
         receive_data = SlaveReceiver(on_hello).receive_data
 
@@ -388,10 +394,9 @@ class ControlledHAService(HAService):
         ).encode()
 
     def _report(self) -> bytes:
-        return SLAVE_REPORT.pack(TRANSFER, self._store.max_phy_offset)
+        return SLAVE_REPORT.pack(TRANSFER, self._end_to_report())
 
-    def _make_link(self, writer: asyncio.StreamWriter) -> Callable[[bytes], Iterable[LogPiece]]:
-        del writer
+    def _make_link(self) -> Callable[[bytes], Iterable[LogPiece]]:
         receiver = MasterReceiver()
         greeted = False
 

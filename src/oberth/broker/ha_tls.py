@@ -7,7 +7,6 @@ believed in plain text. Apache's brokers know no TLS there, so a pair with one o
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ from oberth.remoting.aio.tls import ServerTls, load_server_context
 
 if TYPE_CHECKING:
     from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.ha_connection import HAConnection
 
 HANDSHAKE: Final = 0x16
 """The first byte of TLS. A report begins with 0, as no log reaches 2**56."""
@@ -57,13 +57,12 @@ class TlsWriter:
     asyncio's own TLS would shake hands before the peer is judged by its address and counted.
 
     Args:
-        writer: the socket's.
+        connection: the socket's.
         context: see `master_context`.
     """
 
-    def __init__(self, writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
-        self._writer = writer
-        self.transport = writer.transport
+    def __init__(self, connection: HAConnection, context: ssl.SSLContext) -> None:
+        self._connection = connection
         self._tls = ServerTls(context)
         self._begun = False
 
@@ -91,11 +90,7 @@ class TlsWriter:
         self._tls.send(data)
         self._flush()
 
-    async def drain(self) -> None:
-        """Wait until the socket takes more."""
-        await self._writer.drain()
-
     def _flush(self) -> None:
         outgoing = self._tls.take_outgoing()
         if outgoing:
-            self._writer.write(outgoing)
+            self._connection.write(outgoing)

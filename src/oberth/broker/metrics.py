@@ -9,6 +9,7 @@
     rocketmq_processor_watermark                                 by stage
     rocketmq_storage_size, _flush_behind_bytes, _dispatch_behind_bytes, _message_reserve_time
     oberth_storage_disk_free_bytes, oberth_storage_writable
+    oberth_storage_lake_behind_bytes                             with retentionWaitsForLake
 
 Every line also has cluster, node_type and node_id. Of one name there are at most SERIES_MAX lines;
 what is above is summed up in one line whose topic and group are ``(other)``, so the sum over a name
@@ -218,6 +219,15 @@ class Metrics:
             "free bytes of the store's disk",
             one(shutil.disk_usage(store.root).free),
         )
+        lake = store.retention.awaited_lake()
+        if lake is not None:
+            has = max(lake.position, store.min_phy_offset, 0)
+            yield (
+                "oberth_storage_lake_behind_bytes",
+                "gauge",
+                "bytes of the log that the lake does not have yet",
+                [((("lake", lake.lake),), max(store.max_phy_offset - has, 0))],
+            )
         yield (
             "oberth_storage_writable",
             "gauge",

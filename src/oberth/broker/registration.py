@@ -94,6 +94,8 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
         self.stays = False
         """Whether name servers are not told at the end: the broker comes back at once."""
+        self.is_isolated = False
+        """Whether name servers are not to hear of the broker yet, see `ActingMaster`."""
         self._registered: set[str] = set()
         self._complained: set[str] = set()
 
@@ -203,6 +205,8 @@ class Registration:
 
     async def register_all(self) -> None:
         """The full table to every name server."""
+        if self.is_isolated:
+            return
         topics = list(self._topics.registered())
         size = self._config.split_registration_size
         version = self._topics.data_version
@@ -224,6 +228,8 @@ class Registration:
 
     async def register_topics(self, topics: set[str]) -> None:
         """Some topics to every name server."""
+        if self.is_isolated:
+            return
         known = [
             found for topic in topics if (found := self._topics.registered_one(topic)) is not None
         ]
@@ -282,7 +288,10 @@ class Registration:
             cluster_name=config.broker_cluster_name,
             ha_server_addr=self._own.ha_address,
             broker_id=config.broker_id,
-            enable_acting_master=False,
+            enable_acting_master=config.enable_slave_acting_master,
+            heartbeat_timeout_millis=(
+                config.broker_not_active_timeout_ms if config.enable_slave_acting_master else None
+            ),
             compressed=config.compressed_register,
             body_crc32=zlib.crc32(data) & CRC_MASK,
         )

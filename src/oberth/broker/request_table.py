@@ -197,6 +197,7 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Sync((Code.GET_TIMER_CHECK_POINT,), of.replicas.timer_checkpoint)
     yield Sync((Code.GET_TIMER_METRICS,), of.replicas.timer_metrics)
     yield Sync((Code.EXCHANGE_BROKER_HA_INFO,), of.replicas.exchange)
+    yield Sync((Code.NOTIFY_MIN_BROKER_ID_CHANGE,), of.replicas.min_id_changed)
     yield Sync((Code.GET_BROKER_HA_STATUS,), of.replicas.status)
     yield Sync((Code.RESET_MASTER_FLUSH_OFFSET,), of.replicas.reset_flush_offset)
     yield Sync((Code.GET_BROKER_EPOCH_CACHE,), of.replicas.epochs)

@@ -24,7 +24,7 @@ from oberth.formats.data_version import DataVersion
 from oberth.formats.delay_level import deliver_time, parse_delay_levels
 from oberth.formats.java_numbers import java_long
 from oberth.formats.message import MessageExt
-from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.messages import Append, MessageExtBrokerInner
 
 if TYPE_CHECKING:
     from oberth.store.message_store import MessageStore
@@ -54,6 +54,8 @@ class ScheduleService:
         update_version_step: int = 200,
     ) -> None:
         self._store = store
+        self.append: Append = lambda messages: store.append_messages(messages)
+        """Takes what is due; a slave that acts for its master gives it to other brokers."""
         self._store_host = store_host
         self._update_version_step = update_version_step
         self._deliveries = 0
@@ -125,7 +127,7 @@ class ScheduleService:
             ends.append(passed)
         reached = passed
         if messages:
-            results = store.append_messages(messages)
+            results = self.append(messages)
             for number, result in enumerate(results):
                 if not result.ok:
                     _LOG.error(
@@ -185,6 +187,20 @@ class ScheduleService:
         file = DelayOffsets.from_json(document, "delayOffset.json")
         self.offsets = file.offset_table
         self.data_version = file.data_version or DataVersion()
+
+    def catch_up(self, document: Any) -> None:
+        """Take over how far another broker has delivered in this one's place; never back.
+
+        Raises:
+            ConfigFormatError: an offset that is no number.
+        """
+        file = DelayOffsets.from_json(document, "delayOffset.json")
+        for level, offset in file.offset_table.items():
+            if offset > self.offsets.get(level, 0):
+                self.offsets[level] = offset
+                self.is_dirty = True
+        if file.data_version is not None:
+            self.data_version = max(self.data_version, file.data_version)
 
 
 def restore(delayed: MessageExt, store_host: bytes) -> MessageExtBrokerInner | None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from oberth.broker.acl.access_control import AccessControl
 from oberth.broker.acl.users import user_of_json
+from oberth.broker.acting_master import ActingMaster
 from oberth.broker.config_changes import ConfigChanges
 from oberth.broker.consumer_filters import ConsumerFilters
 from oberth.broker.controlled_ha import ControlledHAService
 from oberth.broker.deletions import Deletions
 from oberth.broker.dispatching import Dispatching
+from oberth.broker.escape import Escape
 from oberth.broker.ha_service import HAService
 from oberth.broker.lite.lite_service import LiteService
 from oberth.broker.log_comparison import LogComparison
@@ -23,6 +25,7 @@ from oberth.broker.pop.pop_service import PopService
 from oberth.broker.registration import Registration
 from oberth.broker.runtime_info import RuntimeInfo
 from oberth.broker.sender_brake import SenderBrake
+from oberth.broker.slave_tables import SlaveTables
 from oberth.broker.static_topic_cleaner import StaticTopicCleaner
 from oberth.broker.static_topic_strays import StaticTopicStrays
 from oberth.broker.table_files import TableFiles
@@ -76,6 +79,15 @@ class Services:
             schedule=parts.schedule,
             now_ms=now_ms,
             start_task=self.tasks.start,
+        )
+        self.tables = SlaveTables(
+            client=self.client,
+            topics=parts.topics,
+            static_topics=parts.static_topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            schedule=parts.schedule,
+            tables_replaced=self._tables_replaced,
         )
         self.ha = self._make_ha(parts)
         self.dispatching = Dispatching(
@@ -142,9 +154,10 @@ class Services:
                 store=parts.store,
                 now_ms=now_ms,
                 dispatch_soon=self.dispatching.soon,
+                delivers=lambda: self.ha.delivers,
             )
             self.runtime_info.sources.append(self.timers.store.runtime_info)
-            self.ha.timers = self.timers
+            self.tables.timers = self.timers
         self.pop = PopService(
             config=config,
             store_config=store_config,
@@ -162,6 +175,7 @@ class Services:
             dispatch_now=self.dispatching.now,
             dispatch_soon=self.dispatching.soon,
             start_task=self.tasks.start,
+            delivers=lambda: self.ha.delivers,
         )
         self.lite = LiteService(
             config=config,
@@ -220,6 +234,7 @@ class Services:
             lite=self.lite,
             wake_topic=self.dispatching.wake_topic,
         )
+        self._stand_in(parts)
         self.keepers: list[FileKeeper] = [self.access, self.expressions]
         if self.timers is not None:
             self.keepers.append(self.timers)
@@ -227,6 +242,31 @@ class Services:
         if isinstance(self.ha, ControlledHAService):
             self.keepers.append(self.ha)
             self.runtime_info.sources.append(self.ha.runtime_info)
+
+    def _stand_in(self, parts: Parts) -> None:
+        """What a slave needs to act for its master; nothing without enableSlaveActingMaster."""
+        config = parts.config
+        self.escape = Escape(config=config, peers=self.peers, start_task=self.tasks.start)
+        self.acting = ActingMaster(
+            config=config,
+            is_alone=parts.store_config.total_replicas <= 1 or config.skip_pre_online,
+            own=parts.own,
+            store=parts.store,
+            ha=self.ha,
+            registration=self.registration,
+            tables=self.tables,
+            transactions=self.transactions,
+            escape=self.escape,
+            client=self.client,
+        )
+        if not self.acting.is_enabled:
+            return
+        self.runtime_info.sources.append(self.acting.runtime_info)
+        if self.ha.is_slave:
+            parts.schedule.append = self.pop.append = self.escape.append
+            self.pop.keeps_in_memory = lambda: True
+            if self.timers is not None:
+                self.timers.store.append = self.escape.append
 
     def _make_ha(self, parts: Parts) -> HAService:
         kind: Callable[..., HAService] = HAService
@@ -239,14 +279,10 @@ class Services:
             store_config=parts.store_config,
             store=parts.store,
             topics=parts.topics,
-            static_topics=parts.static_topics,
-            groups=parts.groups,
-            offsets=parts.offsets,
-            schedule=parts.schedule,
+            tables=self.tables,
             client=self.client,
             now_ms=parts.now_ms,
             dispatch_soon=lambda: self.dispatching.soon(),
-            tables_replaced=self._tables_replaced,
         )
 
     def _tables_replaced(self, changed: bool) -> None:

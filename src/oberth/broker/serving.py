@@ -131,7 +131,7 @@ class Processors:
             client=services.client,
             start_task=services.tasks.start,
         )
-        services.ha.take_modes = self.assignment.replace_all
+        services.tables.take_modes = self.assignment.replace_all
         self.clients = ClientManageProcessor(
             config=config,
             topics=parts.topics,
@@ -262,6 +262,7 @@ class Processors:
             ha=services.ha,
             timers=services.timers,
             now_ms=now_ms,
+            look_at_members=services.acting.look_soon,
         )
         self.store = StoreAdminProcessor(
             config=config,

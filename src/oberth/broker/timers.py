@@ -15,7 +15,6 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.errors import StoreError
-from oberth.formats.message_store_config import BrokerRole
 from oberth.store.timer.timer_message_store import TimerFlush, TimerMessageStore
 
 if TYPE_CHECKING:
@@ -43,10 +42,12 @@ class TimerService:
         store: MessageStore,
         now_ms: Callable[[], int],
         dispatch_soon: Callable[[], None],
+        delivers: Callable[[], bool],
     ) -> None:
         self._store_config = store_config
         self._now_ms = now_ms
         self._dispatch_soon = dispatch_soon
+        self._delivers = delivers
         self.store = TimerMessageStore(store, lambda: own.store_host)
         self._flush_lock = threading.Lock()  # one flush at a time
         self._flushing = False
@@ -81,6 +82,11 @@ class TimerService:
         if self._is_open:
             self.store.follow(master)
 
+    def pass_by(self, other: TimerCheckpoint) -> None:
+        """See TimerMessageStore.pass_by."""
+        if self._is_open:
+            self.store.pass_by(other)
+
     def take_metrics(self, document: Any) -> None:
         """See TimerMessageStore.take_metrics."""
         if self._is_open:
@@ -90,10 +96,10 @@ class TimerService:
         self._step_scheduled = False
         if not self._is_open:
             return
-        if self._store_config.broker_role is BrokerRole.SLAVE:
-            step = self.store.on_time_of_slave(self._now_ms(), STEP_SIZE)
-        else:
+        if self._delivers():
             step = self.store.on_time(self._now_ms(), STEP_SIZE)
+        else:
+            step = self.store.on_time_of_slave(self._now_ms(), STEP_SIZE)
         if step.appended:
             self._dispatch_soon()
         if step.more and not self._step_scheduled:

@@ -512,6 +512,34 @@ class Transactions:
         self._leave(front)
         return sum(checked for _, checked in put_back), more or more_parked
 
+    def renew(self, now_ms: int, take: Callable[[MessageExtBrokerInner], bool]) -> None:
+        """Gives open halves that are to be asked about to somebody else, and passes those it took.
+
+        For a slave that acts for its master: the next broker asks their producers. RocketMQ:
+        renewHalfMessageInner.
+
+        Args:
+            now_ms: the time.
+            take: whether a half is another broker's now; one that is not is offered again.
+        """
+        store = self._store
+        half_end = store.max_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID)
+        half_min = max(store.min_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID), 0)
+        front = self._enter(half_min)
+        self._read_ops(front)
+        at = self._cursor
+        stop = min(half_end, at + HALVES_PER_STEP_MAX)
+        while at < stop:
+            half = None if self._has_ended(at) else self._half_at(at)
+            if half is not None:
+                if self._judge(half, now_ms) is Verdict.WAIT:
+                    break
+                if not take(_half_again(half, half.properties, self._store_host())):
+                    break
+            at += 1
+        self._cursor = at
+        self._leave(front)
+
     def ask_returned(self) -> int:
         """Between two rounds: ask about parked halves whose producers are back; how many."""
         if not any(map(self._is_online, self._parked.groups)):

@@ -3,10 +3,12 @@
     python -m oberth.testing.failover --seed 7
     python -m oberth.testing.failover --seeds 200
 
-Brokers and the controller are killed, the network parts them, connections tear; a client sends all
-the while, and reads at whoever believes to be the master. Then everything comes back, and what the
-client saw is judged by `oberth.testing.history`; all three logs must be equal. A seed that fails is
-printed with the command that runs it again.
+Brokers and the controller are killed, the network parts them, connections tear, disks fill up and
+fail, clocks jump; a client sends all the while, and reads at whoever believes to be the master. In
+three of five seeds the brokers run with SYNC_FLUSH, and power fails in the middle of a write, at
+several at once, too. Then everything comes back, and what the client saw is judged by
+`oberth.testing.history`; all three logs must be equal. A seed that fails is printed with the
+command that runs it again.
 """
 
 from __future__ import annotations
@@ -39,9 +41,10 @@ from oberth.errors import OberthError
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.bodies.base import MessageQueue
+from oberth.testing.fault_disk import FaultDisk
 from oberth.testing.history import History, Outcome
 from oberth.testing.simulated_loop import Machine, SimulatedLoop, simulated
-from oberth.testing.simulation import SETTINGS
+from oberth.testing.simulation import SETTINGS, MachineDisk
 
 MODULE: Final = "oberth.testing.failover"
 NAMESRV: Final = "127.0.0.1:9876"
@@ -49,6 +52,7 @@ CONTROLLER_PORT: Final = 9878
 PORTS: Final = {"1": 10911, "2": 11911, "3": 12911}
 TOPIC, QUEUE = "T", 0
 SETTLE_S: Final = 300
+SYNCED_SHARE: Final = 0.6
 FAULTS_SHOWN: Final = 20
 ENTRIES: Final = {
     **SETTINGS,
@@ -60,6 +64,19 @@ ENTRIES: Final = {
     "allAckInSyncStateSet": "true",
     "defaultTopicQueueNums": "1",
 }
+
+
+CLOCK_JUMP_MS: Final = 3_600_000
+
+
+class _Replica(ControlledBroker):
+    """A broker whose disk is told what was cut off behind its back."""
+
+    disk: FaultDisk
+
+    def _cut(self, at: int) -> None:
+        super()._cut(at)
+        self.disk.adopt(self.root)
 
 
 class Failover:
@@ -76,42 +93,68 @@ class Failover:
         self.machines: dict[str, Machine] = {}
         self.brokers: dict[str, ControlledBroker] = {}
         self.is_over = False
+        self.is_synced = self.rng.random() < SYNCED_SHARE
+        self.disks: dict[str, MachineDisk] = {}
+        self.clock_off_ms: Counter[str] = Counter()
 
     # Processes
 
-    def _begin(self, name: str) -> tuple[Machine, Path]:
-        """A new life, with the files that the last one left."""
+    def _begin(self, name: str) -> tuple[Machine, Path, Path]:
+        """A new life; gives its machine and the directories of the last one and of this one."""
         before = self.root / f"{name}-{self.lives[name]}"
         self.lives[name] += 1
         here = self.root / f"{name}-{self.lives[name]}"
-        if before.exists():
-            shutil.copytree(before, here, ignore=shutil.ignore_patterns("lock"))
         machine = self.machines[name] = Machine(name)
         self.loop.trace(f"{name} begins life {self.lives[name]}")
-        return machine, here
+        return machine, before, here
 
     def start_controller(self) -> None:
         """The controller."""
-        machine, here = self._begin("controller")
+        machine, before, here = self._begin("controller")
+        if before.exists():
+            shutil.copytree(before, here, ignore=shutil.ignore_patterns("lock"))
         config = ControllerConfig(listen_port=CONTROLLER_PORT, store_path=str(here))
         self.loop.spawn(machine, Controller(config).start())
 
-    def start_broker(self, name: str) -> None:
-        """A broker, from what is left of its files."""
-        machine, here = self._begin(name)
+    def start_broker(self, name: str, *, keep: float = 1.0) -> None:
+        """A broker, from what is left of its files.
+
+        Args:
+            name: which.
+            keep: how likely a page that was not synced is there all the same.
+        """
+        machine, before, here = self._begin(name)
         self.brokers.pop(name, None)
+        here.mkdir()
+        old = self.disks.get(name)
+        if old is not None:
+            old.crash_image(str(here), str(before), self.rng, keep)
+            old.forget()
+        disk = self.disks[name] = MachineDisk()
+        disk.adopt(str(here))
+        disk.on_cut = lambda: self._power_is_off(name, machine)
         config, store_config, _ = read_configs(
-            {**ENTRIES, "listenPort": str(PORTS[name]), "storePathRootDir": str(here)}
+            {
+                **ENTRIES,
+                "flushDiskType": "SYNC_FLUSH" if self.is_synced else "ASYNC_FLUSH",
+                "listenPort": str(PORTS[name]),
+                "storePathRootDir": str(here),
+            }
         )
 
         async def live() -> None:
-            broker = ControlledBroker(
-                config, store_config, clock_ms=self.loop.wall_ms, background=False
+            broker = _Replica(
+                config,
+                store_config,
+                clock_ms=lambda: self.loop.wall_ms() + self.clock_off_ms[name],
+                files=disk,
+                background=False,
             )
+            broker.disk = disk
             await broker.start()
             self.brokers[name] = broker
             while True:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.01 if self.is_synced else 0.2)
                 if broker.broker is not None:
                     broker.broker.parts.store.flush()
 
@@ -126,6 +169,47 @@ class Failover:
             self.loop.kill(machine)
             pause_s = self.rng.uniform(0.1, 12.0)
             self.loop.call_later(pause_s, start, context=contextvars.Context())
+
+    def _power_is_off(self, name: str, machine: Machine) -> None:
+        if not machine.is_alive:
+            return
+        self.luck["power cut"] += 1
+        self.loop.trace(f"{name} has no power: {Path(self.disks[name].log[-1]).name}")
+        self.brokers.pop(name, None)
+        self.loop.kill(machine, silent_s=self.rng.uniform(0.0, 10.0))
+        keep = self.rng.random()
+        self.loop.call_later(
+            self.rng.uniform(0.1, 12.0),
+            lambda: self.start_broker(name, keep=keep),
+            context=contextvars.Context(),
+        )
+
+    def _spoil(self, name: str) -> None:
+        """Something happens to a machine that does not end it."""
+        disk = self.disks[name]
+        kind = self.rng.choice(["power", "full", "failing", "clock"])
+        if kind == "clock":
+            self.luck["clock jumped"] += 1
+            self.clock_off_ms[name] += self.rng.randrange(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
+        elif name not in self.brokers:
+            return  # it starts just now
+        elif kind == "power":
+            if self.is_synced and disk.cut_power_at is None:
+                disk.cut_power_at = disk.events + self.rng.randrange(1, 200)
+        elif kind == "full":
+            self.luck["disk full"] += 1
+            disk.fill(disk.events)
+        else:
+            self.luck["disk failing"] += 1
+            disk.fails = True
+        self.loop.call_later(
+            self.rng.uniform(1.0, 15.0), self._mend, disk, context=contextvars.Context()
+        )
+
+    @staticmethod
+    def _mend(disk: MachineDisk) -> None:
+        disk.fill(None)
+        disk.fails = False
 
     async def _bring_bad_luck(self) -> None:
         rng = self.rng
@@ -143,9 +227,11 @@ class Failover:
             elif luck < 0.5:
                 name = rng.choice(sorted(PORTS))
                 self._kill(name, lambda name=name: self.start_broker(name))  # type: ignore[misc]
-            elif luck < 0.6:
+            elif luck < 0.55:
                 self._kill("controller", self.start_controller)
-            elif luck < 0.85:
+            elif luck < 0.7:
+                self._spoil(rng.choice(sorted(PORTS)))
+            elif luck < 0.88:
                 one, other = rng.sample(["controller", "client", *sorted(PORTS)], 2)
                 self.luck["network parted"] += 1
                 self.loop.hold(one, other, rng.uniform(0.2, 25.0))
@@ -154,6 +240,9 @@ class Failover:
                 rng.choice(connections).tear(rng.uniform(0, 3))
             await asyncio.sleep(rng.expovariate(0.25))
             luck = rng.random()
+        for disk in self.disks.values():
+            disk.cut_power_at = None
+            self._mend(disk)
 
     # The client
 

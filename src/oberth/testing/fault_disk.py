@@ -14,6 +14,7 @@ just before one of them: that call and all later ones raise `PowerCut`.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -46,6 +47,7 @@ class FaultDisk(OsFileSystem):
 
     cut_power_at: int | None = None
     full_at: int | None = None
+    fails: bool = False
     events: int = 0
     is_off: bool = False
     log: list[str] = field(default_factory=list)
@@ -72,6 +74,11 @@ class FaultDisk(OsFileSystem):
         """Has the disk be full from an event on; None: there is room again."""
         self.full_at = at
 
+    def health(self, what: str) -> None:
+        """Raises EIO once the disk `fails`."""
+        if self.fails:
+            raise OSError(errno.EIO, f"{what} (fault injected)")
+
     def room(self, what: str) -> None:
         """Raises StoreFullError while the disk is full."""
         if self.full_at is not None and self.events >= self.full_at:
@@ -83,6 +90,10 @@ class FaultDisk(OsFileSystem):
             for name in names:
                 path = os.path.join(directory, name)
                 self._files[path] = self._names[path] = _File(Path(path).read_bytes())
+        for path in {*self._files, *self._names}:
+            if path.startswith(root + os.sep) and not os.path.exists(path):
+                self._files.pop(path, None)
+                self._names.pop(path, None)
 
     def forget(self) -> None:
         """Let go of all that it holds; no image can be made any more."""
@@ -287,6 +298,7 @@ class _FaultMapping:
 
     def sync(self) -> None:
         self._disk.event(f"sync {self.path}")
+        self._disk.health(self.path)
         self._disk.synced(self.path)
         self._disk.event(f"synced {self.path}")
 

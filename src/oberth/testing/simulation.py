@@ -165,7 +165,7 @@ class Ledger:
         return found
 
 
-class _Disk(FaultDisk):
+class MachineDisk(FaultDisk):
     """A disk whose power cut ends its machine."""
 
     on_cut: Callable[[], None] = staticmethod(lambda: None)
@@ -181,7 +181,7 @@ class _Disk(FaultDisk):
 @dataclass
 class _BrokerLife:
     machine: Machine
-    disk: _Disk
+    disk: MachineDisk
     root: Path
     broker: Broker | None = None
 
@@ -278,7 +278,7 @@ class Simulation:
             before.disk.crash_image(str(root), str(before.root), self.rng, keep)
             before.disk.forget()
             before.broker = None
-        disk = _Disk()
+        disk = MachineDisk()
         disk.adopt(str(root))
         self.brokers[name] = life = _BrokerLife(machine, disk, root)
         disk.on_cut = lambda: self._power_is_off(name, life)

@@ -317,6 +317,7 @@ def service(parts: Parts) -> PopService:
         dispatch_now=never,
         dispatch_soon=never,
         start_task=refuse_task,
+        delivers=lambda: True,
     )
 
 

@@ -38,8 +38,8 @@ from oberth.errors import IllegalNameError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.message import MessageExt
-from oberth.formats.message_store_config import BrokerRole
 from oberth.store.messages import (
+    Append,
     GetMessageResult,
     GetMessageStatus,
     MessageExtBrokerInner,
@@ -138,11 +138,17 @@ class PopService:
         dispatch_now: Callable[[], None],
         dispatch_soon: Callable[[], None],
         start_task: StartTask,
+        delivers: Callable[[], bool],
     ) -> None:
         self._config = config
         self._store_config = store_config
         self._own = own
         self._store = store
+        self._delivers = delivers
+        self.append: Append = lambda messages: store.append_messages(messages)
+        """Takes what is stored; a slave that acts for its master gives it to other brokers."""
+        self.keeps_in_memory: Callable[[], bool] = lambda: config.enable_pop_buffer_merge
+        """Whether check points wait in memory first; an acting slave can do nothing else."""
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -287,7 +293,7 @@ class PopService:
             self._config.broker_name,
             tuple(each - offset for each in popped.offsets),
         )
-        if self._config.enable_pop_buffer_merge and self.buffer.add(
+        if self.keeps_in_memory() and self.buffer.add(
             check_point, revive_queue_id, result.next_begin_offset, pop_time
         ):
             return popped, rest
@@ -368,7 +374,7 @@ class PopService:
         )
 
     def _append(self, messages: list[MessageExtBrokerInner]) -> list[bool]:
-        results = self._store.append_messages(messages)
+        results = self.append(messages)
         self._dispatch_soon()
         for message, result in zip(messages, results, strict=True):
             if not result.ok:
@@ -398,7 +404,7 @@ class PopService:
 
     def on_time(self, now_ms: int) -> None:
         """Called about every 100 ms."""
-        if self._timers is None or self._store_config.broker_role is BrokerRole.SLAVE:
+        if self._timers is None or not self._delivers():
             return
         if len(self.buffer):
             self.buffer.on_time(now_ms)
@@ -526,7 +532,7 @@ class PopService:
         for queue_id in range(queue_nums):
             if self._offsets.query(check_point.group, retry_topic, queue_id) < 0:
                 self._commit(retry_topic, check_point.group, queue_id, 0)
-        results = self._store.append_messages(messages)
+        results = self.append(messages)
         for result in results:
             if result.status in _NEVER_TAKEN:
                 # It stays in its topic. Waiting would keep back everything after it.

@@ -35,12 +35,14 @@ class ReplicaAdminProcessor:
         ha: HAService,
         timers: TimerService | None,
         now_ms: Callable[[], int],
+        look_at_members: Callable[[], None],
     ) -> None:
         self._own = own
         self._store = store
         self._ha = ha
         self._timers = timers
         self._now_ms = now_ms
+        self._look_at_members = look_at_members
 
     def timer_checkpoint(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """60: how far the timer has come; slaves ask every three seconds."""
@@ -84,6 +86,12 @@ class ReplicaAdminProcessor:
                 "masterAddress": str(self._own.address),
             },
         )
+
+    def min_id_changed(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """905: somebody says who has the smallest id now. The name servers themselves are asked."""
+        del channel
+        self._look_at_members()
+        return create_response(request, ResponseCode.SUCCESS)
 
     def status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """907: how far the slaves are, or how far this slave is."""

@@ -1,0 +1,223 @@
+"""One socket of the HA port: HAConnection, and what each end knows of it (Replica, MasterLink).
+
+What comes is worked on in the turn of the loop that reads it, and what is said to it leaves in the
+same turn. With asyncio's streams a task is woken for it, one turn later; while a sender waits for
+its replica that happened on both machines, in both directions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from oberth.errors import OberthError
+
+if TYPE_CHECKING:
+    from oberth.store.replication import LogSender
+
+BULK_BYTES: Final = 64 << 10
+"""Bytes of one read behind which the loop turns before the next: a log that is caught up with comes
+as fast as it can be written."""
+
+TURN_BYTES: Final = 1 << 20
+"""Bytes of the log that one slave is sent in one turn of the loop."""
+
+Take = Callable[[bytes], None]
+
+
+class HAConnection(asyncio.Protocol):
+    """One connection. Belongs to one task: that attaches what takes the bytes, then waits.
+
+    What comes before `attach` is kept, one read at most. What `Take` raises ends the connection and
+    reaches the task.
+
+    Args:
+        begin: called with a connection that was accepted; None on the end that dials.
+    """
+
+    def __init__(self, begin: Callable[[HAConnection], None] | None = None) -> None:
+        self._begin = begin
+        self._loop = asyncio.get_running_loop()
+        self._take: Take | None = None
+        self._early = b""
+        self._ended = self._loop.create_future()
+        self._error: Exception | None = None
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self.transport: asyncio.Transport
+        self.last_read_s = self._loop.time()
+        """Time of the loop when something came, or the connection began."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the socket keeps up with what is written; not once it has ended."""
+        return self._drained.is_set() and not self._ended.done()
+
+    # The task's side
+
+    def attach(self, take: Take) -> None:
+        """Have what came and what comes taken."""
+        self._take = take
+        early, self._early = self._early, b""
+        if early:
+            self.data_received(early)
+            self._read_on()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; those that the socket does not take are kept."""
+        self.transport.write(data)
+
+    async def drain(self) -> None:
+        """Wait until the socket keeps up, or has ended."""
+        await self._drained.wait()
+
+    async def wait_ended(self, seconds: float) -> bool:
+        """Whether the connection ends within so many seconds.
+
+        Raises:
+            OberthError, OSError: what it ended with.
+        """
+        if not self._ended.done():
+            await asyncio.wait([self._ended], timeout=seconds)
+        if self._error is not None:
+            raise self._error
+        return self._ended.done()
+
+    def end(self, error: Exception | None = None) -> None:
+        """End it now; what was not sent is lost. The first error counts."""
+        if not self._ended.done():
+            self._error = error
+            self._ended.set_result(None)
+        self._drained.set()
+        self.transport.abort()
+
+    # The loop's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self.transport = cast("asyncio.Transport", transport)
+        if self._begin is not None:
+            self._begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if self._ended.done():
+            return
+        if self._take is None:
+            self._early += data
+            self.transport.pause_reading()
+            return
+        self.last_read_s = self._loop.time()
+        try:
+            self._take(data)
+        except (OberthError, OSError) as error:
+            self.end(error)
+            return
+        if len(data) >= BULK_BYTES:
+            self.transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._drained.clear()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self._drained.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self.end(error)
+
+
+class Replica:
+    """One slave's connection, and how fast it is served."""
+
+    __slots__ = ("_rated_at_s", "_rated_bytes", "address", "bytes_per_s", "connection", "is_idle",
+                 "sender", "sent_bytes", "wake", "write", "wrote_at_s")  # fmt: skip
+
+    def __init__(
+        self,
+        address: str,
+        sender: LogSender,
+        now_s: float,
+        connection: HAConnection,
+        write: Callable[[bytes], None],
+    ) -> None:
+        self.address = address
+        self.sender = sender
+        self.connection = connection
+        self.write = write
+        """Sends bytes, encrypted if need be."""
+        self.sent_bytes = 0
+        self.bytes_per_s = 0
+        self.is_idle = False
+        """Whether it had everything, so that who appends sends it the rest."""
+        self.wake = asyncio.Event()
+        """Set when who appends could not."""
+        self.wrote_at_s = now_s
+        self._rated_at_s = now_s
+        self._rated_bytes = 0
+
+    def push(self, now_s: float) -> bool:
+        """Sends what the slave lacks, `TURN_BYTES` at most; whether it has everything then.
+
+        Raises:
+            RemoteProtocolError: nobody knows in which epoch that was written.
+        """
+        sender = self.sender
+        end = self.sent_bytes + TURN_BYTES
+        while self.sent_bytes < end and self.connection.is_writable:
+            frame = sender.next_frame()
+            if frame is None:
+                if sender.has_news and sender.next_offset >= 0:
+                    self.beat(now_s)
+                return True
+            header, data = frame
+            # A copy: the transport may keep what it could not send, and the segment may go.
+            self.write(header + bytes(data))
+            self.sent_bytes += len(data)
+            self.wrote_at_s = now_s
+        return False
+
+    def beat(self, now_s: float) -> None:
+        """Sends a frame without data."""
+        self.write(self.sender.heartbeat())
+        self.wrote_at_s = now_s
+
+    def rate(self, now_s: float) -> None:
+        """Takes the rate anew if a second has passed."""
+        span_s = now_s - self._rated_at_s
+        if span_s >= 1:
+            self.bytes_per_s = int((self.sent_bytes - self._rated_bytes) / span_s)
+            self._rated_at_s, self._rated_bytes = now_s, self.sent_bytes
+
+
+class MasterLink:
+    """What a slave knows of its connection to the master."""
+
+    __slots__ = ("_rated_at_s", "_rated_bytes", "bytes_per_s", "is_active", "last_read_ms",
+                 "last_write_ms", "received_bytes")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self.received_bytes = 0
+        self.bytes_per_s = 0
+        self.last_read_ms = 0
+        self.last_write_ms = 0
+        self._rated_at_s = 0.0
+        self._rated_bytes = 0
+
+    def received(self, count: int, now_ms: int, now_s: float) -> None:
+        """Bytes have come."""
+        self.received_bytes += count
+        self.last_read_ms = now_ms
+        span_s = now_s - self._rated_at_s
+        if span_s >= 1:
+            self.bytes_per_s = int((self.received_bytes - self._rated_bytes) / span_s)
+            self._rated_at_s, self._rated_bytes = now_s, self.received_bytes

@@ -1,0 +1,120 @@
+"""One socket of the HA port: what is read is taken in that turn, and errors reach the task.
+
+Without a socket: the test is the loop's side and records what a transport is asked to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from oberth.broker.ha_connection import BULK_BYTES, HAConnection
+from oberth.errors import RemoteProtocolError
+
+BOUND_S = 100.0
+
+
+class Transport(asyncio.Transport):
+    """Records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[str] = []
+        self.closing = False
+
+    def pause_reading(self) -> None:
+        self.done.append("pause")
+
+    def resume_reading(self) -> None:
+        self.done.append("resume")
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def abort(self) -> None:
+        self.done.append("abort")
+        self.closing = True
+
+    def write(self, data: Any) -> None:
+        self.done.append(f"write {bytes(data).decode()}")
+
+
+@pytest.fixture
+async def connection() -> HAConnection:
+    made = HAConnection()
+    made.connection_made(Transport())
+    return made
+
+
+def asked(connection: HAConnection) -> list[str]:
+    """What the transport was asked since the last look."""
+    done = cast(Transport, connection.transport).done
+    found = done[:]
+    done.clear()
+    return found
+
+
+async def test_what_is_read_is_taken_and_answered_at_once(connection: HAConnection) -> None:
+    connection.attach(connection.write)
+    connection.data_received(b"one")
+    assert asked(connection) == ["write one"]
+    assert not await connection.wait_ended(0)
+
+
+async def test_what_comes_early_is_kept(connection: HAConnection) -> None:
+    connection.data_received(b"early")
+    assert asked(connection) == ["pause"]
+    connection.attach(connection.write)
+    assert asked(connection) == ["write early", "resume"]
+
+
+async def test_a_long_read_lets_the_loop_turn(connection: HAConnection) -> None:
+    connection.attach(lambda data: None)
+    connection.data_received(bytes(BULK_BYTES))
+    assert asked(connection) == ["pause"]
+    await asyncio.sleep(0)
+    assert asked(connection) == ["resume"]
+    connection.data_received(bytes(BULK_BYTES))
+    connection.end()
+    await asyncio.sleep(0)
+    assert asked(connection) == ["pause", "abort"]
+
+
+async def test_an_error_ends_it_and_reaches_its_task(connection: HAConnection) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> None:
+        taken.append(data)
+        raise RemoteProtocolError("no report")
+
+    connection.attach(take)
+    waiting = asyncio.create_task(connection.wait_ended(BOUND_S))
+    await asyncio.sleep(0)
+    connection.data_received(b"one")
+    connection.data_received(b"two")
+    assert asked(connection) == ["abort"]
+    connection.connection_lost(ConnectionResetError())
+    with pytest.raises(RemoteProtocolError, match="no report"):
+        await waiting
+    assert taken == [b"one"], "nothing is taken of a connection that has ended"
+
+
+async def test_who_waits_for_the_socket_goes_on_when_it_is_gone(connection: HAConnection) -> None:
+    seen = [connection.is_writable]
+    connection.pause_writing()
+    seen.append(connection.is_writable)
+    assert seen == [True, False]
+    waiting = asyncio.create_task(connection.drain())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    connection.resume_writing()
+    await waiting
+    connection.pause_writing()
+    waiting = asyncio.create_task(connection.drain())
+    await asyncio.sleep(0)
+    connection.connection_lost(None)
+    await waiting
+    assert not connection.is_writable
+    assert await connection.wait_ended(0)
