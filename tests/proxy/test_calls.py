@@ -25,8 +25,8 @@ from tests.proxy.conftest import (
 from oberth.client import Message, Producer, PushConsumer
 from oberth.formats import names
 from oberth.proxy import messages as m
+from oberth.proxy.call import GrpcStatus
 from oberth.proxy.codes import Code
-from oberth.proxy.http2 import GrpcStatus
 from oberth.proxy.renewals import Renewal
 from oberth.testing.embedded_broker import EmbeddedBroker
 

@@ -16,7 +16,7 @@ from tests.proxy.client import GrpcClient, framed
 from tests.proxy.conftest import add_group, add_topic
 
 from oberth.proxy import messages as m
-from oberth.proxy.http2 import CallError, GrpcStatus, parse
+from oberth.proxy.call import CallError, GrpcStatus, parse
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 SEEDS: Final = (1, 2)

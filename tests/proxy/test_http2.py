@@ -25,8 +25,8 @@ from hyperframe.frame import (
 )
 from tests.proxy.client import GOAWAY, GrpcClient, framed
 
-from oberth.proxy import http2
-from oberth.proxy.http2 import Call, CallError, GrpcStatus
+from oberth.proxy import call, http2
+from oberth.proxy.call import Call, CallError, GrpcStatus
 from oberth.proxy.server import GrpcOptions, GrpcServer
 from oberth.remoting.aio.tls import self_signed_context
 from oberth.remoting.first_bytes import TrustedProxies
@@ -202,7 +202,7 @@ async def test_a_deadline_ends_a_call() -> None:
      ("-1S", None), ("1x", None), ("123456789S", None), ("١S", None)],
 )  # fmt: skip
 def test_timeouts(text: str, seconds: float | None) -> None:
-    assert http2.parse_timeout(text) == seconds
+    assert call.parse_timeout(text) == seconds
 
 
 async def test_a_cancelled_call_is_forgotten() -> None:
@@ -236,7 +236,7 @@ async def test_compressed_messages() -> None:
 
 async def test_messages_that_are_too_long() -> None:
     async with serving() as server, client_of(server) as client:
-        stream = await client.open("/e", struct.pack(">BI", 0, http2.MESSAGE_MAX + 1))
+        stream = await client.open("/e", struct.pack(">BI", 0, call.MESSAGE_MAX + 1))
         await stream.all()
         assert stream.status == GrpcStatus.RESOURCE_EXHAUSTED
 
@@ -250,7 +250,7 @@ async def test_more_messages_than_are_read() -> None:
     options = GrpcOptions(grace_s=0.01)
     async with GrpcServer({"/s": sleeping}, options) as server, client_of(server) as client:
         stream = await client.open("/s")
-        client.h2.send_data(stream.stream_id, framed(b"") * (http2.QUEUED_MAX + 1))
+        client.h2.send_data(stream.stream_id, framed(b"") * (call.QUEUED_MAX + 1))
         await client.flush()
         await stream.all()
         assert stream.status == GrpcStatus.RESOURCE_EXHAUSTED

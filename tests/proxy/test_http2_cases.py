@@ -31,8 +31,8 @@ from hyperframe.frame import (
 from tests.proxy.client import framed
 from tests.proxy.test_http2 import BOUND_S, Raw, ask, client_of, serving
 
-from oberth.proxy import http2
-from oberth.proxy.http2 import GrpcStatus
+from oberth.proxy import call, http2
+from oberth.proxy.call import GrpcStatus
 from oberth.remoting.aio.tls import self_signed_context
 
 PROTOCOL_ERROR, FLOW_CONTROL_ERROR = 1, 3
@@ -220,7 +220,7 @@ async def test_settings_with_many_calls_open() -> None:
 
 async def test_calls_count_in_the_budget() -> None:
     """Calls that send nothing: who has opened most of them is closed."""
-    limit = 600 * http2.CALL_SIZE
+    limit = 600 * call.CALL_SIZE
     async with serving(held_bytes_max=limit) as server, client_of(server) as modest:
         mine = await modest.open("/a")
         async with Raw(server) as first, Raw(server) as second:
@@ -306,8 +306,8 @@ def _client_hello() -> bytes:
 
 async def test_a_message_that_becomes_large() -> None:
     async with serving() as server, client_of(server) as client:
-        small = gzip.compress(bytes(http2.INFLATED_MAX))
-        large = gzip.compress(bytes(http2.INFLATED_MAX + 1))
+        small = gzip.compress(bytes(call.INFLATED_MAX))
+        large = gzip.compress(bytes(call.INFLATED_MAX + 1))
         for packed, status in ((small, GrpcStatus.OK), (large, GrpcStatus.RESOURCE_EXHAUSTED)):
             stream = await client.open(
                 "/e", framed(packed, compressed=True), headers={"grpc-encoding": "gzip"}
@@ -329,7 +329,7 @@ async def test_hundreds_of_connections_with_open_streams() -> None:
             assert [await stream.next() for stream in streams] == [b"x"] * len(streams)
             used = server._budget.used
             assert used == sum(channel.held for channel in server.channels)
-            assert 0 < used - len(streams) * http2.CALL_SIZE < len(streams) * 1_000  # headers
+            assert 0 < used - len(streams) * call.CALL_SIZE < len(streams) * 1_000  # headers
             assert await ask(server) == b"hello"
         finally:
             for client in clients:

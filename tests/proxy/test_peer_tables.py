@@ -25,18 +25,18 @@ import oberth
 from oberth.broker.acl import access_control
 from oberth.broker.acl.access_control import AccessControl
 from oberth.broker.acl.signature import SecretKey
+from oberth.proxy import call
 from oberth.proxy import clients as clients_module
 from oberth.proxy import cluster as cluster_module
-from oberth.proxy import http2
 from oberth.proxy import messages as m
 from oberth.proxy import receiving as receiving_module
 from oberth.proxy import renewals as renewals_module
 from oberth.proxy.authentication import ACCESS_KEY_MAX, NOBODY, signer_of
+from oberth.proxy.call import Call
 from oberth.proxy.clients import ClientTable, GrpcClient
 from oberth.proxy.cluster import Facts
 from oberth.proxy.codes import Code, StatusError
 from oberth.proxy.core import NOWHERE
-from oberth.proxy.http2 import Call
 from oberth.proxy.local import LocalBroker, LocalPeer
 from oberth.proxy.renewals import KEPT_MS, Renewal, Renewals
 from oberth.proxy.server import GrpcOptions, GrpcServer
@@ -57,6 +57,7 @@ BOUNDED = {
     "broker/acl/users.py:UserStore.users": "made by administrators",
     "proxy/clients.py:ClientTable._clients": "50000, ids of 512 characters; settings flooded below",
     "proxy/clients.py:GrpcClient._waiting": "what a broker asks of a client, 3 s",
+    "proxy/begun.py:BegunCalls._turn": "calls of one turn of the loop",
     "proxy/clients.py:GrpcClient.streams": "8, the oldest makes room",
     "proxy/cluster.py:ClusterBackend._addresses": "brokers that name servers know",
     "proxy/cluster.py:ClusterPeer._brokers": "one for each open connection to a broker",
@@ -69,20 +70,22 @@ BOUNDED = {
     "proxy/frames.py:ServerConnection._reset": "1024 numbers",
     "proxy/frames.py:ServerConnection._streams": "1024, as many as the calls",
     "proxy/header_blocks.py:HeaderDecoder._table": "4096 bytes; test_header_blocks",
-    "proxy/http2.py:Call._buffer": "counts in the budget",
-    "proxy/http2.py:Call._messages": "64, and counts in the budget; flooded below",
-    "proxy/http2.py:Call.out": "counts in the budget",
+    "proxy/call.py:Call._buffer": "counts in the budget",
+    "proxy/call.py:Call._messages": "64, and counts in the budget; flooded below",
+    "proxy/call.py:Call.out": "counts in the budget",
     "proxy/http2.py:GrpcChannel._blocked": "of the open calls",
     "proxy/http2.py:GrpcChannel._headers_sent": "of the open calls",
-    "proxy/http2.py:GrpcChannel._held": "of the open calls",
     "proxy/http2.py:GrpcChannel._ready": "of the open calls",
+    "proxy/http2.py:GrpcChannel._unstarted": "of the open calls, those of one read",
     "proxy/http2.py:GrpcChannel.calls": "1024, and each counts in the budget; flooded below",
     "proxy/local.py:LocalBroker._turn": "one turn of the loop",
     "proxy/local.py:LocalPeer._late": "of calls that were cancelled, until held_requests ends them",
     "proxy/local.py:LocalPeer._open": "open calls, which the budget counts",
+    "proxy/local.py:LocalPeer._waiters": "begun calls, and those that were reset, 3 s at most",
     "proxy/local.py:LocalPeer._tasks": "what the broker asks of a client, 3 s",
     "proxy/renewals.py:Renewals._by_client": "10000 a client, 500000 in all; flooded below",
     "proxy/renewals.py:Renewals._due": "the same ones",
+    "proxy/server.py:GrpcServer._begins": "our methods",
     "proxy/server.py:GrpcServer._handlers": "our methods",
     "proxy/server.py:GrpcServer.calls": "our methods and statuses; others count as unknown",
     "proxy/server.py:GrpcServer.channels": "20000",
@@ -183,7 +186,7 @@ async def test_headers_count_in_the_budget() -> None:
     async with serving() as server, caller_of(server, metadata={"x": "y" * 12_000}) as client:
         await client.open("/a")
         await until(lambda: server.channels and next(iter(server.channels)).calls)
-        assert server._budget.used > http2.CALL_SIZE + 12_000
+        assert server._budget.used > call.CALL_SIZE + 12_000
 
 
 async def test_what_is_no_call_is_not_kept_open() -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "checkout",
     "compile_go",
     "compile_java",
+    "compile_rust",
     "jars",
     "java_command",
     "node_grpc",
@@ -133,9 +134,10 @@ def jars(version: str, part: str = "server") -> Path:
     """The directory with the jars of one release.
 
     Args:
-        version: a RocketMQ release.
+        version: a RocketMQ release; of ``iceberg`` one of Iceberg.
         part: ``server`` (everything), ``client`` (client and tools), ``proxy``, ``grpc``
-            (the gRPC client) or ``integration`` (RocketMQ's own integration tests).
+            (the gRPC client), ``integration`` (RocketMQ's own integration tests) or ``iceberg``
+            (Iceberg's REST catalog).
     """
     base = cache_dir()
     server = base / f"lib-{version}"
@@ -145,7 +147,7 @@ def jars(version: str, part: str = "server") -> Path:
         target = base / f"lib-{part}-{version}"
     if target.is_dir():
         return target
-    mvn = tool("mvn", f"brings the jars of RocketMQ {version}")
+    mvn = tool("mvn", f"brings the jars of {part} {version}")
     pom = checkout() / "benchmarks" / "peers" / "pom.xml"
 
     def fill(work: Path) -> None:
@@ -154,7 +156,7 @@ def jars(version: str, part: str = "server") -> Path:
                 *(mvn, "-B", "-q", "-f", str(pom), "-P", part, f"-Dv={version}"),
                 *(_COPY_DEPENDENCIES, f"-DoutputDirectory={work}"),
             ],
-            what=f"Maven could not bring RocketMQ {version}",
+            what=f"Maven could not bring {part} {version}",
             timeout_s=_MAVEN_TIMEOUT_S,
         )
 
@@ -245,6 +247,27 @@ def compile_go(name: str, source: Path) -> Path:
             timeout_s=_MAVEN_TIMEOUT_S,
             cwd=source,
         )
+
+    return _build(target, fill) / name
+
+
+def compile_rust(name: str, source: Path) -> Path:
+    """Build a crate of ours; gives the executable. Crates come through cargo."""
+    cargo = tool("cargo", f"builds {name}")
+    files = [source / "Cargo.toml", *sorted((source / "src").glob("*.rs"))]
+    target = cache_dir() / "rust" / f"{name}-{_digest(files)}"
+
+    def fill(work: Path) -> None:
+        crate = work / "crate"
+        shutil.copytree(source, crate, ignore=shutil.ignore_patterns("target", "Cargo.lock"))
+        _run(
+            [cargo, "build", "--quiet"],
+            what=f"cargo build {name}",
+            timeout_s=_MAVEN_TIMEOUT_S,
+            cwd=crate,
+        )
+        (crate / "target" / "debug" / name).rename(work / name)
+        shutil.rmtree(crate)  # hundreds of MB
 
     return _build(target, fill) / name
 

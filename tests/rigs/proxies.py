@@ -63,11 +63,17 @@ __all__ = [
 
 GRPC_LANGUAGES: Final = ("java", "python", "node")
 
-DIRECT_LANGUAGES: Final = (*GRPC_LANGUAGES, "go")
-"""Of the client for Go there is no record behind Apache's proxy."""
+DIRECT_LANGUAGES: Final = (*GRPC_LANGUAGES, "go", "rust")
+"""Of the clients for Go and Rust there is no record behind Apache's proxy."""
 
 GRPC_MISSING: Final[Mapping[str, frozenset[str]]] = {
-    "go": frozenset({"recall", "priority", "lite"})
+    "go": frozenset({"recall", "priority", "lite"}),
+    "rust": frozenset(
+        {
+            *("push", "push-retry", "push-tags", "push-sql92", "push-fifo", "push-fifo-retry"),
+            *("simple-invisible", "recall", "priority", "lite"),
+        }
+    ),
 }
 """Scenarios for which a client has no calls."""
 
@@ -367,6 +373,8 @@ def _command(
         }
     if language == "go":
         return [str(peers.compile_go("grpc", source))], {"HOME": str(directory)}
+    if language == "rust":
+        return [str(peers.compile_rust("grpc-suite", source))], {"HOME": str(directory)}
     raise PeerUnavailableError(f"{language!r} is none of {', '.join(DIRECT_LANGUAGES)}")
 
 

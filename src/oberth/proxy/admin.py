@@ -29,6 +29,7 @@ from oberth.proxy.admin_convert import (
     parse_scroll_id,
     scroll_id,
 )
+from oberth.proxy.call import Handler
 from oberth.proxy.clients import CONSUMERS, PRODUCER
 from oberth.proxy.codes import Code, StatusError, code_of
 from oberth.proxy.convert import (
@@ -38,7 +39,6 @@ from oberth.proxy.convert import (
     type_name,
 )
 from oberth.proxy.core import Context, ServiceCore, check_count, group_of, topic_of
-from oberth.proxy.http2 import Handler
 from oberth.remoting.bodies.clients import ConsumerConnection
 from oberth.remoting.bodies.route import BrokerData, GroupList, QueueData, TopicList, TopicRouteData
 from oberth.remoting.bodies.running_info import (

@@ -2,9 +2,10 @@
 
     MQv2-HMAC-SHA1 Credential=<access key>[/...], SignedHeaders=x-mq-date-time, Signature=<hex>
 
-The signature covers the text of the header ``x-mq-date-time``, as ``yyyyMMdd'T'HHmmss'Z'``, and
-neither the call nor its content. Somebody who reads one call can therefore make others, until the
-date is too old where its age is checked. Only TLS keeps others from reading calls.
+The signature covers the text of the header ``x-mq-date-time``, as ``yyyyMMdd'T'HHmmss'Z'``, of the
+client for Rust as RFC 3339 with the distance to UTC, and neither the call nor its content. Somebody
+who reads one call can therefore make others, until the date is too old where its age is checked.
+Only TLS keeps others from reading calls.
 RocketMQ: DefaultAuthenticationContextBuilder.
 """
 
@@ -19,6 +20,9 @@ from oberth.proxy.codes import Code, StatusError
 AUTHORIZATION: Final = "authorization"
 DATE_TIME: Final = "x-mq-date-time"
 DATE_FORMAT: Final = "%Y%m%dT%H%M%SZ"
+DATE_MAX: Final = 64
+"""Characters of a date that are looked at."""
+
 FIELDS_MAX: Final = 8
 ACCESS_KEY_MAX: Final = 512
 """Characters of a user's name: one that is known keeps its client's name."""
@@ -74,10 +78,17 @@ def check_age(signer: Signer, now_ms: int, age_max_s: int) -> None:
     """
     text = signer.content.decode("utf-8", "replace")
     try:
-        signed = datetime.strptime(text, DATE_FORMAT).replace(tzinfo=UTC).timestamp()
-    except ValueError:
+        if text[4:5] == "-":
+            date = datetime.fromisoformat(text[:DATE_MAX])
+            if date.tzinfo is None:
+                raise ValueError("a date without its distance to UTC")
+        else:
+            date = datetime.strptime(text, DATE_FORMAT).replace(tzinfo=UTC)
+        signed = date.timestamp()
+    except (ValueError, OverflowError):
         raise StatusError(
-            Code.UNAUTHORIZED, f"{DATE_TIME} {text[:40]!r} is no date, allowed yyyyMMdd'T'HHmmss'Z'"
+            Code.UNAUTHORIZED,
+            f"{DATE_TIME} {text[:40]!r} is no date, allowed yyyyMMdd'T'HHmmss'Z' and RFC 3339",
         ) from None
     if abs(now_ms / 1000 - signed) > age_max_s:
         raise StatusError(

@@ -68,6 +68,20 @@ class Peer(Protocol):
         """The client is gone."""
 
 
+class OwnBroker(Protocol):
+    """A broker that answers in the same turn of the loop."""
+
+    @property
+    def name(self) -> str:
+        """The broker's."""
+
+    def topic(self, name: str) -> TopicConfig | None:
+        """A topic, or None."""
+
+    def peer_of(self, peer: Peer) -> LocalPeer:
+        """A client of this broker, as the broker knows it."""
+
+
 class Backend(Protocol):
     """Where topics, groups and messages are."""
 
@@ -85,6 +99,13 @@ class Backend(Protocol):
 
     async def group(self, name: str) -> SubscriptionGroupConfig | None:
         """A group's configuration, made where groups are made at their first use."""
+
+    @property
+    def own(self) -> OwnBroker | None:
+        """The broker in this process, of which all can be asked at once; None: it is elsewhere."""
+
+    def read_done(self, connection: object) -> None:
+        """The calls that came in one read of a connection have begun."""
 
     def has_broker(self, name: str) -> bool:
         """Whether a broker of this name is served."""
@@ -178,6 +199,10 @@ class ServedConfig(Protocol):
     @property
     def grpc_poll_ms_min(self) -> int:
         """The shortest time for which a receive waits."""
+
+    @property
+    def busy_poll_us(self) -> int:
+        """How long the loop stays awake for a lone caller; 0: it does not."""
 
     @property
     def tls_mode(self) -> str:
@@ -293,6 +318,8 @@ class LocalBackend:
             broker.services.processors,
             broker.processors.clients.connection_closed,
         )
+        self.name = broker.parts.config.broker_name
+        self.topic = broker.parts.topics.get
 
     def now_ms(self) -> int:
         """The broker's clock."""
@@ -326,6 +353,20 @@ class LocalBackend:
     async def group(self, name: str) -> SubscriptionGroupConfig | None:
         """The broker's group."""
         return self._parts.groups.find(name)
+
+    @property
+    def own(self) -> LocalBackend:
+        """This one."""
+        return self
+
+    def peer_of(self, peer: Peer) -> LocalPeer:
+        """All clients are."""
+        assert isinstance(peer, LocalPeer)
+        return peer
+
+    def read_done(self, connection: object) -> None:
+        """They are served now, if no other connection sends."""
+        self._broker.read_done(connection)
 
     def has_broker(self, name: str) -> bool:
         """The broker's own name only."""

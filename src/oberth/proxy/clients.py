@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from oberth.proxy import messages as m
 from oberth.proxy.backend import Peer
+from oberth.proxy.call import Call
 from oberth.proxy.codes import Code, StatusError
-from oberth.proxy.http2 import Call
 
 EXPIRED_S: Final = 120.0
 UNNAMED_S: Final = 10.0

@@ -242,6 +242,14 @@ class ClusterBackend:
         """A group's configuration."""
         return await self._groups.get(name)
 
+    @property
+    def own(self) -> None:
+        """All brokers are elsewhere."""
+        return
+
+    def read_done(self, connection: object) -> None:
+        """Nothing to do: commands leave by themselves."""
+
     def has_broker(self, name: str) -> bool:
         """Whether a broker of this name was known when brokers were last asked for."""
         return name in self._addresses

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from oberth.client.messages import RESERVED_PROPERTIES, MessageExt
@@ -186,7 +187,7 @@ def sys_flag_of(message: Any) -> int:
     return flag
 
 
-def queue_of(key: str, queues: list[T]) -> T:
+def queue_of(key: str, queues: Sequence[T]) -> T:
     """The queue of a message group: Guava's consistentHash of its Java hash."""
     return queues[consistent_hash(java_hash(key), len(queues))]
 

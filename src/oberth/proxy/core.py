@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import lru_cache
 from typing import Any, Final
 
 from oberth.errors import OberthError
@@ -12,6 +13,8 @@ from oberth.formats import names
 from oberth.proxy import messages as m
 from oberth.proxy.authentication import check_age, signer_of
 from oberth.proxy.backend import Backend, BrokerQueues, Peer
+from oberth.proxy.begun import BROKER_TIMEOUT_S, BegunCall, BegunCalls, Finish
+from oberth.proxy.call import Call, Handler, parse
 from oberth.proxy.clients import (
     CLIENT_ID_MAX,
     CLIENTS_MAX,
@@ -22,13 +25,12 @@ from oberth.proxy.codes import Code, StatusError, code_of
 from oberth.proxy.convert import (
     check_name,
 )
-from oberth.proxy.http2 import Call, Handler, parse
+from oberth.proxy.encoding import only_status
 from oberth.remoting.aio.address import Address
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
 
 BODY_MAX: Final = 4 * 1024 * 1024
-BROKER_TIMEOUT_S: Final = 3.0
 BATCH_MAX: Final = 32
 INVISIBLE_MS_MIN: Final = 10_000
 POLL_MS_MIN: Final = 5_000
@@ -36,6 +38,9 @@ NOWHERE: Final = Address("0.0.0.0", 0)
 """Where commands come from that are no client's."""
 
 POLL_MS_MAX: Final = 20_000
+NAMES_KEPT: Final = 1024
+"""Names of topics, and of groups, that need not be looked at again: all were right."""
+
 REPEATED_MAX: Final = 500
 """Messages, entries, topics or subscriptions of one call."""
 
@@ -94,7 +99,11 @@ def topic_of(resource: Any) -> str:
     Raises:
         StatusError: ILLEGAL_TOPIC: it is none.
     """
-    name: str = resource.name
+    return _checked_topic(resource.name)
+
+
+@lru_cache(NAMES_KEPT)
+def _checked_topic(name: str) -> str:
     check_name(name, "topic", Code.ILLEGAL_TOPIC)
     try:
         names.check_topic(name)
@@ -111,7 +120,11 @@ def group_of(resource: Any) -> str:
     Raises:
         StatusError: ILLEGAL_CONSUMER_GROUP: it is none.
     """
-    name: str = resource.name
+    return _checked_group(resource.name)
+
+
+@lru_cache(NAMES_KEPT)
+def _checked_group(name: str) -> str:
     check_name(name, "group", Code.ILLEGAL_CONSUMER_GROUP)
     try:
         names.check_group(name)
@@ -120,6 +133,13 @@ def group_of(resource: Any) -> str:
     if names.is_system_group(name):
         raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, f"cannot use system group {name}")
     return name
+
+
+def unknown_topic(topic: str) -> StatusError:
+    """What is said of a topic that nobody has."""
+    return StatusError(
+        Code.TOPIC_NOT_FOUND, f"No topic route info in name server for the topic: {topic}"
+    )
 
 
 class ServiceCore:
@@ -162,6 +182,33 @@ class ServiceCore:
         self._date_age_max_s = date_age_max_s
         self._own_peer: Peer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = BegunCalls()
+
+    def begin(
+        self, context: Context, method: str, request: RemotingCommand, finish: Finish
+    ) -> None:
+        """Hand a command to the broker in this process; the call ends when it answers.
+
+        Raises:
+            StatusError: the caller may not ask for this.
+            OberthError: the broker cannot be asked.
+        """
+        own = self.backend.own
+        assert own is not None, "calls are begun where the broker is in this process"
+        request.language = context.call.metadata.get("x-mq-language", "OTHER")
+        self.authorize(context, request)
+        begun = BegunCall(context.call, method, self.results, finish)
+        begun.submit(own.peer_of(self.client(context).peer), request)
+        self._begun.add(begun)
+
+    def refuse(self, call: Call, method: str, error: StatusError | OberthError) -> None:
+        """End a begun call, of whose response the first field is the status, with that alone."""
+        if isinstance(error, StatusError):
+            code, text = error.code, error.message
+        else:
+            code, text = Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"
+        self.results[method, code] += 1
+        call.finish(only_status(code, text))
 
     def unary(self, name: str, serve: Unary, *, for_admin: bool = False) -> Handler:
         """What serves a call with one message there and one back.
@@ -323,9 +370,7 @@ class ServiceCore:
         """
         found = await self.backend.queues(topic)
         if not found:
-            raise StatusError(
-                Code.TOPIC_NOT_FOUND, f"No topic route info in name server for the topic: {topic}"
-            )
+            raise unknown_topic(topic)
         return found
 
     def close(self) -> None:

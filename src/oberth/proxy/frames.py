@@ -105,11 +105,12 @@ class ConnectionFault(Exception):
 
 
 class RequestReceived(NamedTuple):
-    """A stream begins with these headers."""
+    """A stream begins with these headers; ``size``: what they count for."""
 
     stream_id: int
     headers: list[Field]
     is_ended: bool
+    size: int
 
 
 class DataReceived(NamedTuple):
@@ -413,7 +414,7 @@ class ServerConnection:
         stream.left = _check_request(headers)
         if is_ended:
             self._end_input(stream)
-        return RequestReceived(stream_id, headers, is_ended)
+        return RequestReceived(stream_id, headers, is_ended, self._decoder.list_size)
 
     def _on_trailers(
         self, stream_id: int, stream: _Stream, headers: list[Field], is_ended: bool

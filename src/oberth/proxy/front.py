@@ -49,6 +49,7 @@ class FrontConfig:
         proxies: peers whose PROXY headers are believed, as an option gives them.
         invisible_ms_min: the shortest time for which a message is handed out.
         poll_ms_min: the shortest time for which a receive waits.
+        busy_poll_s: seconds for which the loop stays awake for a lone caller.
     """
 
     host: str = "127.0.0.1"
@@ -61,6 +62,7 @@ class FrontConfig:
     proxies: str = ""
     invisible_ms_min: int = INVISIBLE_MS_MIN
     poll_ms_min: int = POLL_MS_MIN
+    busy_poll_s: float = 0.0
 
     def tls(self) -> ContextSource | None:
         """Certificate and key; None: TLS is not offered. Makes a key where there is none: slow.
@@ -102,6 +104,7 @@ class Front(Service):
     ) -> None:
         self._config = config
         self._not_ready = not_ready
+        self._backend = backend
         self.service = MessagingService(
             backend,
             date_age_max_s=config.date_age_max_s,
@@ -133,13 +136,16 @@ class Front(Service):
             tls_context=await asyncio.to_thread(config.tls),
             tls_only=config.tls_mode == "enforcing",
             proxies=TrustedProxies(config.proxies),
+            busy_poll_s=config.busy_poll_s,
         )
         handlers = {
             **self.service.handlers(),
             **health_handlers(self._not_ready),
             **reflection_handlers(),
         }
-        self.server = GrpcServer(handlers, options)
+        self.server = GrpcServer(
+            handlers, options, begins=self.service.begins(), read_done=self._backend.read_done
+        )
         try:
             await self.server.start()
         except BaseException:
@@ -239,6 +245,7 @@ class GrpcFront(Front):
                 proxies=config.proxy_protocol_trusted,
                 invisible_ms_min=config.min_invisible_ms_for_receive,
                 poll_ms_min=config.grpc_poll_ms_min,
+                busy_poll_s=config.busy_poll_us / 1_000_000,
             ),
             broker.not_ready,
         )

@@ -84,15 +84,19 @@ class HeaderDecoder:
 
     Args:
         list_size_max: bytes of a block's fields, each with FIELD_SIZE.
+
+    Attributes:
+        list_size: the same of the last block.
     """
 
-    __slots__ = ("_list_size_max", "_size", "_size_max", "_table")
+    __slots__ = ("_list_size_max", "_size", "_size_max", "_table", "list_size")
 
     def __init__(self, list_size_max: int) -> None:
         self._list_size_max = list_size_max
         self._table: list[Field] = []  # the newest last
         self._size = 0
         self._size_max = TABLE_SIZE_MAX
+        self.list_size = 0
 
     def decode(self, block: bytes) -> list[Field]:
         """The fields of one whole block.
@@ -129,6 +133,7 @@ class HeaderDecoder:
                     f"more than {self._list_size_max} bytes of headers", is_compression=False
                 )
             fields.append(field)
+        self.list_size = self._list_size_max - left
         return fields
 
     def _at(self, index: int) -> Field:

@@ -1,8 +1,9 @@
 """GrpcChannel: one HTTP/2 connection with gRPC calls. Plain text and TLS share the port.
 
-The frames are read and written by `frames.ServerConnection`; this module cuts the data of each
-stream into gRPC messages and runs a call's handler in a task. All that is sent in one turn of the
-loop leaves in one write.
+The frames are read and written by `frames.ServerConnection`; this module gives the data of each
+stream to its `Call` and runs the call's handler: in this turn of the loop, where the whole call has
+come in one read and it can be served so, else in a task. All that one read causes to be sent, and
+all that is sent in one turn of the loop, leaves in one write.
 
 Lifecycle: made by `GrpcServer`, opened by the loop, ended by either side. When the connection is
 lost every call of it is cancelled.
@@ -28,16 +29,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import struct
-import zlib
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from enum import IntEnum
-from typing import Any, Final, Protocol, cast
-from urllib.parse import quote
+from time import perf_counter
+from typing import Final, Protocol, cast
 
 from oberth.errors import RemoteProtocolError
-from oberth.proxy import messages as m
+from oberth.proxy.call import Begin, Call, CallError, GrpcStatus, Handler
 from oberth.proxy.frames import (
     ConnectionFault,
     DataReceived,
@@ -61,13 +57,6 @@ from oberth.remoting.first_bytes import Protocol as FirstProtocol
 _LOG: Final = logging.getLogger(__name__)
 
 HEADER_LIST_MAX: Final = 16 * 1024
-MESSAGE_MAX: Final = 16 * 1024 * 1024
-INFLATED_MAX: Final = 5 * 1024 * 1024
-"""Bytes of a message that came compressed: a few KiB become so many, at some 2 ms a MiB."""
-
-CALL_SIZE: Final = 4096
-"""Bytes that an open call counts for in the budget, beside its headers and messages."""
-
 STREAMS_MAX: Final = 1024
 CONTROL_MAX: Final = 2000
 """Frames a second that carry nothing: pings, settings, resets, priorities, empty data."""
@@ -82,60 +71,13 @@ SLICE_S: Final = 0.005
 WINDOW: Final = 1024 * 1024
 """Bytes that a peer may send on one stream before we take them."""
 
+JOINED_MAX: Final = 64 * 1024
+"""Bytes of a call's answers that leave in as few frames as they fit."""
+
 CONNECTION_WINDOW: Final = 8 * 1024 * 1024
 WRITE_HIGH: Final = 4 * 1024 * 1024
-QUEUED_MAX: Final = 64
-"""Messages of a client's stream that wait for its handler; beyond it the stream is ended."""
-
-_PREFIX: Final = struct.Struct(">BI")
 _OK: Final = literal((":status", "200"), ("content-type", "application/grpc"))
-_ENDED_OK: Final = literal(("grpc-status", "0"))
 _NO_GRPC: Final = literal((":status", "415"), ("content-length", "0"))
-
-
-class GrpcStatus(IntEnum):
-    """How a call ended for gRPC itself; see ``codes.Code`` for RocketMQ's own."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    RESOURCE_EXHAUSTED = 8
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-
-
-class CallError(Exception):
-    """Ends a call with a gRPC status."""
-
-    def __init__(self, status: GrpcStatus, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-def parse(message_class: Any, raw: bytes) -> Any:
-    """A message from its bytes.
-
-    Raises:
-        CallError: they are none.
-    """
-    try:
-        if len(raw) > m.UNCOUNTED_SIZE_MAX:
-            m.count_fields(message_class.DESCRIPTOR, raw)
-    except ValueError as error:
-        raise CallError(
-            GrpcStatus.RESOURCE_EXHAUSTED, f"{message_class.DESCRIPTOR.name}: {error}"
-        ) from None
-    try:
-        return message_class.FromString(raw)
-    except Exception as error:  # noqa: BLE001 - the library's DecodeError
-        raise CallError(
-            GrpcStatus.INTERNAL, f"no {message_class.DESCRIPTOR.name}: {error}"
-        ) from None
 
 
 class Budget:
@@ -148,14 +90,17 @@ class Budget:
         self.used = 0
 
 
-Handler = Callable[["Call"], Awaitable[None]]
-
-
 class ServerHooks(Protocol):
     """What a channel asks of its server."""
 
     def handler_of(self, path: str) -> Handler | None:
         """What serves ``/package.Service/Method``; None: nothing does."""
+
+    def begin_of(self, path: str) -> Begin | None:
+        """What serves it without a task, if anything does."""
+
+    def read_done(self, channel: GrpcChannel, count: int, came: float) -> None:
+        """A read that began at ``came`` (``perf_counter``) had so many calls; all have begun."""
 
     def on_open(self, channel: GrpcChannel) -> None:
         """The connection stands."""
@@ -168,235 +113,6 @@ class ServerHooks(Protocol):
 
     def on_call_end(self, path: str, status: GrpcStatus, seconds: float) -> None:
         """A call ended."""
-
-
-def parse_timeout(text: str) -> float | None:
-    """Seconds that a ``grpc-timeout`` header gives; None for what is none."""
-    unit = _TIMEOUT_UNITS.get(text[-1:])
-    digits = text[:-1]
-    if unit is None or not digits.isascii() or not digits.isdecimal() or len(digits) > 8:
-        return None
-    return int(digits) * unit
-
-
-_TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-
-
-class Call:
-    """One call: its metadata, the client's messages, and what is answered.
-
-    Attributes:
-        path: ``/package.Service/Method``.
-        metadata: headers by name in lower case; of a name that comes twice the last.
-        channel: the connection.
-        deadline: loop time until which the client waits; None for ever.
-    """
-
-    __slots__ = (
-        "_buffer",
-        "_closed",
-        "_ended",
-        "_messages",
-        "_more",
-        "_own_bytes",
-        "_queued_bytes",
-        "_status",
-        "began",
-        "channel",
-        "deadline",
-        "metadata",
-        "out",
-        "out_bytes",
-        "path",
-        "stream_id",
-        "task",
-    )  # fmt: skip
-
-    def __init__(
-        self, channel: GrpcChannel, stream_id: int, path: str, metadata: dict[str, str]
-    ) -> None:
-        self.channel = channel
-        self.stream_id = stream_id
-        self.path = path
-        self.metadata = metadata
-        self.began = channel.loop.time()
-        timeout_s = parse_timeout(metadata.get("grpc-timeout", ""))
-        self.deadline = None if timeout_s is None else self.began + timeout_s
-        self.task: asyncio.Task[None] | None = None
-        self.out: deque[bytes | memoryview] = deque()
-        self.out_bytes = 0
-        self._buffer = bytearray()
-        self._messages: deque[bytes] = deque()
-        self._more: asyncio.Future[None] | None = None
-        self._ended = False
-        self._closed = False
-        self._status: bytes | None = None
-        self._queued_bytes = 0
-        self._own_bytes = CALL_SIZE + sum(
-            len(name) + len(value) for name, value in metadata.items()
-        )
-
-    @property
-    def is_open(self) -> bool:
-        """Whether anything can still be sent."""
-        return not self._closed and self._status is None
-
-    def remaining_s(self) -> float | None:
-        """Seconds until the client gives up; None: it never does."""
-        return None if self.deadline is None else self.deadline - self.channel.loop.time()
-
-    # Reading
-
-    def feed(self, data: bytes) -> None:
-        """Bytes of the stream came.
-
-        Raises:
-            CallError: a message that is too long, or in an encoding that is not spoken.
-        """
-        if not self._buffer and len(data) >= _PREFIX.size:
-            compressed, size = _PREFIX.unpack_from(data)
-            if len(data) == _PREFIX.size + size:  # as nearly all messages come
-                self._take(data[_PREFIX.size :], compressed)
-                return
-        buffer = self._buffer
-        buffer += data
-        while len(buffer) >= _PREFIX.size:
-            compressed, size = _PREFIX.unpack_from(buffer)
-            if size > MESSAGE_MAX:
-                raise CallError(
-                    GrpcStatus.RESOURCE_EXHAUSTED,
-                    f"a message of {size} bytes, allowed {MESSAGE_MAX}",
-                )
-            if len(buffer) < _PREFIX.size + size:
-                return
-            message = bytes(memoryview(buffer)[_PREFIX.size : _PREFIX.size + size])
-            del buffer[: _PREFIX.size + size]
-            self._take(message, compressed)
-
-    def _take(self, message: bytes, compressed: int) -> None:
-        if compressed:
-            message = self._inflate(message)
-        if len(self._messages) >= QUEUED_MAX:
-            raise CallError(
-                GrpcStatus.RESOURCE_EXHAUSTED,
-                f"{QUEUED_MAX} messages wait to be read, no more are taken",
-            )
-        self._messages.append(message)
-        self._queued_bytes += len(message)
-        self._wake()
-
-    def _inflate(self, message: bytes) -> bytes:
-        encoding = self.metadata.get("grpc-encoding", "identity")
-        if encoding not in ("gzip", "deflate"):
-            raise CallError(
-                GrpcStatus.UNIMPLEMENTED, f"grpc-encoding {encoding[:40]!r}, allowed gzip, deflate"
-            )
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        try:
-            plain = unpacker.decompress(message, INFLATED_MAX + 1)
-        except zlib.error as error:
-            raise CallError(
-                GrpcStatus.INTERNAL, f"a message that is no {encoding}: {error}"
-            ) from None
-        if len(plain) > INFLATED_MAX:
-            raise CallError(
-                GrpcStatus.RESOURCE_EXHAUSTED,
-                f"a message of more than {INFLATED_MAX} bytes after {encoding}",
-            )
-        return plain
-
-    def _wake(self) -> None:
-        if self._more is not None and not self._more.done():
-            self._more.set_result(None)
-
-    def end_input(self) -> None:
-        """The client sends no more."""
-        self._ended = True
-        self._wake()
-
-    @property
-    def held(self) -> int:
-        """Bytes that the call counts for: its own, what was received, and what is to be sent.
-
-        What is worked on was received, too: calls wait for disks, and for messages.
-        """
-        return self._own_bytes + len(self._buffer) + self._queued_bytes + self.out_bytes
-
-    async def messages(self) -> AsyncIterator[bytes]:
-        """The client's messages, as they come, until it ends its side."""
-        while True:
-            while self._messages:
-                message = self._messages.popleft()
-                yield message
-                if not self._closed:
-                    self._queued_bytes -= len(message)
-                    self.channel.count_held(self)
-            if self._ended:
-                return
-            self._more = self.channel.loop.create_future()
-            await self._more
-
-    async def only_message(self) -> bytes:
-        """The one message of a unary call, which counts until the call ends.
-
-        Raises:
-            CallError: the client sent none, or several.
-        """
-        message: bytes | None = None
-        async for each in self.messages():
-            if message is not None:
-                raise CallError(GrpcStatus.INTERNAL, "several messages in a unary call")
-            message = each
-        if message is None:
-            raise CallError(GrpcStatus.INTERNAL, "no message in a unary call")
-        if not self._closed:
-            self._queued_bytes += len(message)
-            self.channel.count_held(self)
-        return message
-
-    # Writing
-
-    def send(self, message: bytes) -> None:
-        """One message to the client, in the next write."""
-        if not self.is_open:
-            return
-        self.out.append(_PREFIX.pack(0, len(message)) + message)
-        self.out_bytes += _PREFIX.size + len(message)
-        self.channel.count_held(self)
-        self.channel.flush_soon(self)
-
-    def end(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
-        """End the call behind what was sent."""
-        if not self.is_open:
-            return
-        if status is GrpcStatus.OK:
-            self._status = _ENDED_OK
-        else:
-            self._status = literal(
-                ("grpc-status", str(int(status))),
-                ("grpc-message", quote(message[:512], safe=" ,:;()[]'/=")),
-            )
-        self.channel.hooks.on_call_end(self.path, status, self.channel.loop.time() - self.began)
-        self.channel.flush_soon(self)
-
-    @property
-    def trailers(self) -> bytes | None:
-        """The header block that ends the call, once it is known."""
-        return self._status
-
-    def close(self) -> None:
-        """Nothing of the call is wanted any more."""
-        self._closed = True
-        self._ended = True
-        self.out.clear()
-        self.out_bytes = 0
-        self._messages.clear()
-        self._queued_bytes = 0
-        self._buffer.clear()
-        self._wake()
-        if self.task is not None and self._status is None:
-            self.task.cancel()
-            self.task = None
 
 
 class GrpcChannel(asyncio.Protocol):
@@ -430,7 +146,6 @@ class GrpcChannel(asyncio.Protocol):
         self.is_tls = False
         self.held = 0
         self._budget = budget
-        self._held: dict[int, int] = {}  # stream: its share of budget.used
         self._tls_context = tls_context
         self._tls_only = tls_only
         self._proxies = proxies or TrustedProxies()
@@ -445,6 +160,9 @@ class GrpcChannel(asyncio.Protocol):
             header_list_max=HEADER_LIST_MAX,
         )
         self._is_reading = False
+        self._unstarted: dict[int, Call] = {}  # calls of this read whose message has not come
+        self._begun_count = 0
+        self._holds_output = False  # what is sent leaves behind the read
         self._peer_reads = True
         self._is_paused = False
         self._ready: dict[int, Call] = {}  # calls with something to send
@@ -498,7 +216,10 @@ class GrpcChannel(asyncio.Protocol):
         self._is_reading = False
         if self._closed:
             return
+        came = perf_counter()
         until = self.loop.time() + SLICE_S
+        self._begun_count = 0
+        self._holds_output = True
         try:
             for event in self._connection.events():
                 self._on_event(event)
@@ -508,6 +229,12 @@ class GrpcChannel(asyncio.Protocol):
                     self._is_reading = True
                     self.loop.call_soon(self._read_on)
                     break
+            self._start_unstarted()
+            if self._begun_count:
+                self.hooks.read_done(self, self._begun_count, came)
+            self._holds_output = False
+            if self._ready:
+                self._flush()
             self._write_out()
         except ConnectionFault as error:
             _LOG.info("%s: closed: %s: %s", self, error.code.name, error)
@@ -517,6 +244,8 @@ class GrpcChannel(asyncio.Protocol):
         except Exception:  # noqa: BLE001 - a mistake of ours harms this connection alone
             _LOG.exception("%s: closed", self)
             self.abort()
+        finally:
+            self._holds_output = False
         self._update_reading()
 
     def _has_ended(self) -> bool:
@@ -645,24 +374,60 @@ class GrpcChannel(asyncio.Protocol):
         ):
             self._connection.send_headers(stream_id, _NO_GRPC, end=True)
             return
-        call = Call(self, stream_id, metadata[":path"], metadata)
-        if event.is_ended:
-            call.end_input()
+        call = Call(self, stream_id, metadata[":path"], metadata, event.size)
         self.calls[stream_id] = call
         self.count_held(call)
-        handler = None if self._draining else self.hooks.handler_of(call.path)
         if self._draining:
             call.end(GrpcStatus.UNAVAILABLE, "the server is going away")
-        elif handler is None:
+        elif self.hooks.handler_of(call.path) is None:
             call.end(GrpcStatus.UNIMPLEMENTED, f"unknown method {call.path[:200]}")
+        elif event.is_ended:
+            call.end_input()
+            self._start(call)
         else:
-            call.task = self.loop.create_task(self._run(call, handler))
+            self._unstarted[stream_id] = call
+        self._begun_count += 1
+
+    def _start(self, call: Call) -> None:
+        """Serve a call in a task of its own."""
+        handler = self.hooks.handler_of(call.path)
+        assert handler is not None, "its path was looked up when it came"
+        call.task = self.loop.create_task(self._run(call, handler))
+
+    def _start_unstarted(self) -> None:
+        """Calls whose message did not come whole with them get tasks, which wait for it."""
+        unstarted, self._unstarted = self._unstarted, {}
+        for call in unstarted.values():
+            self._start(call)
+
+    def _begin(self, call: Call, data: bytes) -> bool:
+        """Serve a call that has come whole; whether that could be done without a task."""
+        begin = self.hooks.begin_of(call.path)
+        message = None if begin is None else call.take_only(data)
+        if begin is None or message is None:
+            return False
+        try:
+            if begin(call, message):
+                self.count_held(call)
+                return True
+        except CallError as error:
+            call.end(error.status, error.message)
+            return True
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller hears of it
+            _LOG.exception("%s: %s failed", self, call.path)
+            call.end(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
+            return True
+        call.untake(message)
+        return False
 
     def _on_data(self, event: DataReceived) -> None:
         if not event.data and not event.is_ended:
             self._count_control()
         call = self.calls.get(event.stream_id)
         if call is None:
+            return
+        unstarted = self._unstarted.pop(event.stream_id, None) if event.is_ended else None
+        if unstarted is not None and call.is_open and self._begin(call, event.data):
             return
         if call.is_open:
             try:
@@ -672,20 +437,24 @@ class GrpcChannel(asyncio.Protocol):
             self.count_held(call)
         if event.is_ended:
             call.end_input()
+        if unstarted is not None and call.is_open:
+            self._start(call)
 
     def count_held(self, call: Call) -> None:
         """What a call holds of the server's budget changed."""
-        if self.calls.get(call.stream_id) is not call:
+        change = call.held - call.counted
+        if not change or call.stream_id not in self.calls:
             return
-        held = call.held
-        self._count(held - self._held.get(call.stream_id, 0))
-        self._held[call.stream_id] = held
-        if self._budget.used > self._budget.limit:
+        call.counted += change
+        self.held += change
+        budget = self._budget
+        budget.used += change
+        if budget.used > budget.limit:
             self.hooks.reduce()
 
-    def _count(self, change: int) -> None:
-        self._budget.used += change
-        self.held += change
+    def call_ended(self, call: Call, status: GrpcStatus) -> None:
+        """A call's status is known."""
+        self.hooks.on_call_end(call.path, status, self.loop.time() - call.began)
 
     async def _run(self, call: Call, handler: Handler) -> None:
         try:
@@ -709,13 +478,16 @@ class GrpcChannel(asyncio.Protocol):
 
     def _drop(self, call: Call) -> None:
         if call.is_open:
-            self.hooks.on_call_end(call.path, GrpcStatus.CANCELLED, self.loop.time() - call.began)
+            self.call_ended(call, GrpcStatus.CANCELLED)
         call.close()
-        self.calls.pop(call.stream_id, None)
+        self._unstarted.pop(call.stream_id, None)
+        if self.calls.pop(call.stream_id, None) is not None:
+            self.held -= call.counted
+            self._budget.used -= call.counted
+            call.counted = 0
         self._ready.pop(call.stream_id, None)
         self._blocked.discard(call.stream_id)
         self._headers_sent.discard(call.stream_id)
-        self._count(-self._held.pop(call.stream_id, 0))
 
     # Writing
 
@@ -724,7 +496,7 @@ class GrpcChannel(asyncio.Protocol):
         if self._closed:
             return
         self._ready[call.stream_id] = call
-        if not self._flush_scheduled:
+        if not self._flush_scheduled and not self._holds_output:
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
 
@@ -752,6 +524,11 @@ class GrpcChannel(asyncio.Protocol):
         if call.out and stream_id not in self._headers_sent:
             connection.send_headers(stream_id, _OK)
             self._headers_sent.add(stream_id)
+        if len(call.out) > 1 and call.out_bytes <= JOINED_MAX:
+            # Messages need no frames of their own, and a frame costs both sides.
+            joined = b"".join(call.out)
+            call.out.clear()
+            call.out.append(joined)
         while call.out:
             piece = call.out[0]
             room = connection.room(stream_id)

@@ -1,8 +1,9 @@
 """LocalPeer: a gRPC client as the broker in this process sees it: a connection without a socket.
 
 The broker's processors serve the commands that calls are translated to, as they serve those of any
-connection, so that a group's gRPC and remoting members are one group. Commands of one turn of the
-loop are handed over together, and so are one burst. Answers are commands again; a frame that the
+connection, so that a group's gRPC and remoting members are one group. Commands of one read,
+or, while several connections take turns, of one turn of the loop are handed over together, and so
+are one burst. Answers are commands again; a frame that the
 broker has rendered already is read back.
 
 The broker's own requests (what became of a transaction, stack traces) come to `on_request`.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
-from typing import Any, cast
+from typing import Any, Final, Protocol, cast
 
 from oberth.errors import RemotingSendRequestError, RemotingTimeoutError
 from oberth.remoting.aio.address import Address
@@ -28,8 +29,25 @@ from oberth.remoting.command import (
 )
 from oberth.remoting.connection import RemotingConnection
 
+SWITCHES_MIN: Final = 8
+"""Reads in a row, each of another connection than the one before, from which on turns are
+gathered."""
+
+ALONE_MAX: Final = 64
+"""Turns in a row with one client's commands after which they are not."""
+
 RequestHandler = Callable[[str, RemotingCommand], Awaitable[RemotingCommand | None]]
 """Serves a request of the broker of a name."""
+
+
+class Waiter(Protocol):
+    """Waits for an answer without a future."""
+
+    def answered(self, answer: RemotingCommand, /) -> None:
+        """The answer."""
+
+    def lost(self, error: RemotingSendRequestError, /) -> None:
+        """There will be none: the client is gone."""
 
 
 class LocalBroker:
@@ -48,6 +66,9 @@ class LocalBroker:
         self._processors = processors
         self._closed = closed
         self._turn: dict[LocalPeer, list[RemotingCommand]] = {}
+        self._last: object = None
+        self._switches = self._alone = 0
+        self._gathers = False
 
     def submit(self, peer: LocalPeer, request: RemotingCommand) -> None:
         """Serve a request with what else comes in this turn of the loop."""
@@ -55,8 +76,34 @@ class LocalBroker:
             asyncio.get_running_loop().call_soon(self._serve)
         self._turn.setdefault(peer, []).append(request)
 
+    def read_done(self, connection: object) -> None:
+        """What a connection sent in one read was submitted.
+
+        It is served at once if no other connection sends beside it: so its answers leave with the
+        read, and it waits for nobody.
+        """
+        if not self._turn:
+            return
+        if connection is self._last:
+            self._switches = 0
+        else:
+            self._last = connection
+            self._switches += 1
+            if self._switches >= SWITCHES_MIN:
+                self._gathers = True
+                self._alone = 0
+        if not self._gathers:
+            self._serve()
+
     def _serve(self) -> None:
+        if not self._turn:
+            return  # served with a read
         turn, self._turn = self._turn, {}
+        if self._gathers:
+            self._alone = self._alone + 1 if len(turn) == 1 else 0
+            if self._alone >= ALONE_MAX:
+                self._gathers = False
+                self._switches = 0
         self._processors.dispatch_turn(cast(Any, turn.items()))
 
     def peer_closed(self, peer: LocalPeer) -> None:
@@ -84,6 +131,7 @@ class LocalPeer:
         self.is_tls = False
         self._opaques = count(1)
         self._open: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._waiters: dict[int, Waiter] = {}
         self._late: dict[int, Callable[[RemotingCommand], None]] = {}
         self._loop = asyncio.get_running_loop()
         self._reader = RemotingConnection()
@@ -124,6 +172,23 @@ class LocalPeer:
             if answer.cancelled() and on_late is not None:
                 self._late[opaque] = on_late
 
+    def begin(self, request: RemotingCommand, waiter: Waiter) -> int:
+        """Submit a request whose answer goes to ``waiter``; its number, for `forget`.
+
+        Raises:
+            RemotingSendRequestError: the client is gone.
+        """
+        if self._is_closed:
+            raise RemotingSendRequestError(f"{self.remote} is gone, code {request.code} not sent")
+        request.opaque = opaque = next(self._opaques)
+        self._waiters[opaque] = waiter
+        self._broker.submit(self, request)
+        return opaque
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._waiters.pop(opaque, None)
+
     # What processors call on it
 
     @property
@@ -155,6 +220,10 @@ class LocalPeer:
         self._answered(response)
 
     def _answered(self, response: RemotingCommand) -> None:
+        waiter = self._waiters.pop(response.opaque, None)
+        if waiter is not None:
+            waiter.answered(response)
+            return
         answer = self._open.get(response.opaque)
         if answer is not None and not answer.done():
             answer.set_result(response)
@@ -222,9 +291,13 @@ class LocalPeer:
         if self._is_closed:
             return
         self._is_closed = True
+        gone = RemotingSendRequestError(f"{self.remote} is gone")
         for answer in self._open.values():
             if not answer.done():
-                answer.set_exception(RemotingSendRequestError(f"{self.remote} is gone"))
+                answer.set_exception(gone)
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            waiter.lost(gone)
         for task in self._tasks:
             task.cancel()
         self._late.clear()

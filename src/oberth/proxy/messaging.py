@@ -14,9 +14,9 @@ from typing import Any, Final
 from oberth.proxy import messages as m
 from oberth.proxy.admin import AdminService
 from oberth.proxy.backend import Backend
+from oberth.proxy.call import Begin, GrpcStatus, Handler
 from oberth.proxy.clients import ClientTable
 from oberth.proxy.core import BODY_MAX, INVISIBLE_MS_MIN, POLL_MS_MIN, Context, ServiceCore, Unary
-from oberth.proxy.http2 import GrpcStatus, Handler
 from oberth.proxy.offsets import Offsets
 from oberth.proxy.receiving import Receives
 from oberth.proxy.renewals import Renewals
@@ -108,6 +108,13 @@ class MessagingService:
         made[_PREFIX + "PullMessage"] = self._offsets.pull
         made[_PREFIX + "Telemetry"] = self._telemetry.serve
         return {**made, **self._admin.handlers()}
+
+    def begins(self) -> dict[str, Begin]:
+        """What serves some of these paths without a task."""
+        return {
+            _PREFIX + "SendMessage": self._sends.begin,
+            _PREFIX + "AckMessage": self._receives.begin_ack,
+        }
 
     async def _terminate(self, context: Context, request: Any, response: Any) -> None:
         client = self.core.clients.get(context.client_id)

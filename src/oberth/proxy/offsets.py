@@ -8,6 +8,8 @@ from oberth.client.messages import decode_messages
 from oberth.client.pulling import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from oberth.errors import OberthError
 from oberth.proxy import messages as m
+from oberth.proxy.begun import BROKER_TIMEOUT_S
+from oberth.proxy.call import Call, parse
 from oberth.proxy.codes import Code, StatusError, code_of
 from oberth.proxy.convert import (
     FILTERS,
@@ -17,7 +19,6 @@ from oberth.proxy.convert import (
 )
 from oberth.proxy.core import (
     BATCH_MAX,
-    BROKER_TIMEOUT_S,
     POLL_MS_MAX,
     Context,
     ServiceCore,
@@ -25,7 +26,6 @@ from oberth.proxy.core import (
     set_status,
     topic_of,
 )
-from oberth.proxy.http2 import Call, parse
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.pull import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from functools import partial
 from typing import Any, Final
 
 from oberth.client.pop_consumer import ReceiptHandle, real_topic
@@ -12,6 +13,8 @@ from oberth.errors import MQClientError, OberthError
 from oberth.formats import properties as p
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.proxy import messages as m
+from oberth.proxy.begun import BROKER_TIMEOUT_S
+from oberth.proxy.call import Call, parse
 from oberth.proxy.clients import (
     LITE_CONSUMERS,
     PUSH_CONSUMER,
@@ -27,7 +30,6 @@ from oberth.proxy.convert import (
 )
 from oberth.proxy.core import (
     BATCH_MAX,
-    BROKER_TIMEOUT_S,
     POLL_MS_MAX,
     Context,
     ServiceCore,
@@ -36,6 +38,7 @@ from oberth.proxy.core import (
     set_status,
     topic_of,
 )
+from oberth.proxy.encoding import ack_response
 from oberth.proxy.handles import (
     handle_code,
     invisible_header,
@@ -43,7 +46,6 @@ from oberth.proxy.handles import (
     renewed,
     visible_at,
 )
-from oberth.proxy.http2 import Call, parse
 from oberth.proxy.renewals import AHEAD_MS, Renewal, Renewals
 from oberth.remoting.bodies.lite import (
     LiteSubscriptionCtlRequestBody,
@@ -345,6 +347,42 @@ class Receives:
         if self.renewals.get(renewal.client_id, renewal.given) is renewal:
             self.renewals.schedule(renewal, visible_at(renewal.handle))
 
+    def begin_ack(self, call: Call, raw: bytes) -> bool:
+        """One acknowledgement, where the broker is in this process: see `Begin`."""
+        if self._core.backend.own is None:
+            return False
+        request = parse(m.AckMessageRequest, raw)
+        if len(request.entries) != 1:
+            return False
+        entry = request.entries[0]
+        given = entry.receipt_handle
+        try:
+            context = self._core.admit(call)
+            topic = topic_of(request.topic)
+            group = group_of(request.group)
+            renewal = self.renewals.get(context.client_id, given)
+            fields = self._ack_fields(
+                topic, group, given if renewal is None else renewal.handle, entry.lite_topic
+            )[1]
+            command = RemotingCommand(code=int(RequestCode.ACK_MESSAGE), ext_fields=fields)
+            finish = partial(self._finish_ack, context.client_id, entry.message_id, given)
+            self._core.begin(context, "AckMessage", command, finish)
+        except StatusError as error:
+            self._core.results["AckMessage", error.code] += 1
+            call.finish(ack_response(error.code, error.message, entry.message_id, given))
+        except OberthError as error:
+            self._core.refuse(call, "AckMessage", error)
+        return True
+
+    def _finish_ack(
+        self, client_id: str, message_id: str, given: str, answer: RemotingCommand
+    ) -> tuple[Code, bytes]:
+        if answer.code == ResponseCode.SUCCESS:
+            self.renewals.remove(client_id, given)
+            return Code.OK, ack_response(Code.OK, "", message_id, given)
+        code = handle_code(answer)
+        return code, ack_response(code, answer.remark or "", message_id, given)
+
     async def ack(self, context: Context, request: Any, response: Any) -> None:
         topic = topic_of(request.topic)
         group = group_of(request.group)
@@ -382,6 +420,19 @@ class Receives:
     async def _ack_one(
         self, context: Context, topic: str, group: str, text: str, lite_topic: str
     ) -> None:
+        broker, fields = self._ack_fields(topic, group, text, lite_topic)
+        answer = await self._core.invoke(context, broker, RequestCode.ACK_MESSAGE, fields)
+        if answer.code != ResponseCode.SUCCESS:
+            raise StatusError(handle_code(answer), answer.remark or "")
+
+    def _ack_fields(
+        self, topic: str, group: str, text: str, lite_topic: str
+    ) -> tuple[str, dict[str, str]]:
+        """The broker of a handle, and the fields of the command that acknowledges it.
+
+        Raises:
+            StatusError: INVALID_RECEIPT_HANDLE.
+        """
         handle = self._handle(text, check_expiry=True)
         header = AckMessageRequestHeader(
             consumer_group=group,
@@ -391,11 +442,7 @@ class Receives:
             offset=handle.offset,
             lite_topic=lite_topic or None,
         )
-        answer = await self._core.invoke(
-            context, handle.broker_name, RequestCode.ACK_MESSAGE, header.to_ext_fields()
-        )
-        if answer.code != ResponseCode.SUCCESS:
-            raise StatusError(handle_code(answer), answer.remark or "")
+        return handle.broker_name, header.to_ext_fields()
 
     def _handle(self, text: str, *, check_expiry: bool = False) -> ReceiptHandle:
         try:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from oberth.errors import RemotingConnectError
+from oberth.errors import OberthError, RemotingConnectError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from oberth.proxy import messages as m
+from oberth.proxy.call import Call, parse
 from oberth.proxy.codes import Code, StatusError, code_of
 from oberth.proxy.convert import (
     ACCEPTED,
@@ -28,7 +30,9 @@ from oberth.proxy.core import (
     ServiceCore,
     check_count,
     topic_of,
+    unknown_topic,
 )
+from oberth.proxy.encoding import send_response
 from oberth.proxy.handles import parse_transaction_id, recalled_broker, transaction_id
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
@@ -61,6 +65,85 @@ class Sends:
         self._delay_ms_max = delay_ms_max
         self._turns = itertools.count()
 
+    def begin(self, call: Call, raw: bytes) -> bool:
+        """One message, where the broker is in this process: see `Begin`."""
+        own = self._core.backend.own
+        if own is None:
+            return False
+        request = parse(m.SendMessageRequest, raw)
+        if len(request.messages) != 1:
+            return False
+        message = request.messages[0]
+        try:
+            context = self._core.admit(call)
+            topic = topic_of(message.topic)
+            properties = self._checked(message, topic, self._core.backend.now_ms())
+            config = own.topic(topic)
+            wanted = config.attributes.get("message.type", "") if config else ""
+            self._check_type(wanted, request.messages)
+            if config is None:
+                raise unknown_topic(topic)
+            if not config.is_writable or not config.write_queue_nums:
+                raise StatusError(Code.FORBIDDEN, f"no writable queue of topic {topic}")
+            fields = self._fields(topic, message, properties)
+            fields["e"] = str(self._queue_of(message, config.write_queue_nums))
+            fields["i"] = p.encode_properties(properties).decode("utf-8", "replace")
+            fields["m"] = "false"
+            command = RemotingCommand(
+                code=int(RequestCode.SEND_MESSAGE_V2), ext_fields=fields, body=message.body
+            )
+            finish = partial(self._finish, own.name, message)
+            self._core.begin(context, "SendMessage", command, finish)
+        except (StatusError, OberthError) as error:
+            self._core.refuse(call, "SendMessage", error)
+        return True
+
+    def _finish(self, broker: str, message: Any, answer: RemotingCommand) -> tuple[Code, bytes]:
+        if answer.code == ResponseCode.SUCCESS:
+            self._core.sent += 1
+        result = _result_of(broker, message, answer)
+        return result.code, send_response(*result)
+
+    def _queue_of(self, message: Any, count: int) -> int:
+        """The queue of one broker: that of the message's group, else any in turns."""
+        system = message.system_properties
+        if system.HasField("message_group"):
+            return queue_of(system.message_group, range(count))
+        if system.HasField("lite_topic"):
+            return queue_of(system.lite_topic, range(count))
+        return next(self._turns) % count
+
+    def _checked(self, message: Any, topic: str, now_ms: int) -> dict[str, str]:
+        """The properties of a message to be stored.
+
+        Raises:
+            StatusError: no broker takes it.
+        """
+        size = len(message.body)
+        if not size:
+            raise StatusError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+        if size > self._core.body_max:
+            raise StatusError(
+                Code.MESSAGE_BODY_TOO_LARGE,
+                f"message body of {size} bytes, allowed {self._core.body_max}",
+            )
+        return properties_of(message, topic, now_ms, delay_ms_max=self._delay_ms_max)
+
+    def _fields(self, topic: str, first: Any, properties: dict[str, str]) -> dict[str, str]:
+        """The fields of a command that sends, but for queue, properties and batch."""
+        born = properties.get(p.BORN_TIMESTAMP)
+        return {
+            "a": topic,
+            "b": topic,
+            "c": names.AUTO_CREATE_TOPIC_KEY,
+            "d": "4",
+            "f": str(sys_flag_of(first)),
+            "g": born or str(self._core.backend.now_ms()),
+            "h": "0",
+            "j": str(max(first.system_properties.delivery_attempt - 1, 0)),
+            "k": "false",
+        }
+
     async def send(self, context: Context, request: Any, response: Any) -> None:
         if not request.messages:
             raise StatusError(Code.MESSAGE_CORRUPTED, "no message to send")
@@ -72,30 +155,11 @@ class Sends:
         for message in request.messages:
             if message.topic.name != topic:
                 raise StatusError(Code.MESSAGE_CORRUPTED, "different message has different topic")
-            if not message.body:
-                raise StatusError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-            if len(message.body) > self._core.body_max:
-                raise StatusError(
-                    Code.MESSAGE_BODY_TOO_LARGE,
-                    f"message body of {len(message.body)} bytes, allowed {self._core.body_max}",
-                )
-            items.append(
-                (message, properties_of(message, topic, now_ms, delay_ms_max=self._delay_ms_max))
-            )
-        await self._check_type(topic, request.messages)
+            items.append((message, self._checked(message, topic, now_ms)))
+        if self._core.check_types:
+            self._check_type(await self._core.backend.message_type(topic), request.messages)
         choices = await self._queues_for(topic, first)
-        born = items[0][1].get(p.BORN_TIMESTAMP)
-        fields = {
-            "a": topic,
-            "b": topic,
-            "c": names.AUTO_CREATE_TOPIC_KEY,
-            "d": "4",
-            "f": str(sys_flag_of(first)),
-            "g": born if born else str(now_ms),
-            "h": "0",
-            "j": str(max(first.system_properties.delivery_attempt - 1, 0)),
-            "k": "false",
-        }
+        fields = self._fields(topic, first, items[0][1])
         if len(items) == 1:
             fields["i"] = p.encode_properties(items[0][1]).decode("utf-8", "replace")
             fields["m"] = "false"
@@ -118,12 +182,13 @@ class Sends:
         broker, answer = await self._send_to_one(context, choices, code, fields, body)
         if answer.code == ResponseCode.SUCCESS:
             self._core.sent += len(items)
-        self._fill_result(broker, first, answer, response)
+        _fill_result(_result_of(broker, first, answer), response)
 
-    async def _check_type(self, topic: str, sent: Iterable[Any]) -> None:
+    def _check_type(self, wanted: str, sent: Iterable[Any]) -> None:
+        """Whether messages are of their topic's type; "": NORMAL."""
         if not self._core.check_types:
             return
-        wanted = await self._core.backend.message_type(topic) or "NORMAL"
+        wanted = wanted or "NORMAL"
         accepted = ACCEPTED.get(wanted, ())
         for message in sent:
             kind = type_of(message)
@@ -180,27 +245,6 @@ class Sends:
         fields["e"] = str(queue_id)
         return broker, await self._core.invoke(context, broker, code, fields, body)
 
-    def _fill_result(self, broker: str, first: Any, answer: RemotingCommand, response: Any) -> None:
-        entry = response.entries.add()
-        if answer.code == ResponseCode.SUCCESS:
-            header = answer.header(SendMessageResponseHeader)
-            entry.status.code = int(Code.OK)
-            entry.status.message = Code.OK.name
-            entry.message_id = first.system_properties.message_id
-            entry.offset = header.queue_offset
-            if type_of(first) == TRANSACTION:
-                offset = int(header.msg_id[-16:], 16)
-                entry.transaction_id = transaction_id(
-                    header.transaction_id or entry.message_id, header.queue_offset, offset, broker
-                )
-            if header.recall_handle:
-                entry.recall_handle = header.recall_handle
-        else:
-            code = code_of(answer.code)
-            entry.status.code = int(code)
-            entry.status.message = answer.remark or code.name
-        response.status.CopyFrom(entry.status)
-
     async def recall(self, context: Context, request: Any, response: Any) -> None:
         topic = topic_of(request.topic)
         header = RecallMessageRequestHeader(
@@ -236,3 +280,43 @@ class Sends:
         await self._core.checked(
             context, broker, RequestCode.END_TRANSACTION, header.to_ext_fields()
         )
+
+
+class _Result(NamedTuple):
+    """What became of a send; the fields are those of `send_response`."""
+
+    code: Code
+    text: str
+    message_id: str = ""
+    transaction_id: str = ""
+    offset: int = 0
+    recall_handle: str = ""
+
+
+def _result_of(broker: str, first: Any, answer: RemotingCommand) -> _Result:
+    if answer.code != ResponseCode.SUCCESS:
+        code = code_of(answer.code)
+        return _Result(code, answer.remark or code.name)
+    header = answer.header(SendMessageResponseHeader)
+    message_id = first.system_properties.message_id
+    transaction = ""
+    if type_of(first) == TRANSACTION:
+        offset = int(header.msg_id[-16:], 16)
+        transaction = transaction_id(
+            header.transaction_id or message_id, header.queue_offset, offset, broker
+        )
+    return _Result(
+        Code.OK, Code.OK.name, message_id, transaction, header.queue_offset,
+        header.recall_handle or "",
+    )  # fmt: skip
+
+
+def _fill_result(result: _Result, response: Any) -> None:
+    entry = response.entries.add()
+    entry.status.code = int(result.code)
+    entry.status.message = result.text
+    entry.message_id = result.message_id
+    entry.transaction_id = result.transaction_id
+    entry.offset = result.offset
+    entry.recall_handle = result.recall_handle
+    response.status.CopyFrom(entry.status)

@@ -2,7 +2,8 @@
 
     async with GrpcServer(table, options) as server: server.address
 
-A handler table maps ``/package.Service/Method`` to a coroutine function that gets the `Call`.
+A handler table maps ``/package.Service/Method`` to a coroutine function that gets the `Call`;
+another one names what may serve a call without a task.
 Closing is opening in reverse: stop accepting, tell peers to go elsewhere (GOAWAY), let calls end
 for ``grace_s``, close.
 """
@@ -12,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from oberth.proxy.http2 import HANDSHAKE_S, Budget, GrpcChannel, GrpcStatus, Handler
+from oberth.proxy.call import Begin, GrpcStatus, Handler
+from oberth.proxy.http2 import HANDSHAKE_S, Budget, GrpcChannel
+from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
 from oberth.remoting.aio.service import Listener
 from oberth.remoting.aio.tls import ContextSource
 from oberth.remoting.first_bytes import TrustedProxies
@@ -42,6 +45,8 @@ class GrpcOptions:
         tls_context: certificate and key; None: TLS is not offered.
         tls_only: whether plain text is refused.
         proxies: peers whose PROXY headers are believed.
+        busy_poll_s: seconds for which the loop stays awake after an answer to a peer that asks
+            again at once (see ``busy_poll``); 0: never.
     """
 
     host: str = "127.0.0.1"
@@ -54,10 +59,17 @@ class GrpcOptions:
     tls_context: ContextSource | None = None
     tls_only: bool = False
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    busy_poll_s: float = 0.0
 
 
 class GrpcServer(Listener):
     """A listening port, its connections and their calls.
+
+    Args:
+        handlers: by path.
+        options: how it listens.
+        begins: by path, of those calls that may be served without a task.
+        read_done: hears of each connection that has begun calls, at the end of the read.
 
     Attributes:
         channels: that are open.
@@ -65,12 +77,23 @@ class GrpcServer(Listener):
         seconds: how long they took, by path.
     """
 
-    def __init__(self, handlers: Mapping[str, Handler], options: GrpcOptions | None = None) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        options: GrpcOptions | None = None,
+        *,
+        begins: Mapping[str, Begin] | None = None,
+        read_done: Callable[[object], None] | None = None,
+    ) -> None:
         self.options = options or GrpcOptions()
         self.channels: set[GrpcChannel] = set()
         self.calls: Counter[tuple[str, GrpcStatus]] = Counter()
         self.seconds: Counter[str] = Counter()
         self._handlers = dict(handlers)
+        self._begins = dict(begins or {})
+        self._read_done = read_done
+        self._busy_poll: BusyPoll | None = None
+        self._ended = asyncio.Event()  # a call did
         self._budget = Budget(self.options.held_bytes_max)
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -78,6 +101,7 @@ class GrpcServer(Listener):
     async def start(self) -> None:
         """Listen; OSError if the port is taken."""
         loop = asyncio.get_running_loop()
+        self._busy_poll = make_busy_poll(loop, self.options.busy_poll_s)
         self._server = await loop.create_server(
             self._make_channel, self.options.host, self.options.port, backlog=BACKLOG
         )
@@ -102,6 +126,17 @@ class GrpcServer(Listener):
     def handler_of(self, path: str) -> Handler | None:
         """Called by a channel."""
         return self._handlers.get(path)
+
+    def begin_of(self, path: str) -> Begin | None:
+        """Called by a channel."""
+        return self._begins.get(path)
+
+    def read_done(self, channel: GrpcChannel, count: int, came: float) -> None:
+        """Called by a channel."""
+        if self._read_done is not None:
+            self._read_done(channel)
+        if self._busy_poll is not None:
+            self._busy_poll.served(channel, count, came)
 
     def on_open(self, channel: GrpcChannel) -> None:
         """Called by a channel."""
@@ -134,6 +169,7 @@ class GrpcServer(Listener):
     def on_call_end(self, path: str, status: GrpcStatus, seconds: float) -> None:
         """Called by a channel. Paths that nobody serves share one name: peers choose them."""
         known = path if path in self._handlers else "unknown"
+        self._ended.set()
         self.calls[known, status] += 1
         self.seconds[known] += seconds  # type: ignore[assignment]
 
@@ -173,6 +209,7 @@ class GrpcServer(Listener):
         ]
         if tasks:
             await asyncio.wait(tasks, timeout=self.options.grace_s)
+        await self._wait_for_begun()
         for task in tasks:
             task.cancel()
         await asyncio.sleep(0)  # what the last calls sent leaves in this turn
@@ -180,3 +217,17 @@ class GrpcServer(Listener):
             channel.close()
         await server.wait_closed()
         self._server = None
+
+    async def _wait_for_begun(self) -> None:
+        """Calls without a task end, as those with one have, or their time is over."""
+        try:
+            async with asyncio.timeout(self.options.grace_s):
+                while any(
+                    call.is_open and call.task is None
+                    for channel in self.channels
+                    for call in channel.calls.values()
+                ):
+                    self._ended.clear()
+                    await self._ended.wait()
+        except TimeoutError:
+            _LOG.info("calls given up after %.1f s", self.options.grace_s)

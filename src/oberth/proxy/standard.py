@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from oberth.proxy import messages as m
-from oberth.proxy.http2 import Call, CallError, GrpcStatus, Handler, parse
+from oberth.proxy.call import Call, CallError, GrpcStatus, Handler, parse
 
 HEALTH: Final = "grpc.health.v1"
 SERVICES: Final = [f"{file.package}.{service.name}" for file in m.FILES for service in file.service]

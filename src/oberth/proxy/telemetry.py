@@ -9,6 +9,7 @@ import msgspec
 
 from oberth.client.messages import decode_messages
 from oberth.proxy import messages as m
+from oberth.proxy.call import Call, CallError, GrpcStatus, parse
 from oberth.proxy.clients import (
     LITE_CONSUMERS,
     GrpcClient,
@@ -33,7 +34,6 @@ from oberth.proxy.core import (
 from oberth.proxy.handles import (
     transaction_id,
 )
-from oberth.proxy.http2 import Call, CallError, GrpcStatus, parse
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.transaction import (

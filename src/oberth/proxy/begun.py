@@ -1,0 +1,124 @@
+"""BegunCalls: calls that wait for a broker's answer without a task.
+
+A call whose command can be made at once is begun when its message comes, and ended when the broker
+answers, mostly in the same turn of the loop. Only one that is still open behind that turn gets a
+timer, for its own deadline or the broker's, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from oberth.errors import OberthError
+from oberth.proxy.call import Call, GrpcStatus
+from oberth.proxy.codes import Code, StatusError
+from oberth.proxy.encoding import only_status
+from oberth.proxy.local import LocalPeer
+from oberth.remoting.command import RemotingCommand
+
+Finish = Callable[[RemotingCommand], tuple[Code, bytes]]
+"""Makes a response of a broker's answer: its code and its bytes; raises StatusError."""
+
+BROKER_TIMEOUT_S: Final = 3.0
+
+
+class BegunCall:
+    """One call that waits."""
+
+    __slots__ = ("_finish", "_method", "_opaque", "_peer", "_results", "call", "is_done", "timer")
+
+    def __init__(
+        self, call: Call, method: str, results: Counter[tuple[str, int]], finish: Finish
+    ) -> None:
+        self.call = call
+        self.is_done = False
+        self.timer: asyncio.TimerHandle | None = None
+        self._method = method
+        self._results = results
+        self._finish = finish
+        self._peer: LocalPeer | None = None
+        self._opaque = 0
+
+    def submit(self, peer: LocalPeer, command: RemotingCommand) -> None:
+        """Hand the command to the broker.
+
+        Raises:
+            RemotingSendRequestError: the client is gone.
+        """
+        self._peer = peer
+        self._opaque = peer.begin(command, self)
+
+    def answered(self, answer: RemotingCommand) -> None:
+        """The broker's answer."""
+        self._end()
+        if not self.call.is_open:
+            return
+        try:
+            code, message = self._finish(answer)
+        except StatusError as error:
+            self.refuse(error.code, error.message)
+            return
+        except OberthError as error:
+            self.refuse(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+            return
+        self._results[self._method, code] += 1
+        self.call.finish(message)
+
+    def lost(self, error: OberthError) -> None:
+        """The client is gone, as another of its calls said."""
+        self._end()
+        self.refuse(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+    def refuse(self, code: Code, text: str) -> None:
+        """End the call with a status alone."""
+        self._results[self._method, code] += 1
+        self.call.finish(only_status(code, text))
+
+    def expire(self) -> None:
+        """Called by the timer."""
+        self._end()
+        if self._peer is not None:
+            self._peer.forget(self._opaque)
+        remaining_s = self.call.remaining_s()
+        if remaining_s is not None and remaining_s <= 0:
+            self.call.end(GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed")
+        else:
+            self.refuse(Code.PROXY_TIMEOUT, f"the broker did not answer in {BROKER_TIMEOUT_S} s")
+
+    def _end(self) -> None:
+        self.is_done = True
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class BegunCalls:
+    """Gives timers to calls that are not answered in their turn of the loop."""
+
+    def __init__(self) -> None:
+        self._turn: list[BegunCall] = []
+
+    def add(self, begun: BegunCall) -> None:
+        """A call was begun in this turn."""
+        if not self._turn:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._turn.append(begun)
+
+    def _look(self) -> None:
+        turn, self._turn = self._turn, []
+        if any(not begun.is_done for begun in turn):
+            asyncio.get_running_loop().call_soon(self._set_timers, turn)
+
+    @staticmethod
+    def _set_timers(turn: list[BegunCall]) -> None:
+        loop = asyncio.get_running_loop()
+        for begun in turn:
+            if not begun.is_done:
+                remaining_s = begun.call.remaining_s()
+                wait_s = BROKER_TIMEOUT_S
+                if remaining_s is not None:
+                    wait_s = max(min(wait_s, remaining_s), 0.0)
+                begun.timer = loop.call_later(wait_s, begun.expire)
