@@ -166,7 +166,7 @@ class Export(Pipeline):
         if self.kind == "iceberg":
             from pyiceberg.catalog.sql import SqlCatalog
 
-            from oberth.spark.pipelines.export.tables import NAMESPACE
+            from oberth.spark.pipelines.export.iceberg import NAMESPACE
 
             catalog = SqlCatalog(NAMESPACE, uri=f"sqlite:///{out}/catalog.db")
             tables = [t for space in catalog.list_namespaces() for t in catalog.list_tables(space)]

@@ -63,10 +63,10 @@ def _bytes_read(root: Path, key: str) -> int:
         partitions = reader.partitions()
     for partition in partitions:
         assert isinstance(partition, RocketMQPartition)
-        before = sum(store.storage.bytes_read for store in partition.stores)
+        before = sum(store.storage.bytes_read for store in partition.stores.values())
         batches = reader.piece_reader(partition).read(partition.pieces)
         found += sum(batch.num_rows for batch in batches)
-        total += sum(store.storage.bytes_read for store in partition.stores) - before
+        total += sum(store.storage.bytes_read for store in partition.stores.values()) - before
     assert found == 1, (key, found)
     return total
 

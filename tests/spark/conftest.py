@@ -97,7 +97,7 @@ def _read(
             rows += batch.to_pylist()
         lost += pieces.report.lost
         if "path" in where:
-            read += sum(store.storage.bytes_read for store in partition.stores)
+            read += sum(store.storage.bytes_read for store in partition.stores.values())
     return Read(rows, read, lost, len(partitions))
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from oberth.spark.load_plan import give_back, work_directory
 from oberth.spark.options import parse_write_options
 from oberth.spark.publish import read_ledger
 from oberth.spark.sink import stage
+from oberth.spark.storage import LocalStorage
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
 from oberth.store.store_lock import StoreLock
@@ -366,3 +368,44 @@ def test_threads_write_what_one_writes(tmp_path: Path) -> None:
         )
         assert os.path.isdir(root)
     assert trees[0] == trees[1]
+
+
+def _many_queues(rows: int, queues: int) -> pa.RecordBatch:
+    numbers = range(rows)
+    return pa.record_batch(
+        {
+            "topic": [f"T{n % queues // 8}" for n in numbers],
+            "value": pa.array([bytes(1000)] * rows, pa.binary()),
+            "partition": pa.array([n % queues % 8 for n in numbers], pa.int32()),
+        }
+    )
+
+
+def test_a_commit_looks_at_the_queues_that_it_touches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads of queues and syncs are as many with 40 queues as with 400."""
+    found: dict[int, tuple[int, int]] = {}
+    for queues in (40, 400):
+        load = Load(tmp_path / f"store-{queues}")
+        load.run([_many_queues(2 * queues, queues)])
+        load.run([_many_queues(800, 8)])  # more than is looked at where the log ends
+        counts: Counter[str] = Counter()
+        read, sync = LocalStorage.read_into, os.fsync
+
+        def counting_read(self: Any, path: str, position: int, target: memoryview) -> int:
+            counts["reads"] += "consumequeue" in path  # noqa: B023 - called in this turn
+            return read(self, path, position, target)  # noqa: B023
+
+        def counting_sync(descriptor: int) -> None:
+            counts["syncs"] += 1  # noqa: B023
+            sync(descriptor)  # noqa: B023
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalStorage, "read_into", counting_read)
+            patched.setattr(os, "fsync", counting_sync)
+            load.run([_many_queues(100, 8)])
+        found[queues] = counts["reads"], counts["syncs"]
+        _check(tmp_path / f"store-{queues}")
+    assert found[400][0] <= found[40][0], found
+    assert found[400][1] <= found[40][1], found

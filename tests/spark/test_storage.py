@@ -188,7 +188,7 @@ class _Killed(BaseException):
     """Stands for the end of a process."""
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", ["parquet", "delta", "iceberg"])
 def test_an_export_into_s3_is_killed_at_every_step(
     s3_server: str, store_in_s3: int, growing_store: Any, form: str
 ) -> None:
@@ -243,6 +243,13 @@ def test_an_export_into_s3_is_killed_at_every_step(
         storage = {n.removeprefix("storage."): v for n, v in options.items()}
         assert compact(into, 1 << 20, storage) > 0
         assert read(into) == expected
+    elif form == "iceberg":
+        table = _read_iceberg(s3_server, into, "odd+20name+25", expected)
+        from oberth.spark.pipelines.export.compaction import expire
+
+        storage = {n.removeprefix("storage."): v for n, v in options.items()}
+        assert expire(into, 0.0, storage) > 0
+        assert read(into) == expected
     else:
         table = dataset.dataset(bare, filesystem=system, partitioning="hive").to_table()
     assert sorted(table.column("value").to_pylist()) == sorted(expected)
@@ -251,6 +258,33 @@ def test_an_export_into_s3_is_killed_at_every_step(
     names = [each.path for each in every if each.is_file]
     assert not [name for name in names if "stag" in name]
     assert not os.path.exists("s3:")
+
+
+def _read_iceberg(server: str, into: str, name: str, expected: list[bytes]) -> Any:
+    """A table that has no catalog, as PyIceberg and DuckDB find it by its place."""
+    import duckdb
+    from pyiceberg.table import StaticTable
+
+    place = f"{into}/{name}"
+    properties = {
+        "s3.endpoint": server, "s3.access-key-id": "a", "s3.secret-access-key": "b",
+        "s3.region": "us-east-1", "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
+    }  # fmt: skip
+    table = StaticTable.from_metadata(place, properties)  # by version-hint.text
+    assert [each.name for each in table.spec().fields] == ["tags"]
+    with duckdb.connect() as duck:
+        try:
+            duck.execute("install httpfs; load httpfs; install iceberg; load iceberg")
+        except duckdb.Error:
+            pass  # extensions are fetched, and may not be reachable
+        else:
+            duck.execute(
+                f"create secret (type s3, key_id 'a', secret 'b', region 'us-east-1', endpoint "
+                f"'{server.removeprefix('http://')}', url_style 'path', use_ssl false)"
+            )
+            found = duck.execute(f"select value from iceberg_scan('{place}')").fetchall()
+            assert sorted(row[0] for row in found) == sorted(expected)
+    return table.scan().to_arrow()
 
 
 class _Server(ThreadingHTTPServer):

@@ -34,6 +34,12 @@ JOIN_EVERY: Final = 20
     "--format", "form", type=click.Choice(["parquet", "delta", "iceberg"]), default="parquet",
     show_default=True, help="What kind of tables.",
 )  # fmt: skip
+@click.option(
+    "--catalog", metavar="CATALOG", default="",
+    help="Of Iceberg tables: http://HOST of a REST catalog, thrift://…, postgresql://…, glue.",
+)  # fmt: skip
+@click.option("--namespace", default="", help="In that catalog; oberth if not given.")
+@click.option("--warehouse", default="", help="What that catalog calls so.")
 @click.option("--one-table", is_flag=True, help="All topics in one table, not a table each.")
 @click.option(
     "--exact", is_flag=True,
@@ -83,6 +89,9 @@ def export_command(
     store_option: str | None,
     into: str,
     form: str,
+    catalog: str,
+    namespace: str,
+    warehouse: str,
     one_table: bool,
     exact: bool,
     columns: str,
@@ -126,8 +135,9 @@ def export_command(
     root, given = store_or_brokers(directory, store_option, namesrv, options)
     target = absolute(into) or ""
     settings = ExportSettings(
-        form, one_table, exact, columns, partition_by, body, "", message, topics
-    )
+        form, one_table, exact, columns, partition_by, body, "", message, topics,
+        catalog=catalog, namespace=namespace, warehouse=warehouse,
+    )  # fmt: skip
     if reader_schema is not None and (schema is None or body != "avro"):
         raise click.UsageError("--reader-schema needs --body avro and --schema")
     if schema is not None:

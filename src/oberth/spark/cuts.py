@@ -82,7 +82,7 @@ def _first_after(store: StoreFiles, start: int, end: int, time_ms: int) -> int |
         fail_on_data_loss=False,
         include_undelivered=True,
     )
-    reader = PieceReader([store], settings, arrow_schema(struct_type(_FIELDS)))
+    reader = PieceReader({0: store}, settings, arrow_schema(struct_type(_FIELDS)))
     for batch in reader.read([p.LogRange(0, start, end, continues=True)]):
         if batch.num_rows:
             return int(batch.column(0)[0].as_py())

@@ -52,7 +52,7 @@ from oberth.remoting.headers.pull import (
 )
 from oberth.spark.connection import Patience, may_come_back
 from oberth.spark.options import ReadOptions, SelectionKind
-from oberth.spark.plan import BrokerView, Offsets, QueueKey, TopicFilter
+from oberth.spark.plan import BrokerView, Offsets, QueueKey, TopicFilter, by_broker
 
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -337,6 +337,12 @@ class LiveStores:
             raise NotFoundError(f"{key}: no broker of that name at {self.where}")
         return LiveQueue(self, key)
 
+    def narrow_by_time(
+        self, ranges: Mapping[QueueKey, tuple[int, int]], from_ms: int | None, to_ms: int | None
+    ) -> dict[QueueKey, tuple[int, int]]:
+        """See `QueueStores`."""
+        return {k: self.queue(k).narrow_by_time(*r, from_ms, to_ms) for k, r in ranges.items()}
+
     def for_tasks(self) -> list[LiveTopics]:
         """The brokers as tasks know them."""
         made = []
@@ -449,9 +455,9 @@ class LiveStores:
         self._call(lambda: self._each(wanted, ask))
         if zeros and self._options.group_fallback != "earliest":
             # Brokers before 5.0 say 0 for a group that they do not know; their table does not.
-            for name in {key.broker for key in zeros}:
+            for name, own in by_broker(dict.fromkeys(zeros)).items():
                 known = self._offset_table(name, group)
-                for key in (key for key in zeros if key.broker == name):
+                for key in own:
                     if known is not None and (key.topic, key.queue) not in known:
                         del found[key]
         return found
@@ -528,37 +534,45 @@ class LiveStores:
         return store_timestamp_at(record, 0) if len(record) >= FIXED_SIZE_V1 else None
 
     def offset_at(self, key: QueueKey, timestamp_ms: int) -> int | None:
+        """The first offset stored at or after a time, or None."""
+        return self.first_at_or_after({key: timestamp_ms})[key]
+
+    def first_at_or_after(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
+        """See `QueueStores`; many questions are on their way at once."""
+        found: dict[QueueKey, int | None] = {}
+
+        async def ask(key: QueueKey) -> None:
+            found[key] = await self._offset_at(key, times[key])
+
+        self._call(lambda: self._each(times, ask))
+        return found
+
+    async def _offset_at(self, key: QueueKey, timestamp_ms: int) -> int | None:
         """The first offset stored at or after a time, or None.
 
         Releases differ in what they answer between two messages and after the last one, so the
         answer is only where the search begins.
         """
+        low, high = self._bounds.get(key) or await self._bounds_of(key, cached_low=False)
+        if low >= high:
+            return None
 
-        async def search() -> int | None:
-            low, high = self._bounds.get(key) or await self._bounds_of(key, cached_low=False)
-            if low >= high:
-                return None
+        async def is_early(offset: int) -> bool:
+            found = await self._time_at(key, offset)
+            return found is None or found < timestamp_ms
 
-            async def is_early(offset: int) -> bool:
-                found = await self._time_at(key, offset)
-                return found is None or found < timestamp_ms
-
-            queue = _message_queue(key)
-            hint = min(max(await search_offset(self._instance(), queue, timestamp_ms), low), high)
-            if (hint == high or not await is_early(hint)) and (
-                hint == low or await is_early(hint - 1)
-            ):
-                return hint if hint < high else None
-            first, last = low, high
-            while first < last:
-                middle = (first + last) // 2
-                if await is_early(middle):
-                    first = middle + 1
-                else:
-                    last = middle
-            return first if first < high else None
-
-        return self._call(search)
+        queue = _message_queue(key)
+        hint = min(max(await search_offset(self._instance(), queue, timestamp_ms), low), high)
+        if (hint == high or not await is_early(hint)) and (hint == low or await is_early(hint - 1)):
+            return hint if hint < high else None
+        first, last = low, high
+        while first < last:
+            middle = (first + last) // 2
+            if await is_early(middle):
+                first = middle + 1
+            else:
+                last = middle
+        return first if first < high else None
 
     def prepare(self, ranges: Mapping[QueueKey, tuple[int, int]]) -> None:
         """Fetches samples of the ranges and what is special about their topics."""

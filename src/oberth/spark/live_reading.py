@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,12 +57,12 @@ class LivePieceReader(PieceReader):
 
     def __init__(
         self,
-        brokers: Sequence[LiveTopics],
+        brokers: Mapping[int, LiveTopics],
         settings: ReadSettings,
         schema: pa.Schema,
         pulls: PullSettings,
     ) -> None:
-        super().__init__((), settings, schema)
+        super().__init__({}, settings, schema)
         self._brokers = brokers
         self._pulls = pulls
         self._instance: ClientInstance | None = None

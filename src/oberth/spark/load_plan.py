@@ -18,14 +18,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from oberth.errors import RecordError, StoreCorruptError, StoreError
-from oberth.formats import consume_queue, message
+from oberth.errors import NotFoundError, RecordError, StoreCorruptError, StoreError
+from oberth.formats import consume_queue, message, paths
 from oberth.formats import sys_flag as flags
 from oberth.kernels.arguments import ScanEnd
 from oberth.kernels.columns import DISPATCH_COLUMNS, Columns, TopicTable
 from oberth.kernels.memory import uninitialised
 from oberth.kernels.scan import scan
 from oberth.spark.options import DEFAULT_SEGMENT_SIZE, WriteOptions
+from oberth.spark.queue_files import QueueFiles
+from oberth.spark.record_starts import RecordStarts
 from oberth.spark.segments import QueueName, Segment
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles, iterate_queues
@@ -34,6 +36,10 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of Linux's fallocate
 _BLOCK_BYTES: Final = 4 << 20
 """Blocks are joined up to this size: a commit does one at a time, and the plan knows each of them.
 """
+
+
+_NEWEST_REACH: Final = 512 << 10
+"""How far before its end a log's newest message is looked for."""
 
 
 class StagedBlock(NamedTuple):
@@ -137,7 +143,10 @@ def work_directory(root: str, job: str) -> str:
 
 
 class ExistingStore:
-    """What a store already has; everything is as in an empty one where it has nothing."""
+    """What a store already has; everything is as in an empty one where it has nothing.
+
+    Only what is asked for is looked at: a load of few queues opens few, however many there are.
+    """
 
     def __init__(self, root: str, options: WriteOptions) -> None:
         self.files = StoreFiles(LocalStorage(), root, "")
@@ -154,26 +163,77 @@ class ExistingStore:
                 f"{root}: mappedFileSizeCommitLog is {options.segment_size}, its files have {found}"
             )
         self.segment_size = found or options.segment_size or DEFAULT_SEGMENT_SIZE
-        self.ends: dict[QueueName, int] = {}
+        self._ends: dict[QueueName, int] = {}
         self.queue_file_size = consume_queue.round_file_size(
             options.queue_file_size or consume_queue.UNITS_PER_FILE * consume_queue.UNIT_SIZE
         )
-        self.batch_topics: set[str] = set()
+        kinds = self.files.topics()
+        self.batch_topics = {
+            topic for topic, kind in kinds.items() if kind == paths.BATCH_CONSUME_QUEUE
+        }
+        newest = self._newest_queued()
+        if newest is None:
+            dispatched = self._look_at_all_queues()
+        else:
+            queue, dispatched = newest
+            if not queue.is_batch and queue.segments:
+                self.queue_file_size = queue.segments[0].size
+            elif kinds:
+                self._look_at_all_queues()
+        self._check_dispatched(root, dispatched)
+        self._check_blank()
+
+    def end_of(self, name: QueueName) -> int:
+        """The queue offset that the next message of a queue gets."""
+        found = self._ends.get(name)
+        if found is None:
+            try:
+                found = self.files.queue(*name).bounds()[1]
+            except NotFoundError:
+                found = 0
+            self._ends[name] = found
+        return found
+
+    def _newest_queued(self) -> tuple[QueueFiles, int] | None:
+        """The queue of the log's newest message, and where that ends, if a unit names it.
+
+        Units are written in the order of the log, so every message before has its unit, too.
+        """
+        segment = self.files.segment_of(self.log_end - 1) if self.log_end else None
+        if segment is None:
+            return None
+        starts = RecordStarts(self.files)
+        begin = starts.first(segment, max(segment.start, self.log_end - _NEWEST_REACH)).offset
+        data = self.files.read_log(begin, max(self.log_end - begin, 0))
+        columns, topics = Columns(_NEWEST_REACH // message.FIXED_SIZE_V1), TopicTable()
+        scan(data, columns, topics, base=begin)
+        rows = np.flatnonzero(queued(columns))
+        if not len(rows):
+            return None
+        row = int(rows[-1])
+        topic, number = queue_of(int(queue_codes(columns)[row]), topics)
+        at, size = int(columns.commit_log_offset[row]), int(columns.record_size[row])
+        try:
+            queue = self.files.queue(topic, number)
+        except NotFoundError:
+            return None
+        if not queue.shows(int(columns.queue_offset[row]), at, size):
+            return None
+        return queue, at + size
+
+    def _look_at_all_queues(self) -> int:
+        """Looks at every queue; gives the end of the newest record that any of them names."""
         dispatched = self.log_start
         for name in iterate_queues(self.files):
             queue = self.files.queue(*name)
-            if queue.is_batch:
-                self.batch_topics.add(name.topic)
-            elif queue.segments:
+            if not queue.is_batch and queue.segments:
                 self.queue_file_size = queue.segments[0].size
             last = queue.unit_numbers()[1]
-            self.ends[name] = queue.bounds()[1]
             if last:
                 unit = queue.read_units(last - 1, last)
                 if len(unit):
                     dispatched = max(dispatched, int(unit["offset"][0]) + int(unit["size"][0]))
-        self._check_dispatched(root, dispatched)
-        self._check_blank()
+        return dispatched
 
     def _used_segments(self) -> list[Segment]:
         """Segments with records; RocketMQ makes the next two in advance."""
@@ -254,7 +314,7 @@ def plan_load(parts: Sequence[StagedPart], existing: ExistingStore) -> LoadPlan:
                             "a bulk load writes ordinary ones"
                         )
                     if queue not in ends:
-                        ends[queue] = existing.ends.get(QueueName(*queue), 0)
+                        ends[queue] = existing.end_of(QueueName(*queue))
                     first[queue] = ends[queue]
                     ends[queue] += count
                 plan.items.append(

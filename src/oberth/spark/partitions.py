@@ -15,8 +15,8 @@ from oberth.errors import NotFoundError
 from oberth.spark import plan as p
 from oberth.spark.options import ReadOptions
 from oberth.spark.predicates import EVERYTHING, Predicate
+from oberth.spark.queue_files import QueueFiles
 from oberth.spark.schemas import Field, arrow_schema
-from oberth.spark.store_files import QueueFiles
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -26,14 +26,18 @@ if TYPE_CHECKING:
 
 
 class RocketMQPartition(InputPartition):
-    """What one task reads, and from where: Spark pickles readers before it asks for partitions."""
+    """What one task reads, and from where: Spark pickles readers before it asks for partitions.
+
+    Attributes:
+        stores: those that the pieces name, by their numbers; no others travel.
+    """
 
     def __init__(
         self, pieces: tuple[p.Piece, ...], stores: Sequence[Any], predicate: Predicate
     ) -> None:
         super().__init__(pieces)
         self.pieces = pieces
-        self.stores = list(stores)
+        self.stores = {piece.store: stores[piece.store] for piece in pieces}
         self.predicate = predicate
 
 
@@ -58,7 +62,7 @@ def read_settings(
 
 
 def make_piece_reader(
-    stores: Sequence[Any],
+    stores: Mapping[int, Any],
     options: ReadOptions,
     fields: tuple[Field, ...],
     schema: StructType,

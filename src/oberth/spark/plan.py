@@ -28,15 +28,22 @@ from oberth.spark.options import (
     Selection,
     SelectionKind,
 )
+from oberth.spark.queue_files import QueueFiles
 from oberth.spark.segments import QueueName
 from oberth.spark.storage import LocalStorage, storage_for
-from oberth.spark.store_files import QueueFiles, StoreFiles
+from oberth.spark.store_files import StoreFiles
 
 _LOG: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+SETTLED_FROM: Final = 8
+"""With more queues in each store than this, its log's end is looked for once instead of the newest
+record of each queue."""
+PARTITIONS_MAX: Final = 100_000
+"""Partitions that targetPartitionBytes makes at most; beyond that they grow, since Spark's driver
+keeps every task in memory."""
 REQUESTS_MAX: Final = 32
 """Questions about queues that are on their way at once, where each is a request over a network."""
 
@@ -259,6 +266,14 @@ class QueueStores(Protocol):
     def must_know_topics(self) -> bool:
         """Whether a topic that is not there is a mistake."""
 
+    def first_at_or_after(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
+        """`QueueView.first_at_or_after` of several queues, each with its time."""
+
+    def narrow_by_time(
+        self, ranges: Mapping[QueueKey, tuple[int, int]], from_ms: int | None, to_ms: int | None
+    ) -> dict[QueueKey, tuple[int, int]]:
+        """`QueueView.narrow_by_time` of several queues."""
+
     def for_tasks(self) -> list[Any]:
         """What tasks need of each store or broker; pickles."""
 
@@ -278,6 +293,7 @@ class Stores:
     where: str = "the stores"
     missing_is_lost: bool = True
     _queues: dict[QueueKey, QueueFiles] = field(default_factory=dict, repr=False)
+    _numbers: dict[str, int] = field(default_factory=dict, repr=False)
 
     @property
     def brokers(self) -> Sequence[BrokerView]:
@@ -301,7 +317,13 @@ class Stores:
     ) -> dict[QueueKey, tuple[int, int]]:
         """The first and the next offset of every queue; (0, 0) for one without files."""
         wanted = list(keys)
+        if len(wanted) > SETTLED_FROM * len(self.files):
+            self._each(lambda store: store.settle(), self._stores_of(wanted))
         return dict(zip(wanted, self._each(self._bounds_of, wanted), strict=True))
+
+    def _stores_of(self, keys: Iterable[QueueKey]) -> list[StoreFiles]:
+        brokers = {key.broker for key in keys}
+        return [store for store in self.files if store.broker in brokers]
 
     def _bounds_of(self, key: QueueKey) -> tuple[int, int]:
         try:
@@ -313,15 +335,42 @@ class Stores:
         """Answers in order; where a read is a request over a network, many on their way at once."""
         if len(about) < 2 or all(isinstance(s.storage, LocalStorage) for s in self.files):
             return [ask(each) for each in about]
-        for store in self.files:  # listed once, not by each thread
-            store.segments()
-            store.topics()
         with ThreadPoolExecutor(REQUESTS_MAX) as pool:
+            list(pool.map(_list_once, self.files))  # once, not by each thread
             return list(pool.map(ask, about))
 
     def queue_ids(self, store: BrokerView, topics: Sequence[str]) -> Sequence[list[int]]:
         """See `QueueStores`."""
+        assert isinstance(store, StoreFiles)
+        if len(topics) > 1 and not isinstance(store.storage, LocalStorage):
+            store.list_queues(topics)
         return self._each(store.queue_ids, topics)
+
+    def first_at_or_after(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int | None]:
+        """See `QueueStores`."""
+        for store in self._stores_of(times):
+            store.settle()
+            for time in sorted({t for key, t in times.items() if key.broker == store.broker})[:1]:
+                store.place_of_time(time)  # once, not by each thread
+        wanted = list(times)
+        return dict(
+            zip(
+                wanted,
+                self._each(lambda key: self.queue(key).first_at_or_after(times[key]), wanted),
+                strict=True,
+            )
+        )
+
+    def narrow_by_time(
+        self, ranges: Mapping[QueueKey, tuple[int, int]], from_ms: int | None, to_ms: int | None
+    ) -> dict[QueueKey, tuple[int, int]]:
+        """See `QueueStores`."""
+        wanted = list(ranges)
+
+        def narrow(key: QueueKey) -> tuple[int, int]:
+            return self.queue(key).narrow_by_time(*ranges[key], from_ms, to_ms)
+
+        return dict(zip(wanted, self._each(narrow, wanted), strict=True))
 
     def seen_bounds(self, key: QueueKey) -> tuple[int, int]:
         """The bounds of a queue that has been longer.
@@ -379,10 +428,9 @@ class Stores:
 
     def number_of(self, broker: str) -> int | None:
         """The number of a broker's store."""
-        for number, store in enumerate(self.files):
-            if store.broker == broker:
-                return number
-        return None
+        if len(self._numbers) != len(self.files):
+            self._numbers = {store.broker: number for number, store in enumerate(self.files)}
+        return self._numbers.get(broker)
 
     def refresh(self) -> None:
         """Forgets listings and queues."""
@@ -403,6 +451,12 @@ class Stores:
                 raise NotFoundError(f"{key}: no store of that broker among the paths")
             found = self._queues[key] = self.files[number].queue(key.topic, key.queue)
         return found
+
+
+def _list_once(store: StoreFiles) -> None:
+    """Lists what questions from several threads share."""
+    store.segments()
+    store.topics()
 
 
 def open_stores(options: ReadOptions) -> Stores:
@@ -579,8 +633,9 @@ def bound_offsets(
     else:
         times = dict.fromkeys(bounds, bound.timestamp_ms)
     found: Offsets = {}
+    firsts = stores.first_at_or_after({k: t for k, t in times.items() if bounds[k] != (0, 0)})
     for key, time in times.items():
-        offset = stores.queue(key).first_at_or_after(time) if bounds[key] != (0, 0) else None
+        offset = firsts.get(key)
         if offset is None:
             if side == "starting" and options.timestamp_strategy == "error":
                 raise OptionError(
@@ -664,6 +719,14 @@ def report_loss(stores: QueueStores, options: ReadOptions, lost: Sequence[str]) 
     _LOG.warning("data loss, skipped: %s", shown)
 
 
+def by_broker(ranges: Mapping[QueueKey, R]) -> dict[str, dict[QueueKey, R]]:
+    """What is said of queues, by their broker."""
+    found: dict[str, dict[QueueKey, R]] = {}
+    for key, value in ranges.items():
+        found.setdefault(key.broker, {})[key] = value
+    return found
+
+
 # How the work is cut.
 
 
@@ -685,7 +748,7 @@ def pack(cuts: Sequence[Cut], options: ReadOptions) -> list[PartitionPlan]:
     total = sum(cut.size for cut in cuts)
     rows = sum(cut.rows for cut in cuts)
     target = options.target_partition_bytes
-    wanted = max(-(-total // target), 1)
+    wanted = min(max(-(-total // target), 1), PARTITIONS_MAX)
     if options.min_partitions is not None:
         wanted = max(wanted, options.min_partitions)
     share = max(-(-total // wanted), 1)

@@ -118,7 +118,7 @@ class PieceReader:
     """Reads pieces; holds one buffer and one set of columns, so one thread at a time."""
 
     def __init__(
-        self, stores: Sequence[StoreFiles], settings: ReadSettings, schema: pa.Schema
+        self, stores: Mapping[int, StoreFiles], settings: ReadSettings, schema: pa.Schema
     ) -> None:
         self._stores = stores
         self._settings = settings

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from oberth.errors import StoreCorruptError
 from oberth.formats import paths
-from oberth.spark.storage import Storage
+from oberth.spark.storage import Entry, Storage
 
 RECORD_SIZE_MAX: Final = (64 << 20) + (64 << 10)
 """A broker's records have at most maxMessageSize (4 MiB unless set) and 64 KiB; larger sizes than
@@ -35,10 +36,29 @@ def list_segments(storage: Storage, *directories: str) -> list[Segment]:
     """
     found = []
     for directory in directories:
-        for entry in storage.entries(directory):
-            start = paths.segment_start(entry.name)
-            if start is not None and entry.size > 0:
-                found.append(Segment(start, entry.size, f"{directory}/{entry.name}"))
+        found += _segments(directory, storage.entries(directory))
+    return _in_order(found)
+
+
+def segments_of(directory: str, entries: Iterable[Entry]) -> list[Segment]:
+    """The segments among files whose names are relative to a directory, in order.
+
+    Raises:
+        StoreCorruptError: two files overlap.
+    """
+    return _in_order(_segments(directory, entries))
+
+
+def _segments(directory: str, entries: Iterable[Entry]) -> list[Segment]:
+    found = []
+    for entry in entries:
+        start = paths.segment_start(entry.name.rpartition("/")[2])
+        if start is not None and entry.size > 0:
+            found.append(Segment(start, entry.size, f"{directory}/{entry.name}"))
+    return found
+
+
+def _in_order(found: list[Segment]) -> list[Segment]:
     found.sort()
     for before, after in pairwise(found):
         if after.start < before.end:

@@ -42,9 +42,10 @@ from oberth.spark.options import (
 )
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
+from oberth.spark.queue_files import QueueFiles
 from oberth.spark.schemas import Field, arrow_schema
 from oberth.spark.sql_filter import compile_sql
-from oberth.spark.store_files import QueueFiles, StoreFiles
+from oberth.spark.store_files import StoreFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -247,7 +248,7 @@ class RocketMQReader(DataSourceReader):
         return self.shape.shown(rows)
 
     def piece_reader(self, partition: RocketMQPartition) -> PieceReader:
-        """What reads a partition; the storages of ``partition.stores`` count the bytes."""
+        """What reads a partition; the storages of its stores count the bytes."""
         return make_piece_reader(
             partition.stores, self.options, self.fields, self.schema, partition.predicate
         )
@@ -285,10 +286,11 @@ def plan_batch(
     narrowed = _narrow(stores, ranges, predicate, options)
     stores.prepare(narrowed)
     cuts: list[p.Cut] = []
+    by_broker = p.by_broker(narrowed)
     for number, store in enumerate(stores.files):
         if predicate.brokers is not None and store.broker not in predicate.brokers:
             continue
-        own = {key: r for key, r in narrowed.items() if key.broker == store.broker}
+        own = by_broker.get(store.broker, {})
         by_index = None
         if order is ReadOrder.QUEUE and not options.trust_index:
             by_index = _units_of_interest(number, stores, own, predicate)
@@ -407,8 +409,9 @@ def plan_queues(
     ranges = _narrow(stores, _asked_ranges(stores, options, keys, lake), predicate, options)
     stores.prepare(ranges)
     cuts: list[p.Cut] = []
+    by_broker = p.by_broker(ranges)
     for number, store in enumerate(stores.brokers):
-        own = {key: r for key, r in ranges.items() if key.broker == store.broker}
+        own = by_broker.get(store.broker, {})
         cuts += queue_cuts(number, stores, own)
     return p.pack(cuts, options)
 
@@ -446,12 +449,12 @@ def _narrow(
         if not predicate.partitions.holds(key.queue):
             continue
         low, high = predicate.offsets.clip(start, end)
-        if low < high and options.trust_times and not predicate.times.is_everything:
-            times = predicate.times
-            low, high = stores.queue(key).narrow_by_time(low, high, times.low, times.high)
         if low < high:
             narrowed[key] = (low, high)
-    return narrowed
+    if options.trust_times and not predicate.times.is_everything:
+        times = predicate.times
+        narrowed = stores.narrow_by_time(narrowed, times.low, times.high)
+    return {key: (low, high) for key, (low, high) in narrowed.items() if low < high}
 
 
 def _limits(
@@ -480,7 +483,7 @@ def _log_by_time(store: StoreFiles, predicate: Predicate, start: int, end: int) 
 
     Where the clock went back between two of them, nothing is narrowed.
     """
-    from oberth.spark.store_files import TIME_SLACK_MS
+    from oberth.spark.queue_files import TIME_SLACK_MS
 
     found = store.spread_times(start, end, min(_TIME_PROBES, (end - start) // _PROBE_DISTANCE))
     times = [time for _, time in found]

@@ -70,6 +70,18 @@ class Storage(ABC):
     def entries(self, directory: str) -> list[Entry]:
         """What a directory holds, sorted by name; nothing when it does not exist."""
 
+    def tree(self, directory: str) -> list[Entry]:
+        """Everything below a directory, by names relative to it; nothing when it does not exist."""
+        found = []
+        for entry in self.entries(directory):
+            found.append(entry)
+            if entry.is_directory:
+                found += (
+                    Entry(f"{entry.name}/{each.name}", each.size)
+                    for each in self.tree(f"{directory}/{entry.name}")
+                )
+        return found
+
     @abstractmethod
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """Fills the target from a position on; the number of bytes, fewer at the file's end.
@@ -264,6 +276,22 @@ class ArrowStorage(Storage):
             name, _, below = info.path[len(bare.rstrip("/")) + 1 :].partition("/")
             is_directory = bool(below) or info.type == fs.FileType.Directory
             found[name] = -1 if is_directory else info.size
+        return sorted(Entry(name, size) for name, size in found.items() if name)
+
+    def tree(self, directory: str) -> list[Entry]:
+        """See `Storage`. An object store lists a thousand names by one request."""
+        from pyarrow import fs
+
+        system, bare = self._files(directory)
+        bare = bare.rstrip("/")
+        selector = fs.FileSelector(bare, allow_not_found=True, recursive=True)
+        found: dict[str, int] = {}
+        for info in system.get_file_info(selector):
+            name = info.path[len(bare) + 1 :].rstrip("/")
+            found[name] = -1 if info.type == fs.FileType.Directory else info.size
+            while "/" in name:  # directories that only the names of objects show
+                name = name.rpartition("/")[0]
+                found.setdefault(name, -1)
         return sorted(Entry(name, size) for name, size in found.items() if name)
 
     def read_into(self, path: str, position: int, target: memoryview) -> int:

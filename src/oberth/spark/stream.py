@@ -309,8 +309,9 @@ class TriggerPlanner:
         ranges = p.check_range(stores, self._options, start, wanted, bounds)
         stores.prepare(ranges)
         cuts: list[p.Cut] = []
+        by_broker = p.by_broker(ranges)
         for number, store in enumerate(stores.brokers):
-            own = {key: r for key, r in ranges.items() if key.broker == store.broker}
+            own = by_broker.get(store.broker, {})
             cuts += queue_cuts(number, stores, own)
         return stores, p.pack(cuts, self._options)
 
@@ -400,7 +401,8 @@ class RocketMQDriverStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAv
             return iter([])
         stores, plans = self.planner.plans(start, end)
         shape = self.shape
-        reader = make_piece_reader(stores.for_tasks(), self.options, shape.fields, shape.schema)
+        tasks = dict(enumerate(stores.for_tasks()))
+        reader = make_piece_reader(tasks, self.options, shape.fields, shape.schema)
         rows = (batch for plan in plans for batch in reader.read(plan.pieces))
         # A list: Spark copies the iterator, which a generator would not survive.
         return iter(list(shape.shown(rows)))

@@ -21,9 +21,10 @@ from oberth.formats.names import SCHEDULE_TOPIC, is_lmq
 from oberth.spark import plan as p
 from oberth.spark.options import ReadOptions, parse_read_options
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader
+from oberth.spark.queue_files import QueueFiles
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.source import require_path
-from oberth.spark.store_files import QueueFiles, StoreFiles
+from oberth.spark.store_files import StoreFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,7 +135,7 @@ def _by_units(options: ReadOptions) -> ReadOptions:
 
 
 def count_range(
-    stores: Sequence[StoreFiles], piece: p.QueueRange, options: ReadOptions
+    stores: Mapping[int, StoreFiles], piece: p.QueueRange, options: ReadOptions
 ) -> Mapping[str | None, int]:
     """Messages of a range of a queue by tag.
 
@@ -214,7 +215,7 @@ def _name_of(store: StoreFiles, units: Any, codes: Any, code: int) -> Any:
 
 
 def _count_records(
-    stores: Sequence[StoreFiles], pieces: Sequence[p.Piece], options: ReadOptions
+    stores: Mapping[int, StoreFiles], pieces: Sequence[p.Piece], options: ReadOptions
 ) -> Mapping[str | None, int]:
     """Counts from the messages themselves."""
     import pyarrow.compute as pc

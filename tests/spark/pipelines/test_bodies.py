@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oberth.cli.main import main
@@ -397,6 +397,7 @@ def test_protobuf_messages_that_no_column_holds() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, len(DESCRIPTORS)))
+@example(b"A", 280)  # a map without its field value
 def test_descriptor_sets_that_are_none(junk: bytes, at: int) -> None:
     """Foreign bytes are refused with a message, or happen to be a descriptor set."""
     try:

@@ -26,6 +26,8 @@ from oberth.spark.pipelines.export.compaction import compact
 from oberth.spark.pipelines.export.exporter import STEPS, export
 from oberth.spark.pipelines.export.settings import FORMATS, ExportSettings, table_name
 from oberth.spark.pipelines.tasks import InProcess
+from oberth.store.files import OsFileSystem
+from oberth.store.lakes import NOTHING, awaited_lake, lake_name, lake_names, make_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -311,3 +313,98 @@ def test_on_spark(spark: SparkSession, golden_pristine: Golden, tmp_path: Path) 
     expected = expected_places(store)
     assert json.loads(done.stdout)["rows"] == sum(expected.values())
     assert places(read_all(tmp_path / "tables", "delta")) == expected
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_export_notes_its_position_where_a_broker_waits_for_it(
+    growing_store: Any, tmp_path: Path, form: str
+) -> None:
+    root, into = str(growing_store.root), str(tmp_path / "lake")
+    files, lake, more = OsFileSystem(), lake_name(into), f"/elsewhere,{into}/"
+
+    def position() -> int:
+        waited = awaited_lake(files, root, into, 1 << 40)
+        assert waited is not None
+        return waited.position
+
+    growing_store.append("A", 0, b"x")
+    export(InProcess(), root, into, ExportSettings(form))
+    assert not (growing_store.root / "oberth").exists(), "nobody waits, nothing is written"
+    make_directory(files, root)
+    assert position() == NOTHING
+    export(InProcess(), root, into, ExportSettings(form))  # with nothing new
+    first = position()
+    assert first > 0
+    growing_store.append("A", 0, b"y")
+
+    def killed(step: str) -> None:
+        if step == "finish":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(InProcess(), root, into, ExportSettings(form), step=killed)
+    assert position() == first, "the tables' ledger does not say yet that they have it"
+    export(InProcess(), root, into, ExportSettings(form))
+    assert position() == 2 * first
+    assert lake in lake_names(more)
+    assert awaited_lake(files, root, more, 1 << 40) == ("/elsewhere", NOTHING)
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_a_batch_asks_for_the_tables_that_it_touches(
+    make_store: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """A batch of one topic opens as many tables with four topics in the export as with twelve."""
+    asked: Counter[str] = Counter()
+    opened, loaded, is_table = DeltaTable.__init__, SqlCatalog.load_table, DeltaTable.is_deltatable
+
+    def counting_open(self: DeltaTable, *args: Any, **options: Any) -> None:
+        asked["opened"] += 1
+        opened(self, *args, **options)
+
+    def counting_load(self: SqlCatalog, *args: Any, **options: Any) -> Any:
+        asked["opened"] += 1
+        return loaded(self, *args, **options)
+
+    def counting_look(*args: Any, **options: Any) -> bool:
+        asked["looked"] += 1
+        return is_table(*args, **options)
+
+    found = []
+    for topics in (4, 12):
+        store = make_store(tmp_path / f"store-{topics}")
+        into = str(tmp_path / f"lake-{topics}")
+        for number in range(topics):
+            store.append(f"T{number}", 0, b"x")
+        export(InProcess(), str(store.root), into, ExportSettings(form))
+        store.append("T0", 0, b"more")
+        asked.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaTable, "__init__", counting_open)
+            patched.setattr(DeltaTable, "is_deltatable", counting_look)
+            patched.setattr(SqlCatalog, "load_table", counting_load)
+            report = export(InProcess(), str(store.root), into, ExportSettings(form))
+        assert report.rows == 1
+        assert asked["opened"] > 0
+        found.append(dict(asked))
+    assert found[0] == found[1]
+
+
+def test_a_log_that_was_cut_and_written_on_is_not_exported_on(
+    make_store: Callable[..., Any], tmp_path: Path
+) -> None:
+    """What a crash took from the log is in the tables; what came in its place would be missing."""
+    first, second = make_store(tmp_path / "a" / "broker"), make_store(tmp_path / "b" / "broker")
+    into = str(tmp_path / "lake")
+    for store, last in ((first, b"taken"), (second, b"later")):
+        for number in range(4):
+            store.append("A", 0, b"%d" % number)
+        store.append("A", 0, last)
+    export(InProcess(), str(first.root), into, ExportSettings())
+    with pytest.raises(DataLossError, match="is not what was exported"):
+        export(InProcess(), str(second.root), into, ExportSettings())
+    second.append("A", 0, b"more")
+    with pytest.raises(DataLossError, match="cut after a crash and written on"):
+        export(InProcess(), str(second.root), into, ExportSettings())
+    first.append("A", 0, b"more")
+    assert export(InProcess(), str(first.root), into, ExportSettings()).rows == 1

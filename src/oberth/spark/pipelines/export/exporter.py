@@ -12,6 +12,8 @@ tables' own rules (`tables`) every message is in its table once.
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +21,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final
+from zlib import crc32
 
-from oberth.errors import DataLossError, OptionError
+from oberth.errors import DataLossError, NotFoundError, OptionError, StoreFullError
 from oberth.formats import paths
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
@@ -39,13 +42,20 @@ from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, T
 from oberth.spark.pipelines.json_types import infer_struct
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.spark.pipelines.views import read_rows
+from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles
+from oberth.store.files import OsFileSystem
+from oberth.store.lakes import lake_name, note_of, note_path
+
+_LOG: Final = logging.getLogger(__name__)
 
 STEPS: Final = ("intend", "write", "commit", "finish")
 RANGE_SIZE_MIN: Final = 32 << 20
 RANGE_SIZE_MAX: Final = 256 << 20
 _TASKS_PER_CORE: Final = 4
 _SAMPLE_ROWS: Final = 5000
+_TAIL_SIZE: Final = 4096
+"""Bytes that tell the log from one that was cut and written on."""
 Step = Callable[[str], None]
 
 
@@ -157,8 +167,7 @@ def export(
         present = ledger.settings(settings)
         if present is None:
             present = _complete(settings, path, given)
-            present.check()
-            ledger.begin(present, source)
+            _begin(ledger, present, source)
         if present.exact:
             _copy_config(store, ledger)
         settle_compaction(ledger)
@@ -167,18 +176,44 @@ def export(
             run = _Run(tasks, store, present, ledger, tables, skip_damage, range_size, step)
             last, done = ledger.last_batch()
             if last is not None and not done:
-                run.batch(last, report, progress)
+                run.batch(last, report, progress, again=True)
             start = store.log_start() if last is None else last.end
             batch = run.next_batch(last, start, report)
             if batch is not None:
                 step("intend")
                 ledger.intend(batch)
                 run.batch(batch, report, progress)
+            _note_position(store, ledger)
         finally:
             if isinstance(tables, IcebergTables):
                 tables.close()
     report.seconds = time.perf_counter() - started
     return report
+
+
+def _begin(ledger: Ledger, settings: ExportSettings, source: dict[str, Any]) -> None:
+    """Notes the settings of a first run; if they or their catalog are refused, nothing is noted."""
+    settings.check()
+    tables = open_tables(settings, ledger)
+    if isinstance(tables, IcebergTables):
+        tables.close()
+    ledger.begin(settings, source)
+
+
+def _note_position(store: StoreFiles, ledger: Ledger) -> None:
+    """Tells a broker that waits for it how far the tables have its log: `oberth.store.lakes`."""
+    last, done = ledger.last_batch()
+    if last is None or not done or not isinstance(store.storage, LocalStorage):
+        return
+    files = OsFileSystem()
+    lake = lake_name(ledger.into)
+    path, note = note_path(store.root, lake), note_of(lake, last.end)
+    if not files.is_dir(os.path.dirname(path)) or files.read_file(path) == note:
+        return
+    try:
+        files.write_file(path, note)
+    except (OSError, StoreFullError) as error:
+        _LOG.warning("%s: %s; the broker does not learn how far the export is", path, error)
 
 
 def _export_live(
@@ -206,15 +241,14 @@ def _export_live(
             present = ledger.settings(settings)
             if present is None:
                 present = _complete(settings, "", options)
-                present.check()
-                ledger.begin(present, known)
+                _begin(ledger, present, known)
             settle_compaction(ledger)
             tables = open_tables(present, ledger)
             try:
                 run = _LiveRun(tasks, source, present, ledger, tables, skip_damage, step)
                 last, done = ledger.last_batch()
                 if last is not None and not done:
-                    run.batch(last, report, progress)
+                    run.batch(last, report, progress, again=True)
                 batch = source.next_batch(last, report.skipped)
                 if batch is not None:
                     step("intend")
@@ -274,6 +308,22 @@ def _complete(settings: ExportSettings, path: str, options: Mapping[str, str]) -
     return settings.with_json_type(infer_struct(samples))
 
 
+def _tail(store: StoreFiles, end: int) -> int | None:
+    """The CRC-32 of the log's last bytes before a position; None where they are gone."""
+    try:
+        segment = store.segment_of(end - 1)
+        if segment is None:
+            return None
+        start = max(segment.start, end - _TAIL_SIZE)
+        return crc32(store.read_log(start, end - start))
+    except NotFoundError:
+        return None
+
+
+def _is_other(noted: int | None, found: int | None) -> bool:
+    return noted is not None and found is not None and noted != found
+
+
 class _Run:
     """One call of `export`."""
 
@@ -311,16 +361,33 @@ class _Run:
             raise DataLossError(
                 f"{self._store.root}: its CommitLog ends at {end} and was exported to {start}"
             )
+        if last is not None and _is_other(last.tail, _tail(self._store, last.end)):
+            raise DataLossError(
+                f"{self._store.root}: what lies before {last.end} of its CommitLog is not what was "
+                "exported: the log was cut after a crash and written on, or is another one; export "
+                "into another directory"
+            )
         if end == start:
             return None
-        return Batch(0 if last is None else last.number + 1, start, end)
+        return Batch(
+            0 if last is None else last.number + 1, start, end, tail=_tail(self._store, end)
+        )
 
     def batch(
-        self, batch: Batch, report: ExportReport, progress: Callable[[int], None] | None
+        self,
+        batch: Batch,
+        report: ExportReport,
+        progress: Callable[[int], None] | None,
+        *,
+        again: bool = False,
     ) -> None:
-        """Brings a batch to its end, from wherever it is."""
+        """Brings a batch to its end, from wherever it is.
+
+        Only one that is run ``again`` can have left anything: every table is asked for it.
+        """
         tables = self._tables
-        tables.recover(batch.number)
+        if again:
+            tables.recover(batch.number)
         if isinstance(tables, ParquetTables) and tables.is_committed(batch.number):
             # Its files count already; only their moving was cut short.
             rows = tables.settle(batch.number)

@@ -29,12 +29,16 @@ DIRECTORY: Final = "_oberth"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch: its number, and its range of the log; of live topics, see `live`."""
+    """A batch: its number, and its range of the log; of live topics, see `live`.
+
+    ``tail`` is the CRC-32 of the log's last bytes before ``end``, None where it was not noted.
+    """
 
     number: int
     start: int
     end: int
     offsets: dict[str, Any] | None = None
+    tail: int | None = None
 
 
 class Ledger:
@@ -117,13 +121,18 @@ class Ledger:
         values = self.read(f"batches/{numbers[-1]:08d}.json")
         assert values is not None
         done = self.read(f"batches/{numbers[-1]:08d}.done") is not None
-        return Batch(numbers[-1], values["start"], values["end"], values.get("offsets")), done
+        batch = Batch(
+            numbers[-1], values["start"], values["end"], values.get("offsets"), values.get("tail")
+        )
+        return batch, done
 
     def intend(self, batch: Batch) -> None:
         """Notes a batch before any of its data is written."""
         values: dict[str, Any] = {"start": batch.start, "end": batch.end}
         if batch.offsets is not None:
             values["offsets"] = batch.offsets
+        if batch.tail is not None:
+            values["tail"] = batch.tail
         self.write(f"batches/{batch.number:08d}.json", values)
 
     def finish(self, batch: Batch, report: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ class LiveOrigin:
 
     def reader(self, settings: ReadSettings, schema: pa.Schema) -> LivePieceReader:
         """What reads the pieces of a part."""
-        return LivePieceReader(self.brokers, settings, schema, self.pulls)
+        return LivePieceReader(dict(enumerate(self.brokers)), settings, schema, self.pulls)
 
 
 class LiveTopicsSource:
@@ -122,8 +122,9 @@ class LiveTopicsSource:
         ranges = {key: each for key, each in ranges.items() if each[0] < each[1]}
         self.stores.prepare(ranges)
         cuts: list[p.Cut] = []
+        by_broker = p.by_broker(ranges)
         for number, broker in enumerate(self.stores.brokers):
-            own = {key: each for key, each in ranges.items() if key.broker == broker.broker}
+            own = by_broker.get(broker.broker, {})
             cuts += queue_cuts(number, self.stores, own)
         if sum(cut.rows for cut in cuts) != batch.end - batch.start:
             known = ", ".join(broker.broker for broker in self.stores.brokers)

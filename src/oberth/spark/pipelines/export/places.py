@@ -231,11 +231,11 @@ class ObjectPlace(Place):
     def __init__(self, root: str, scheme: str, storage: Mapping[str, str]) -> None:
         self.root = root
         self._scheme = scheme
-        self._storage = dict(storage)
+        self.storage = dict(storage)
         self._system: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ObjectPlace, (self.root, self._scheme, self._storage)
+        return ObjectPlace, (self.root, self._scheme, self.storage)
 
     def lock_file(self, name: str) -> str:
         """See `Place`."""
@@ -329,7 +329,7 @@ class ObjectPlace(Place):
         from oberth.spark.storage import file_system
 
         if self._system is None:
-            self._system = file_system(self._scheme, self.root, self._storage)
+            self._system = file_system(self._scheme, self.root, self.storage)
         return self._system, path.partition("://")[2]
 
     def delta_options(self) -> dict[str, str]:
@@ -340,7 +340,7 @@ class ObjectPlace(Place):
             "endpoint": "AWS_ENDPOINT_URL", "accessKey": "AWS_ACCESS_KEY_ID",
             "secretKey": "AWS_SECRET_ACCESS_KEY", "region": "AWS_REGION",
         }  # fmt: skip
-        options = {names[n]: v for n, v in self._storage.items() if n in names}
+        options = {names[n]: v for n, v in self.storage.items() if n in names}
         endpoint = options.get("AWS_ENDPOINT_URL", "")
         if endpoint and "://" not in endpoint:
             options["AWS_ENDPOINT_URL"] = f"https://{endpoint}"

@@ -142,8 +142,11 @@ def _message(message: Descriptor, above: tuple[str, ...]) -> tuple[pa.DataType, 
 def _field(field: FieldDescriptor, above: tuple[str, ...]) -> tuple[pa.DataType, Show]:
     entry = field.message_type
     if entry is not None and entry.GetOptions().map_entry:
-        key, show_key = _one(entry.fields_by_name["key"], above)
-        kind, show = _one(entry.fields_by_name["value"], above)
+        by_name = entry.fields_by_name
+        if "key" not in by_name or "value" not in by_name:
+            raise OptionError(f"the Protobuf map {entry.full_name} has no fields key and value")
+        key, show_key = _one(by_name["key"], above)
+        kind, show = _one(by_name["value"], above)
         return pa.list_(
             pa.struct([pa.field("key", key), pa.field("value", kind)])
         ), lambda values: [

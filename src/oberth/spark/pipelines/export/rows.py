@@ -175,7 +175,7 @@ class _RangeExport:
             pieces = part.pieces
         else:
             assert isinstance(store, StoreFiles)
-            reader = PieceReader([store], reading, schema)
+            reader = PieceReader({0: store}, reading, schema)
             pieces = (p.LogRange(0, part.start, part.end, continues=True),)
         try:
             for batch in reader.read(pieces):

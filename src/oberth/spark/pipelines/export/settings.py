@@ -10,6 +10,7 @@ import base64
 import string
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 
@@ -46,6 +47,10 @@ class ExportSettings:
         body_message: for protobuf the message's name.
         body_reader_schema: for avro the schema that values are to be of, in base64; "" for the one
             that bodies were written with.
+        catalog: of Iceberg tables: an address or a type that pyiceberg knows; "" for one beside
+            the tables.
+        namespace: in that catalog; "" for ``oberth``.
+        warehouse: what the catalog calls so; "" for its own.
         topics: only these; empty for all that are not the broker's own.
     """
 
@@ -59,6 +64,9 @@ class ExportSettings:
     body_message: str = ""
     topics: tuple[str, ...] = ()
     body_reader_schema: str = ""
+    catalog: str = ""
+    namespace: str = ""
+    warehouse: str = ""
 
     def check(self) -> None:
         """Raises for settings that contradict each other.
@@ -73,6 +81,16 @@ class ExportSettings:
         if self.exact and (self.body != "raw" or self.columns or self.topics):
             raise OptionError(
                 "an exact export has all columns of all topics, with bodies as they are"
+            )
+        if self.format != "iceberg" and (self.catalog or self.namespace or self.warehouse):
+            raise OptionError("a catalog, its namespace and warehouse go with format iceberg")
+        if (self.namespace or self.warehouse) and not self.catalog:
+            raise OptionError("a namespace and a warehouse are those of a catalog: give it too")
+        if _has_secret(self.catalog):
+            raise OptionError(
+                "catalog: the address has a password or a token, which the export would note; "
+                "give it as pyiceberg's own PYICEBERG_CATALOG__OBERTH__… or leave it to the "
+                "database's client"
             )
         if self.body_reader_schema and self.body != "avro":
             raise OptionError(f"body {self.body}: only Avro has a reader's schema")
@@ -155,6 +173,20 @@ class ExportSettings:
         )
         settings.decoder()
         return settings
+
+
+_SECRETS: Final = ("password", "passwd", "pwd", "token", "secret", "credential")
+"""Words in the names of parameters whose values are secrets."""
+
+
+def _has_secret(address: str) -> bool:
+    """Whether an address has a password, or a parameter that is named like a secret."""
+    try:
+        parts = urlsplit(address)
+        names = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+        return bool(parts.password) or any(word in name for name in names for word in _SECRETS)
+    except ValueError:
+        return True  # what cannot be read may hold one
 
 
 def _read_schema(path: str) -> str:

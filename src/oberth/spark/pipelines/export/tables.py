@@ -4,7 +4,7 @@ Parquet   files are staged; a commit file names them; from then on they are move
           and moved again after a kill. A reader in that moment sees some of the batch.
 Delta     one commit with the application transaction (oberth-export, batch); a table that has
           it already is left alone
-Iceberg   one snapshot with the property oberth.batch; likewise
+Iceberg   one snapshot, and in the same commit the table's property oberth.batch; likewise
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from oberth.errors import OptionError
+from oberth.spark.pipelines.export.iceberg import location_of, namespace_of, open_catalog
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
-from oberth.spark.pipelines.export.places import LocalPlace
 from oberth.spark.pipelines.export.rows import WrittenFile
 from oberth.spark.pipelines.export.settings import QUARANTINE, ExportSettings
 from oberth.wall_clock import now_ms
 
 APPLICATION: Final = "oberth-export"
 BATCH_PROPERTY: Final = "oberth.batch"
-NAMESPACE: Final = "oberth"
+COMMIT_ATTEMPTS: Final = 10
 STAGED: Final = ".staged"
 
 
@@ -171,6 +172,10 @@ class _FlatTables(ABC):
     def table_names(self) -> list[str]:
         """Tables that there are."""
 
+    @abstractmethod
+    def present(self, tables: Iterable[str]) -> set[str]:
+        """Which of some tables there are."""
+
     def recover(self, batch: int) -> None:
         """See `Tables`."""
         known = set(self.table_names())
@@ -180,8 +185,9 @@ class _FlatTables(ABC):
 
     def commit(self, batch: int, files: Sequence[WrittenFile]) -> None:
         """See `Tables`."""
-        known = set(self.table_names())  # asked once: it asks the catalog for every table
-        for table, own in sorted(_by_table(files).items()):
+        by_table = _by_table(files)
+        known = self.present(by_table)
+        for table, own in sorted(by_table.items()):
             root = os.path.join(self._ledger.into, table)
             self._ledger.place.sync(root)
             if table in known and self.has(table, batch):
@@ -227,11 +233,14 @@ class DeltaTables(_FlatTables):
 
     def table_names(self) -> list[str]:
         """Tables that there are."""
-        return [
-            name
-            for name in _directories(self._ledger)
-            if self._library.DeltaTable.is_deltatable(self._root(name), self._options)
-        ]
+        return [name for name in _directories(self._ledger) if self._is_table(name)]
+
+    def present(self, tables: Iterable[str]) -> set[str]:
+        """Which of some tables there are."""
+        return {name for name in tables if self._is_table(name)}
+
+    def _is_table(self, name: str) -> bool:
+        return bool(self._library.DeltaTable.is_deltatable(self._root(name), self._options))
 
     def _open(self, table: str) -> Any:
         return self._library.DeltaTable(self._root(table), storage_options=self._options)
@@ -306,76 +315,94 @@ def _statistics(file: WrittenFile) -> str:
 
 
 class IcebergTables(_FlatTables):
-    """Iceberg tables in a catalog of their own (SQLite, ``catalog.db`` beside them)."""
+    """Iceberg tables in the catalog that `iceberg` opens."""
 
     in_file = True
 
     def __init__(self, settings: ExportSettings, ledger: Ledger) -> None:
         super().__init__(settings, ledger)
-        try:
-            from pyiceberg.catalog.sql import SqlCatalog
-        except ImportError:
-            raise OptionError(
-                "format iceberg needs the package pyiceberg with SQLite: "
-                "pip install 'oberth[iceberg]'"
-            ) from None
-        if not isinstance(ledger.place, LocalPlace):
-            raise OptionError(
-                f"into: {ledger.into!r}: format iceberg has its catalog beside the tables, in a "
-                "file system of this machine; delta and parquet are written to object stores"
-            )
-        into = os.path.abspath(ledger.into)
-        os.makedirs(into, exist_ok=True)
-        self._catalog = SqlCatalog(
-            NAMESPACE, uri=f"sqlite:///{into}/catalog.db", warehouse=f"file://{into}"
-        )
-        self._catalog.create_namespace_if_not_exists(NAMESPACE)
+        self._namespace = namespace_of(settings)
+        self._catalog = open_catalog(settings, ledger.place, lambda: _directories(ledger))
 
     def close(self) -> None:
         """Closes the catalog."""
         self._catalog.close()
 
     def table_names(self) -> list[str]:
-        """Tables that there are."""
-        return sorted(name for _, name in self._catalog.list_tables(NAMESPACE))
+        """Tables that there are; a catalog may have others, of other exports."""
+        every = {table[-1] for table in self._catalog.list_tables(self._namespace)}
+        return sorted(every.intersection(_directories(self._ledger)))
+
+    def _load(self, table: str) -> Any:
+        found = self._catalog.load_table((self._namespace, table))
+        place = location_of(self._ledger.place, table)
+        if found.location().rstrip("/") != place:
+            raise OptionError(
+                f"the catalog's table {self._namespace}.{table} lies at {found.location()}, not "
+                f"at {place}: export into another namespace"
+            )
+        return found
+
+    def present(self, tables: Iterable[str]) -> set[str]:
+        """Which of some tables there are; the catalog says so by one question."""
+        return set(tables) & set(self.table_names())
 
     def has(self, table: str, batch: int) -> bool:
         """Whether a table has a batch."""
-        found = self._catalog.load_table((NAMESPACE, table))
-        return any(
-            snapshot.summary is not None and snapshot.summary.get(BATCH_PROPERTY) == str(batch)
-            for snapshot in found.snapshots()
-        )
+        return _has_batch(self._load(table), batch)
 
     def _commit_table(
         self, table: str, batch: int, files: Sequence[WrittenFile], *, exists: bool
     ) -> None:
-        name = (NAMESPACE, table)
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
         if not exists:
-            root = os.path.abspath(os.path.join(self._ledger.into, table))
-            made = self._catalog.create_table(
-                name, schema=_schema_of(self._settings, table), location=f"file://{root}"
+            with suppress(TableAlreadyExistsError):  # its directory was not there yet
+                self._catalog.create_table(
+                    (self._namespace, table), schema=_schema_of(self._settings, table),
+                    location=location_of(self._ledger.place, table),
+                )  # fmt: skip
+        for attempt in range(COMMIT_ATTEMPTS):
+            found = self._load(table)
+            if _has_batch(found, batch):
+                return
+            try:
+                self._append(found, batch, files, _partition_names(self._settings, table))
+                return
+            except CommitFailedException:  # other engines write to the table as well
+                if attempt == COMMIT_ATTEMPTS - 1:
+                    raise
+
+    def _append(
+        self, found: Any, batch: int, files: Sequence[WrittenFile], partition_by: list[str]
+    ) -> None:
+        if partition_by and not found.spec().fields:  # new, or its maker was killed
+            with found.update_spec() as update:
+                for each in partition_by:
+                    update.add_identity(each)
+        paths = [location_of(self._ledger.place, self._below(file.path)) for file in files]
+        with found.transaction() as change:
+            change.set_properties({BATCH_PROPERTY: str(batch)})
+            change.add_files(
+                paths,
+                snapshot_properties={
+                    BATCH_PROPERTY: str(batch),
+                    "oberth.log.start": str(min(file.log_start for file in files)),
+                    "oberth.log.end": str(max(file.log_end for file in files)),
+                },
+                # Names are new; to ask whether they are would read every manifest.
+                check_duplicate_files=False,
             )
-            partition_by = _partition_names(self._settings, table)
-            if partition_by:
-                with made.update_spec() as update:
-                    for each in partition_by:
-                        update.add_identity(each)
-        self._catalog.load_table(name).add_files(
-            [f"file://{os.path.abspath(file.path)}" for file in files],
-            snapshot_properties={
-                BATCH_PROPERTY: str(batch),
-                "oberth.log.start": str(min(file.log_start for file in files)),
-                "oberth.log.end": str(max(file.log_end for file in files)),
-            },
-        )
+
+    def _below(self, path: str) -> str:
+        return path.removeprefix(self._ledger.into).lstrip("/")
 
     def expire(self, hours: float) -> int:
         """Forgets snapshots that are older than some hours, but for the newest; gives how many."""
         limit_ms = now_ms() - hours * 3_600_000
         gone = 0
         for name in self.table_names():
-            table = self._catalog.load_table((NAMESPACE, name))
+            table = self._load(name)
             current = table.current_snapshot()
             old = [
                 each.snapshot_id for each in table.snapshots()
@@ -388,9 +415,26 @@ class IcebergTables(_FlatTables):
         return gone
 
     def files(self) -> dict[str, list[str]]:
-        """See `Tables`."""
+        """See `Tables`.
+
+        Raises:
+            OptionError: another engine has deleted single rows, which the files do not show.
+        """
         found: dict[str, list[str]] = {}
         for name in self.table_names():
-            plan = self._catalog.load_table((NAMESPACE, name)).scan().plan_files()
+            plan = list(self._load(name).scan().plan_files())
+            if any(task.delete_files for task in plan):
+                raise OptionError(
+                    f"{self._ledger.into}: another engine has deleted rows of the table {name}, "
+                    "which its files do not show; rewrite its data files there"
+                )
             found[name] = sorted(task.file.file_path.removeprefix("file://") for task in plan)
         return found
+
+
+def _has_batch(table: Any, batch: int) -> bool:
+    newest = table.properties.get(BATCH_PROPERTY)
+    return (newest is not None and int(newest) >= batch) or any(
+        snapshot.summary is not None and snapshot.summary.get(BATCH_PROPERTY) == str(batch)
+        for snapshot in table.snapshots()
+    )
