@@ -26,6 +26,7 @@ from oberth.cli.serve import serve, start_logging, verbose_option
 from oberth.errors import OptionError
 
 TOKEN_ENVIRONMENT: Final = "OBERTH_CONSOLE_TOKEN"
+PROMETHEUS_TOKEN_ENVIRONMENT: Final = "OBERTH_PROMETHEUS_TOKEN"
 TOKEN_SIZE_MAX: Final = 4096
 PORT: Final = 8082
 PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
@@ -92,6 +93,13 @@ END_TIMEOUT_S: Final = 10.0
     help="Schemas that bodies are decoded by: NAME.avsc of Avro, NAME.desc of Protobuf; one named "
     "as a topic is that topic's.",
 )
+@click.option(
+    "--prometheus",
+    metavar="URL",
+    default=None,
+    help="A Prometheus server that scrapes the brokers: plots of 6 hours, a day and a week. "
+    f"{PROMETHEUS_TOKEN_ENVIRONMENT} holds the bearer token, if it wants one.",
+)
 @click.option("--socket-fd", type=int, hidden=True, help="A socket that listens already.")
 @verbose_option
 def console(
@@ -108,6 +116,7 @@ def console(
     interval: float,
     stores: tuple[str, ...],
     schemas: str | None,
+    prometheus: str | None,
     socket_fd: int | None,
     verbose: int,
 ) -> None:
@@ -136,6 +145,8 @@ def console(
         is_tls=certificate is not None,
         stores=stores,
         schemas=schemas or "",
+        prometheus=prometheus or "",
+        prometheus_token=os.environ.get(PROMETHEUS_TOKEN_ENVIRONMENT, ""),
     )
     config.check()
     start_logging(verbose)

@@ -130,7 +130,8 @@ def up(
     acknowledged is at every copy that is in sync: `oberth cluster status` shows which, and
     `oberth cluster failover` moves the master.
 
-    With --lake DIR topics are tables in DIR, some seconds behind the broker.
+    With --lake DIR topics are tables in DIR, some seconds behind the broker, which keeps the
+    messages that they do not have yet.
 
     Example: oberth up --store /tmp/flights --set flushDiskType=SYNC_FLUSH
     """
@@ -151,6 +152,9 @@ def up(
     wants_console = console_port is not None or console_writes
     if console_port is None:
         console_port = -1 if takes_any and not wants_console else CONSOLE_PORT
+    into = "" if lake is None else lake if "://" in lake else os.path.abspath(lake)
+    if into and "," not in into:  # the setting names several with commas
+        entries.setdefault("retentionWaitsForLake", into)
     broker_config, store_config, warnings = read_configs(entries)
     warn_about(warnings)
     warn_about_tls(broker_config.tls_mode, broker_config.tls_cert_path)
@@ -241,7 +245,6 @@ def up(
                         f"store {broker.parts.store.root},{grpc}{console}{kept}"
                     )
 
-    into = "" if lake is None else lake if "://" in lake else os.path.abspath(lake)
     stores: list[MessageStore] = []
     with naming_places(entries), telling(stores):
         serve(

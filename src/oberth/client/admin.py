@@ -353,7 +353,7 @@ class Admin(ClientService):
         )
         found: dict[str, Any] = json.loads(body)
         # A broker's JSON leaves out what is null.
-        return {"due": None, "heldBy": None, **found}
+        return {"due": None, "heldBy": None, "waitsForLake": None, **found}
 
     async def log_checksums(self, addr: str, header: LogChecksumsRequestHeader) -> bytes:
         """Checksums of a broker's log as JSON, see the header; Oberth's brokers only."""

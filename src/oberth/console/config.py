@@ -39,6 +39,8 @@ class ConsoleConfig:
         sample_interval_s: between two looks at the cluster.
         is_tls: whether browsers come by https.
         schemas: a directory with schemas of bodies, or "".
+        prometheus: URL of a server that scrapes the brokers, for plots of more than an hour, or "".
+        prometheus_token: the bearer token that it wants, or "".
         stores: roots of stores on this machine that may be asked in SQL.
     """
 
@@ -53,6 +55,8 @@ class ConsoleConfig:
     is_tls: bool = False
     stores: tuple[str, ...] = ()
     schemas: str = ""
+    prometheus: str = ""
+    prometheus_token: str = field(default="", repr=False)
 
     def check(self) -> None:
         """Refuse what would be open to everybody.

@@ -23,6 +23,7 @@ from oberth.console import texts
 from oberth.console.audit import AuditLog
 from oberth.console.cluster import Cluster
 from oberth.console.config import ConsoleConfig
+from oberth.console.prometheus import Prometheus
 from oberth.console.schemas import Schemas
 from oberth.console.security import Form, Session, Sessions
 from oberth.console.sql import SqlRunner
@@ -58,6 +59,7 @@ class Console:
         audit: where writes are noted; None: there are none.
         sql: asks stores of this machine.
         schemas: of bodies.
+        prometheus: knows more than the last hour; None: no server was named.
 
     Raises:
         OptionError: the configuration would leave it open to everybody.
@@ -75,6 +77,9 @@ class Console:
         self.confirmations = Confirmations(self.sessions.sign)
         self.sql = SqlRunner(config.stores)
         self.schemas = Schemas(config.schemas)
+        self.prometheus = (
+            Prometheus(config.prometheus, config.prometheus_token) if config.prometheus else None
+        )
         self._templates = _environment()
         self._stack = AsyncExitStack()
 

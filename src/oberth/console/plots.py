@@ -1,4 +1,4 @@
-"""Plots as SVG: lines over the last hour with axes and units. Styles are the style sheet's.
+"""Plots as SVG: lines over a span until now with axes and units. Styles are the style sheet's.
 
 Lines differ by dashes too, and the legend gives each one's newest value, so that no colour is
 needed to read them.
@@ -25,7 +25,7 @@ BOTTOM: Final = 26
 LINES_MAX: Final = 6
 POINTS_MAX: Final = 240
 TICKS: Final = 4
-TIMES: Final = {300.0: 5, 900.0: 5, 3600.0: 6}
+TIMES: Final = {300.0: 5, 900.0: 5, 3600.0: 6, 21600.0: 6, 86400.0: 6, 604800.0: 7}
 """Pieces of the time axis by its span (s)."""
 
 
@@ -84,7 +84,7 @@ def plot(
     for step in range(pieces + 1):
         ago_s = span_s * (pieces - step) / pieces
         anchor = "end" if step == pieces else "middle"
-        text = "now" if not ago_s else f"−{ago_s / 60:.0f} min"
+        text = f"−{_age_text(ago_s, span_s)}" if ago_s else "now"
         parts.append(
             f'<text x="{x(now_s - ago_s):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">'
             f"{text}</text>"
@@ -167,6 +167,14 @@ def bars(title: str, label_title: str, rows: Sequence[tuple[str, float]], count:
         f'aria-label="{escape(what)}; the table below has the values">{"".join(parts)}</svg>'
         "</figure>"
     )
+
+
+def _age_text(ago_s: float, span_s: float) -> str:
+    """A time of the axis, in the unit that suits the whole span."""
+    for unit_s, unit in ((86400.0, "d"), (3600.0, "h")):
+        if span_s > unit_s:
+            return f"{ago_s / unit_s:.0f} {unit}"
+    return f"{ago_s / 60:.0f} min"
 
 
 def _nice(value: float, least: float) -> float:

@@ -14,10 +14,9 @@ from oberth.client.admin import LATEST, Admin, GroupProgress, QueueProgress
 from oberth.console import texts
 from oberth.console.cluster import Part, State
 from oberth.console.console import Asker, Console, Page, Write
+from oberth.console.figures import Figures
 from oberth.console.pages.messages import parse_place
-from oberth.console.pages.overview import plot_span_s
 from oberth.console.pages.topics import known_topic_name, paged
-from oberth.console.plots import Line, plot
 from oberth.console.security import Form
 from oberth.console.writes import Outcome, Plan, required, whole
 from oberth.errors import MQBrokerError, OberthError, OptionError
@@ -143,11 +142,11 @@ async def group(console: Console, request: Request) -> Response:
     configs = state.groups.get(name, {})
     if not (configs or progress.queues or members or name in state.offsets):
         raise MQBrokerError(26, f"no broker knows group {name!r}")
-    history, now_s, now_ms = console.cluster.history, console.now_s(), console.now_ms()
-    figure = plot(
-        "Lag", [Line(name, history.points(("lag", name)))], now_s=now_s,
-        span_s=plot_span_s(console, ("lag",), [name]), value_text=texts.number, unit="messages",
-    )  # fmt: skip
+    now_ms = console.now_ms()
+    figures = Figures(console, request, state)
+    figure = await figures.plot(
+        "Lag", [(name, ("lag", name))], value_text=texts.number, unit="messages"
+    )
     times = await _times(admin, name, progress)
     topics = sorted(
         {each.queue.topic for each in progress.queues} | set(state.offsets.get(name, {}))
@@ -164,6 +163,7 @@ async def group(console: Console, request: Request) -> Response:
         lag=positive_lag(progress.queues),
         behind_ms=behind_ms(progress.queues, now_ms),
         tps=progress.tps,
+        figures=figures,
         figure=figure,
         connection=connection,
         members=members,

@@ -11,8 +11,8 @@ from oberth.console import texts
 from oberth.console.attention import attention
 from oberth.console.cluster import BrokerKey, Part, State, broker_label, number_of
 from oberth.console.console import Console, Page, Write
-from oberth.console.history import SPAN_S, History
-from oberth.console.plots import Line, plot
+from oberth.console.figures import Figures
+from oberth.console.history import History
 from oberth.errors import OptionError
 
 TOP: Final = 8
@@ -24,6 +24,7 @@ async def overview(console: Console, request: Request) -> Response:
     state = await console.cluster.soon(Part.BROKERS)
     history = console.cluster.history
     masters = [broker_label(key) for key in state.brokers if key.is_master]
+    figures = Figures(console, request, state)
     topics, groups = state.user_topics(), state.user_groups()
     lags = {group: lag for group in groups if (lag := state.lag(group)) is not None}
     return console.render(
@@ -32,7 +33,8 @@ async def overview(console: Console, request: Request) -> Response:
         is_whole=state.has is Part.WHOLE,
         items=attention(state, history),
         brokers=broker_rows(state, history),
-        plots=rate_plots(console, masters),
+        figures=figures,
+        plots=[await rate_plot(figures, kind, masters) for kind in ("in", "out")],
         rate_in=history.total("in", masters),
         rate_out=history.total("out", masters),
         topic_count=len(topics),
@@ -46,30 +48,10 @@ async def overview(console: Console, request: Request) -> Response:
     )
 
 
-def rate_plots(console: Console, brokers: list[str]) -> list[Any]:
-    """Rates in and out of the last hour, and disks."""
-    history, now_s = console.cluster.history, console.now_s()
-
-    def lines(kind: str) -> list[Line]:
-        return [Line(name, history.points((kind, name))) for name in brokers]
-
-    span_s = plot_span_s(console, ("in", "out"), brokers)
-    return [
-        plot("Messages in", lines("in"), now_s=now_s, span_s=span_s, value_text=texts.rate,
-             unit="a second"),
-        plot("Messages out", lines("out"), now_s=now_s, span_s=span_s, value_text=texts.rate,
-             unit="a second"),
-    ]  # fmt: skip
-
-
-def plot_span_s(console: Console, kinds: tuple[str, ...], keys: list[str]) -> float:
-    """The last hour, or while the console is young the last 5 or 15 minutes."""
-    history, now_s = console.cluster.history, console.now_s()
-    first_s = min(
-        (points[0][0] for kind in kinds for key in keys if (points := history.points((kind, key)))),
-        default=now_s,
-    )
-    return next((span for span in (300.0, 900.0) if now_s - first_s <= span), SPAN_S)
+async def rate_plot(figures: Figures, kind: str, brokers: list[str]) -> Any:
+    """Rates of brokers, "in" or "out"."""
+    series = [(name, (kind, name)) for name in brokers]
+    return await figures.plot(f"Messages {kind}", series, value_text=texts.rate, unit="a second")
 
 
 def top_topics(state: State, history: History, topics: list[str]) -> list[tuple[str, float, int]]:
@@ -127,22 +109,29 @@ async def broker(console: Console, request: Request) -> Response:
     state = await console.cluster.soon(Part.BROKERS)
     key = broker_key(state, request.query_params.get("address", ""))
     label = broker_label(key)
-    history, now_s = console.cluster.history, console.now_s()
-    span_s = plot_span_s(console, ("in", "out", "disk"), [label])
-    figures = [
-        plot("Messages in and out",
-             [Line(kind, history.points((kind, label))) for kind in ("in", "out")],
-             now_s=now_s, span_s=span_s, value_text=texts.rate, unit="a second"),
-        plot("Disk", [Line("used", history.points(("disk", label)))],
-             now_s=now_s, span_s=span_s, value_text=texts.percent, unit="of it",
-             axis_text=texts.percent),
-    ]  # fmt: skip
+    figures = Figures(console, request, state)
+    plots = [
+        await figures.plot(
+            "Messages in and out",
+            [(kind, (kind, label)) for kind in ("in", "out")],
+            value_text=texts.rate,
+            unit="a second",
+        ),
+        await figures.plot(
+            "Disk",
+            [("used", ("disk", label))],
+            value_text=texts.percent,
+            unit="of it",
+            axis_text=texts.percent,
+        ),
+    ]
     return console.render(
         request,
         "broker.html",
         key=key,
         label=label,
-        plots=figures,
+        figures=figures,
+        plots=plots,
         table=sorted(state.brokers[key].items()),
         failure=state.failures.get(key.address),
     )

@@ -12,9 +12,7 @@ from oberth.client.admin import Admin
 from oberth.console import texts
 from oberth.console.cluster import Part, State
 from oberth.console.console import Asker, Console, Page, Write
-from oberth.console.history import SPAN_S
-from oberth.console.pages.overview import plot_span_s
-from oberth.console.plots import Line, plot
+from oberth.console.figures import Figures
 from oberth.console.security import Form
 from oberth.console.writes import Outcome, Plan, required, whole
 from oberth.errors import MQBrokerError, OberthError, OptionError
@@ -117,11 +115,10 @@ async def topic(console: Console, request: Request) -> Response:
     state = await console.cluster.soon(Part.OFFSETS)
     configs = await _configs(admin, state, name)
     await console.cluster.with_ends(state, [name])
-    history, now_s = console.cluster.history, console.now_s()
-    figure = plot(
-        "Messages in", [Line(name, history.points(("topic", name)))], now_s=now_s,
-        span_s=plot_span_s(console, ("topic",), [name]), value_text=texts.rate, unit="a second",
-    )  # fmt: skip
+    figures = Figures(console, request, state)
+    figure = await figures.plot(
+        "Messages in", [(name, ("topic", name))], value_text=texts.rate, unit="a second"
+    )
     groups = sorted(await admin.topic_consumed_by(name))
     lags = {group: _lag_in(state, stats, group, name) for group in groups}
     producers, producers_problem = await _producers(admin, state, configs)
@@ -133,6 +130,7 @@ async def topic(console: Console, request: Request) -> Response:
         is_system=state.is_system_topic(name),
         queues=sorted(stats.offset_table.items(), key=lambda each: each[0]),
         kept=sum(each.max_offset - each.min_offset for each in stats.offset_table.values()),
+        figures=figures,
         figure=figure,
         configs=sorted(configs.items()),
         groups=groups,
@@ -141,7 +139,6 @@ async def topic(console: Console, request: Request) -> Response:
         producers=producers,
         producers_problem=producers_problem,
         can_purge=await _can_purge(admin, name),
-        span_min=SPAN_S / 60,
     )
 
 
