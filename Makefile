@@ -50,10 +50,13 @@ bench-page: $(STAMP)
 interop: $(STAMP)
 	$(BIN)/python -m pytest -q -m interop $(ARGS)
 
-# The pages as a site in build/site, with a reference of the public classes.
+# The pages as a site in build/site/VERSION, with a reference of the public classes; versions that
+# were built there before stay, and the pages offer the choice.
 docs: $(STAMP) $(VENV)/.docs-installed
 	$(BIN)/python docs/generate_site.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file build/site-source/mkdocs.yml --site-dir ../site
+	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) && \
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file build/site-source/mkdocs.yml --site-dir ../site/$$version
+	$(BIN)/python docs/generate_site.py --list build/site
 	@echo "build/site/index.html"
 
 $(VENV)/.docs-installed: requirements/docs.lock

@@ -1,13 +1,17 @@
 """Makes the source of the documents' site: the pages, README as its first, and the references.
 
     python docs/generate_site.py [DIRECTORY]        build/site-source if it is not given
+    python docs/generate_site.py --list SITE        SITE/index.html and SITE/versions.json
 
-`make docs` runs it and then mkdocs. The pages stay as they are read beside the code; links that
-lead out of them (to examples, benchmarks, files of the project) become plain words in the site.
+`make docs` runs it, then mkdocs, which builds into a directory named as the version, and then lists
+the versions that are there: a site keeps those that were built before. The pages stay as they are
+read beside the code; links that lead out of them (to examples, benchmarks, files of the project)
+become plain words in the site.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -117,6 +121,37 @@ def make(directory: Path) -> None:
     )
 
 
+def version() -> str:
+    """The version that is documented."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return str(project["version"])
+
+
+def list_versions(site: Path) -> list[str]:
+    """Write what the pages' choice of versions reads, and a first page that leads to the newest.
+
+    Args:
+        site: has a directory for each version, named as it.
+
+    Returns:
+        The versions, the newest first.
+    """
+    found = [path.parent.name for path in site.glob("*/index.html")]
+    found.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)
+    listed = [
+        {"version": name, "title": name, "aliases": [] if number else ["latest"]}
+        for number, name in enumerate(found)
+    ]
+    (site / "versions.json").write_text(json.dumps(listed, indent=1) + "\n", "utf-8")
+    (site / "index.html").write_text(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Oberth</title>'
+        f'<meta http-equiv="refresh" content="0; url={found[0]}/index.html"></head>'
+        f'<body><a href="{found[0]}/index.html">Oberth {found[0]}</a></body></html>\n',
+        "utf-8",
+    )
+    return found
+
+
 def settings(pages: list[Path]) -> dict[str, object]:
     """What mkdocs is told."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -129,7 +164,8 @@ def settings(pages: list[Path]) -> dict[str, object]:
     nav.append({"Reference": [f"reference/{name}.md" for name in REFERENCE]})
     nav.append({"Decisions": decisions})
     return {
-        "site_name": f"Oberth {project['version']}",
+        "site_name": f"Oberth {version()}",
+        "extra": {"version": {"provider": "mike"}},
         "site_description": project["description"],
         "docs_dir": "docs",
         "use_directory_urls": False,
@@ -160,6 +196,7 @@ def settings(pages: list[Path]) -> dict[str, object]:
                                 "docstring_style": "google",
                                 "show_source": False,
                                 "show_root_heading": True,
+                                "inherited_members": True,
                                 "members_order": "source",
                                 "show_signature_annotations": True,
                                 "separate_signature": True,
@@ -177,4 +214,7 @@ def settings(pages: list[Path]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "site-source")
+    if sys.argv[1:2] == ["--list"]:
+        print(*list_versions(Path(sys.argv[2])), sep="\n")  # noqa: T201
+    else:
+        make(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "site-source")

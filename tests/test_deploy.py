@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -67,12 +68,16 @@ def test_every_alert_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("name", ["oberth-broker.service", "Containerfile"])
-def test_commands_and_settings_exist(name: str) -> None:
+def test_commands_and_settings_exist(name: str, tmp_path: Path) -> None:
     text = (DEPLOY / name).read_text("utf-8")
     (line,) = re.findall(r"/bin/oberth ([^#\n]*)", text)
-    words = line.replace('\\"', " ").replace('"', " ").split()
-    command = oberth.commands_by_name[words[0]]
-    assert command
+    words = line.partition('\\"$@')[0].split()
+    conf = tmp_path / "broker.conf"
+    conf.write_text("")
+    words = [str(conf) if word.endswith("broker.conf") else word for word in words]
+    command = oberth.get_command(click.Context(oberth), words[0])
+    assert command is not None
+    command.make_context(words[0], words[1:])
     known = {option.java_name for option in options_of(BrokerConfig)}
     for key in re.findall(r"--set (\w+)=", line):
         assert key in known, key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import pkgutil
 import re
 from pathlib import Path
@@ -60,3 +61,16 @@ def test_links_out_of_the_pages_become_words(generator: ModuleType) -> None:
     assert made == "[the client](../client.md#sending), a program, [x](#y)\n"
     fenced = "```\n[a](../../examples/orders.py)\n```\n"
     assert generator.site_text(fenced, page, pages[page], pages) == fenced
+
+
+def test_versions_are_listed_with_the_newest_first(generator: ModuleType, tmp_path: Path) -> None:
+    for name in ("0.9.0", "0.10.0", "0.2.1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").touch()
+    (tmp_path / "other").mkdir()
+    assert generator.list_versions(tmp_path) == ["0.10.0", "0.9.0", "0.2.1"]
+    listed = json.loads((tmp_path / "versions.json").read_text("utf-8"))
+    assert [each["version"] for each in listed] == ["0.10.0", "0.9.0", "0.2.1"]
+    assert listed[0]["aliases"] == ["latest"]
+    assert 'url=0.10.0/index.html"' in (tmp_path / "index.html").read_text("utf-8")
+    assert generator.settings([])["extra"] == {"version": {"provider": "mike"}}

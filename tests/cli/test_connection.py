@@ -43,6 +43,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             *(sys.executable, "-m", "oberth", "up", "--store", str(root / "store")),
             *("--port", "0", "--namesrv-port", "0", "--set", "aclEnable=true"),
             *("--set", f"aclFile={accounts}", "--set", "tlsServerMode=enforcing"),
+            *("--set", "brokerName=guarded"),
         ],
         stdout=subprocess.PIPE,
         text=True,
@@ -74,6 +75,28 @@ def test_signed_over_tls(guarded: str, tmp_path: Path) -> None:
     assert code == 0, text
     by_name = {"OBERTH_CREDENTIALS": str(tools)}
     assert run(guarded, "group", "list", "--tls-insecure", env=by_name)[0] == 0
+
+
+def test_logs_are_compared_signed_over_tls(
+    guarded: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    code, text = run(guarded, "message", "send", "C", "hello", "--tls-insecure", env=KEYS)
+    assert code == 0, text
+    (store,) = tmp_path_factory.getbasetemp().glob("guarded[0-9]*/store")
+    compare = ["cluster", "compare", "guarded", "--json"]
+    for other in ("guarded", str(store)):
+        code, text = run(guarded, *compare, other, "--tls-insecure", env=KEYS)
+        assert code == 0, text
+        assert '"differsAt": null' in text
+        assert '"equalTo": 0,' not in text
+    reader = {"OBERTH_ACCESS_KEY": "reader-1", "OBERTH_SECRET_KEY": "a-secret-of-a-reader"}
+    for keys in ({}, reader):
+        code, text = run(guarded, *compare, "guarded", "--tls-insecure", env=keys)
+        assert code != 0
+        assert "equalTo" not in text, text
+    code, text = run(guarded, *compare, "guarded", env=KEYS)
+    assert code != 0
+    assert "equalTo" not in text, text
 
 
 @pytest.mark.parametrize(
