@@ -348,9 +348,6 @@ class Frames:
         # is deleted here does not come again.
         if code in DELETING_CODES and "topic" in fields:
             fields["topic"] = self._fresh.pop() if self._fresh else "fuzz-u"
-        # Where all messages of a queue have left the log, it may be cleaned and begins at 0 again.
-        if self._odds.disk_mib and code == RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE:
-            code = int(RequestCode.GET_BROKER_RUNTIME_INFO)
         # The broker's name would reach the honest client's routes.
         if code in (RequestCode.UNREGISTER_BROKER, RequestCode.REGISTER_BROKER):
             fields["brokerName"] = self._name() + "-fuzz"

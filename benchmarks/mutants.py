@@ -69,6 +69,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "store/recovery.py", "store/recovery_state.py", "store/log_scan.py",
         "store/index_repair.py", "store/dispatch_state.py", "store/dispatch_handover.py",
         "store/index_service.py", "store/index_file.py", "store/message_store.py",
+        "store/store_parts.py", "store/store_reading.py",
         "formats/torn_record.py", "formats/marker_files.py",
     ),
     "wire": (
