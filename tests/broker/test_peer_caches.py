@@ -48,7 +48,7 @@ BOUNDED = {
     "formats/options.py:_by_key": "one entry for each class",
     "formats/json_reader.py:_string_or_bare_key": "one pattern",
     "remoting/bodies/base.py:_DECODERS": "one entry for each class",
-    "remoting/aio/tls.py:self_signed_context": "one certificate",
+    "remoting/aio/tls.py:_self_signed_context": "one certificate",
     "store/bulk_dispatch.py:_stored_name": "16 384 topics of stored records, 127 bytes each",
     "store/store_lock.py:_held": "one entry for each open store",
 }

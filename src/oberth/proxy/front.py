@@ -25,7 +25,7 @@ from oberth.remoting.aio.service import Service
 from oberth.remoting.first_bytes import TrustedProxies
 
 if TYPE_CHECKING:
-    from oberth.remoting.aio.tls import ContextSource
+    import ssl
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class FrontConfig:
     poll_ms_min: int = POLL_MS_MIN
     busy_poll_s: float = 0.0
 
-    def tls(self) -> ContextSource | None:
+    def tls(self) -> ssl.SSLContext | None:
         """Certificate and key; None: TLS is not offered. Makes a key where there is none: slow.
 
         Raises:

@@ -50,7 +50,7 @@ from oberth.proxy.frames import (
 )
 from oberth.proxy.header_blocks import literal
 from oberth.remoting.aio.address import Address, peer_address
-from oberth.remoting.aio.tls import ContextSource, ServerTls
+from oberth.remoting.aio.tls import ServerTls
 from oberth.remoting.first_bytes import PROXY_OPTION, TrustedProxies, detect, parse_proxy_header
 from oberth.remoting.first_bytes import Protocol as FirstProtocol
 
@@ -132,7 +132,7 @@ class GrpcChannel(asyncio.Protocol):
         hooks: ServerHooks,
         *,
         budget: Budget,
-        tls_context: ContextSource | None = None,
+        tls_context: ssl.SSLContext | None = None,
         tls_only: bool = False,
         proxies: TrustedProxies | None = None,
     ) -> None:
@@ -316,8 +316,6 @@ class GrpcChannel(asyncio.Protocol):
         self._first_bytes = None
         if protocol is FirstProtocol.TLS:
             context = self._tls_context
-            if callable(context):
-                context = context()
             if context is None:
                 raise RemoteProtocolError("a TLS handshake, allowed plain text (no certificate)")
             self._tls = ServerTls(context)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,6 @@ from oberth.proxy.call import Begin, GrpcStatus, Handler
 from oberth.proxy.http2 import HANDSHAKE_S, Budget, GrpcChannel
 from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
 from oberth.remoting.aio.service import Listener
-from oberth.remoting.aio.tls import ContextSource
 from oberth.remoting.first_bytes import TrustedProxies
 
 _LOG: Final = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class GrpcOptions:
     idle_s: float = 120.0
     handshake_s: float = HANDSHAKE_S
     grace_s: float = 5.0
-    tls_context: ContextSource | None = None
+    tls_context: ssl.SSLContext | None = None
     tls_only: bool = False
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     busy_poll_s: float = 0.0

@@ -781,6 +781,48 @@ async def test_tls_without_a_certificate(
         server_context(TlsMode.PERMISSIVE, "nowhere.pem")
 
 
+async def test_a_first_handshake_does_not_hold_the_loop(
+    start_server: StartServer,
+    start_client: StartClient,
+    tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    """A certificate takes long to make: a thread does, once for all who wait for it."""
+    begun, go_on = threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def make() -> ssl.SSLContext | None:
+        made.append(threading.get_ident())
+        begun.set()
+        assert go_on.wait(BOUND_S)
+        if len(made) == 1:
+            raise OSError(28, "no space for it")
+        return tls_contexts[0]
+
+    server = await start_server(echo_table(), ServerOptions(tls_context=make))
+    options = ClientOptions(tls_context=tls_contexts[1])
+
+    async def ask(client: RemotingClient) -> RemotingCommand:
+        return await client.invoke(str(server.address), RemotingCommand(code=ECHO), BOUND_S)
+
+    async def ask_in_secret(count: int) -> list[RemotingCommand | BaseException]:
+        clients = [start_client(None, options) for _ in range(count)]
+        asked = [asyncio.create_task(ask(client)) for client in clients]
+        await asyncio.to_thread(begun.wait, BOUND_S)
+        answer = await ask(start_client())  # in plain text, meanwhile
+        assert answer.code == 0
+        go_on.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    (failed,) = await ask_in_secret(1)
+    assert isinstance(failed, RemotingError)
+    begun.clear()
+    go_on.clear()
+    answers = await ask_in_secret(3)
+    assert [each.code for each in answers if isinstance(each, RemotingCommand)] == [0, 0, 0]
+    assert len(made) == 2
+    assert threading.get_ident() not in made
+
+
 @pytest.fixture
 def _descriptors() -> Iterator[None]:
     """Room for both ends of 500 connections: a shell often allows 1024 files and knows of more."""

@@ -30,7 +30,7 @@ from oberth.errors import (
     RemotingTimeoutError,
 )
 from oberth.remoting.aio.address import Address, peer_address
-from oberth.remoting.aio.tls import ContextSource, ServerTls, TlsMode
+from oberth.remoting.aio.tls import LateContext, ServerTls, TlsMode
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import (
     FRAME_SIZE_MAX,
@@ -252,7 +252,7 @@ class Channel(asyncio.Protocol):
         options: ChannelOptions,
         *,
         server_side: bool,
-        tls_context: ContextSource | None = None,
+        tls_context: ssl.SSLContext | LateContext | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
         budget: PeerBudget | None = None,
         unsent_budget: PeerBudget | None = None,
@@ -275,6 +275,7 @@ class Channel(asyncio.Protocol):
         self._tls_context = tls_context
         self._tls_mode = tls_mode
         self._tls: ServerTls | None = None
+        self._awaits_context = False
         self._out: list[Buffer] = []
         self._corked = False
         self._flush_scheduled = False
@@ -531,8 +532,13 @@ class Channel(asyncio.Protocol):
         self._first_bytes = None
         if protocol is FirstProtocol.TLS:
             context = self._tls_context if self._tls_mode is not TlsMode.DISABLED else None
-            if callable(context):
-                context = context()
+            if isinstance(context, LateContext):
+                self._first_bytes = data
+                if not self._awaits_context:
+                    self._awaits_context = True
+                    self.hold_reading()
+                    context.on_made(self._on_context)
+                return b""
             if context is None:
                 raise RemoteProtocolError("a TLS handshake, allowed plain text (no certificate)")
             self._tls = ServerTls(context)
@@ -543,6 +549,18 @@ class Channel(asyncio.Protocol):
         elif self._tls_mode is TlsMode.ENFORCING:
             raise RemoteProtocolError("plain text, allowed TLS only")
         return data
+
+    def _on_context(self, context: ssl.SSLContext | None, error: BaseException | None) -> None:
+        """The context for a handshake that has begun is there, or why it is not."""
+        self._awaits_context = False
+        if self._closing:
+            return
+        if error is not None:
+            self._fail(RemoteProtocolError(f"a TLS handshake, and no certificate here: {error}"))
+            return
+        self._tls_context = context
+        self.data_received(b"")
+        self.resume_reading()
 
     def _end_handshake(self) -> None:
         if self._tls is not None and not self._tls.is_shaken and not self._closing:

@@ -19,7 +19,7 @@ from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
 from oberth.remoting.aio.channel import Channel, ChannelOptions, PeerBudget
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.service import Listener
-from oberth.remoting.aio.tls import ContextSource, TlsMode
+from oberth.remoting.aio.tls import ContextSource, LateContext, TlsMode
 from oberth.remoting.command import Buffer, RemotingCommand
 
 _LOG: Final = logging.getLogger(__name__)
@@ -113,6 +113,8 @@ class RemotingServer(Listener):
         self._unsent_budget = PeerBudget(
             self.options.unsent_bytes_max, lambda each: each.unsent_bytes, "answers nobody takes"
         )
+        source = self.options.tls_context
+        self._tls_context = LateContext(source) if callable(source) else source
         self._opened = on_open
         self._closed = on_close
         self._owns_processors = owns_processors
@@ -147,8 +149,8 @@ class RemotingServer(Listener):
             self,
             options.channel,
             server_side=True,
-            tls_context=options.tls_context,
-            tls_mode=options.tls_mode if options.tls_context is not None else TlsMode.DISABLED,
+            tls_context=self._tls_context,
+            tls_mode=options.tls_mode if self._tls_context is not None else TlsMode.DISABLED,
             budget=self._budget,
             unsent_budget=self._unsent_budget,
             take_data=None if self._data_taker is None else self._on_data,

@@ -6,10 +6,12 @@ first byte decides. So the handshake runs over memory buffers, on asyncio and uv
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
 import ssl
+import threading
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -25,7 +27,37 @@ KEPT_CERTIFICATE_DAYS: Final = 3650
 """The same for one that is kept in a file."""
 
 ContextSource: TypeAlias = ssl.SSLContext | Callable[[], ssl.SSLContext | None]
-"""A context, or what makes one when the first TLS handshake comes."""
+"""A context, or what makes one when the first TLS handshake comes; a thread calls it."""
+
+_MAKING: Final = threading.Lock()
+
+
+class LateContext:
+    """A context that a thread makes when the first handshake comes, so that the loop goes on.
+
+    Args:
+        make: the context, None if it cannot be had; may take long.
+    """
+
+    def __init__(self, make: Callable[[], ssl.SSLContext | None]) -> None:
+        self._make = make
+        self._making: asyncio.Future[ssl.SSLContext | None] | None = None
+
+    def on_made(self, call: Callable[[ssl.SSLContext | None, BaseException | None], None]) -> None:
+        """Have ``call(context, error)`` called in a later turn of the loop; one of them is None."""
+        making = self._making
+        if making is None or (making.done() and making.exception() is not None):
+            making = self._making = asyncio.ensure_future(asyncio.to_thread(self._make))
+        making.add_done_callback(lambda done: _tell(done, call))
+
+
+def _tell(
+    done: asyncio.Future[ssl.SSLContext | None],
+    call: Callable[[ssl.SSLContext | None, BaseException | None], None],
+) -> None:
+    if not done.cancelled():  # the loop ends
+        error = done.exception()
+        call(None if error is not None else done.result(), error)
 
 
 class TlsMode(Enum):
@@ -57,13 +89,19 @@ def load_server_context(
     return context
 
 
-@functools.cache
 def self_signed_context() -> ssl.SSLContext | None:
     """A context with a certificate made on the spot, one for the process.
 
     RocketMQ's test mode, its default: encrypted, but nobody is authenticated. None without the
-    ``cryptography`` package. Takes some 50 ms, so it is for the first handshake, not for the start.
+    ``cryptography`` package. Takes some 50 ms, so it is for the first handshake, not for the start,
+    and for a thread, not for the loop (see `LateContext`).
     """
+    with _MAKING:
+        return _self_signed_context()
+
+
+@functools.cache
+def _self_signed_context() -> ssl.SSLContext | None:
     # For the first handshake, not for everybody's import.
     import tempfile  # noqa: PLC0415 - for the first certificate
 
