@@ -26,12 +26,15 @@ $(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.
 run: $(STAMP)
 	@$(BIN)/python examples/flights.py
 
+# A test that hangs ends alone, not the run with it; what it may take includes what it builds first.
+LIMIT := --timeout 480 --timeout-method signal
+
 # What needs no JVM runs on every core; Spark's tests share one session and come after it, also
 # where something failed before: all findings of a run are wanted.
 test: $(STAMP)
 	@status=0; \
-	$(BIN)/python -m pytest -q -n auto -m "not spark and not interop" $(ARGS) || status=$$?; \
-	$(BIN)/python -m pytest -q -m "spark and not interop" $(ARGS) || status=$$?; \
+	$(BIN)/python -m pytest -q -n auto -m "not spark and not interop" $(LIMIT) $(ARGS) || status=$$?; \
+	$(BIN)/python -m pytest -q -m "spark and not interop" $(LIMIT) $(ARGS) || status=$$?; \
 	exit $$status
 
 lint: $(STAMP)
@@ -48,7 +51,7 @@ bench-page: $(STAMP)
 	$(BIN)/python -m benchmarks.page $(ARGS)
 
 interop: $(STAMP)
-	$(BIN)/python -m pytest -q -m interop $(ARGS)
+	$(BIN)/python -m pytest -q -m interop $(LIMIT) $(ARGS)
 
 # The pages as a site in build/site/VERSION, with a reference of the public classes; versions that
 # were built there before stay, and the pages offer the choice.

@@ -1,11 +1,13 @@
 """A pytest plugin: the outcome of every test as one line of JSON in the file $OBERTH_CI_RESULTS.
 
-A line is appended when a session ends, so that several sessions of one `make` add up:
+Lines are appended as things happen, so that a session that is stopped has told what it found:
 
-    {"passed": [...], "failed": [...], "skipped": [[name, reason], ...]}
+    {"begun": name}
+    {"passed": name} | {"failed": name} | {"skipped": name, "reason": text}
+    {"sessions": 1}                                         the session came to its end
 
-An error around a test, or while tests are collected, counts as failed. A session that was killed
-leaves no line.
+An error around a test, or while tests are collected, counts as failed. Several sessions of one
+`make` add up.
 """
 
 from __future__ import annotations
@@ -18,37 +20,36 @@ import pytest
 
 
 class Results:
-    """Collects outcomes in the process that has all reports."""
+    """Writes outcomes in the process that has all reports."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.passed: set[str] = set()
-        self.failed: set[str] = set()
-        self.skipped: dict[str, str] = {}
+
+    def _write(self, **line: object) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins."""
+        self._write(begun=nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """One part of a test is over: setting up, the call, tearing down."""
         if report.failed:
-            self.failed.add(report.nodeid)
+            self._write(failed=report.nodeid)
         elif report.skipped:
-            self.skipped[report.nodeid] = reason_of(report)
+            self._write(skipped=report.nodeid, reason=reason_of(report))
         elif report.when == "call":
-            self.passed.add(report.nodeid)
+            self._write(passed=report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file was collected."""
         if report.failed:
-            self.failed.add(report.nodeid)
+            self._write(failed=report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the line."""
-        line = {
-            "passed": sorted(self.passed - self.failed),
-            "failed": sorted(self.failed),
-            "skipped": sorted(self.skipped.items()),
-        }
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        """All tests were run, or the session gave up by itself."""
+        self._write(sessions=1)
 
 
 def reason_of(report: Any) -> str:

@@ -38,8 +38,8 @@ TESTS_MIN = 6000
 INTEROP_MIN = 130
 BENCHMARKS_MIN = 12
 
-TEST_LIMIT_S = 1800
-INTEROP_LIMIT_S = 1500
+TEST_LIMIT_S = 1500
+INTEROP_LIMIT_S = 1800
 SECOND_TRY_LIMIT_S = 600
 BENCHMARKS_LIMIT_S = 1200
 assert TEST_LIMIT_S + INTEROP_LIMIT_S + SECOND_TRY_LIMIT_S + BENCHMARKS_LIMIT_S < 90 * 60
@@ -60,23 +60,31 @@ class Outcome:
     failed: set[str] = field(default_factory=set)
     skipped: dict[str, str] = field(default_factory=dict)
     sessions: int = 0
+    unfinished: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
         return f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
 
 
 def read_outcome(path: Path) -> Outcome:
-    """What the plugin oberth_ci_results wrote; no file means that no session came to its end."""
+    """What the plugin oberth_ci_results wrote; no file means that no session began."""
     made = Outcome()
     if not path.exists():
         return made
     for line in path.read_text(encoding="utf-8").splitlines():
-        session = json.loads(line)
-        made.sessions += 1
-        made.passed |= set(session["passed"])
-        made.failed |= set(session["failed"])
-        made.skipped |= dict(session["skipped"])
+        match json.loads(line):
+            case {"begun": name}:
+                made.unfinished.add(name)
+            case {"passed": name}:
+                made.passed.add(name)
+            case {"failed": name}:
+                made.failed.add(name)
+            case {"skipped": name, "reason": reason}:
+                made.skipped[name] = reason
+            case {"sessions": number}:
+                made.sessions += number
     made.passed -= made.failed
+    made.unfinished -= made.passed | made.failed | made.skipped.keys()
     return made
 
 
@@ -92,6 +100,7 @@ def after_second_try(first: Outcome, second: Outcome) -> tuple[Outcome, set[str]
             failed=(first.failed - recovered) | second.failed,
             skipped={**first.skipped, **second.skipped},
             sessions=first.sessions + second.sessions,
+            unfinished=second.unfinished,
         ),
         recovered,
     )
@@ -114,6 +123,7 @@ class Verdict:
     text: str
     problems: list[str]
     second_try: set[str] = field(default_factory=set)
+    seconds: float = 0
 
     @property
     def is_green(self) -> bool:
@@ -142,6 +152,8 @@ def judge(
         problems.append("stopped: it took longer than it may")
     elif code:
         problems.append(f"exit code {code}")
+    if outcome.unfinished:
+        problems.append(f"stopped in: {', '.join(sorted(outcome.unfinished)[:3])}")
     if outcome.failed:
         problems.append(f"{len(outcome.failed)} failed")
     if not outcome.sessions:
@@ -174,7 +186,7 @@ def report(verdicts: Sequence[Verdict], seconds: float) -> str:
     lines = ["", "== summary"]
     for each in verdicts:
         state = "green" if each.is_green else "RED"
-        lines.append(f"{each.stage:10} {state:6} {each.text}")
+        lines.append(f"{each.stage:10} {state:6} {each.text}, {each.seconds / 60:.0f} min")
         lines += [f"{'':17} {problem}" for problem in each.problems]
     second = sorted(set().union(*(each.second_try for each in verdicts)))
     if second:
@@ -261,7 +273,7 @@ def interop(runner: Runner) -> Verdict:
     """Small `make interop`, a second time for what failed."""
     outcome, code = runner.tests("interop", INTEROP_LIMIT_S, OBERTH_INTEROP="small")
     recovered: set[str] = set()
-    if code != 0:
+    if code:  # a run that was stopped had its time
         again, code = runner.tests(
             "interop", SECOND_TRY_LIMIT_S, "--last-failed", OBERTH_INTEROP="small"
         )
@@ -273,25 +285,42 @@ def interop(runner: Runner) -> Verdict:
     return judge("interop", outcome, code, 0 if why else INTEROP_MIN, recovered)
 
 
+def lint(runner: Runner) -> Verdict:
+    """Ruff, mypy and the import contracts."""
+    code, _ = runner.run(["make", "lint"], TEST_LIMIT_S)
+    problems = [] if code == 0 else [f"exit code {code}"]
+    return Verdict("lint", "ruff, mypy, import contracts", problems)
+
+
+def tests(runner: Runner) -> Verdict:
+    """README's `make test`."""
+    outcome, code = runner.tests("test", TEST_LIMIT_S)
+    print("\n".join(skip_lines(outcome.skipped)), flush=True)
+    return judge("test", outcome, code, TESTS_MIN)
+
+
+def benchmarks(runner: Runner) -> Verdict:
+    """Every benchmark in its small form."""
+    code, output = runner.run(["make", "bench", "ARGS=--small"], BENCHMARKS_LIMIT_S)
+    return judge_benchmarks(output, code, BENCHMARKS_MIN)
+
+
 def main() -> int:
     """Every stage, also after one that is red: all findings of a run are wanted."""
     begin = time.monotonic()
     verdicts = []
     with tempfile.TemporaryDirectory(prefix="oberth-ci-") as folder:
         runner = Runner(Path(folder))
-        print("== lint", flush=True)
-        code, _ = runner.run(["make", "lint"], TEST_LIMIT_S)
-        problems = [] if code == 0 else [f"exit code {code}"]
-        verdicts.append(Verdict("lint", "ruff, mypy, import contracts", problems))
-        print("== tests", flush=True)
-        outcome, code = runner.tests("test", TEST_LIMIT_S)
-        print("\n".join(skip_lines(outcome.skipped)), flush=True)
-        verdicts.append(judge("test", outcome, code, TESTS_MIN))
-        print("== interop, small", flush=True)
-        verdicts.append(interop(runner))
-        print("== benchmarks, small", flush=True)
-        code, output = runner.run(["make", "bench", "ARGS=--small"], BENCHMARKS_LIMIT_S)
-        verdicts.append(judge_benchmarks(output, code, BENCHMARKS_MIN))
+        for title, stage in (
+            ("lint", lint),
+            ("tests", tests),
+            ("interop, small", interop),
+            ("benchmarks, small", benchmarks),
+        ):
+            print(f"== {title}", flush=True)
+            since = time.monotonic()
+            verdicts.append(stage(runner))
+            verdicts[-1].seconds = time.monotonic() - since
     print(report(verdicts, time.monotonic() - begin), flush=True)
     return 0 if all(each.is_green for each in verdicts) else 1
 

@@ -172,11 +172,40 @@ def test_the_floors_are_below_what_there_is(ci: ModuleType) -> None:
     assert len(names()) >= ci.BENCHMARKS_MIN
 
 
-def test_the_plugin_writes_a_line_for_each_session(ci: ModuleType, tmp_path: Path) -> None:
+def test_a_session_that_was_stopped_has_told_what_it_found(
+    ci: ModuleType, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And where it was stopped."""
+    (project / "interop" / "test_interop.py").write_text(
+        "import os, signal\n"
+        "def test_a(): pass\n"
+        "def test_b(): raise OSError\n"
+        "def test_c(): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    runner = ci.Runner(project)
+    outcome, code = runner.tests("interop", 60)
+    assert code != 0
+    assert {name.rpartition("::")[2] for name in outcome.passed} == {"test_a"}
+    assert {name.rpartition("::")[2] for name in outcome.failed} == {"test_b"}
+    assert outcome.sessions == 0
+    verdict = ci.judge("interop", outcome, None, 1)
+    assert verdict.problems == [
+        "stopped: it took longer than it may",
+        "stopped in: interop/test_interop.py::test_c",
+        "1 failed",
+        "no session of pytest came to its end",
+    ]
+    capfd.readouterr()
+
+
+def test_sessions_add_up(ci: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "results"
-    for line in ({"passed": ["a"], "failed": ["b"], "skipped": [["c", "why"]]},) * 2:
-        with path.open("a") as file:
+    lines = [{"begun": "a"}, {"passed": "a"}, {"begun": "b"}, {"passed": "b"}, {"failed": "b"}]
+    lines += [{"skipped": "c", "reason": "why"}]
+    with path.open("a") as file:
+        for line in (*lines, {"sessions": 1}, *lines, {"sessions": 1}):
             file.write(json.dumps(line) + "\n")
     outcome = ci.read_outcome(path)
     assert (outcome.passed, outcome.failed, outcome.sessions) == ({"a"}, {"b"}, 2)
+    assert not outcome.unfinished
     assert str(outcome) == "1 passed, 1 failed, 1 skipped"
