@@ -15,6 +15,7 @@ _HELPERS = {
     "__init__",
     "__main__",
     "calm",
+    "group",
     "kafka",
     "our_store",
     "page",

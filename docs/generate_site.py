@@ -35,7 +35,7 @@ NAV: dict[str, list[str]] = {
     "Clients": ["client.md", "programs.md", "pytest.md", "grpc.md", "cli-json.md"],
     "Spark": ["spark.md"],
     "Inside": ["architecture.md", "formats.md", "protocol.md", "compatibility.md"],
-    "Measured": ["interop.md", "integration-tests.md", "attacks.md"],
+    "Measured": ["interop.md", "integration-tests.md", "attacks.md", "reliability.md"],
 }
 """Sections and their pages. A page that is in none stands under "More"."""
 

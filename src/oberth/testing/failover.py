@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import logging
 import os
 import random
@@ -25,7 +26,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -93,6 +94,8 @@ class Failover:
         self.machines: dict[str, Machine] = {}
         self.brokers: dict[str, ControlledBroker] = {}
         self.is_over = False
+        self.is_read = False
+        """Whether everything was read at the end."""
         self.is_synced = self.rng.random() < SYNCED_SHARE
         self.disks: dict[str, MachineDisk] = {}
         self.clock_off_ms: Counter[str] = Counter()
@@ -347,6 +350,7 @@ class Failover:
             behind = 0
             while self._pull(name, behind):
                 behind += 1
+        self.is_read = True
         return [*self.history.faults(keeps_offsets=False), *loop.errors]
 
     def _is_whole(self) -> bool:
@@ -366,6 +370,19 @@ class Failover:
             logs.add((store.max_phy_offset, store.max_offset_in_queue(TOPIC, QUEUE)))
         return len(logs) == 1
 
+    def to_json(self, seed: int, faults: list[str]) -> dict[str, Any]:
+        """For programs: what was done, what went wrong by kind, and what must not be."""
+        outcomes = Counter(each.outcome for each in self.history.sends)
+        return {
+            "seed": seed,
+            "sent": len(self.history.sends),
+            "acknowledged": outcomes[Outcome.ACKNOWLEDGED],
+            "checked": len(self.history.pulls),
+            "lost": len(self.history.lost()) if self.is_read else None,
+            "luck": dict(sorted(self.luck.items())),
+            "faults": faults,
+        }
+
     def line(self, faults: list[str]) -> str:
         """For people."""
         outcomes = Counter(each.outcome for each in self.history.sends)
@@ -381,32 +398,37 @@ class Failover:
 @click.option("--seed", type=int, default=0, help="The first seed.")
 @click.option("--seeds", type=int, default=1, help="How many, from the first on.")
 @click.option("--seconds", type=float, default=60.0, help="For how long things go wrong.")
-def main(seed: int, seeds: int, seconds: float) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each seed.")
+def main(seed: int, seeds: int, seconds: float, as_json: bool) -> None:
     """Run a group with bad luck, and judge what its client saw."""
     if seeds > 1:
-        failed = [each for each in range(seed, seed + seeds) if _again(each, seconds)]
+        failed = [each for each in range(seed, seed + seeds) if _again(each, seconds, as_json)]
         sys.exit(1 if failed else 0)
     if os.environ.get("PYTHONHASHSEED") != "0":
-        sys.exit(_again(seed, seconds))
+        sys.exit(_again(seed, seconds, as_json))
     logging.disable()
     root = Path(tempfile.mkdtemp(prefix="oberth-failover-"))
     try:
         with simulated(seed) as loop:
             run = Failover(loop, root, seconds)
             faults = loop.run_until_complete(run.run())
-            click.echo(f"seed {seed} {run.line(faults)}")
+            line = f"seed {seed} {run.line(faults)}"
+            found = run.to_json(seed, faults)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    for fault in faults[:FAULTS_SHOWN]:
-        click.echo(f"  {fault}")
-    if faults:
-        click.echo(f"  again: python -m {MODULE} --seed {seed} --seconds {seconds:g}")
+    click.echo(json.dumps(found) if as_json else line)
+    if not as_json:
+        for fault in faults[:FAULTS_SHOWN]:
+            click.echo(f"  {fault}")
+        if faults:
+            click.echo(f"  again: python -m {MODULE} --seed {seed} --seconds {seconds:g}")
     sys.stdout.flush()
     os._exit(1 if faults else 0)
 
 
-def _again(seed: int, seconds: float) -> int:
+def _again(seed: int, seconds: float, as_json: bool) -> int:
     command = [sys.executable, "-m", MODULE, "--seed", str(seed), "--seconds", f"{seconds:g}"]
+    command += ["--json"] if as_json else []
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     return subprocess.run(command, env=environment, check=False).returncode
 

@@ -185,6 +185,16 @@ class History:
                 )
         return faults
 
+    def lost(self) -> list[Send]:
+        """Sends that were acknowledged and are not there by the last pulls of all offsets."""
+        last = {(each.queue, each.offset): each.body for each in self.pulls}
+        there = {body for body in last.values() if body is not None}
+        return [
+            each
+            for each in self.sends
+            if each.outcome is Outcome.ACKNOWLEDGED and each.body not in there
+        ]
+
     def _lost(self) -> list[str]:
         """Everything acknowledged, and everything that was read once, is read at the end."""
         last = {(each.queue, each.offset): each.body for each in self.pulls}
@@ -192,7 +202,6 @@ class History:
         there = {body for body in last.values() if body is not None}
         faults = [
             f"{each.body}: acknowledged at {each.queue} {each.offset} and lost"
-            for each in self.sends
-            if each.outcome is Outcome.ACKNOWLEDGED and each.body not in there
+            for each in self.lost()
         ]
         return faults + [f"{body}: read once and gone" for body in sorted(read - there)]

@@ -20,6 +20,7 @@ import asyncio
 import contextvars
 import dataclasses
 import hashlib
+import json
 import logging
 import os
 import random
@@ -197,6 +198,8 @@ class Report:
         luck: how often each misfortune struck.
         counts: messages sent, acknowledged, consumed, consumed more than once.
         simulated_s: how long it took, on the cluster's clock.
+        lost: messages that a group had to get and did not.
+        history: everything that happened.
     """
 
     seed: int
@@ -205,7 +208,20 @@ class Report:
     luck: dict[str, int]
     counts: dict[str, int]
     simulated_s: float
+    lost: int
     history: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: what was done, what went wrong by kind, and what must not be."""
+        return {
+            "seed": self.seed,
+            "sent": self.counts["sent"],
+            "acknowledged": self.counts["acknowledged"],
+            "checked": self.counts["consumed"] + self.counts["popped"],
+            "lost": self.lost,
+            "luck": dict(sorted(self.luck.items())),
+            "faults": self.faults,
+        }
 
     def line(self) -> str:
         """For people."""
@@ -610,6 +626,7 @@ class Simulation:
                 "popped": len(ledger.consumed["pop"]),
             },
             loop.time(),
+            len({*ledger.missing("push"), *ledger.missing("pop")}),
             list(loop.history),
         )
 
@@ -644,11 +661,17 @@ def simulate(
 @click.option("--seconds", type=float, default=60.0, help="For how long things go wrong.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Of both brokers.")
 @click.option("--history", type=click.Path(dir_okay=False), help="Write what happened to a file.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each seed.")
 def main(
-    seed: int, seeds: int, seconds: float, settings: tuple[str, ...], history: str | None
+    seed: int,
+    seeds: int,
+    seconds: float,
+    settings: tuple[str, ...],
+    history: str | None,
+    as_json: bool,
 ) -> None:
     """Run a cluster with bad luck, and check that nothing acknowledged is lost."""
-    given = [f"--set={setting}" for setting in settings]
+    given = [*(f"--set={setting}" for setting in settings), *(["--json"] if as_json else [])]
     if seeds > 1:
         # Each in a process of its own: what dead machines left behind never comes to an end.
         failed = 0
@@ -662,10 +685,10 @@ def main(
     report = simulate(
         seed, seconds, dict(setting.split("=", 1) for setting in settings if "=" in setting)
     )
-    click.echo(report.line())
-    for fault in report.faults[:FAULTS_SHOWN]:
+    click.echo(json.dumps(report.to_json()) if as_json else report.line())
+    for fault in report.faults[: 0 if as_json else FAULTS_SHOWN]:
         click.echo(f"  {fault}")
-    if report.faults:
+    if report.faults and not as_json:
         options = " ".join([f"--seed {seed} --seconds {seconds:g}", *given])
         click.echo(f"  again: python -m {MODULE} {options}")
     if history is not None:
