@@ -9,8 +9,8 @@ import click
 from oberth.cli.output import say, use_colour, write_json
 
 if TYPE_CHECKING:
+    from oberth.store.offline.findings import VerifyReport
     from oberth.store.offline.rebuild import RebuildReport
-    from oberth.store.offline.verify import VerifyReport
 
 
 def show_rebuilt(report: RebuildReport, *, as_json: bool) -> None:

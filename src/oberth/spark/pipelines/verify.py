@@ -35,13 +35,14 @@ from oberth.spark.pipelines.log_ranges import (
     read_ranges,
 )
 from oberth.spark.pipelines.tasks import TaskRunner
-from oberth.store.offline.findings import Finding, FindingKind
+from oberth.store.offline.findings import Finding, FindingKind, VerifyReport
 from oberth.store.offline.layout import QueueKey, StoreLayout, local_directory
 from oberth.store.offline.log_columns import BlankMet
 from oberth.store.offline.log_walk import Damage, LogEnd
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.verify import QueueCheck, VerifyReport, VerifyRun
+from oberth.store.offline.verify import VerifyRun
 from oberth.store.offline.verify_index import IndexCheck
+from oberth.store.offline.verify_queues import QueueCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+FINDINGS_MAX: Final = 10_000
+"""More findings than this are counted by kind, not listed."""
 
 
 class Severity(enum.StrEnum):
@@ -109,3 +113,64 @@ class Finding:
                 about += f"/{self.queue_offset}"
             about += f", keys {self.keys}]" if self.keys else "]"
         return f"{self.kind}: {where}: found {self.found}, expected {self.expected}{about}"
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What a check found.
+
+    Attributes:
+        findings: damage and notes, in the order in which they were met.
+        records: valid records read.
+        units: units compared.
+        index_entries: index entries compared.
+        bytes_read: of the CommitLog.
+        log_start: CommitLog offset of the first byte.
+        log_end: CommitLog offset after the last record.
+        dropped: findings by kind that were not listed, because there were too many.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    records: int = 0
+    units: int = 0
+    index_entries: int = 0
+    bytes_read: int = 0
+    log_start: int = 0
+    log_end: int = 0
+    dropped: Counter[FindingKind] = field(default_factory=Counter)
+
+    def add(self, finding: Finding) -> None:
+        """Lists a finding, or counts it when the list is full."""
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.dropped[finding.kind] += 1
+
+    @property
+    def damage(self) -> list[Finding]:
+        """Findings that cost something."""
+        return [each for each in self.findings if each.severity is Severity.DAMAGE]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """Findings that do not."""
+        return [each for each in self.findings if each.severity is Severity.NOTE]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.damage and not self.dropped
+
+    def to_json(self) -> dict[str, Any]:
+        """The report under JSON names."""
+        return {
+            "clean": self.clean,
+            "records": self.records,
+            "units": self.units,
+            "indexEntries": self.index_entries,
+            "minOffset": self.log_start,
+            "maxOffset": self.log_end,
+            "findings": [each.to_json() for each in self.damage],
+            "notes": [each.to_json() for each in self.notes],
+            "notListed": {str(kind): count for kind, count in self.dropped.items()},
+        }
