@@ -261,7 +261,7 @@ def compile_rust(name: str, source: Path) -> Path:
         crate = work / "crate"
         shutil.copytree(source, crate, ignore=shutil.ignore_patterns("target", "Cargo.lock"))
         _run(
-            [cargo, "build", "--quiet"],
+            [cargo, "build", "--quiet", "--config", "profile.dev.debug=false"],
             what=f"cargo build {name}",
             timeout_s=_MAVEN_TIMEOUT_S,
             cwd=crate,
