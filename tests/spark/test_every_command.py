@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from tests.rigs.described_json import check_described
 
 from oberth.cli.main import main
 from oberth.cli.spark import COMMANDS
+from oberth.spark.pipelines.backfill import PublishReport
+from oberth.spark.pipelines.migrate import MigrateReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,8 +36,6 @@ CASES: Final[dict[str, list[str]]] = {
 
 ELSEWHERE: Final = {"migrate", "publish"}
 """They take a live broker, and `migrate` a node of Kafka: tests of their own run them."""
-
-JSON_LINES: Final = {"sql", "dlq", "redrive"}
 
 
 def test_every_command_is_here() -> None:
@@ -70,7 +71,34 @@ def test_in_both_forms(
     assert "Traceback" not in err
     if form == "text":
         assert out or err
-    elif name in JSON_LINES:
-        assert all(isinstance(json.loads(line), dict) for line in out.splitlines())
+    elif name == "sql":
+        assert [json.loads(line) for line in out.splitlines()] == [{"n": 40}]
     else:
-        json.loads(out)
+        check_described(f"spark {name}", out)
+
+
+@pytest.mark.parametrize(
+    ("name", "report"), [("migrate", MigrateReport), ("publish", PublishReport)]
+)
+def test_reports_of_commands_that_run_elsewhere(
+    name: str, report: type[MigrateReport | PublishReport]
+) -> None:
+    check_described(f"spark {name}", json.dumps(report().to_json()))
+
+
+@pytest.mark.spark
+def test_times_of_rows_have_a_zone(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], golden_pristine: Golden
+) -> None:
+    root = str(golden_pristine("retry-5.5.0").root)
+    statement = """select timestamp_millis(1) as t, array(timestamp_millis(2)) as a,
+        timestamp_ntz'2026-01-01 00:00:00' as n, map('k', struct(date'2026-01-01' as d)) as m"""
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", "sql", "--store", root, "--json", statement])
+    assert not ended.value.code
+    assert json.loads(capsys.readouterr().out) == {
+        "t": "1970-01-01T00:00:00.001000Z",
+        "a": ["1970-01-01T00:00:00.002000Z"],
+        "n": "2026-01-01T00:00:00",
+        "m": {"k": {"d": "2026-01-01"}},
+    }

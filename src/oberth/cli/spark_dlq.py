@@ -14,7 +14,7 @@ from oberth.cli.spark_options import (
     spark_options,
     store_or_brokers,
 )
-from oberth.cli.spark_sql import plain_value
+from oberth.cli.spark_sql import frame_rows
 
 _SHOWN: Final = (
     "consumerGroup", "originTopic", "timesRetried", "reason", "partition", "offset", "timestamp",
@@ -52,9 +52,9 @@ def dlq_command(
         frame = dead_letters(started, root, group=group, options=given).where(where)
         frame = frame.orderBy("topic", "partition", "offset")
         if as_json:
-            for row in frame.toLocalIterator():
-                write_json_line({n: plain_value(v) for n, v in row.asDict().items()})
+            for row in frame_rows(frame):
+                write_json_line(dict(zip(frame.columns, row, strict=True)))
             return
-        rows = frame.select(*_SHOWN).collect()
-    write_table(_SHOWN, [[plain_value(value) for value in row] for row in rows])
+        rows = list(frame_rows(frame.select(*_SHOWN)))
+    write_table(_SHOWN, rows)
     say(f"{len(rows)} dead letters")

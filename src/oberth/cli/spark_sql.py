@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +21,7 @@ from oberth.cli.store_options import json_option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
     from oberth.spark.pipelines.views import TopicViews
 
@@ -213,14 +214,17 @@ def _answer(
     return False
 
 
-def _rows(frame: DataFrame) -> Iterator[list[Any]]:
-    for row in frame.toLocalIterator():
-        yield [plain_value(value) for value in row]
+def frame_rows(frame: DataFrame, rows_max: int | None = None) -> Iterator[list[Any]]:
+    """A frame's rows, the first ``rows_max`` of them or all, as JSON has them."""
+    types = [field.dataType for field in frame.schema.fields]
+    # Not limit(): with toLocalIterator it reads every partition.
+    for row in frame.toLocalIterator() if rows_max is None else frame.take(rows_max):
+        yield [plain_value(value, kind) for value, kind in zip(row, types, strict=True)]
 
 
 def _show_json(frame: DataFrame) -> None:
     names = frame.columns
-    for row in _rows(frame):
+    for row in frame_rows(frame):
         line = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
         sys.stdout.write(line + "\n")
 
@@ -228,7 +232,7 @@ def _show_json(frame: DataFrame) -> None:
 def _show_csv(frame: DataFrame) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(frame.columns)
-    for row in _rows(frame):
+    for row in frame_rows(frame):
         writer.writerow([_csv_cell(value) for value in row])
 
 
@@ -249,7 +253,7 @@ def _csv_cell(value: Any) -> Any:
 def _show_table(frame: DataFrame) -> None:
     if not frame.columns:
         return
-    rows = [[plain_value(value) for value in row] for row in frame.take(ROWS_SHOWN + 1)]
+    rows = list(frame_rows(frame, ROWS_SHOWN + 1))
     write_table(frame.columns, [[_cell(value) for value in row] for row in rows[:ROWS_SHOWN]])
     if len(rows) > ROWS_SHOWN:
         say(f"the first {ROWS_SHOWN} rows; --json and --csv give all")
@@ -266,21 +270,33 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def plain_value(value: Any) -> Any:
-    """A value as JSON has it."""
+def plain_value(value: Any, kind: DataType) -> Any:
+    """A value of Spark's as JSON has it: of a TIMESTAMP the moment as ISO 8601 in UTC."""
+    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
+
     if isinstance(value, bytes | bytearray):
         try:
             return bytes(value).decode("utf-8")
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(bytes(value)).decode()}
-    if isinstance(value, datetime | date):
-        return value.isoformat(sep=" ") if isinstance(value, datetime) else value.isoformat()
+    if isinstance(value, datetime):
+        if isinstance(kind, TimestampType):  # given in the zone of this process, without saying so
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return value.isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    if isinstance(value, dict):
-        return {str(plain_value(name)): plain_value(each) for name, each in value.items()}
-    if hasattr(value, "asDict"):
-        return {name: plain_value(each) for name, each in value.asDict(recursive=False).items()}
-    if isinstance(value, list | tuple):
-        return [plain_value(each) for each in value]
+    if value is not None and isinstance(kind, MapType):
+        return {
+            str(plain_value(name, kind.keyType)): plain_value(each, kind.valueType)
+            for name, each in value.items()
+        }
+    if value is not None and isinstance(kind, StructType):
+        return {
+            field.name: plain_value(each, field.dataType)
+            for field, each in zip(kind.fields, value, strict=True)
+        }
+    if value is not None and isinstance(kind, ArrayType):
+        return [plain_value(each, kind.elementType) for each in value]
     return value

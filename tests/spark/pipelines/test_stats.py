@@ -92,7 +92,7 @@ class _Parser(HTMLParser):
 def test_the_report_loads_nothing_and_escapes_all() -> None:
     row = {
         "topic": "<script>alert(1)</script>", "messages": 3, "bytes": 900, "delayAvgMs": None,
-        "producer": "a&b", "hour": "2026-11-21 20:00:00.000",
+        "producer": "a&b", "hour": "2026-11-21T20:00:00.000Z",
     }  # fmt: skip
     tables: dict[str, Any] = {name: [] for name in TABLES}
     tables.update(topics=[row], hours=[row], producers=[row])

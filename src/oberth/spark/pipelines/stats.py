@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
@@ -131,11 +131,12 @@ Row = dict[str, Any]
 
 
 def collect(found: StoreStats) -> dict[str, list[Row]]:
-    """All tables as rows; times as text."""
+    """All tables as rows; times are texts in ISO 8601, UTC with milliseconds."""
     return {
         name: [
             {
-                column: value.isoformat(sep=" ", timespec="milliseconds")
+                # Spark gives a time in the zone of this process, without saying so.
+                column: value.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
                 if isinstance(value, datetime)
                 else value
                 for column, value in row.asDict().items()
@@ -173,7 +174,9 @@ def report_html(title: str, tables: Mapping[str, Sequence[Row]]) -> str:
         f"<title>{escape(title)}</title><style>{_STYLE}</style><h1>{escape(title)}</h1>"
         f"<p>{messages:,} messages, {size:,} bytes of records, {len(topics)} topics.</p>",
         "<h2>Messages an hour</h2>",
-        _columns([(str(row["hour"])[:16], row["messages"]) for row in tables["hours"]]),
+        _columns([
+            (str(row["hour"])[:16].replace("T", " "), row["messages"]) for row in tables["hours"]
+        ]),
         "<h2>Messages by topic</h2>",
         _bars([(row["topic"], row["messages"]) for row in topics]),
         "<h2>Bytes by topic</h2>",
