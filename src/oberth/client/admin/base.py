@@ -1,0 +1,157 @@
+"""What all of administration stands on: the requests, the masters, the name servers' values."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oberth.client.config import ClientConfig
+from oberth.client.instance import ClientInstance, ClientService
+from oberth.client.producer import client_config
+from oberth.errors import MQBrokerError, MQClientError
+from oberth.remoting.bodies.route import (
+    MASTER_ID,
+    ClusterInfo,
+    KVTable,
+    TopicRouteData,
+)
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.headers.base import CommandHeader
+from oberth.remoting.headers.namesrv import (
+    DeleteKVConfigRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
+    PutKVConfigRequestHeader,
+)
+
+TIMEOUT_S: Final = 5.0
+QUERY_TIMEOUT_S: Final = 18.0
+
+
+class AdminBase(ClientService):
+    """The instance, requests to an address, and what every part of administration asks.
+
+    Arguments are those of `Admin`.
+    """
+
+    def __init__(
+        self,
+        *,
+        namesrv_addr: str | None = None,
+        config: ClientConfig | None = None,
+        timeout_ms: int = round(TIMEOUT_S * 1000),
+    ) -> None:
+        self.config = client_config(config, namesrv_addr)
+        self._timeout_s = timeout_ms / 1000
+        self._instance: ClientInstance | None = None
+
+    async def start(self) -> None:
+        """Get ready; connections are opened when they are needed."""
+        if self._instance is None:
+            self._instance = await ClientInstance.acquire(self.config)
+
+    async def shutdown(self) -> None:
+        """Close the connections."""
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            await instance.release()
+
+    def _client(self) -> ClientInstance:
+        if self._instance is None:
+            raise MQClientError("admin is not started, or shut down")
+        return self._instance
+
+    async def _ask(
+        self,
+        addr: str,
+        code: RequestCode,
+        header: CommandHeader | None = None,
+        body: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> bytes:
+        response = await self._client().ask(
+            addr, code, header, body, timeout_s=timeout_s or self._timeout_s
+        )
+        return response.body_bytes()
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Clusters, their brokers and addresses. RocketMQ: examineBrokerClusterInfo."""
+        response = await self._client().ask_name_server(
+            RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=self._timeout_s
+        )
+        return ClusterInfo.decode(response.body_bytes())
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """The masters' addresses by broker name; of one cluster, or of all.
+
+        Raises:
+            MQClientError: there is no such cluster.
+        """
+        info = await self.cluster_info()
+        if cluster is not None and cluster not in info.cluster_addr_table:
+            raise MQClientError(f"cluster {cluster!r}, there are {sorted(info.cluster_addr_table)}")
+        wanted = set(
+            info.broker_addr_table if cluster is None else info.cluster_addr_table[cluster]
+        )
+        return {
+            name: data.broker_addrs[MASTER_ID]
+            for name, data in sorted(info.broker_addr_table.items())
+            if name in wanted and MASTER_ID in data.broker_addrs
+        }
+
+    async def topic_route(self, topic: str) -> TopicRouteData:
+        """Where a topic is. RocketMQ: examineTopicRouteInfo.
+
+        Raises:
+            MQBrokerError: there is no such topic (code 17).
+        """
+        route = await self._client().fetch_route(topic, self._timeout_s)
+        if route is None:
+            raise MQBrokerError(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic!r}")
+        return route
+
+    async def _masters_of(self, topic: str) -> dict[str, str]:
+        route = await self.topic_route(topic)
+        for data in route.broker_datas:
+            self._client().brokers[data.broker_name] = dict(data.broker_addrs)
+        return {
+            data.broker_name: data.broker_addrs[MASTER_ID]
+            for data in route.broker_datas
+            if MASTER_ID in data.broker_addrs
+        }
+
+    async def put_kv_config(self, namespace: str, key: str, value: str) -> None:
+        """Set a value at all name servers."""
+        header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
+        for addr in self._client().name_server_addresses:
+            await self._ask(addr, RequestCode.PUT_KV_CONFIG, header)
+
+    async def get_kv_config(self, namespace: str, key: str) -> str | None:
+        """A value, or None."""
+        response = await self._client().ask_name_server(
+            RequestCode.GET_KV_CONFIG,
+            GetKVConfigRequestHeader(namespace=namespace, key=key),
+            timeout_s=self._timeout_s,
+            allowed=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+        )
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return response.header(GetKVConfigResponseHeader).value
+
+    async def delete_kv_config(self, namespace: str, key: str) -> None:
+        """Remove a value from all name servers."""
+        header = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
+        for addr in self._client().name_server_addresses:
+            await self._ask(addr, RequestCode.DELETE_KV_CONFIG, header)
+
+    async def kv_list(self, namespace: str) -> dict[str, str]:
+        """All values of a namespace."""
+        response = await self._client().ask_name_server(
+            RequestCode.GET_KVLIST_BY_NAMESPACE,
+            GetKVListByNamespaceRequestHeader(namespace=namespace),
+            timeout_s=self._timeout_s,
+            allowed=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+        )
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return {}
+        return KVTable.decode(response.body_bytes()).table

@@ -1,0 +1,345 @@
+"""Administration of consumer groups: settings, members and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from oberth.client.admin.base import QUERY_TIMEOUT_S
+from oberth.client.admin.topics import TopicAdmin
+from oberth.errors import MQBrokerError, MQClientError
+from oberth.formats import names
+from oberth.formats.message_id import decode_offset_message_id
+from oberth.formats.subscription_group import SubscriptionGroupConfig, SubscriptionGroups
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.bodies.clients import (
+    ConsumerConnection,
+    ProducerConnection,
+)
+from oberth.remoting.bodies.offsets import ResetOffsetBody
+from oberth.remoting.bodies.pop import SetMessageRequestModeRequestBody
+from oberth.remoting.bodies.route import (
+    GroupList,
+)
+from oberth.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from oberth.remoting.bodies.stats import (
+    ConsumeStats,
+    QueryConsumeTimeSpanBody,
+)
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.headers.group import (
+    CloneGroupOffsetRequestHeader,
+    ConsumeMessageDirectlyResultRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    ResetOffsetRequestHeader,
+)
+
+CONSUME_STATS_TIMEOUT_S: Final = 15.0
+LATEST: Final = -1
+"""As a timestamp of ``reset_offsets``: the end of each queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group is in one queue.
+
+    Attributes:
+        broker_offset: the queue's end.
+        consumer_offset: what the group has committed.
+        pull_offset: what it has been given.
+        last_timestamp: when the last message that it consumed was stored, ms.
+        client_id: who has the queue, if that is known.
+    """
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int
+    last_timestamp: int
+    client_id: str = ""
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not committed."""
+        return self.broker_offset - self.consumer_offset
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """How far a group is.
+
+    Attributes:
+        queues: sorted by topic, broker and number.
+        tps: messages that it gets in a second.
+    """
+
+    group: str
+    queues: list[QueueProgress] = field(default_factory=list)
+    tps: float = 0.0
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not committed, in all queues."""
+        return sum(each.lag for each in self.queues)
+
+
+class GroupAdmin(TopicAdmin):
+    """Groups; their retry and dead letter topics are deleted with them."""
+
+    async def _masters_of_group(self, group: str) -> dict[str, str]:
+        """The brokers of a group's retry topic, which is made when its first member connects."""
+        topic = names.retry_topic(group)
+        if await self._client().fetch_route(topic, self._timeout_s) is None:
+            raise MQBrokerError(
+                ResponseCode.TOPIC_NOT_EXIST, f"no broker knows group {group!r}: no {topic!r}"
+            )
+        return await self._masters_of(topic)
+
+    async def create_group(
+        self,
+        config: SubscriptionGroupConfig | str,
+        *,
+        cluster: str | None = None,
+        broker_addr: str | None = None,
+    ) -> None:
+        """Make a consumer group, or change it; a name stands for the default settings.
+
+        RocketMQ: createAndUpdateSubscriptionGroupConfig.
+        """
+        if isinstance(config, str):
+            config = SubscriptionGroupConfig(group_name=config)
+        names.check_group(config.group_name or "")
+        body = config.encode(pretty=False)
+        masters = {"": broker_addr} if broker_addr else await self.masters(cluster)
+        for addr in masters.values():
+            await self._ask(addr, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+
+    async def delete_group(
+        self, group: str, *, cluster: str | None = None, remove_offset: bool = True
+    ) -> None:
+        """Delete a group, its retry topic and its dead letters."""
+        header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=remove_offset)
+        for addr in (await self.masters(cluster)).values():
+            await self._ask(addr, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        for topic in (names.retry_topic(group), names.dlq_topic(group)):
+            if await self._client().fetch_route(topic, self._timeout_s) is not None:
+                await self.delete_topic(topic, cluster)
+
+    async def group_config(self, addr: str, group: str) -> SubscriptionGroupConfig:
+        """A group's settings on a broker (from 5.0 on)."""
+        body = await self._ask(
+            addr,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+            GetSubscriptionGroupConfigRequestHeader(group=group),
+        )
+        return SubscriptionGroupConfig.decode(body)
+
+    async def all_groups(self, addr: str) -> dict[str, SubscriptionGroupConfig]:
+        """The settings of all groups of a broker."""
+        body = await self._ask(addr, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return SubscriptionGroups.decode(body).subscription_group_table
+
+    async def group_list(self, cluster: str | None = None) -> list[str]:
+        """All groups of all masters, sorted."""
+        found: set[str] = set()
+        for addr in (await self.masters(cluster)).values():
+            found.update(await self.all_groups(addr))
+        return sorted(found)
+
+    async def topic_consumed_by(self, topic: str) -> list[str]:
+        """The groups that consume a topic. RocketMQ: queryTopicConsumeByWho."""
+        header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+        found: set[str] = set()
+        for addr in (await self._masters_of(topic)).values():
+            body = await self._ask(addr, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+            found.update(GroupList.decode(body).group_list)
+        return sorted(found)
+
+    async def consumer_connection(
+        self, group: str, broker_addr: str | None = None
+    ) -> ConsumerConnection:
+        """The members of a group that are connected. RocketMQ: examineConsumerConnectionInfo.
+
+        Raises:
+            MQBrokerError: none is (code 206).
+        """
+        addr = broker_addr or next(iter((await self._masters_of_group(group)).values()), None)
+        if addr is None:
+            raise MQClientError(f"group {group}: no broker knows it")
+        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        body = await self._ask(addr, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        return ConsumerConnection.decode(body)
+
+    async def producer_connection(self, group: str, topic: str) -> ProducerConnection:
+        """The members of a producer group, as a broker of a topic knows them."""
+        addr = next(iter((await self._masters_of(topic)).values()))
+        header = GetProducerConnectionListRequestHeader(producer_group=group)
+        body = await self._ask(addr, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+        return ProducerConnection.decode(body)
+
+    async def consumer_running_info(
+        self, group: str, client_id: str, *, jstack: bool = False
+    ) -> ConsumerRunningInfo:
+        """What a member tells about itself."""
+        addr = next(iter((await self._masters_of_group(group)).values()))
+        header = GetConsumerRunningInfoRequestHeader(
+            consumer_group=group, client_id=client_id, jstack_enable=jstack
+        )
+        body = await self._ask(
+            addr, RequestCode.GET_CONSUMER_RUNNING_INFO, header, timeout_s=QUERY_TIMEOUT_S
+        )
+        return ConsumerRunningInfo.decode(body)
+
+    async def consume_message_directly(
+        self, group: str, client_id: str, offset_msg_id: str, topic: str
+    ) -> ConsumeMessageDirectlyResult:
+        """Have a member consume one message now."""
+        place = decode_offset_message_id(offset_msg_id)
+        header = ConsumeMessageDirectlyResultRequestHeader(
+            consumer_group=group, client_id=client_id, msg_id=offset_msg_id, topic=topic
+        )
+        body = await self._ask(
+            place.broker_address,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            header,
+            timeout_s=QUERY_TIMEOUT_S,
+        )
+        return ConsumeMessageDirectlyResult.decode(body)
+
+    async def set_message_request_mode(
+        self, topic: str, group: str, mode: str, pop_share_queue_num: int = 0
+    ) -> None:
+        """Have a group get a topic's messages by PULL or POP (brokers from 5.0 on)."""
+        body = SetMessageRequestModeRequestBody(
+            topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=pop_share_queue_num
+        )
+        for addr in (await self._masters_of(topic)).values():
+            await self._ask(addr, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body.encode())
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> GroupProgress:
+        """How far a group is, in one topic or in all. RocketMQ: examineConsumeStats.
+
+        Raises:
+            MQBrokerError: neither the topic nor the group's retry topic exists (code 17).
+        """
+        masters = await (self._masters_of(topic) if topic else self._masters_of_group(group))
+        return await self.consume_stats_at(masters.values(), group, topic)
+
+    async def consume_stats_at(
+        self, addrs: Iterable[str], group: str, topic: str | None = None
+    ) -> GroupProgress:
+        """How far a group is by what these brokers know; empty if none knows it."""
+        progress = GroupProgress(group)
+        header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+        for addr in addrs:
+            body = await self._ask(
+                addr,
+                RequestCode.GET_CONSUME_STATS,
+                header,
+                timeout_s=max(CONSUME_STATS_TIMEOUT_S, self._timeout_s),
+            )
+            stats = ConsumeStats.decode(body)
+            progress.tps += stats.consume_tps
+            progress.queues += [
+                QueueProgress(
+                    queue,
+                    found.broker_offset,
+                    found.consumer_offset,
+                    found.pull_offset,
+                    found.last_timestamp,
+                )
+                for queue, found in stats.offset_table.items()
+            ]
+        progress.queues.sort(key=lambda each: each.queue)
+        return progress
+
+    async def consume_time_span(self, topic: str, group: str) -> QueryConsumeTimeSpanBody:
+        """Store times of each queue's ends and of where a group is."""
+        header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
+        made = QueryConsumeTimeSpanBody()
+        for addr in (await self._masters_of(topic)).values():
+            body = await self._ask(addr, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            made.consume_time_span_set += QueryConsumeTimeSpanBody.decode(
+                body
+            ).consume_time_span_set
+        return made
+
+    async def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int,
+        *,
+        force: bool = True,
+        queue: MessageQueue | None = None,
+        offset: int | None = None,
+    ) -> dict[MessageQueue, int]:
+        """Have a group go on at a time, its members too. RocketMQ: resetOffsetByTimestamp.
+
+        Args:
+            group: whose offsets.
+            topic: of the queues.
+            timestamp_ms: where to; LATEST: the end.
+            force: also forwards, not only backwards.
+            queue: this queue only.
+            offset: of that queue, instead of a time.
+
+        Returns:
+            The new offsets.
+        """
+        header = ResetOffsetRequestHeader(
+            group=group,
+            topic=topic,
+            timestamp=timestamp_ms,
+            is_force=force,
+            queue_id=-1 if queue is None else queue.queue_id,
+            offset=offset,
+        )
+        made: dict[MessageQueue, int] = {}
+        offline = []
+        for broker_name, addr in (await self._masters_of(topic)).items():
+            if queue is not None and queue.broker_name != broker_name:
+                continue
+            try:
+                body = await self._ask(addr, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            except MQBrokerError as error:
+                if error.response_code != ResponseCode.CONSUMER_NOT_ONLINE:
+                    raise
+                offline.append(broker_name)
+            else:
+                made.update(ResetOffsetBody.decode(body).offset_table)
+        for each in await self.topic_queues(topic) if offline else []:
+            # A 4.9 broker resets through the group's members, and there are none: commit for them.
+            if each.broker_name in offline and queue in (None, each):
+                made[each] = await self._reset_offline(group, each, timestamp_ms, offset)
+        return made
+
+    async def _reset_offline(
+        self, group: str, queue: MessageQueue, timestamp_ms: int, offset: int | None
+    ) -> int:
+        if offset is None:
+            offset = (
+                await self.max_offset(queue)
+                if timestamp_ms < 0
+                else await self.search_offset(queue, timestamp_ms)
+            )
+        await self.update_consume_offset(group, queue, offset)
+        return offset
+
+    async def clone_group_offsets(
+        self, source: str, target: str, topic: str, *, offline: bool = True
+    ) -> None:
+        """Give a group the offsets of another."""
+        header = CloneGroupOffsetRequestHeader(
+            src_group=source, dest_group=target, topic=topic, offline=offline
+        )
+        for addr in (await self._masters_of(topic)).values():
+            await self._ask(addr, RequestCode.CLONE_GROUP_OFFSET, header)
