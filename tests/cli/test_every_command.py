@@ -412,14 +412,14 @@ def test_without_pyarrow_the_extra_is_named_or_not_needed(
 
 
 @pytest.mark.parametrize("extra", ["delta", "iceberg"])
-@pytest.mark.spark
 def test_without_the_extra_of_a_table_format(
     golden_pristine: Golden, tmp_path: Path, extra: str
 ) -> None:
+    """It is named before Spark is started, which this master could not be."""
     store = str(golden_pristine("basic-5.5.0").root)
     words = ["spark", "export", store, "--into", str(tmp_path / "t"), "--format", extra]
     package = {"delta": "deltalake", "iceberg": "pyiceberg"}[extra]
-    ((code, err),) = without([package], [[*words, "--master", "local[1]"]])
+    ((code, err),) = without([package], [[*words, "--master", "none://"]])
     assert code == 2
     assert f"oberth[{extra}]" in err
     assert "Traceback" not in err

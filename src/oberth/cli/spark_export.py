@@ -130,6 +130,7 @@ def export_command(
     )
     from oberth.spark.pipelines.export.places import storage_options
     from oberth.spark.pipelines.export.settings import ExportSettings
+    from oberth.spark.pipelines.export.tables import require_library
     from oberth.spark.pipelines.json_types import parse_schema
 
     root, given = store_or_brokers(directory, store_option, namesrv, options)
@@ -149,6 +150,7 @@ def export_command(
         else:
             settings = settings.with_schema_file(schema, reader_schema)
     settings.check()
+    require_library(form)  # before Spark is started for nothing
     store = open_store(root, given) if root else None
     batches = 0
     with spark_tasks(master, confs, app_name="oberth export") as tasks:

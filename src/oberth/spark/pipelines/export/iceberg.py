@@ -20,7 +20,7 @@ from oberth.spark.pipelines.export.places import LocalPlace, ObjectPlace, Place
 from oberth.spark.pipelines.export.settings import ExportSettings
 
 NAMESPACE: Final = "oberth"
-_MISSING: Final = (
+MISSING: Final = (
     "format iceberg needs the package pyiceberg with SQLite: pip install 'oberth[iceberg]'"
 )
 _NAMES: Final = {
@@ -44,7 +44,7 @@ def open_catalog(settings: ExportSettings, place: Place, names: Callable[[], lis
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import RESTError
     except ImportError:
-        raise OptionError(_MISSING) from None
+        raise OptionError(MISSING) from None
     properties = file_properties(place)
     if not settings.catalog:
         return _own_catalog(place, names, properties)
@@ -71,7 +71,7 @@ def _own_catalog(place: Place, names: Callable[[], list[str]], properties: dict[
     try:
         from pyiceberg.catalog.sql import SqlCatalog
     except ImportError:
-        raise OptionError(_MISSING) from None
+        raise OptionError(MISSING) from None
     into = os.path.abspath(place.root)
     os.makedirs(into, exist_ok=True)
     catalog = SqlCatalog(NAMESPACE, uri=f"sqlite:///{into}/catalog.db", warehouse=f"file://{into}")

@@ -15,12 +15,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from oberth.errors import OptionError
-from oberth.spark.pipelines.export.iceberg import location_of, namespace_of, open_catalog
+from oberth.spark.pipelines.export.iceberg import MISSING, location_of, namespace_of, open_catalog
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
 from oberth.spark.pipelines.export.rows import WrittenFile
 from oberth.spark.pipelines.export.settings import QUARANTINE, ExportSettings
@@ -64,6 +65,18 @@ def open_tables(settings: ExportSettings, ledger: Ledger) -> Tables:
     if settings.format == "iceberg":
         return IcebergTables(settings, ledger)
     return ParquetTables(settings, ledger)
+
+
+def require_library(form: str) -> None:
+    """Raises unless the library that a format takes is installed.
+
+    Raises:
+        OptionError: which extra has it.
+    """
+    if form == "delta" and find_spec("deltalake") is None:
+        raise OptionError("format delta needs the package deltalake: pip install 'oberth[delta]'")
+    if form == "iceberg" and find_spec("pyiceberg") is None:
+        raise OptionError(MISSING)
 
 
 def _by_table(files: Iterable[WrittenFile]) -> dict[str, list[WrittenFile]]:
@@ -219,12 +232,9 @@ class DeltaTables(_FlatTables):
 
     def __init__(self, settings: ExportSettings, ledger: Ledger) -> None:
         super().__init__(settings, ledger)
-        try:
-            import deltalake
-        except ImportError:
-            raise OptionError(
-                "format delta needs the package deltalake: pip install 'oberth[delta]'"
-            ) from None
+        require_library("delta")
+        import deltalake  # an extra
+
         self._library = deltalake
         self._options = ledger.place.delta_options()
 
