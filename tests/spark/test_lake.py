@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -208,6 +209,80 @@ def test_a_cut_in_time_goes_through_all_topics(written: Written) -> None:
         for form in FORMATS:
             cut = read(written.root, lake=str(written.lakes[form]), asOfTimestamp=str(time))
             assert cut == expected, (time, form)
+
+
+def _random_filters(rng: random.Random, times: list[int], end: int) -> list[Any]:
+    """What a query might ask for, of a store made by `_grown`."""
+
+    def at(time: int) -> datetime:
+        return datetime.fromtimestamp(time / 1000, UTC)
+
+    values: dict[str, Callable[[], Any]] = {
+        "topic": lambda: rng.choice([*TOPICS, "none"]),
+        "partition": lambda: rng.randrange(-1, 4),
+        "offset": lambda: rng.randrange(-1, 60),
+        "timestamp": lambda: at(rng.choice(times) + rng.choice([-1, 0, 0, 1])),
+        "physicalOffset": lambda: rng.randrange(end + 200),
+        "key": lambda: b"k%d" % rng.randrange(len(times)),
+        "tags": lambda: rng.choice(["red", "blue", "green"]),
+    }
+    kinds: list[Any] = [f.EqualTo, f.In]
+    ordered = [f.GreaterThan, f.GreaterThanOrEqual, f.LessThan, f.LessThanOrEqual]
+    filters: list[Any] = []
+    for column in rng.sample(sorted(values), rng.randrange(4)):
+        kind = rng.choice(kinds + (ordered if column in ("offset", "timestamp") else []))
+        value = values[column]() if kind is not f.In else tuple(values[column]() for _ in range(3))
+        filters.append(kind((column,), value))
+    return filters
+
+
+def _grown(
+    rng: random.Random, make_store: Callable[..., Any], root: Path, into: str, form: str
+) -> list[int]:
+    """A store that is exported as it grows, written on behind the last export; its times."""
+    store = make_store(root, segment_size=rng.choice([1 << 12, 1 << 13, 1 << 15]))
+    times = [FIRST_TIME]
+    for step in range(rng.randrange(2, 5)):
+        if step:
+            settings = ExportSettings(form)
+            export(InProcess(), str(root), into, settings, range_size=rng.randrange(900, 9_000))
+            if form != "iceberg" and rng.random() < 0.3:
+                compact(into, 1 << 20)
+        for _ in range(rng.randrange(20, 70)):
+            times.append(times[-1] + rng.choice([0, 0, 1, 50, 900]))
+            store.append(
+                rng.choice([*TOPICS, "%RETRY%g"]), rng.randrange(3), b"x" * rng.randrange(200),
+                tags=rng.choice(["", "red", "blue"]), keys=f"k{len(times)}", time=times[-1],
+                flags=rng.choice([0, 0, 0, sys_flag.TRANSACTION_PREPARED]),
+            )  # fmt: skip
+    return times
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("OBERTH_LAKE_SEEDS", "6"))))
+def test_a_cut_of_log_and_lake_is_that_of_the_log(
+    make_store: Callable[..., Any], tmp_path: Path, seed: int
+) -> None:
+    """OBERTH_LAKE_SEEDS=300 draws so many stores, each with eight cuts and predicates."""
+    rng = random.Random(f"cuts {seed}")
+    root, into = tmp_path / "broker-c", str(tmp_path / "lake")
+    times = _grown(rng, make_store, root, into, rng.choice(FORMATS))
+    whole = tmp_path / "whole" / "broker-c"
+    shutil.copytree(root, whole)
+    files = sorted((root / "commitlog").iterdir())
+    lost = [path for path, after in pairwise(files) if int(after.name) <= open_lake(into).end]
+    for path in lost[: rng.randrange(len(lost) + 1)]:
+        path.unlink()
+    end = int(files[-1].name) + (1 << 12)
+    for _ in range(8):
+        cut = rng.choice([
+            {"asOfTimestamp": str(rng.choice(times) + rng.choice([-1, 0, 0, 1, 500]))},
+            {"asOfOffset": str(rng.randrange(end))},
+        ])  # fmt: skip
+        filters = _random_filters(rng, times, end)
+        expected = _satisfy(read(whole, readOrder="commitlog", **cut), filters)
+        for lake in ({"lake": into}, {"lake": into, "targetPartitionBytes": "2k"}):
+            rows = read(root, filters, **lake, **cut)
+            assert _satisfy(rows, filters) == expected, (cut, filters)
 
 
 def test_a_cut_needs_no_lake(growing_store: Any) -> None:
