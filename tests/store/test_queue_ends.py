@@ -160,7 +160,7 @@ def test_a_topic_that_is_deleted_begins_at_0(
         b'{"queues": {"../old": {"0": 9}, "x": {"-1": 9}, "y": {"0": -9}, "fill": {"0": 1}}}',
     ],
 )  # fmt: skip
-def test_a_file_that_is_none(tmp_path: Path, text: bytes) -> None:
+def test_a_file_that_is_none(tmp_path: Path, text: bytes, caplog: pytest.LogCaptureFixture) -> None:
     store = opened(tmp_path / "store")
     assert put(store, "fill") == 0
     store.shutdown()
@@ -169,6 +169,8 @@ def test_a_file_that_is_none(tmp_path: Path, text: bytes) -> None:
     assert put(again, "fill") == 1
     assert put(again, "old") == 0
     again.shutdown()
+    if b"../old" not in text:  # that one is read, and its queues are not taken
+        assert f"store/{FILE_NAME}: " in caplog.text
     assert damage(tmp_path / "store") == []
     assert not (tmp_path / "old").exists()
 

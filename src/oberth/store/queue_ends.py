@@ -12,6 +12,7 @@ does not know the file; without it the queues begin at 0.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +21,8 @@ import msgspec
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.files import FileSystem
+
+_LOG: Final = logging.getLogger(__name__)
 
 FILE_NAME: Final = "oberth.queue-ends"
 VERSION: Final = 1
@@ -37,9 +40,11 @@ def restore_ends(files: FileSystem, root: str, queues: ConsumeQueueStore) -> Non
         return
     try:
         found = msgspec.json.decode(data, type=_Ends)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _LOG.error("%s/%s: %s; queues without files begin at 0", root, FILE_NAME, error)
         return
     if found.version != VERSION:
+        _LOG.error("%s/%s: version %d is not known", root, FILE_NAME, found.version)
         return
     for topic, ends in found.queues.items():
         for queue_id, end in ends.items():
