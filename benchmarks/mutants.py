@@ -47,7 +47,8 @@ AREAS: dict[str, tuple[str, ...]] = {
     "durability": (
         "store/flush.py", "store/group_commit.py", "store/mapped_file.py", "store/files.py",
         "store/mapped_file_queue.py", "store/store_checkpoint.py", "store/store_lock.py",
-        "store/running_flags.py", "store/commit_log.py", "store/disk_reserve.py",
+        "store/running_flags.py", "store/burst.py", "store/commit_log.py",
+        "store/disk_reserve.py",
         "store/timer/*.py", "broker/table_files.py", "broker/config_file.py",
         "broker/delay_progress.py",
     ),

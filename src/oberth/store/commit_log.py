@@ -12,72 +12,37 @@ RocketMQ: CommitLog, MessageExtEncoder.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 from zlib import crc32
 
-from oberth.errors import FormatError, StoreFullError
+from oberth.errors import StoreFullError
 from oberth.formats import properties as p
 from oberth.formats.delay_level import parse_delay_levels
-from oberth.formats.java_numbers import java_long
 from oberth.formats.message import (
     BLANK_SIZE_MIN,
     CRC_MASK,
     FIXED,
     HOST_BITS,
-    HOST_V6_SIZE,
     MAGIC_V1,
-    MAGIC_V2,
     STORE_TIMESTAMP_END_MAX,
-    TOPIC_LENGTH_V1_MAX,
-    DispatchRequest,
-    encode_blank,
-    read_dispatch_request,
     stated_size,
     store_timestamp_at,
 )
 from oberth.formats.message_store_config import MessageStoreConfig
-from oberth.formats.names import (
-    LMQ_PREFIX,
-    LMQ_QUEUE_ID,
-    RETRY_PREFIX,
-    STORED_TOPIC_LENGTH_MAX,
-    TRANS_HALF_TOPIC,
-    allows_lmq,
-)
+from oberth.formats.names import LMQ_PREFIX, LMQ_QUEUE_ID
 from oberth.formats.options import Line
 from oberth.formats.properties import PROPERTIES_SIZE_MAX
-from oberth.formats.property_crc import CRC_PROPERTY, TAIL_SIZE, encode_crc_tail
-from oberth.formats.sys_flag import (
-    BORN_HOST_V6,
-    INNER_BATCH,
-    STORE_HOST_V6,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-)
-from oberth.kernels.arguments import TALLY_OFFSET, BatchEnd
-from oberth.kernels.batch import (
-    BatchRecords,
-    CleanBatch,
-    RecordHead,
-    batch_records,
-    clean_batch,
-)
+from oberth.formats.sys_flag import INNER_BATCH, TRANSACTION_MASK
+from oberth.kernels.arguments import TALLY_OFFSET
 from oberth.kernels.sends import PlainSends, Slot
+from oberth.store.burst import ILLEGAL, SEPARATOR, Burst, Topic
 from oberth.store.durations import Durations
 from oberth.store.files import Clock, FileSystem
-from oberth.store.mapped_file import MappedFile
 from oberth.store.mapped_file_queue import MappedFileQueue
-from oberth.store.messages import (
-    MessageExtBatch,
-    MessageExtBrokerInner,
-    PutMessageResult,
-    PutMessageStatus,
-)
+from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from oberth.store.put_hooks import convert_delay
 from oberth.store.running_flags import RunningFlags
 
@@ -86,15 +51,6 @@ RECORD_OVERHEAD_MAX: Final = 64 * 1024
 # Lock times beyond this are taken for a clock that jumped, not for a busy page cache.
 _LOCK_TIME_ABSURD_MS: Final = 10_000_000
 
-# The most messages an inner batch may count, and how long what is added to properties can get.
-_INNER_BATCH_MAX: Final = 32767
-_NUMBER_MAX: Final = 20
-_SEPARATOR: Final = b"\x02"  # of properties; RocketMQ 4.9 has one after the last too
-_ENTRY_MAX: Final = 32
-
-_LOG: Final = logging.getLogger(__name__)
-_WITHOUT_QUEUE_OFFSET: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
-_ILLEGAL: Final = PutMessageStatus.MESSAGE_ILLEGAL
 _PUT_OK: Final = PutMessageStatus.PUT_OK
 _FIXED_V4_PACK: Final = FIXED[0].pack
 # The two length bytes of a properties string: a look-up costs a third of int.to_bytes.
@@ -103,40 +59,6 @@ _LENGTHS: Final = [number.to_bytes(2, "big") for number in range(2048)]
 _T = TypeVar("_T")
 TopicAttributes = Callable[[str], Mapping[str, str]]
 PutHook = Callable[[MessageExtBrokerInner], MessageExtBrokerInner | PutMessageStatus]
-
-
-class _Topic:
-    """What a put needs to know of a topic, worked out once."""
-
-    __slots__ = ("encoded", "is_batch", "magic", "offsets", "overhead", "refused")
-
-    def __init__(
-        self, topic: str, config: MessageStoreConfig, attributes: Mapping[str, str]
-    ) -> None:
-        raw = topic.encode("utf-8", "replace")
-        length = len(raw)
-        self.refused = False
-        self.magic = MAGIC_V1
-        if config.line is Line.V4_9:
-            self.refused = len(topic) > TOPIC_LENGTH_V1_MAX or length > TOPIC_LENGTH_V1_MAX
-        else:
-            self.refused = length > STORED_TOPIC_LENGTH_MAX or (
-                length > TOPIC_LENGTH_V1_MAX and not topic.startswith(RETRY_PREFIX)
-            )
-            if length > TOPIC_LENGTH_V1_MAX and config.auto_message_version_on_topic_len:
-                self.magic = MAGIC_V2
-            elif length > TOPIC_LENGTH_V1_MAX:
-                self.refused = True
-        if not raw:
-            self.refused = True
-        if self.magic == MAGIC_V1:
-            self.encoded = bytes((min(length, 255),)) + raw
-        else:
-            self.encoded = length.to_bytes(2, "big") + raw
-        # Everything of a record but body and properties, both hosts IPv4.
-        self.overhead = FIXED[0].size + len(self.encoded) + 2
-        self.is_batch = attributes.get("queue.type") == "BatchCQ"
-        self.offsets: dict[int, int] = {}
 
 
 class CommitLog:
@@ -159,14 +81,14 @@ class CommitLog:
         self.delays_ms = parse_delay_levels(config.message_delay_level)
         self._clock_ms = clock_ms
         self._topic_attributes = topic_attributes
-        self._topics: dict[str, _Topic] = {}
+        self.topics: dict[str, Topic] = {}
         self._light_queue_count = 0
         self._put_lock = threading.Lock()  # guards everything that an append changes
         self._locked_since = 0.0
         self.append_times = Durations()
         # Store times never go back, whatever the clock does: recovery tells stale records by them.
         self.last_store_timestamp = 0
-        self._erase_to = 0
+        self.erase_to = 0
         self.append_crc = config.enabled_append_prop_crc
         self.lmq = config.enable_lmq or (config.line is Line.V4_9 and config.enable_multi_dispatch)
         # Whether a message needs more than the plain path.
@@ -256,26 +178,26 @@ class CommitLog:
     def set_queue_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Replaces the table (topic, queue) → next offset. RocketMQ: setTopicQueueTable."""
         with self._put_lock:
-            for topic in self._topics.values():
+            for topic in self.topics.values():
                 topic.offsets.clear()
             for (name, queue_id), offset in offsets.items():
                 self._topic(name).offsets[queue_id] = offset
             self._light_queue_count = sum(
                 1
-                for name, topic in self._topics.items()
+                for name, topic in self.topics.items()
                 if topic.offsets and name.startswith(LMQ_PREFIX)
             )
 
     def queue_offset(self, topic: str, queue_id: int) -> int:
         """The offset that the next message of a queue gets."""
-        entry = self._topics.get(topic)
+        entry = self.topics.get(topic)
         return 0 if entry is None else entry.offsets.get(queue_id, 0)
 
     def queue_ends(self) -> list[tuple[str, int, int]]:
         """Topic, queue and next offset of every queue that was put to."""
         return [
             (name, queue_id, offset)
-            for name, topic in list(self._topics.items())
+            for name, topic in list(self.topics.items())
             for queue_id, offset in list(topic.offsets.items())
         ]
 
@@ -295,13 +217,13 @@ class CommitLog:
             delete: deletes the files; nothing is put before it returns.
         """
         with self._put_lock:
-            entry = self._topics.get(topic)
+            entry = self.topics.get(topic)
             if entry is None or entry.offsets.get(queue_id) != end:
                 return False
             if topic.startswith(LMQ_PREFIX):
                 del entry.offsets[queue_id]
                 if not entry.offsets:
-                    del self._topics[topic]
+                    del self.topics[topic]
                     self._light_queue_count -= 1
             delete()
             return True
@@ -313,21 +235,21 @@ class CommitLog:
         with self._put_lock:
             if keep(topic):
                 return False
-            self._topics.pop(topic, None)
+            self.topics.pop(topic, None)
             delete()
             return True
 
     def refresh_topic(self, topic: str) -> None:
         """Reads a topic's attributes again, keeping its offsets."""
         with self._put_lock:
-            old = self._topics.pop(topic, None)
+            old = self.topics.pop(topic, None)
             if old is not None:
                 self._topic(topic).offsets = old.offsets
 
-    def _topic(self, name: str) -> _Topic:
-        entry = self._topics.get(name)
+    def _topic(self, name: str) -> Topic:
+        entry = self.topics.get(name)
         if entry is None:
-            entry = self._topics[name] = _Topic(name, self.config, self._topic_attributes(name))
+            entry = self.topics[name] = Topic(name, self.config, self._topic_attributes(name))
         return entry
 
     # The put lock's age
@@ -355,7 +277,7 @@ class CommitLog:
         """
         self.queue.set_where(offset)
         self.queue.truncate_dirty_files(offset)
-        self._erase_to = erase_to
+        self.erase_to = erase_to
 
     def append(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
         """Appends messages, each on its own, in order; returns a result for each.
@@ -399,7 +321,7 @@ class CommitLog:
 
     def _append_plain(self, sends: PlainSends[_T], slots: Sequence[Slot[_T]]) -> bool:
         segment = self.queue.last()
-        if segment is None or segment.write_buffer is not None or self._erase_to:
+        if segment is None or segment.write_buffer is not None or self.erase_to:
             return False
         position = segment.wrote_position
         end = position + sends.size
@@ -408,7 +330,7 @@ class CommitLog:
         numbers = sends.slots
         touched = []
         for slot in slots:
-            topic = self._topics.get(slot.topic)
+            topic = self.topics.get(slot.topic)
             if topic is None or topic.refused or topic.is_batch or topic.magic != MAGIC_V1:
                 return False
             touched.append(topic.offsets)
@@ -467,7 +389,7 @@ class CommitLog:
         results: list[PutMessageResult] | list[PutMessageResult | Exception],
     ) -> None:
         """Adds a result for each message to ``results``; where one raises, for those before it."""
-        writer = _Burst(self, results, self._now())
+        writer = Burst(self, results, self._now())
         try:
             self._encode_all(messages, writer)
         finally:
@@ -480,14 +402,14 @@ class CommitLog:
         self.last_store_timestamp = now
         return now
 
-    def _encode_all(self, messages: Sequence[MessageExtBrokerInner], writer: _Burst) -> None:
+    def _encode_all(self, messages: Sequence[MessageExtBrokerInner], writer: Burst) -> None:
         """The hot path: about 2 us a message in a burst, half of it packing the header."""
         now = writer.now
         results = writer.results
         put_hooks = self.put_hooks
         body_max = self.config.max_message_size
         record_max = self.record_max
-        topics = self._topics
+        topics = self.topics
         special = self._special
         segment_room = writer.room
         parts = writer.parts
@@ -508,7 +430,7 @@ class CommitLog:
             body = message.body
             # An untyped caller may well pass None; RocketMQ has a status for that.
             if topic.refused or body is None or len(body) > body_max:  # type: ignore[redundant-expr]
-                results.append(PutMessageResult(_ILLEGAL))
+                results.append(PutMessageResult(ILLEGAL))
                 continue
             sys_flag = message.sys_flag
             born_host = message.born_host
@@ -526,7 +448,7 @@ class CommitLog:
                 segment_room = writer.room
                 continue
             if raw[-1:] == b"\0":
-                raw += _SEPARATOR  # a record that ends in a zero looks like a torn one
+                raw += SEPARATOR  # a record that ends in a zero looks like a torn one
             properties_length = len(raw)
             if properties_length > PROPERTIES_SIZE_MAX:
                 results.append(PutMessageResult(self.properties_status()))
@@ -534,7 +456,7 @@ class CommitLog:
             body_length = len(body)
             size = topic.overhead + body_length + properties_length
             if size > record_max:
-                results.append(PutMessageResult(_ILLEGAL))
+                results.append(PutMessageResult(ILLEGAL))
                 continue
             if size > segment_room and not writer.make_room(size):
                 writer.refuse()
@@ -594,7 +516,7 @@ class CommitLog:
     def properties_status(self) -> PutMessageStatus:
         """What a properties string beyond the limit is answered with."""
         if self.config.line is Line.V4_9:
-            return _ILLEGAL
+            return ILLEGAL
         return PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
 
     # Light message queues: further queues that one record belongs to
@@ -612,7 +534,7 @@ class CommitLog:
             1
             for name in set(names)
             if name.startswith(LMQ_PREFIX)
-            and (name not in self._topics or not self._topics[name].offsets)
+            and (name not in self.topics or not self.topics[name].offsets)
         )
         return not new or self._light_queue_count + new <= self.config.max_lmq_consume_queue_num
 
@@ -665,355 +587,3 @@ class CommitLog:
                 return False
             segment.append(data)
             return True
-
-
-_LIGHT: Final = (b"INNER_MULTI_DISPATCH",)
-
-
-class _Burst:
-    """Records of one burst that wait to be copied into the current segment."""
-
-    __slots__ = (
-        "log",
-        "now",
-        "offset",
-        "parts",
-        "results",
-        "room",
-        "segment",
-        "start_offset",
-        "written",
-    )
-
-    def __init__(
-        self,
-        log: CommitLog,
-        results: list[PutMessageResult] | list[PutMessageResult | Exception],
-        now: int,
-    ) -> None:
-        self.log = log
-        # Exceptions stand before what this burst adds.
-        self.results = cast(list[PutMessageResult], results)
-        self.now = now
-        self.parts: list[bytes | memoryview] = []
-        self.segment: MappedFile | None = None
-        self.written = len(results)  # results that need no undoing
-        self._open(log.queue.last())
-
-    def _open(self, segment: MappedFile | None) -> None:
-        self.segment = segment
-        if segment is None or segment.is_full:
-            self.start_offset = self.offset = 0
-            self.room = -1
-        else:
-            self.start_offset = self.offset = segment.start_offset + segment.wrote_position
-            self.room = segment.file_size - segment.wrote_position - BLANK_SIZE_MIN
-
-    def make_room(self, size: int) -> bool:
-        """Ends the current segment and opens the next; False if there is none to be had."""
-        if not self.write():
-            return False
-        log = self.log
-        segment = self.segment
-        try:
-            if segment is not None and not segment.is_full:
-                if size <= segment.file_size - segment.wrote_position - BLANK_SIZE_MIN:
-                    self._open(segment)
-                    return True
-                self._erase(segment.file_size)
-                blank_at = segment.wrote_position
-                segment.append(encode_blank(segment.file_size - blank_at))
-                segment.fill()
-            self._open(log.queue.last_or_create())
-        except (OSError, StoreFullError) as error:
-            _LOG.error("no new CommitLog segment: %s", error)
-            self.room = -1
-            return False
-        return self.segment is not None
-
-    def _erase(self, end_position: int) -> None:
-        """Zeros what an earlier life left where the burst is going to be written."""
-        log = self.log
-        segment = self.segment
-        if log._erase_to and segment is not None:
-            stop = min(log._erase_to - segment.start_offset, segment.file_size)
-            if stop > segment.wrote_position:
-                segment.reserve(min(max(end_position, stop), segment.file_size))
-                segment.erase(segment.wrote_position, stop)
-            log._erase_to = 0
-
-    def write(self) -> bool:
-        """Copies what waits into the segment; on failure undoes it and says so in the results."""
-        if self.parts:
-            segment = self.segment
-            assert segment is not None
-            data = b"".join(self.parts) if len(self.parts) > 1 else self.parts[0]
-            self.parts.clear()
-            try:
-                if self.log._erase_to:
-                    self._erase(segment.wrote_position + len(data))
-                segment.append(data)
-            except (OSError, StoreFullError) as error:
-                _LOG.error("append of %d bytes to %s failed: %s", len(data), segment.path, error)
-                self._undo(bytes(data))
-                return False
-            segment.store_timestamp = self.now
-            self.start_offset = self.offset
-        self.written = len(self.results)
-        return True
-
-    def refuse(self) -> None:
-        """Answers a message for which there is no room."""
-        self.results.append(PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED))
-
-    def _undo(self, data: bytes) -> None:
-        """Takes back what was handed out for records that never reached the log."""
-        position = 0
-        log = self.log
-        while position < len(data):
-            request = read_dispatch_request(data, position, len(data), self.start_offset)
-            assert isinstance(request, DispatchRequest)
-            position += request.record_size
-            if request.sys_flag & TRANSACTION_MASK in _WITHOUT_QUEUE_OFFSET:
-                continue
-            offsets = log._topics[request.topic].offsets
-            offsets[request.queue_id] = min(offsets[request.queue_id], request.queue_offset)
-            names = request.find(b"INNER_MULTI_DISPATCH")
-            numbers = request.find(b"INNER_MULTI_QUEUE_OFFSET")
-            if log.lmq and names and numbers:
-                light_names = names.decode().split(",")
-                for name, text in zip(light_names, numbers.decode().split(","), strict=False):
-                    if text:
-                        queue_id = 0 if name.startswith(LMQ_PREFIX) else request.queue_id
-                        light = log._topics[name].offsets
-                        light[queue_id] = min(light[queue_id], int(text))
-        self.offset = self.start_offset
-        self.room = -1
-        results = self.results
-        for number in range(self.written, len(results)):
-            if results[number].status is _PUT_OK:
-                results[number] = PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
-        self.written = len(results)
-
-    # What the plain path leaves out
-
-    def append_special(self, message: MessageExtBrokerInner, topic: _Topic) -> None:
-        """Batches, IPv6 hosts, transactions, inner batches, light queues, whole-record CRC."""
-        if isinstance(message, MessageExtBatch):
-            self.results.append(self._append_batch(message, topic))
-        else:
-            self.results.append(self._append_one(message, topic))
-
-    def _append_one(self, message: MessageExtBrokerInner, topic: _Topic) -> PutMessageResult:
-        log = self.log
-        sys_flag = message.sys_flag
-        raw = message.properties_raw
-        if raw[-1:] == b"\0":
-            raw += _SEPARATOR
-        count = 1
-        number = p.find_property(raw, b"INNER_NUM") if b"INNER_NUM" in raw else None
-        if sys_flag & INNER_BATCH or number is not None:
-            if bool(sys_flag & INNER_BATCH) != (number is not None) or not topic.is_batch:
-                return PutMessageResult(_ILLEGAL)
-            count = java_long(number, 0)
-            if not 0 < count <= _INNER_BATCH_MAX:
-                return PutMessageResult(_ILLEGAL)
-        names: list[str] = []
-        # The log alone says which places a record has. A half message is in no light queue: it has
-        # not been sent yet.
-        raw = _without(raw, p.INNER_MULTI_QUEUE_OFFSET)
-        if not sys_flag & INNER_BATCH:
-            raw = _without(raw, p.INNER_BASE)
-        if log.lmq and allows_lmq(message.topic) and message.topic != TRANS_HALF_TOPIC:
-            names = log.light_queues(raw)
-            if names and not log.has_room_for_light_queues(names):
-                return PutMessageResult(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
-        # Offsets may come out differently after a roll, so properties that hold them are only
-        # measured here, with the longest number there is.
-        spare = (_NUMBER_MAX + 1) * len(names) + _ENTRY_MAX if names else 0
-        spare += _ENTRY_MAX + _NUMBER_MAX if sys_flag & INNER_BATCH else 0
-        spare += TAIL_SIZE + 1 if log.append_crc else 0
-        if len(raw) + (TAIL_SIZE + 1 if log.append_crc else 0) > PROPERTIES_SIZE_MAX:
-            return PutMessageResult(log.properties_status())
-        sys_flag = _with_host_bits(sys_flag, message)
-        size_max = _overhead(topic, sys_flag) + len(message.body) + len(raw) + spare
-        limit = log.config.max_message_size if names else log.record_max
-        if size_max - spare > limit:
-            return PutMessageResult(_ILLEGAL)
-        if size_max > self.room and not self.make_room(size_max):
-            return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
-        counted = sys_flag & TRANSACTION_MASK not in _WITHOUT_QUEUE_OFFSET
-        queue_offset = topic.offsets.get(message.queue_id, 0) if counted else 0
-        if sys_flag & INNER_BATCH:
-            raw = p.append_property(_without(raw, p.INNER_BASE), p.INNER_BASE, str(queue_offset))
-        numbers = log.light_queue_offsets(names, message.queue_id)
-        if names:
-            raw = p.append_property(
-                raw,
-                p.INNER_MULTI_QUEUE_OFFSET,
-                ",".join("" if number is None else str(number) for number in numbers),
-            )
-        if len(raw) > PROPERTIES_SIZE_MAX:
-            return PutMessageResult(log.properties_status())
-        if log.append_crc:
-            raw = _without(raw, CRC_PROPERTY)
-            if raw and raw[-1] != 2:
-                raw += b"\x02"
-        record = self._encode(
-            message, topic, message.body, raw, message.flag, sys_flag, queue_offset
-        )
-        if counted:
-            topic.offsets[message.queue_id] = queue_offset + count
-            log.advance_light_queues(names, numbers, message.queue_id)
-        result = PutMessageResult(
-            _PUT_OK, self.offset, len(record), queue_offset, self.now, message.store_host, count
-        )
-        self._add(record)
-        return result
-
-    def _append_batch(self, message: MessageExtBatch, topic: _Topic) -> PutMessageResult:
-        log = self.log
-        raw = message.properties_raw
-        if (
-            topic.refused
-            or message.sys_flag & TRANSACTION_MASK
-            or len(message.body) > log.config.max_message_size
-            or p.find_property(raw, b"DELAY") not in (None, b"0")
-            or message.sys_flag & INNER_BATCH
-        ):
-            return PutMessageResult(_ILLEGAL)
-        try:
-            batch = clean_batch(message.body)
-        except FormatError:
-            return PutMessageResult(_ILLEGAL)
-        if not batch.item_count:
-            return PutMessageResult(_ILLEGAL)
-        sys_flag = _with_host_bits(message.sys_flag, message)
-        head = RecordHead(
-            self._pack_head(message, topic, sys_flag),
-            topic.encoded,
-            p.without_properties(raw, _LIGHT) if log.config.line is Line.V4_9 else b"",
-            log.append_crc,
-        )
-        queue_offset = topic.offsets.get(message.queue_id, 0)
-        made = self._batch_records(batch, head, queue_offset)
-        if made.end is BatchEnd.PROPERTIES:
-            return PutMessageResult(log.properties_status())
-        size = len(made.data)
-        if made.end is not BatchEnd.DONE or size > log.queue.file_size - BLANK_SIZE_MIN:
-            return PutMessageResult(_ILLEGAL)
-        if size > self.room:
-            if not self.make_room(size):
-                return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
-            made = self._batch_records(batch, head, queue_offset)  # in another place
-        first_offset = self.offset
-        topic.offsets[message.queue_id] = queue_offset + batch.item_count
-        self._add(made.data)
-        return PutMessageResult(
-            _PUT_OK,
-            first_offset,
-            size,
-            queue_offset,
-            self.now,
-            message.store_host,
-            batch.item_count,
-            made.offsets,
-        )
-
-    def _batch_records(
-        self, batch: CleanBatch, head: RecordHead, queue_offset: int
-    ) -> BatchRecords:
-        return batch_records(
-            batch,
-            head,
-            log_offset=self.offset,
-            queue_offset=queue_offset,
-            record_max=self.log.record_max,
-        )
-
-    def _pack_head(self, message: MessageExtBatch, topic: _Topic, sys_flag: int) -> bytes:
-        """A record of a batch up to its body, but for what differs from item to item."""
-        return FIXED[sys_flag & HOST_BITS].pack(
-            0,
-            topic.magic,
-            0,
-            message.queue_id,
-            0,
-            0,
-            0,
-            sys_flag,
-            message.born_timestamp,
-            message.born_host,
-            self.now,
-            message.store_host,
-            message.reconsume_times,
-            0,
-            0,
-        )
-
-    def _add(self, record: bytes | memoryview) -> None:
-        self.parts.append(record)
-        self.offset += len(record)
-        self.room -= len(record)
-
-    def _encode(
-        self,
-        message: MessageExtBrokerInner,
-        topic: _Topic,
-        body: bytes,
-        raw: bytes,
-        flag: int,
-        sys_flag: int,
-        queue_offset: int,
-    ) -> bytes:
-        tail = TAIL_SIZE if self.log.append_crc else 0
-        size = _overhead(topic, sys_flag) + len(body) + len(raw) + tail
-        record = b"".join(
-            (
-                FIXED[sys_flag & HOST_BITS].pack(
-                    size,
-                    topic.magic,
-                    crc32(body) & CRC_MASK,
-                    message.queue_id,
-                    flag,
-                    queue_offset,
-                    self.offset,
-                    sys_flag,
-                    message.born_timestamp,
-                    message.born_host,
-                    self.now,
-                    message.store_host,
-                    message.reconsume_times,
-                    message.prepared_transaction_offset,
-                    len(body),
-                ),
-                body,
-                topic.encoded,
-                (len(raw) + tail).to_bytes(2, "big"),
-                raw,
-            )
-        )
-        return record + encode_crc_tail(record) if tail else record
-
-
-def _overhead(topic: _Topic, sys_flag: int) -> int:
-    return topic.overhead + FIXED[sys_flag & HOST_BITS].size - FIXED[0].size
-
-
-def _with_host_bits(sys_flag: int, message: MessageExtBrokerInner) -> int:
-    sys_flag &= ~HOST_BITS
-    if len(message.born_host) == HOST_V6_SIZE:
-        sys_flag |= BORN_HOST_V6
-    if len(message.store_host) == HOST_V6_SIZE:
-        sys_flag |= STORE_HOST_V6
-    return sys_flag
-
-
-def _without(raw: bytes, name: str) -> bytes:
-    """The properties string without one name; unchanged if it does not have it."""
-    if name.encode() not in raw:
-        return raw
-    properties = p.decode_properties(raw)
-    if properties.pop(name, None) is None:
-        return raw
-    return p.encode_properties(properties)
