@@ -7,8 +7,11 @@ about a microsecond a message and copies no body.
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Iterator
+from functools import lru_cache
+from operator import add
 from typing import Final
 
 from oberth.formats.batch_consume_queue import UNIT as BATCH_UNIT
@@ -37,8 +40,14 @@ BROUGHT_IN_UNITS_MAX: Final = 256
 BROUGHT_IN_BYTES_MAX: Final = 512 << 10
 """What of a read is looked at, or brought in, before it: as much as one answer mostly holds."""
 _GAP_MAX: Final = 64 << 10
+_UNITS_AT_ONCE_MAX: Final = 256
 # Taken where the machine does not tell.
 _MEMORY_UNKNOWN: Final = 24 << 30
+
+
+@lru_cache(maxsize=_UNITS_AT_ONCE_MAX)
+def _units_layout(count: int) -> struct.Struct:
+    return struct.Struct(UNIT.format[:1] + UNIT.format[1:] * count)
 
 
 def physical_memory() -> int:
@@ -107,7 +116,10 @@ class MessageReader:
             if isinstance(queue, BatchConsumeQueue):
                 result = self._get_batches(queue, offset, max_msg_nums, message_filter, total_size)
             else:
-                result = self._get(queue, offset, max_msg_nums, message_filter, total_size)
+                plain = None
+                if message_filter is None:
+                    plain = self._get_plain(queue, offset, max_msg_nums, total_size)
+                result = plain or self._get(queue, offset, max_msg_nums, message_filter, total_size)
             self.get_times.add(time.monotonic() - since_s)
             if result.status is GetMessageStatus.FOUND:
                 self.found_count += 1
@@ -176,6 +188,62 @@ class MessageReader:
             start, end = commit_log_offset, commit_log_offset + size
         if end > 0:
             yield start, end
+
+    def _get_plain(
+        self, queue: ConsumeQueue, offset: int, max_msg_nums: int, max_total_size: int
+    ) -> GetMessageResult | None:
+        """What `_get` gives without a filter, in most cases; None: that has to look.
+
+        The cases are those in which each unit is a message in the same segment, and the first
+        ``max_msg_nums`` of them, or all there are, reach no limit.
+        """
+        config = self._config
+        wanted = min(max_msg_nums, config.max_transfer_count_on_message_in_memory)
+        if not 0 < wanted < _UNITS_AT_ONCE_MAX or config.line is Line.V4_9:
+            return None
+        # And the one after them: where it is a filler, it is passed over.
+        units = queue.units(offset, wanted + 1, within_segment=True)
+        count = len(units) // UNIT_SIZE
+        if not count:
+            return None
+        fields = _units_layout(count).unpack(units)
+        offsets, sizes = fields[::3], fields[1::3]
+        if min(sizes) <= 0 or len(set(offsets)) != count:
+            return None
+        if count > wanted:
+            if not offsets[wanted]:
+                return None
+            offsets, sizes, count = offsets[:wanted], sizes[:wanted], wanted
+        lowest = min(offsets)
+        total = sum(sizes)
+        log_max = self._log.max_offset
+        segment = self._log.queue.find(lowest)
+        if (
+            segment is None
+            or lowest < log_max - self._young_bytes
+            or lowest == 0  # a filler, or the first message of all
+            or total > min(max_total_size, config.max_transfer_bytes_on_message_in_memory)
+        ):
+            return None
+        start = segment.start_offset
+        buffer = segment.buffer[:]
+        if not buffer.nbytes or max(map(add, offsets, sizes)) > start + segment.read_position:
+            return None
+        result = GetMessageResult(GetMessageStatus.FOUND, offset + count)
+        records = result.records
+        piece_start = piece_end = offsets[0] - start
+        for commit_log_offset, size in zip(offsets, sizes, strict=True):
+            position = commit_log_offset - start
+            if position != piece_end:
+                records.append(buffer[piece_start:piece_end])
+                piece_start = position
+            piece_end = position + size
+        records.append(buffer[piece_start:piece_end])
+        result.commit_log_offsets = list(offsets)
+        result.queue_offsets = list(range(offset, offset + count))
+        result.message_count = count
+        result.buffer_total_size = total
+        return result
 
     def _get(
         self,

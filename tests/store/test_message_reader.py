@@ -1,0 +1,117 @@
+"""Reads without a filter: the short way gives what the long one gives, and is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.options import Line
+from oberth.store.consume_queue import ConsumeQueue
+from oberth.store.message_reader import MessageReader
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import GetMessageResult, MessageExtBrokerInner, TagsFilter
+
+RECORDS = 60
+Known = tuple[MessageStore, list[tuple[int, int]]]
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
+    """Records of many sizes in segments of 8 KiB, none of them in a queue, and where they lie."""
+    made = MessageStore(
+        MessageStoreConfig(
+            store_path_root_dir=str(tmp_path_factory.mktemp("store")),
+            mapped_file_size_commit_log=1 << 13,
+            mapped_file_size_consume_queue=400,
+        )
+    )
+    made.load()
+    made.start(reput_thread=False, background=False)
+    results = made.append_messages(
+        [MessageExtBrokerInner.of("T", bytes(7 * number)) for number in range(RECORDS)]
+    )
+    yield made, [(each.commit_log_offset, each.record_size) for each in results]
+    made.shutdown()
+
+
+def shown(result: GetMessageResult) -> dict[str, Any]:
+    values = {name: getattr(result, name) for name in GetMessageResult.__slots__}
+    values["records"] = [bytes(each) for each in result.records]
+    return values
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, RECORDS), st.sampled_from([0, 0, 0, 0, 1, 3])), min_size=1
+    ),
+    offset=st.integers(0, 30),
+    wanted=st.integers(1, 40),
+    size_max=st.sampled_from([100, 2000, 1 << 22]),
+    young_bytes=st.sampled_from([0, 3000, 1 << 30]),
+    in_a_row=st.booleans(),
+)
+def test_the_short_way_is_the_long_one(
+    known: Known,
+    steps: list[tuple[int, int]],
+    offset: int,
+    wanted: int,
+    size_max: int,
+    young_bytes: int,
+    in_a_row: bool,
+) -> None:
+    """Over queues with fillers, with messages that stand in for others, and of any order."""
+    store, places = known
+    queue = store.queues.find_or_create("T", 0)
+    assert isinstance(queue, ConsumeQueue)
+    queue.reset()
+    number = 0
+    for index, (which, gap) in enumerate(steps):
+        where = places[(steps[0][0] + index if in_a_row else which) % RECORDS]
+        number += gap
+        queue.put(*where, 0, number)
+        number += 1
+    reader = store.reader
+    reader._young_bytes = young_bytes
+    long_way = reader._get(queue, offset, wanted, None, size_max)
+    short_way = reader._get_plain(queue, offset, wanted, size_max)
+    if short_way is not None:
+        assert shown(short_way) == shown(long_way)
+
+
+def test_the_short_way_is_the_one_that_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: list[str] = []
+    long_way = MessageReader._get
+
+    def noted(self: MessageReader, *arguments: Any) -> GetMessageResult:
+        ways.append("long")
+        return long_way(self, *arguments)
+
+    monkeypatch.setattr(MessageReader, "_get", noted)
+    config = MessageStoreConfig(store_path_root_dir=str(tmp_path))
+    config.mapped_file_size_commit_log = 1 << 16
+    store = MessageStore(config)
+    store.load()
+    store.start(reput_thread=False, background=False)
+    try:
+        store.append_messages([MessageExtBrokerInner.of(t, b"x") for t in ("first", *"tu" * 50)])
+        store.dispatch_nowait()
+        for offset, count in ((0, 32), (40, 10), (49, 1)):
+            got = store.get_message("g", "t", 0, offset, 32)
+            assert (got.message_count, got.next_begin_offset) == (count, offset + count)
+        assert ways == []
+        store.get_message("g", "t", 0, 0, 32, TagsFilter({1}))
+        assert ways == ["long"]
+        config.line = Line.V4_9
+        store.get_message("g", "t", 0, 0, 32)
+        assert ways == ["long", "long"]
+    finally:
+        store.shutdown()
