@@ -293,6 +293,86 @@ async def test_bursts_behind_other_requests_are_joined_too(
     assert all([opaque for opaque, _ in fake.replies] == [0, 1, 2] for fake in fakes)
 
 
+async def test_timed_requests_of_many_channels_are_served_together_as_far_as_time_goes() -> None:
+    served: list[list[int]] = []
+
+    def timed(
+        channels: Any, run: list[RemotingCommand], until: float
+    ) -> list[RemotingCommand | None]:
+        assert until > 0
+        served.append([request.opaque for request in run])
+        return [create_response(request, 0) for request in run[:2]]
+
+    table = ProcessorTable()
+    table.timed([7], timed)
+    table.sync([8], lambda channel, request: create_response(request, 0))
+    fakes = [FakeChannel() for _ in range(3)]
+    table.dispatch_turn(
+        [
+            (
+                cast(Channel, fake),
+                [*requests(1, 10 * n), RemotingCommand(code=8, opaque=10 * n + 1)],
+            )
+            for n, fake in enumerate(fakes)
+        ]
+    )
+    # What was not served waits with what its channel asked after it, and is served together, too.
+    assert [len(fake.replies) for fake in fakes] == [2, 2, 0]
+    assert served == [[0, 10, 20]]
+    assert [fake.is_held for fake in fakes] == [False, False, True]
+    await fakes[2].wait_replies(2)
+    assert [[opaque for opaque, _ in fake.replies] for fake in fakes] == [
+        [0, 1],
+        [10, 11],
+        [20, 21],
+    ]
+    # A read alone, of which only a part is served.
+    served.clear()
+    table.dispatch(cast(Channel, fakes[0]), requests(5, 40))
+    assert served == [[40, 41, 42, 43, 44]]
+    await fakes[0].wait_replies(7)
+    assert served == [[40, 41, 42, 43, 44], [42, 43, 44], [44]]
+    assert not any(fake.is_held for fake in fakes)
+
+
+async def test_what_was_put_off_is_joined_too() -> None:
+    served: list[list[int]] = []
+    count = [1]
+
+    def timed(
+        channels: Any, run: list[RemotingCommand], until: float
+    ) -> list[RemotingCommand | None]:
+        served.append([request.opaque for request in run])
+        taken, count[0] = count[0], len(run)
+        return [create_response(request, 0) for request in run[:taken]]
+
+    table = ProcessorTable()
+    table.timed([7], timed)
+    count[0] = 1
+    fakes = [FakeChannel() for _ in range(4)]
+    table.dispatch_turn([(cast(Channel, fake), requests(1, n)) for n, fake in enumerate(fakes)])
+    await fakes[3].wait_replies(1)
+    assert served == [[0, 1, 2, 3], [1, 2, 3]]
+    assert table._put_off.waiting_bytes == 0
+
+
+async def test_timed_requests_that_fail_or_get_too_many_answers_hear_of_it() -> None:
+    def fails(
+        channels: Any, run: list[RemotingCommand], until: float
+    ) -> list[RemotingCommand | None]:
+        if run[0].opaque:
+            raise StoreFullError("no room")
+        return []
+
+    table = ProcessorTable()
+    table.timed([7], fails)
+    fakes = [FakeChannel() for _ in range(2)]
+    table.dispatch_turn([(cast(Channel, fake), requests(1, 9)) for fake in fakes])
+    assert [fake.replies[0][1].code for fake in fakes] == [1, 1]
+    table.dispatch(cast(Channel, fakes[0]), requests(1))
+    assert "0 responses to 1 requests" in str(fakes[0].replies[1][1].remark)
+
+
 async def test_a_turn_that_fails_or_is_refused_answers_everybody() -> None:
     def fails(channels: Any, run: list[RemotingCommand]) -> list[RemotingCommand | None]:
         raise StoreFullError("no room")

@@ -35,7 +35,7 @@ from oberth.broker.acl.users import SUPER, User, UserStore, user_of_json
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats.properties import INNER_MULTI_DISPATCH
 from oberth.remoting.aio.channel import Channel
-from oberth.remoting.aio.processors import TURN_S, ProcessorTable, PutOff
+from oberth.remoting.aio.processors import TURN_S, Asked, Left, ProcessorTable, PutOff
 from oberth.remoting.bodies.admin import UserInfo
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -392,7 +392,7 @@ class _GuardedTable(ProcessorTable):
         super().__init__()
         self._inner = inner
         self._access = access
-        self._put_off = PutOff(self._admit_some)
+        self._put_off = PutOff(self._admit_late)
 
     def dispatch(self, channel: Channel, requests: list[RemotingCommand]) -> None:
         """Serve those that are admitted, in order."""
@@ -422,12 +422,21 @@ class _GuardedTable(ProcessorTable):
         if passed:
             self._inner.dispatch_turn(passed)
 
-    def _admit_some(self, channel: Channel, requests: list[RemotingCommand], until: float) -> int:
-        """Serve those of the first that are admitted; how many were looked at."""
-        admitted, looked_at = self._access.admitted(channel, requests, until)
-        if admitted:
-            self._inner.dispatch(channel, admitted)
-        return looked_at
+    def _admit_late(self, asked: list[Asked], until: float) -> list[Left]:
+        """Serve those of the first that are admitted; those that were not looked at."""
+        passed: list[Left] = []
+        left: list[Left] = []
+        for number, (channel, requests, _) in enumerate(asked):
+            looked_at = 0
+            if not number or _loop_time() < until:
+                admitted, looked_at = self._access.admitted(channel, requests, until)
+                if admitted:
+                    passed.append((channel, admitted))
+            if looked_at < len(requests):
+                left.append((channel, requests[looked_at:]))
+        if passed:
+            self._inner.dispatch_turn(passed)
+        return left
 
     async def aclose(self, grace_s: float = 5.0) -> None:
         """End the stages of the table behind."""

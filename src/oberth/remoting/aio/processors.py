@@ -1,18 +1,20 @@
 """ProcessorTable: which handler serves a code, on what it runs, and what it may leave waiting.
 
-A handler is one of four kinds:
+A handler is one of five kinds:
 
     kind    called with                 gives                         runs
     sync    channel, request            a response or None            on the loop, or in a thread
     async   channel, request            awaitable of the same         in a task on the loop
     burst   channels, [request, ...]    [response or None, ...]       on the loop
+    timed   channels, [request, ...],   the same, of the first few:   on the loop, until then; the
+            loop time                   one at least                  others in further turns
     sliced  channel, request            a generator of Nones whose    on the loop, which turns at
                                         value is a response or None   each yield
 
-A burst handler gets the requests of one read, or of all reads of one turn of the loop, with the
-channel of each beside it. None means: no answer now. Code that has kept the request answers it
-later with ``channel.reply``, or never. Without a stage a handler runs at once, on the loop; with
-one it may wait in the queue.
+A burst or timed handler gets the requests of one read, or of all reads of one turn of the loop,
+with the channel of each beside it. None means: no answer now. Code that has kept the request
+answers it later with ``channel.reply``, or never. Without a stage a handler runs at once, on the
+loop; with one it may wait in the queue.
 
 What a requester hears when it is not served (RocketMQ: ``NettyRemotingAbstract``,
 ``BrokerFastFailure``):
@@ -40,7 +42,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Final, TypeAlias, cast
 
 from oberth.errors import OberthError, ProtocolError
@@ -59,6 +61,9 @@ SyncHandler: TypeAlias = Callable[[Channel, RemotingCommand], RemotingCommand | 
 AsyncHandler: TypeAlias = Callable[[Channel, RemotingCommand], Awaitable[RemotingCommand | None]]
 BurstHandler: TypeAlias = Callable[
     [Sequence[Channel], list[RemotingCommand]], Sequence[RemotingCommand | None]
+]
+TimedHandler: TypeAlias = Callable[
+    [Sequence[Channel], list[RemotingCommand], float], Sequence[RemotingCommand | None]
 ]
 SlicedHandler: TypeAlias = Callable[
     [Channel, RemotingCommand], Generator[None, None, RemotingCommand | None]
@@ -86,6 +91,9 @@ TURN_S: Final = 0.005
 PUT_OFF_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of requests that are put off, of all channels; more are answered with code 2."""
 
+ROUND_MAX: Final = 64
+"""Channels with requests that are put off, and requests of each, that one round takes up."""
+
 SWEEP_INTERVAL_S: Final = 0.01
 """How often a stage whose queue is not empty looks at how long its head has waited."""
 
@@ -94,22 +102,24 @@ class _Kind(Enum):
     SYNC = "sync"
     ASYNC = "async"
     BURST = "burst"
+    TIMED = "timed"
     SLICED = "sliced"
 
 
 class Processor:
     """What serves a code; made by ``ProcessorTable``."""
 
-    __slots__ = ("handler", "kind", "reject", "stage")
+    __slots__ = ("handler", "joins", "kind", "reject", "stage")
 
     def __init__(
         self,
         kind: _Kind,
-        handler: SyncHandler | AsyncHandler | BurstHandler | SlicedHandler,
+        handler: SyncHandler | AsyncHandler | BurstHandler | TimedHandler | SlicedHandler,
         stage: Stage | None,
         reject: Reject | None,
     ) -> None:
         self.kind = kind
+        self.joins = kind is _Kind.BURST or kind is _Kind.TIMED  # requests of several channels
         self.handler = handler
         self.stage = stage
         self.reject = reject
@@ -197,6 +207,12 @@ class Slices:
         self.waiting_bytes = 0
 
 
+Asked: TypeAlias = tuple[Channel, list[RemotingCommand], int]
+"""What a channel asked, and the number of the first request that is not served."""
+Left: TypeAlias = tuple[Channel, list[RemotingCommand]]
+"""Of what a channel asked, all that is not served."""
+
+
 class PutOff:
     """What was read and did not fit into its turn of the loop: channels take turns with it.
 
@@ -210,7 +226,7 @@ class PutOff:
 
     __slots__ = ("_serve", "_waiting", "waiting_bytes")
 
-    def __init__(self, serve: Callable[[Channel, list[RemotingCommand], float], int]) -> None:
+    def __init__(self, serve: Callable[[list[Asked], float], list[Left]]) -> None:
         self._serve = serve
         self._waiting: dict[Channel, deque[tuple[RemotingCommand, int]]] = {}
         self.waiting_bytes = 0
@@ -242,25 +258,37 @@ class PutOff:
         loop = asyncio.get_running_loop()
         until = loop.time() + TURN_S
         while self._waiting:
-            channel = next(iter(self._waiting))
-            waiting = self._waiting.pop(channel)
-            if channel.is_closed:
-                served = len(waiting)
-            else:
+            asked = []
+            for channel, waiting in list(islice(self._waiting.items(), ROUND_MAX)):
+                if channel.is_closed:
+                    self._served(channel, waiting, len(waiting))
+                    continue
                 channel.cork()
-                try:
-                    served = self._serve(channel, [request for request, _ in waiting], until)
-                finally:
+                asked.append((channel, [request for request, _ in islice(waiting, ROUND_MAX)], 0))
+            try:
+                left = dict(self._serve(asked, until))
+            finally:
+                for channel, _, _ in asked:
                     channel.uncork()
-            for _ in range(served):
-                self.waiting_bytes -= waiting.popleft()[1]
-            if waiting:
-                self._waiting[channel] = waiting  # after the others
-            else:
-                channel.resume_reading()
+            for channel, requests, _ in asked:
+                served = len(requests) - len(left.get(channel, ()))
+                if served and channel in self._waiting:
+                    self._served(channel, self._waiting[channel], served)
             if self._waiting and loop.time() >= until:
                 loop.call_soon(self._go_on)
                 return
+
+    def _served(
+        self, channel: Channel, waiting: deque[tuple[RemotingCommand, int]], count: int
+    ) -> None:
+        """The first of what waits of a channel wait no more."""
+        for _ in range(count):
+            self.waiting_bytes -= waiting.popleft()[1]
+        del self._waiting[channel]
+        if waiting:
+            self._waiting[channel] = waiting  # after the others
+        else:
+            channel.resume_reading()
 
     def close(self) -> None:
         """Give up what waits."""
@@ -525,7 +553,7 @@ class ProcessorTable:
         self._body_size_max = body_size_max
         self._body_sizes_max: dict[int, int] = {}
         self._slices = Slices()
-        self._put_off = PutOff(self._serve_some)
+        self._put_off = PutOff(self._serve_late)
         self.going_away = False
 
     def sync(
@@ -579,6 +607,20 @@ class ProcessorTable:
         with code 1: so it must not have answered any itself by then.
         """
         self._register(codes, Processor(_Kind.BURST, handler, None, reject), body_size_max)
+
+    def timed(
+        self,
+        codes: Iterable[int],
+        handler: TimedHandler,
+        *,
+        body_size_max: int | None = None,
+    ) -> None:
+        """Serve ``codes`` on the loop, neighbours together as far as the time goes.
+
+        The handler looks at the clock after each request, and gives an entry for each that it
+        served. If it raises, all that it got are answered with code 1.
+        """
+        self._register(codes, Processor(_Kind.TIMED, handler, None, None), body_size_max)
 
     def _register(
         self, codes: Iterable[int], processor: Processor, body_size_max: int | None
@@ -653,10 +695,8 @@ class ProcessorTable:
         same processor join those of the other channels, which are served together behind the
         round. So the acknowledgements of many channels are one burst, whatever stands before them.
         """
-        processors = self._processors
         put_off = self._put_off
-        loop = asyncio.get_running_loop()
-        until = loop.time() + TURN_S
+        until = asyncio.get_running_loop().time() + TURN_S
         entries = []
         for channel, requests in turn:
             if self.going_away:
@@ -666,22 +706,37 @@ class ProcessorTable:
                 put_off.add(channel, requests)
             elif requests:
                 entries.append((channel, requests, 0))
+        for channel, requests in self._serve_rounds(entries, until):
+            put_off.add(channel, requests)
+
+    def _serve_late(self, entries: list[Asked], until: float) -> list[Left]:
+        """Serve rounds of what was put off: something, however late it is."""
+        return self._serve_rounds(entries, until, something=True)
+
+    def _serve_rounds(
+        self, entries: list[Asked], until: float, *, something: bool = False
+    ) -> list[Left]:
+        """Serve requests in rounds, see `dispatch_turn`; what was not served by then."""
+        processors = self._processors
+        loop = asyncio.get_running_loop()
+        left: list[Left] = []
         while entries:
             bursts: dict[Processor, tuple[list[Channel], list[RemotingCommand]]] = {}
             following = []
             for channel, requests, start in entries:
                 count = len(requests)
                 processor = processors.get(requests[start].code)
-                if processor is None or processor.kind is not _Kind.BURST:
-                    if loop.time() >= until:
-                        put_off.add(channel, requests[start:] if start else requests)
+                if processor is None or not processor.joins:
+                    if not something and loop.time() >= until:
+                        left.append((channel, requests[start:] if start else requests))
                         continue
+                    something = False
                     start = self._serve_some(channel, requests, until, start, to_burst=True)
                     if start == count:
                         continue
                     processor = processors.get(requests[start].code)
-                    if processor is None or processor.kind is not _Kind.BURST:
-                        put_off.add(channel, requests[start:])
+                    if processor is None or not processor.joins:
+                        left.append((channel, requests[start:]))
                         continue
                 end = start + 1
                 while end < count and processors.get(requests[end].code) is processor:
@@ -691,10 +746,22 @@ class ProcessorTable:
                 run += requests if end - start == count else requests[start:end]
                 if end < count:
                     following.append((channel, requests, end))
+            something = something and not bursts
+            late: dict[Channel, list[RemotingCommand]] = {}
             for processor, (channels, run) in bursts.items():
-                if not self._rejected(channels, processor, run):
-                    self._serve_burst(channels, cast(BurstHandler, processor.handler), run)
+                if self._rejected(channels, processor, run):
+                    continue
+                served = self._serve_burst(channels, processor, run, until)
+                for channel, request in zip(channels[served:], run[served:], strict=True):
+                    late.setdefault(channel, []).append(request)
+            if late:
+                for channel, requests, start in following:
+                    if channel in late:
+                        late[channel] += requests[start:]
+                following = [each for each in following if each[0] not in late]
+                left += late.items()
             entries = following
+        return left
 
     def _serve_some(
         self,
@@ -717,15 +784,22 @@ class ProcessorTable:
         now = asyncio.get_running_loop().time if count > 1 else None
         while start < count:
             processor = processors.get(requests[start].code)
-            if to_burst and processor is not None and processor.kind is _Kind.BURST:
+            if to_burst and processor is not None and processor.joins:
                 break
             end = start + 1
-            if processor is None or processor.kind is _Kind.BURST or processor.stage is not None:
+            if processor is None or processor.joins or processor.stage is not None:
                 while end < count and processors.get(requests[end].code) is processor:
                     end += 1
             run = requests if end - start == count else requests[start:end]
             if processor is None:
                 self._answer_unknown(channel, run)
+            elif processor.joins:
+                if self._rejected(repeat(channel), processor, run):
+                    served = len(run)
+                else:
+                    served = self._serve_burst([channel] * len(run), processor, run, until)
+                if served < len(run):
+                    return start + served
             else:
                 self._serve(channel, processor, run)
             start = end
@@ -769,9 +843,7 @@ class ProcessorTable:
     def _serve(self, channel: Channel, processor: Processor, run: list[RemotingCommand]) -> None:
         if processor.reject is not None and self._rejected(repeat(channel), processor, run):
             return
-        if processor.kind is _Kind.BURST:
-            self._serve_burst([channel] * len(run), cast(BurstHandler, processor.handler), run)
-        elif processor.kind is _Kind.SLICED:
+        if processor.kind is _Kind.SLICED:
             for request in run:
                 self._slices.start(channel, request, cast(SlicedHandler, processor.handler))
         elif processor.stage is not None:
@@ -786,16 +858,31 @@ class ProcessorTable:
                     channel.reply(request, response)
 
     def _serve_burst(
-        self, channels: list[Channel], handler: BurstHandler, run: list[RemotingCommand]
-    ) -> None:
+        self,
+        channels: list[Channel],
+        processor: Processor,
+        run: list[RemotingCommand],
+        until: float,
+    ) -> int:
+        """How many of the requests were served: all, or those for which there was time."""
+        responses: Sequence[RemotingCommand | None]
         try:
-            responses = handler(channels, run)
-            assert len(responses) == len(run), f"{len(responses)} responses to {len(run)} requests"
+            if processor.kind is _Kind.TIMED:
+                responses = cast(TimedHandler, processor.handler)(channels, run, until)
+                assert 0 < len(responses) <= len(run), (
+                    f"{len(responses)} responses to {len(run)} requests"
+                )
+            else:
+                responses = cast(BurstHandler, processor.handler)(channels, run)
+                assert len(responses) == len(run), (
+                    f"{len(responses)} responses to {len(run)} requests"
+                )
         except Exception as error:  # noqa: BLE001 - whatever it is, the requesters hear of it
             responses = [error_response(request, error) for request in run]
-        for channel, request, response in zip(channels, run, responses, strict=True):
+        for channel, request, response in zip(channels, run, responses, strict=False):
             if response is not None:
                 channel.reply(request, response)
+        return len(responses)
 
     def _answer_unknown(self, channel: Channel, run: list[RemotingCommand]) -> None:
         for request in run:
