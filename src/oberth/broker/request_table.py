@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Reject,
         SlicedHandler,
         SyncHandler,
+        TimedHandler,
     )
 
 QUERY: Final = "query"
@@ -65,6 +66,14 @@ class Burst(NamedTuple):
     body_size_max: int | None = None
 
 
+class Timed(NamedTuple):
+    """Neighbours of one turn together, on the loop, as far as the turn's time goes."""
+
+    codes: tuple[Code, ...]
+    handler: TimedHandler
+    body_size_max: int | None = None
+
+
 class Sync(NamedTuple):
     """A function: on the loop, or in a thread of a stage."""
 
@@ -91,7 +100,7 @@ class Async(NamedTuple):
     body_size_max: int | None = None
 
 
-Row: TypeAlias = Burst | Sync | Sliced | Async
+Row: TypeAlias = Burst | Timed | Sync | Sliced | Async
 
 
 def rows(of: Processors) -> Iterator[Row]:
@@ -103,7 +112,7 @@ def rows(of: Processors) -> Iterator[Row]:
         FRAME_SIZE_MAX,  # a message's own limit is told with its own code
     )
     yield Sync((Code.CONSUMER_SEND_MSG_BACK,), of.send.send_back)
-    yield Sync((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE), of.pull.pull)
+    yield Timed((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE), of.pull.pull)
     yield Async(
         (Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2), of.reply.reply, RELAY, FRAME_SIZE_MAX
     )
@@ -243,6 +252,8 @@ def register(table: ProcessorTable, of: Processors, config: BrokerConfig) -> Non
                 table.burst(
                     row.codes, row.handler, reject=row.reject, body_size_max=row.body_size_max
                 )
+            case Timed():
+                table.timed(row.codes, row.handler, body_size_max=row.body_size_max)
             case Sync():
                 stage = stages[row.stage] if row.stage else None
                 table.sync(row.codes, row.handler, stage=stage, body_size_max=row.body_size_max)

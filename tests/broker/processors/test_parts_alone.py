@@ -16,6 +16,7 @@ from oberth.broker.pop.pop_service import PopService
 from oberth.broker.processors.pop import PopMessageProcessor
 from oberth.broker.processors.pull import PullMessageProcessor
 from oberth.broker.processors.send import SendMessageProcessor
+from oberth.broker.subscription_groups import SubscriptionGroups
 from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.remoting.aio.address import Address
@@ -263,20 +264,70 @@ def pull_request(offset: int, **more: str) -> RemotingCommand:
     return RemotingCommand(code=11, ext_fields={**fields, **more})
 
 
-def test_a_pull_reads_what_is_there(parts: Parts, pull: PullMessageProcessor, channel: Any) -> None:
+def pulled(
+    pull: PullMessageProcessor, channel: Any, request: RemotingCommand
+) -> RemotingCommand | None:
+    (answer,) = pull.pull([channel], [request], float("inf"))
+    return answer
+
+
+async def test_a_pull_reads_what_is_there(
+    parts: Parts, pull: PullMessageProcessor, channel: Any
+) -> None:
     put(parts, 3)
-    response = pull.pull(channel, pull_request(1))
+    response = pulled(pull, channel, pull_request(1))
     (answer,) = channel.answers or [response]
     assert answer.code == 0
     assert bodies(answer) == [b"1", b"2"]
     assert answer.fields["nextBeginOffset"] == "3"
 
 
-def test_a_pull_is_held_until_it_is_woken(
+async def test_pulls_of_one_turn_are_checked_together(
+    parts: Parts, pull: PullMessageProcessor, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each group and topic; each has its own offset, answer and connection."""
+    put(parts, 4)
+    checks: list[str] = []
+    find = SubscriptionGroups.find
+
+    def noted(self: SubscriptionGroups, group: str) -> Any:
+        checks.append(group)
+        return find(self, group)
+
+    monkeypatch.setattr(SubscriptionGroups, "find", noted)
+    other: Any = FakeChannel()
+    asked = [
+        (channel, pull_request(0)),
+        (other, pull_request(3)),
+        (channel, pull_request(2, consumerGroup="H")),
+        (other, pull_request(1, queueId="7")),
+        (channel, pull_request(1, topic="Nowhere")),
+        (other, pull_request(1, consumerGroup="H")),
+    ]
+    answers = pull.pull([each for each, _ in asked], [each for _, each in asked], float("inf"))
+    assert checks == ["G", "H", "G"]  # one that is refused is not kept
+    assert [None if each is None else each.code for each in answers] == [
+        None, None, None, 29, 17, None,
+    ]  # fmt: skip
+    assert [bodies(each) for each in channel.answers] == [[b"0", b"1", b"2", b"3"], [b"2", b"3"]]
+    assert [bodies(each) for each in other.answers] == [[b"3"], [b"1", b"2", b"3"]]
+    counts = {key: item.value for key, item in parts.stats.items("GROUP_GET_NUMS")}
+    assert counts == {"T@G": 5, "T@H": 5}
+
+
+async def test_pulls_stop_at_the_end_of_their_time(
+    parts: Parts, pull: PullMessageProcessor, channel: Any
+) -> None:
+    put(parts, 4)
+    assert pull.pull([channel] * 3, [pull_request(each) for each in range(3)], 0.0) == [None]
+    assert len(channel.answers) == 1
+
+
+async def test_a_pull_is_held_until_it_is_woken(
     parts: Parts, pull: PullMessageProcessor, channel: Any
 ) -> None:
     put(parts, 1)
-    assert pull.pull(channel, pull_request(1, sysFlag="6")) is None
+    assert pulled(pull, channel, pull_request(1, sysFlag="6")) is None
     assert (len(parts.hold), channel.answers) == (1, [])
     put(parts, 1)
     (held,) = parts.hold.on_message_arriving("T", 0, 2, None)
@@ -285,11 +336,11 @@ def test_a_pull_is_held_until_it_is_woken(
     assert bodies(channel.answers[0]) == [b"0"]
 
 
-def test_a_pull_that_waited_in_vain_is_told_so(
+async def test_a_pull_that_waited_in_vain_is_told_so(
     parts: Parts, pull: PullMessageProcessor, channel: Any
 ) -> None:
     put(parts, 1)
-    assert pull.pull(channel, pull_request(1, sysFlag="6")) is None
+    assert pulled(pull, channel, pull_request(1, sysFlag="6")) is None
     (held,) = parts.hold.on_time(NOW_MS + 1_000)
     pull.pull_again(held)
     assert [answer.code for answer in channel.answers] == [19]

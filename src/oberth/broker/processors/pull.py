@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from oberth.broker import remarks
 from oberth.broker.expressions import FilterUnknownError
@@ -41,7 +41,7 @@ from oberth.remoting.rendered import render_pull_head
 from oberth.store.messages import GetMessageResult, GetMessageStatus, MessageFilter, TagsFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.cold_reads import ColdReads
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from oberth.broker.peer_brokers import PeerBrokers
     from oberth.broker.pull_request_hold import PullRequestHold
     from oberth.broker.static_topics import StaticTopics
-    from oberth.broker.stats import BrokerStats
+    from oberth.broker.stats import BrokerStats, StatsItem
     from oberth.broker.subscription_groups import SubscriptionGroups
     from oberth.broker.tasks import StartTask
     from oberth.broker.topic_configs import TopicConfigs
@@ -107,6 +107,33 @@ def _tags_filter(codes: frozenset[int]) -> TagsFilter:
     return _kept_tags_filter(codes) if len(codes) <= TAGS_KEPT_MAX else TagsFilter(codes)
 
 
+class _Right:
+    """What a group may read of a topic and wants of it.
+
+    Attributes:
+        counts: messages and bytes that the group got of the topic, once it got some.
+    """
+
+    __slots__ = ("counts", "group_config", "message_filter", "properties_filter", "topic_config")
+
+    def __init__(
+        self,
+        group_config: SubscriptionGroupConfig,
+        topic_config: TopicConfig,
+        message_filter: MessageFilter | None,
+        properties_filter: PropertiesFilter | None,
+    ) -> None:
+        self.group_config = group_config
+        self.topic_config = topic_config
+        self.message_filter = message_filter
+        self.properties_filter = properties_filter
+        self.counts: tuple[StatsItem, StatsItem] | None = None
+
+
+_Allowed: TypeAlias = "dict[tuple[int | str | None, ...], _Right]"
+"""By all that a pull's right depends on."""
+
+
 def _forbidden(kind: int) -> dict[str, str]:
     return {"forbiddenType": str(kind)}
 
@@ -156,9 +183,26 @@ class PullMessageProcessor:
         self._start_task = start_task
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
 
-    def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """Answer now, or hold."""
-        return self._pull(channel, request, may_hold=True)
+    def pull(
+        self, channels: Sequence[Channel], requests: Sequence[RemotingCommand], until: float
+    ) -> list[RemotingCommand | None]:
+        """Answer now, or hold, as many as there is time for.
+
+        What a group may read of a topic, and which messages it wants, is looked up once for all.
+        """
+        self._dispatch_now()
+        time = asyncio.get_running_loop().time
+        answers: list[RemotingCommand | None] = []
+        allowed: _Allowed = {}
+        for channel, request in zip(channels, requests, strict=True):
+            try:
+                answer = self._pull(channel, request, may_hold=True, allowed=allowed)
+            except Exception as error:  # noqa: BLE001 - the others are served
+                answer = error_response(request, error)
+            answers.append(answer)
+            if time() >= until:
+                break
+        return answers
 
     async def _pull_brought_in(
         self,
@@ -175,6 +219,7 @@ class PullMessageProcessor:
             await asyncio.to_thread(self._store.bring_in, *where)
             if channel.is_closed:
                 return
+            self._dispatch_now()
             response = self._pull(channel, request, may_hold=may_hold, is_brought_in=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
             response = error_response(request, error)
@@ -190,6 +235,7 @@ class PullMessageProcessor:
         if channel.is_closed:
             return
         try:
+            self._dispatch_now()
             response = self._pull(channel, request, may_hold=False)
         except Exception as error:  # noqa: BLE001 - those woken with it must be answered, too
             response = error_response(request, error)
@@ -203,16 +249,25 @@ class PullMessageProcessor:
         *,
         may_hold: bool,
         is_brought_in: bool = False,
+        allowed: _Allowed | None = None,
     ) -> RemotingCommand | None:
-        self._dispatch_now()
         header = request.header(PullMessageRequestHeader)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         offset, commit_offset = header.queue_offset, header.commit_offset
+        wants = header.sys_flag & FLAG_SUBSCRIPTION
+        key = (
+            *(request.code, group, topic, wants),
+            *(header.subscription, header.expression_type, header.sub_version),
+        )
+        right = None if allowed is None else allowed.get(key)
         queue = item = None
         if self._static_topics:
             queue = self._static_topics.queue(topic, queue_id, request.ext_fields)
         try:
-            group_config, topic_config = self._check(request, header)
+            if right is None:
+                group_config, topic_config = self._check(request, header)
+            else:
+                group_config, topic_config = right.group_config, right.topic_config
             if queue is not None:
                 item = self._stretch(queue, offset)
                 if not queue.is_here(item):
@@ -223,7 +278,10 @@ class PullMessageProcessor:
                 queue_id, offset = item.queue_id, qm.to_physical(item, offset)
                 commit_offset = self._commit_offset_here(queue, item, commit_offset)
             self._check_queue(channel, topic_config, queue_id, topic)
-            message_filter, properties_filter = self._filter(header, group_config)
+            if right is None:
+                right = _Right(group_config, topic_config, *self._filter(header, group_config))
+                if allowed is not None and right.properties_filter is None:
+                    allowed[key] = right  # filters of expressions count what they judge
         except Refusal as refusal:
             # Java gives an empty map here, and clients read forbiddenType from it.
             return refusal.answer(request, ext_fields={})
@@ -232,7 +290,7 @@ class PullMessageProcessor:
             where = (topic, queue_id, offset, wanted)
             self._start_task(self._pull_brought_in(channel, request, where, may_hold=may_hold))
             return None
-        result = self._read(header, queue_id, offset, wanted, message_filter)
+        result = self._read(header, queue_id, offset, wanted, right.message_filter)
         code, suggested = self._outcome(result, offset, group_config)
         sys_flag = header.sys_flag
         shown_offsets = (result.next_begin_offset, result.min_offset, result.max_offset)
@@ -257,8 +315,8 @@ class PullMessageProcessor:
                     kept,
                     offset,
                     self._now_ms() + min(max(timeout_ms, 0), HOLD_MS_MAX),
-                    message_filter,
-                    properties_filter,
+                    right.message_filter,
+                    right.properties_filter,
                     size,
                 )
                 if self._hold.hold(topic, queue_id, held):
@@ -276,9 +334,14 @@ class PullMessageProcessor:
             return None
         if code == 0:
             count = result.message_count
-            key = f"{topic}@{group}"
-            self._stats.item(GROUP_GET_NUMS, key).add(count)
-            self._stats.item(GROUP_GET_SIZE, key).add(result.buffer_total_size)
+            if right.counts is None:
+                key_of_counts = f"{topic}@{group}"
+                right.counts = (
+                    self._stats.item(GROUP_GET_NUMS, key_of_counts),
+                    self._stats.item(GROUP_GET_SIZE, key_of_counts),
+                )
+            right.counts[0].add(count)
+            right.counts[1].add(result.buffer_total_size)
             self._broker_gets.add(count)
         head = render_pull_head(
             request.opaque,
