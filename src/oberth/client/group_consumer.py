@@ -19,7 +19,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from oberth.client.config import ClientConfig
-from oberth.client.instance import ClientInstance, ClientService
+from oberth.client.instance import ClientInstance
+from oberth.client.members import ClientService
 from oberth.client.namespace import with_namespace, without_namespace
 from oberth.client.offset_store import (
     NO_OFFSET,

@@ -14,19 +14,16 @@ import itertools
 import logging
 import os
 import random
-import sys
-import threading
 import time
-import traceback
 import weakref
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
-
-import msgspec
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oberth.client.acl import SessionCredentials
+from oberth.client.broker_requests import BrokerRequests
 from oberth.client.config import ClientConfig, local_ip, split_addresses
+from oberth.client.heartbeats import heartbeat_fingerprint, without_subscriptions
+from oberth.client.members import InnerConsumer, InnerProducer
 from oberth.client.route import (
     TopicPublishInfo,
     any_address,
@@ -37,21 +34,12 @@ from oberth.client.route import (
     with_queues_at_most,
 )
 from oberth.client.unique_ids import UniqueIds
-from oberth.errors import (
-    MQBrokerError,
-    MQClientError,
-    OberthError,
-    RemotingError,
-)
-from oberth.formats.java_string import java_hash
+from oberth.errors import MQBrokerError, MQClientError, OberthError, RemotingError
 from oberth.formats.names import AUTO_CREATE_TOPIC_KEY
 from oberth.remoting.aio.channel import Channel, ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
-from oberth.remoting.aio.processors import ProcessorTable, Stage
-from oberth.remoting.aio.service import Service
-from oberth.remoting.bodies.base import Body, MessageQueue
+from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.clients import (
-    ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
     MessageModel,
@@ -60,20 +48,14 @@ from oberth.remoting.bodies.clients import (
 from oberth.remoting.bodies.route import MASTER_ID, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import Body as CommandBody
-from oberth.remoting.command import RemotingCommand, create_request, create_response
+from oberth.remoting.command import RemotingCommand, create_request
 from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.group import (
-    ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerListByGroupRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-    GetConsumerStatusRequestHeader,
-    NotifyConsumerIdsChangedRequestHeader,
-    ResetOffsetRequestHeader,
     UnregisterClientRequestHeader,
 )
 from oberth.remoting.headers.namesrv import GetRouteInfoRequestHeader
 from oberth.remoting.headers.send import ReplyMessageRequestHeader
-from oberth.remoting.headers.transaction import CheckTransactionStateRequestHeader
 from oberth.wall_clock import now_ms
 
 if TYPE_CHECKING:
@@ -113,112 +95,6 @@ READ_REST_S: Final = 0.001
 
 REBALANCE_PAUSE_S: Final = 0.02
 """Notices that come together make one rebalance."""
-
-STACKS_MAX: Final = 200
-STACK_DEPTH_MAX: Final = 50
-"""Threads and tasks, and calls of a task, that an answer with stacks shows."""
-
-
-def without_subscriptions(data: HeartbeatData) -> HeartbeatData:
-    """The same heartbeat for a broker that knows the subscriptions."""
-    return msgspec.structs.replace(
-        data,
-        consumer_data_set=[
-            msgspec.structs.replace(each, subscription_data_set=[])
-            for each in data.consumer_data_set
-        ],
-        without_sub=True,
-    )
-
-
-def heartbeat_fingerprint(data: HeartbeatData) -> int:
-    """A number that changes with what a client produces and subscribes to, never 0.
-
-    The same for all members of a group that subscribe alike: neither ids nor versions count.
-    RocketMQ: HeartbeatData.computeHeartbeatFingerprint.
-    """
-    plain = msgspec.structs.replace(
-        data,
-        client_id="",
-        heartbeat_fingerprint=0,
-        consumer_data_set=[
-            msgspec.structs.replace(
-                each,
-                subscription_data_set=[
-                    msgspec.structs.replace(subscription, sub_version=0)
-                    for subscription in each.subscription_data_set
-                ],
-            )
-            for each in data.consumer_data_set
-        ],
-    )
-    return java_hash(plain.encode().decode()) or 1
-
-
-class InnerProducer(Protocol):
-    """A producer, as the instance knows it."""
-
-    @property
-    def group(self) -> str:
-        """Its group."""
-
-    def publish_topics(self) -> Iterable[str]:
-        """Topics whose routes it needs."""
-
-    def on_route(self, topic: str) -> None:
-        """A route changed."""
-
-    def on_check_transaction(
-        self, addr: str, header: CheckTransactionStateRequestHeader, body: bytes
-    ) -> None:
-        """A broker wants to know how a transaction ended."""
-
-
-class InnerConsumer(Protocol):
-    """A consumer, as the instance knows it."""
-
-    @property
-    def group(self) -> str:
-        """Its group."""
-
-    def subscribed_topics(self) -> Iterable[str]:
-        """Topics whose routes it needs."""
-
-    def on_route(self, topic: str) -> None:
-        """A route changed."""
-
-    def consumer_data(self) -> ConsumerData | None:
-        """What heartbeats say of it; None: nothing."""
-
-    async def do_rebalance(self) -> bool:
-        """Take the queues that are ours now; whether all went well."""
-
-    async def persist_offsets(self, *, wait: bool = False) -> None:
-        """Commit what changed."""
-
-    async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
-        """A tool wants us to go on elsewhere."""
-
-    def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
-        """Offsets of a topic."""
-
-    def running_info(self) -> Body:
-        """All about it."""
-
-    async def consume_directly(self, body: bytes, broker_name: str) -> Body:
-        """Consume one message at once."""
-
-
-class ClientService(Service):
-    """A producer, a consumer or an admin: ended by ``shutdown``."""
-
-    @abstractmethod
-    async def shutdown(self) -> None:
-        """End what was started."""
-
-    async def aclose(self) -> None:
-        """The same as ``shutdown``."""
-        await self.shutdown()
 
 
 class ClientInstance:
@@ -272,7 +148,9 @@ class ClientInstance:
         self._key: object = None
         self._loop = asyncio.get_running_loop()
         self.remoting = RemotingClient(
-            self._processors(),
+            BrokerRequests(
+                self.producers, self.consumers, self.reply_handlers, self.rebalance_soon
+            ).table(),
             ClientOptions(
                 channel=ChannelOptions(read_rest_s=READ_REST_S),
                 connect_timeout_s=config.connect_timeout_ms / 1000,
@@ -888,112 +766,3 @@ class ClientInstance:
         response = await self.ask(addr, RequestCode.QUERY_ASSIGNMENT, None, body.encode())
         answer = QueryAssignmentResponseBody.decode(response.body_bytes())
         return answer.message_queue_assignments
-
-    # Requests from brokers
-
-    def _processors(self) -> ProcessorTable:
-        table = ProcessorTable()
-        stage = Stage("client", tasks=16)
-        table.sync([RequestCode.NOTIFY_CONSUMER_IDS_CHANGED], self._on_ids_changed)
-        table.sync([RequestCode.CHECK_TRANSACTION_STATE], self._on_check_transaction)
-        table.sync([RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT], self._on_reply)
-        table.async_([RequestCode.RESET_CONSUMER_CLIENT_OFFSET], self._on_reset, stage=stage)
-        table.sync([RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT], self._on_status)
-        table.sync([RequestCode.GET_CONSUMER_RUNNING_INFO], self._on_running_info)
-        table.async_([RequestCode.CONSUME_MESSAGE_DIRECTLY], self._on_consume, stage=stage)
-        return table
-
-    def _on_ids_changed(self, channel: Channel, request: RemotingCommand) -> None:
-        del channel
-        header = request.header(NotifyConsumerIdsChangedRequestHeader)
-        if header.consumer_group in self.consumers:
-            self.rebalance_soon()
-
-    def _on_check_transaction(self, channel: Channel, request: RemotingCommand) -> None:
-        from oberth.client.messages import decode_messages  # noqa: PLC0415 - few clients need it
-        from oberth.formats.properties import PRODUCER_GROUP  # noqa: PLC0415 - few clients need it
-
-        header = request.header(CheckTransactionStateRequestHeader)
-        messages = decode_messages(request.body_bytes())
-        group = messages[0].get_property(PRODUCER_GROUP) if messages else ""
-        producer = self.producers.get(group)
-        if producer is None:
-            _LOG.warning("transaction check for the group %r, which is not here", group)
-            return
-        producer.on_check_transaction(str(channel.remote), header, request.body_bytes())
-
-    def _on_reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        del channel
-        header = request.header(ReplyMessageRequestHeader)
-        if not any(handle(header, request.body_bytes()) for handle in self.reply_handlers):
-            _LOG.info("a reply that nobody waits for: %s", header.properties)
-        return create_response(request, ResponseCode.SUCCESS)
-
-    async def _on_reset(self, channel: Channel, request: RemotingCommand) -> None:
-        from oberth.remoting.bodies.offsets import ResetOffsetBody  # noqa: PLC0415 - few clients need it
-
-        del channel
-        header = request.header(ResetOffsetRequestHeader)
-        consumer = self.consumers.get(header.group)
-        if consumer is not None:
-            offsets = ResetOffsetBody.decode(request.body_bytes()).offset_table
-            await consumer.reset_offsets(header.topic, dict(offsets))
-
-    def _on_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        from oberth.remoting.bodies.offsets import GetConsumerStatusBody  # noqa: PLC0415 - few clients need it
-
-        del channel
-        header = request.header(GetConsumerStatusRequestHeader)
-        consumer = self.consumers.get(header.group)
-        offsets = consumer.consumer_status(header.topic) if consumer is not None else {}
-        body = GetConsumerStatusBody(message_queue_table=offsets)
-        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
-
-    def _on_running_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        del channel
-        header = request.header(GetConsumerRunningInfoRequestHeader)
-        consumer = self.consumers.get(header.consumer_group)
-        if consumer is None:
-            return self._not_here(request, header.consumer_group)
-        body = consumer.running_info()
-        if header.jstack_enable:
-            from oberth.remoting.bodies.running_info import ConsumerRunningInfo  # noqa: PLC0415 - few clients need it
-
-            if isinstance(body, ConsumerRunningInfo):
-                body.jstack = stacks()
-        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
-
-    async def _on_consume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        del channel
-        header = request.header(ConsumeMessageDirectlyResultRequestHeader)
-        consumer = self.consumers.get(header.consumer_group)
-        if consumer is None:
-            return self._not_here(request, header.consumer_group)
-        body = await consumer.consume_directly(request.body_bytes(), header.broker_name or "")
-        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
-
-    def _not_here(self, request: RemotingCommand, group: str) -> RemotingCommand:
-        return create_response(
-            request,
-            ResponseCode.SYSTEM_ERROR,
-            f"The Consumer Group <{group}> not exist in this consumer",
-        )
-
-
-def stacks() -> str:
-    """Where each thread of the process is, and each task of the running loop; newest call last."""
-    names = {each.ident: each.name for each in threading.enumerate()}
-    parts = [
-        f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()
-    ]
-    for task in sorted(asyncio.all_tasks(), key=lambda each: each.get_name()):
-        lines = [
-            f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in '
-            f"{frame.f_code.co_name}\n"
-            for frame in task.get_stack(limit=STACK_DEPTH_MAX)
-        ]
-        parts.append(f"task {task.get_name()}\n{''.join(lines)}")
-        if len(parts) >= STACKS_MAX:
-            break
-    return "\n".join(parts)

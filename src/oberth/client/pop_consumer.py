@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from oberth.client.config import ClientConfig
-from oberth.client.instance import ClientInstance, ClientService
+from oberth.client.instance import ClientInstance
+from oberth.client.members import ClientService
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.namespace import with_namespace, without_namespace
 from oberth.client.producer import client_config

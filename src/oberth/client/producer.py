@@ -27,7 +27,8 @@ import msgspec
 
 from oberth.client.config import ClientConfig, fast_address
 from oberth.client.fault_latency import LatencyFaultTolerance
-from oberth.client.instance import ClientInstance, ClientService
+from oberth.client.instance import ClientInstance
+from oberth.client.members import ClientService
 from oberth.client.messages import (
     MESSAGE_ILLEGAL,
     REPLY_MESSAGE,
@@ -37,11 +38,7 @@ from oberth.client.messages import (
     as_bytes,
     encode_message_properties,
 )
-from oberth.client.namespace import (
-    queue_with_namespace,
-    queue_without_namespace,
-    with_namespace,
-)
+from oberth.client.namespace import queue_with_namespace, queue_without_namespace, with_namespace
 from oberth.client.retry import (
     RETRY_RESPONSE_CODES,
     is_async_send_retryable,
