@@ -391,7 +391,7 @@ async def test_a_silent_member_is_gone_after_its_own_time(
     make_live: MakeLive, name_server: NameServer
 ) -> None:
     live = await make_live(**settings(name_server, brokerNotActiveTimeoutMillis="1234"))
-    await live.until(lambda: is_online(live))
+    await live.until(lambda: is_online(live) and name_server.routes._live)
     (known,) = name_server.routes._live.values()
     assert known.registration.timeout_ms == 1234
     assert known.registration.enable_acting_master

@@ -3,7 +3,8 @@
 With ``enableSlaveActingMaster`` the members of a broker name look at the name servers every second.
 While no master is among them, the smallest id acts: it delivers delayed and timed messages, brings
 POP messages back and renews open transactions, through `Escape`, and routes show it in the
-master's place without the right to write. It takes no messages itself.
+master's place without the right to write. It takes no messages itself. A slave whose log has parted
+from its master's (`HAService.part`) is isolated again, and acts for nobody.
 
 A member that starts is isolated until it may go online: no name server hears of it, and it delivers
 nothing. A master that comes back first has each slave follow it, and takes over what they have done
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from oberth.errors import OberthError, RemotingError
+from oberth.errors import OberthError, RemotingError, StoreError
 from oberth.remoting.bodies.route import MASTER_ID, GetBrokerMemberGroupResponseBody
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import create_request
@@ -182,6 +183,12 @@ class ActingMaster:
 
     async def _look(self) -> None:
         membership = self.membership
+        if (parted_at := self._ha.parted_at) is not None:
+            if not membership.is_isolated:
+                membership.is_isolated, membership.acts = True, False
+                self._tell()
+                await self._registration.withdraw()
+            raise StoreError(f"the log is another than the master's from offset {parted_at} on")
         if not membership.is_isolated:
             await self._heartbeat()
         others = await self._others()

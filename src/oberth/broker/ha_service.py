@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,7 +103,14 @@ class HAService:
         """Whether this slave stands in for its master, see `ActingMaster`."""
         self.is_isolated = False
         """Whether this member is not online yet."""
+        self.parted_at: int | None = None
+        """The first offset at which this slave's log is another than its master's, see `part`."""
+        self.look_at_log: Callable[[], Awaitable[None]] | None = None
+        """Compares the end of a slave's log with its master's before it follows."""
+        self.on_parted: Callable[[], None] = lambda: None
+        """Called when `parted_at` has become an offset, or None again."""
         self._link = MasterLink()
+        self._followed: HAConnection | None = None
         self._served: dict[Replica, None] = {}  # in the order of their coming
         self._master_ha_address = store_config.ha_master_address
         self._server: asyncio.Server | None = None
@@ -408,12 +415,38 @@ class HAService:
         if ha_address and not self._store_config.ha_master_address:
             self._master_ha_address = ha_address
 
+    def part(self, offset: int | None) -> None:
+        """This slave's log is another than its master's from an offset on; None: it is no more.
+
+        Which of the two histories counts is for people to say. Until then the slave confirms
+        nothing, since it has not the bytes; it takes nothing, serves no reader, and stands in for
+        nobody.
+        """
+        had, self.parted_at = self.parted_at, offset
+        if (had is None) is (offset is None):
+            return
+        if offset is not None:
+            _LOG.error(
+                "this log is another than the master's from offset %d on: no more is taken from "
+                "the master and nobody may read here; 'oberth store rejoin' cuts it there", offset,
+            )  # fmt: skip
+            if self._followed is not None:
+                self._followed.transport.abort()
+        self.on_parted()
+
+    async def _may_follow(self) -> bool:
+        """Whether the end of this log is the master's, as far as anybody can say."""
+        if self.parted_at is None and self.look_at_log is not None:
+            await self.look_at_log()
+        return self.parted_at is None
+
     async def _follow(self) -> None:
         while True:
             address = self._master_ha_address
             if address:
                 try:
-                    await self._follow_once(address)
+                    if await self._may_follow():
+                        await self._follow_once(address)
                 except (OSError, TimeoutError, OberthError) as error:
                     _LOG.warning(
                         "replication from %s: %s", address, str(error) or type(error).__name__
@@ -456,6 +489,7 @@ class HAService:
         interval_s = config.ha_send_heartbeat_interval_ms / 1000
         silence_max_s = config.ha_housekeeping_interval_ms / 1000
         link.is_active = True
+        self._followed = connection
         appended = asyncio.Event()
         syncing: asyncio.Task[None] | None = None
         try:
@@ -488,6 +522,7 @@ class HAService:
                     link.last_write_ms = now_ms()
         finally:
             link.is_active = False
+            self._followed = None
             if syncing is not None:
                 syncing.cancel()
                 await asyncio.gather(syncing, return_exceptions=True)

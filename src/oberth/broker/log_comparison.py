@@ -360,15 +360,33 @@ async def first_difference(one: LogSide, other: LogSide, start: int, end: int) -
 
 
 class LogComparison:
-    """A slave's comparison with its master: each byte once, in the background."""
+    """A slave's comparison with its master: each byte once, in the background.
 
-    def __init__(self, *, ha: HAService, store: MessageStore, client: RemotingClient) -> None:
+    Args:
+        ha: of the broker.
+        store: of the broker.
+        client: to ask the master with.
+        on_compared: called after each comparison, with the first offset that differs or None.
+    """
+
+    def __init__(
+        self,
+        *,
+        ha: HAService,
+        store: MessageStore,
+        client: RemotingClient,
+        on_compared: Callable[[int | None], None],
+    ) -> None:
         self._ha = ha
+        self._store = store
         self._own = OwnLog(store.checksums)
         self._client = client
+        self._on_compared = on_compared
         self.compared_with: str | None = None
         self.equal_to = 0
         self.differs_at: int | None = None
+        self.ahead_bytes = 0
+        """How far this log goes on behind the master's end."""
         self.said = "not compared yet"
         self._said_aloud = ""
 
@@ -385,20 +403,46 @@ class LogComparison:
             return
         if address != self.compared_with:
             self.compared_with, self.equal_to, self.differs_at = address, 0, None
+        found = await self._compare(address, self.equal_to)
+        if found is not None:
+            self.equal_to = found.equal_to
+
+    async def tail(self) -> None:
+        """Compares the last 64 MiB of this log: a slave's before it follows."""
+        address, end = self._ha.master_address, self._end()
+        if address is not None and end:
+            self.compared_with = address
+            await self._compare(address, max(end - RANGE_BYTES_MAX, 0))
+
+    async def _compare(self, address: str, start: int) -> Comparison | None:
+        """Compares from an offset on, and says what was found; None: it was not compared."""
         master = BrokerLog(address, partial(self._ask, address))
+        end = self._end()
         try:
-            found = await compare(self._own, master, self.equal_to)
+            found = await compare(self._own, master, start)
         except NoChecksumsError:
             self._say("the master answers no checksums: oberth cluster compare reads instead")
-            return
+            return None
         except (OberthError, OSError) as error:
             self._say(f"not compared: {error}")
-            return
-        self.equal_to, self.differs_at = found.equal_to, found.differs_at
-        if found.differs_at is None:
-            self._say("equal")
-        else:
+            return None
+        self.differs_at = found.differs_at
+        # The master was asked after this log's end was looked at: it has at least that.
+        self.ahead_bytes = end - found.equal_to if found.differs_at is None else 0
+        if found.differs_at is not None:
             self._say(f"differs from {address} at offset {found.differs_at}", logging.ERROR)
+        elif self.ahead_bytes:
+            self._say(
+                f"equal up to offset {found.equal_to}, where the log of {address} ends; this one "
+                f"goes on to {end}", logging.ERROR,
+            )  # fmt: skip
+        else:
+            self._say("equal")
+        self._on_compared(found.differs_at)
+        return found
+
+    def _end(self) -> int:
+        return self._store.max_phy_offset
 
     async def _ask(self, address: str, header: LogChecksumsRequestHeader) -> bytes:
         request = create_request(RequestCode.OBERTH_GET_LOG_CHECKSUMS, header)
@@ -435,6 +479,12 @@ class LogComparison:
                     "gauge",
                     "first offset that differs from the master's, -1 if none is known",
                     [((), differs_at)],
+                ),
+                (
+                    "oberth_log_ahead_bytes",
+                    "gauge",
+                    "bytes of the log behind the end of the master's",
+                    [((), self.ahead_bytes)],
                 ),
             ]
         return found

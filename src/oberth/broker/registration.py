@@ -95,7 +95,8 @@ class Registration:
         self.stays = False
         """Whether name servers are not told at the end: the broker comes back at once."""
         self.is_isolated = False
-        """Whether name servers are not to hear of the broker yet, see `ActingMaster`."""
+        """Whether name servers are not to hear of the broker: not yet, see `ActingMaster`, or no
+        more, see `HAService.part`."""
         self._registered: set[str] = set()
         self._complained: set[str] = set()
 
@@ -117,8 +118,11 @@ class Registration:
         if self._to_announce is not None:
             self._to_announce.set_result(None)
             self._to_announce = None
-        if self.stays:
-            return
+        if not self.stays:
+            await self.withdraw()
+
+    async def withdraw(self) -> None:
+        """Tell the name servers that the broker is not there."""
         config = self._config
         header = UnRegisterBrokerRequestHeader(
             broker_name=config.broker_name,

@@ -122,8 +122,17 @@ class Services:
             ),
         )
         self.runtime_info = RuntimeInfo(parts, lambda: self.processors.stages)
-        self.comparison = LogComparison(ha=self.ha, store=parts.store, client=self.client)
+        self.comparison = LogComparison(
+            ha=self.ha,
+            store=parts.store,
+            client=self.client,
+            # Under a controller epochs say where a log is cut.
+            on_compared=self.ha.part if parts.role is None else lambda _: None,
+        )
         self.runtime_info.sources.append(self.comparison.runtime_info)
+        if parts.role is None:
+            self.ha.look_at_log = self.comparison.tail
+            self.ha.on_parted = self._parted
         self.transactions = Transactions(
             parts.store,
             parts.offsets,
@@ -267,6 +276,16 @@ class Services:
             self.pop.keeps_in_memory = lambda: True
             if self.timers is not None:
                 self.timers.store.append = self.escape.append
+
+    def _parted(self) -> None:
+        """A slave's log is another than its master's, or is no more: name servers hear of it."""
+        if self.acting.is_enabled:
+            self.acting.look_soon()
+            return
+        registration = self.registration
+        registration.is_isolated = self.ha.parted_at is not None
+        tell = registration.withdraw if registration.is_isolated else registration.register_all
+        self.tasks.start(tell())
 
     def _make_ha(self, parts: Parts) -> HAService:
         kind: Callable[..., HAService] = HAService

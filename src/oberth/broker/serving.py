@@ -28,10 +28,18 @@ from oberth.broker.processors.reply import ReplyMessageProcessor
 from oberth.broker.processors.retention import RetentionProcessor
 from oberth.broker.processors.send import SendMessageProcessor
 from oberth.broker.processors.static_topic import StaticTopicProcessor
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import create_response
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oberth.broker.ha_service import HAService
     from oberth.broker.parts import Parts
     from oberth.broker.services import Services
+    from oberth.remoting.aio.channel import Channel
+    from oberth.remoting.aio.processors import SyncHandler, TimedHandler
+    from oberth.remoting.command import RemotingCommand
 
 
 class Processors:
@@ -40,6 +48,7 @@ class Processors:
     def __init__(self, parts: Parts, services: Services) -> None:
         config, store_config, store = parts.config, parts.store_config, parts.store
         now_ms = parts.now_ms
+        self._ha = services.ha
         dispatching = services.dispatching
         dispatch_now, dispatch_soon = dispatching.now, dispatching.soon
         table_files = services.table_files
@@ -302,3 +311,34 @@ class Processors:
         """Requests that wait for messages are answered with what is there."""
         self.pops.answer_all()
         self.lite_pops.answer_all()
+
+    def for_readers(self, handler: SyncHandler) -> SyncHandler:
+        """The handler, and at a slave one that refuses while its log is not its master's."""
+        ha = self._ha
+
+        def answer(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+            return handler(channel, request) if ha.parted_at is None else _refusal(ha, request)
+
+        return answer if ha.is_slave else handler
+
+    def pull_for_readers(self) -> TimedHandler:
+        """The same for pulls, of which several are served together."""
+        ha, handler = self._ha, self.pull.pull
+
+        def answer(
+            channels: Sequence[Channel], requests: list[RemotingCommand], until: float
+        ) -> Sequence[RemotingCommand | None]:
+            if ha.parted_at is None:
+                return handler(channels, requests, until)
+            return [_refusal(ha, each) for each in requests]
+
+        return answer if ha.is_slave else handler
+
+
+def _refusal(ha: HAService, request: RemotingCommand) -> RemotingCommand:
+    return create_response(
+        request,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        f"this slave's log is another than its master's from offset {ha.parted_at} on",
+        ext_fields={},
+    )

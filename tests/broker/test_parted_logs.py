@@ -1,0 +1,234 @@
+"""A slave whose log is another than its master's takes nothing, confirms nothing, serves nobody.
+
+A master loses the end of its log in a power cut: it comes back with a copy of its store as it was
+before. What the slave has beyond that nobody else has; `oberth store rejoin` is the way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from oberth.broker.broker import Broker
+from oberth.broker.broker_config import read_configs
+from oberth.cli.main import oberth
+from oberth.namesrv.name_server import NameServer
+from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.command import RemotingCommand
+from oberth.store.messages import MessageExtBrokerInner
+
+BOUND_S = 100
+PULL, SERVICE_NOT_AVAILABLE = 11, 14
+READ_WRITE = 6
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[NameServer]:
+    config = NamesrvConfig(
+        listen_port=0, support_acting_master=True, notify_min_broker_id_changed=True
+    )
+    async with NameServer(config) as server:
+        yield server
+
+
+def make(root: Path, name_server: NameServer | None, **entries: str) -> Broker:
+    values = {
+        "storePathRootDir": str(root),
+        "namesrvAddr": "127.0.0.1:1" if name_server is None else str(name_server.address),
+        "brokerName": "group",
+        "listenPort": "0",
+        "mappedFileSizeCommitLog": str(64 << 10),
+        "mappedFileSizeConsumeQueue": "2000",
+        "timerWheelEnable": "false",
+        "haSendHeartbeatInterval": "100",
+        "brokerHeartbeatInterval": "50",
+        **entries,
+    }
+    config, store_config, _ = read_configs(values)
+    return Broker(config, store_config)
+
+
+SLAVE = {"brokerId": "1", "brokerRole": "SLAVE", "slaveReadEnable": "true"}
+ACTING = {"enableSlaveActingMaster": "true", "totalReplicas": "2"}
+
+
+def put(broker: Broker, body: bytes, count: int = 1) -> None:
+    broker.parts.store.append_messages(
+        [MessageExtBrokerInner.of("T", body) for _ in range(count)]
+    )  # fmt: skip
+    broker.services.ha.on_append()
+    broker.services.dispatching.soon()
+
+
+def end(broker: Broker) -> int:
+    return broker.parts.store.max_phy_offset
+
+
+async def until(done: Callable[[], Any]) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while not done():  # noqa: ASYNC110 - stores and name servers have no such events
+            await asyncio.sleep(0.01)
+
+
+async def copies(root: Path, *, only_slave: int, **entries: str) -> int:
+    """Stores of a master and a slave with a common beginning; gives where that ends."""
+    async with make(root / "master", None, **entries) as alone:
+        alone.parts.topics.create_internal("T", 1)
+        put(alone, b"both", 50)
+        common = end(alone)
+    shutil.copytree(root / "master", root / "slave")
+    async with make(root / "slave", None, **entries) as ahead:
+        put(ahead, b"only the slave", only_slave)
+    return common
+
+
+async def pulled(broker: Broker) -> RemotingCommand:
+    fields = {
+        "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0",
+    }  # fmt: skip
+    async with RemotingClient() as client:
+        return await client.invoke(
+            str(broker.address), RemotingCommand(code=PULL, ext_fields=fields), BOUND_S
+        )
+
+
+def members(name_server: NameServer) -> set[int]:
+    return set(name_server.routes.member_group("DefaultCluster", "group").broker_addrs)
+
+
+async def rejoin(store: Path, master: Broker, name_server: NameServer) -> None:
+    words = ["store", "rejoin", str(store), str(master.address), "-n", str(name_server.address)]
+    done = await asyncio.to_thread(CliRunner().invoke, oberth, words)
+    assert done.exit_code == 0, done.output
+
+
+async def test_a_slave_that_has_another_end_takes_nothing_and_serves_nobody(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    """The master went on before the slave came: it is longer, and only bytes tell the two apart."""
+    common = await copies(tmp_path, only_slave=3)
+    sync = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
+    async with make(tmp_path / "master", name_server, **sync) as master:
+        put(master, b"another history", 100)
+        async with make(tmp_path / "slave", name_server, **SLAVE) as slave:
+            had = end(slave)
+            assert had < end(master)
+            ha = slave.services.ha
+            await until(lambda: ha.parted_at is not None)
+            assert ha.parted_at is not None
+            assert common <= ha.parted_at < had
+            await until(lambda: members(name_server) == {0})
+            refused = await pulled(slave)
+            assert refused.code == SERVICE_NOT_AVAILABLE
+            assert f"from offset {ha.parted_at} on" in str(refused.remark)
+            put(master, b"more")
+            shown = slave.services.runtime_info.table()
+            assert shown["logDiffersAt"] == str(ha.parted_at)
+            assert end(slave) == had
+            assert not master.services.ha.replicas.acked, "it confirms nothing"
+            assert (await pulled(master)).code == 0
+        await rejoin(tmp_path / "slave", master, name_server)
+        async with make(tmp_path / "slave", name_server, **SLAVE) as slave:
+            await until(lambda: end(slave) == end(master))
+            await until(lambda: members(name_server) == {0, 1})
+            assert slave.services.ha.parted_at is None
+            kept = b"".join(each.read_bytes() for each in (tmp_path / "slave.parted").iterdir())
+            assert kept.count(b"only the slave") == 3
+
+
+async def test_a_slave_that_parts_while_it_follows_lets_go_until_that_is_mended(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    async with (
+        make(tmp_path / "master", name_server) as master,
+        make(tmp_path / "slave", name_server, **SLAVE) as slave,
+    ):
+        put(master, b"x" * 100, 20)
+        await until(lambda: end(slave) == end(master) > 0)
+        await until(lambda: members(name_server) == {0, 1})
+        (segment,) = (tmp_path / "slave" / "commitlog").glob("0*0")
+        file = os.open(segment, os.O_RDWR)
+        (before,) = os.pread(file, 1, 1000)
+        os.pwrite(file, bytes([before ^ 1]), 1000)
+        await slave.services.comparison.once()
+        ha = slave.services.ha
+        assert ha.parted_at == 1000
+        await until(lambda: not ha.follows_master and not master.services.ha.replicas.acked)
+        await until(lambda: members(name_server) == {0})
+        put(master, b"y")
+        os.pwrite(file, bytes([before]), 1000)
+        os.close(file)
+        await slave.services.comparison.once()
+        await until(lambda: end(slave) == end(master))
+        await until(lambda: members(name_server) == {0, 1})
+
+
+async def test_a_master_that_lost_its_end_stays_away_while_the_slave_acts(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    common = await copies(tmp_path, only_slave=3, **ACTING)
+    async with make(tmp_path / "slave", name_server, **SLAVE, **ACTING) as slave:
+        had = end(slave)
+        await until(lambda: slave.services.acting.membership.acts)
+        async with make(tmp_path / "master", name_server, **ACTING) as master:
+            await until(lambda: slave.services.comparison.ahead_bytes)
+            shown = slave.services.runtime_info.table()
+            assert f"equal up to offset {common}" in shown["logComparison"]
+            assert shown["logComparison"].endswith(f"goes on to {had}")
+            samples = {each[0]: each[3] for each in slave.services.comparison.metrics()}
+            assert samples["oberth_log_ahead_bytes"] == [((), had - common)]
+            assert master.services.acting.membership.is_isolated
+            assert members(name_server) == {1}
+            assert slave.services.acting.membership.acts
+            assert slave.services.ha.parted_at is None
+            assert (await pulled(slave)).code == 0, "it has the longer history"
+            assert (end(master), end(slave)) == (common, had)
+
+    # Without loss: the two exchange their roles.
+    async with make(tmp_path / "slave", name_server, **ACTING, brokerRole="ASYNC_MASTER") as new:
+        await until(lambda: not new.services.acting.membership.is_isolated)
+        async with make(tmp_path / "master", name_server, **SLAVE, **ACTING) as old:
+            await until(lambda: end(old) == had)
+            await until(lambda: members(name_server) == {0, 1})
+
+
+async def test_a_slave_whose_master_went_on_without_it_never_acts(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    """It was down when the master came back shorter; the master took messages, and dies again."""
+    common = await copies(tmp_path, only_slave=3, **ACTING)
+    async with make(tmp_path / "master", name_server, **ACTING) as master:
+        await until(lambda: not master.services.acting.membership.is_isolated)
+        put(master, b"another history", 100)
+        slave = make(tmp_path / "slave", name_server, **SLAVE, **ACTING)
+        async with slave:
+            ha, acting = slave.services.ha, slave.services.acting
+            await until(lambda: ha.parted_at is not None)
+            assert ha.parted_at is not None
+            assert ha.parted_at >= common
+            await master.aclose()
+            await until(lambda: not members(name_server))
+            acting.look_soon()
+            await until(lambda: "another than the master's" in acting._said)
+            assert acting.membership.is_isolated
+            assert not acting.membership.acts
+            assert not ha.delivers
+            assert (await pulled(slave)).code == SERVICE_NOT_AVAILABLE
+    async with make(tmp_path / "master", name_server, **ACTING) as master:
+        await until(lambda: not master.services.acting.membership.is_isolated)
+        await rejoin(tmp_path / "slave", master, name_server)
+        async with make(tmp_path / "slave", name_server, **SLAVE, **ACTING) as slave:
+            await until(lambda: end(slave) == end(master))
+            await until(lambda: members(name_server) == {0, 1})
+            await master.aclose()
+            await until(lambda: slave.services.acting.membership.acts)
