@@ -10,7 +10,7 @@ from oberth.remoting.command import RemotingCommand, create_response, encode_fra
 from oberth.remoting.connection import RemotingConnection
 from oberth.remoting.headers.pull import PullMessageResponseHeader
 from oberth.remoting.headers.send import SendMessageResponseHeader
-from oberth.remoting.rendered import SendResponses, render_pull_head
+from oberth.remoting.rendered import FixedResponse, SendResponses, render_pull_head
 
 INT32 = st.integers(0, 2**31 - 1)
 INT64 = st.integers(0, 2**63 - 1)
@@ -108,3 +108,12 @@ def test_pieces_of_an_answer_make_the_answer() -> None:
     text = b"".join(a + b for a, b in zip(made.pieces, (*values, b""), strict=True))
     frame = made.render(77, 3, 12, b"7F000001", "KEY")
     assert frame[8:] == text
+
+
+@given(
+    opaque=st.integers(-(2**31), 2**31 - 1),
+    fields=st.none() | st.dictionaries(st.text(), st.text()),
+)
+def test_fixed(opaque: int, fields: dict[str, str] | None) -> None:
+    expected = create_response(RemotingCommand(opaque=opaque), 0, ext_fields=fields)
+    assert FixedResponse(fields).render(opaque) == encode_frame_bytes(expected)

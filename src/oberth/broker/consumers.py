@@ -88,10 +88,13 @@ class ConsumerGroup:
         clients: by channel.
         subscriptions: by topic.
         last_update_ms: the last heartbeat of any client.
+        revision: grows when a heartbeat says anything else than the ones before it.
         size: bytes of the subscriptions, about.
     """
 
-    __slots__ = ("clients", "data", "last_update_ms", "name", "size", "subscriptions")
+    __slots__ = (
+        "clients", "data", "last_update_ms", "name", "revision", "size", "subscriptions",
+    )  # fmt: skip
 
     def __init__(self, name: str, data: GroupData, now_ms: int) -> None:
         self.name = name
@@ -99,6 +102,7 @@ class ConsumerGroup:
         self.clients: dict[Hashable, ClientInfo] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.last_update_ms = now_ms
+        self.revision = 0
         self.size = 0
 
     @property
@@ -143,6 +147,8 @@ class ConsumerGroup:
         for subscription in subscriptions:
             named.add(subscription.topic)
             old = self.subscriptions.get(subscription.topic)
+            if old != subscription:
+                self.revision += 1
             if old is None:
                 subscription.last_update_ms = now_ms
                 self.subscriptions[subscription.topic] = subscription
@@ -159,8 +165,16 @@ class ConsumerGroup:
                 changed = True
         return changed
 
+    def same_heartbeat(self, client: ClientInfo, now_ms: int, *, without_sub: bool) -> None:
+        """Note that a client said once more what it said last, and nobody anything else since."""
+        self.last_update_ms = client.last_update_ms = now_ms
+        if not without_sub:
+            for subscription in self.subscriptions.values():
+                subscription.last_update_ms = now_ms
+
     def drop(self, topic: str) -> None:
         """Forget the subscription to a topic."""
+        self.revision += 1
         self.size -= size_of(self.subscriptions.pop(topic))
 
 
@@ -234,7 +248,9 @@ class ConsumerTable:
         found = self._groups.get(group)
         if found is None:
             found = self._groups[group] = ConsumerGroup(group, data, now_ms)
-        found.data = data
+        if found.data != data:
+            found.revision += 1
+            found.data = data
         found.last_update_ms = now_ms
         added = found.update_client(client)
         if client.channel in found.clients:

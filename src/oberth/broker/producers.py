@@ -110,6 +110,10 @@ class ProducerTable:
     def __iter__(self) -> Iterator[tuple[str, list[ClientInfo]]]:
         return ((group, list(clients.values())) for group, clients in self._groups.items())
 
+    def client_on(self, group: str, channel: Hashable) -> ClientInfo | None:
+        """The client of a group on a channel."""
+        return self._groups.get(group, {}).get(channel)
+
     def has_clients(self, group: str) -> bool:
         """Whether a client of the group is connected."""
         return group in self._groups

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from oberth.broker.serving import Processors
     from oberth.remoting.aio.processors import (
         AsyncHandler,
+        AtOnce,
         BurstHandler,
         ProcessorTable,
         Reject,
@@ -89,6 +90,7 @@ class Sliced(NamedTuple):
     codes: tuple[Code, ...]
     handler: SlicedHandler
     body_size_max: int | None = None
+    at_once: AtOnce | None = None
 
 
 class Async(NamedTuple):
@@ -133,7 +135,9 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Async((Code.SET_MESSAGE_REQUEST_MODE,), of.assignment.set_mode, RELAY)
     yield Sliced((Code.GET_ALL_MESSAGE_REQUEST_MODE,), of.assignment.all_modes)
 
-    yield Sliced((Code.HEART_BEAT,), of.clients.heartbeat, HEARTBEAT_SIZE_MAX)
+    yield Sliced(
+        (Code.HEART_BEAT,), of.clients.heartbeat, HEARTBEAT_SIZE_MAX, of.clients.same_heartbeat
+    )
     yield Sync((Code.UNREGISTER_CLIENT,), of.clients.unregister)
     yield Sync((Code.CHECK_CLIENT_CONFIG,), of.clients.check_client_config)
     yield Sync((Code.GET_CONSUMER_LIST_BY_GROUP,), of.consumers.list_consumers)
@@ -258,7 +262,9 @@ def register(table: ProcessorTable, of: Processors, config: BrokerConfig) -> Non
                 stage = stages[row.stage] if row.stage else None
                 table.sync(row.codes, row.handler, stage=stage, body_size_max=row.body_size_max)
             case Sliced():
-                table.sliced(row.codes, row.handler, body_size_max=row.body_size_max)
+                table.sliced(
+                    row.codes, row.handler, at_once=row.at_once, body_size_max=row.body_size_max
+                )
             case Async():
                 table.async_(
                     row.codes,

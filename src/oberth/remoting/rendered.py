@@ -1,4 +1,4 @@
-"""Frames of the two busiest responses, written without a command or a header object.
+"""Frames of the busiest responses, written without a command or a header object.
 
 What is always true: the bytes are a frame that ``RemotingConnection`` reads as the same command
 that ``create_response`` and ``encode_frame`` would have made. A send takes a third of the time that
@@ -19,6 +19,28 @@ _LANGUAGE: Final = ANNOUNCED_LANGUAGE.encode()
 # What follows the opaque number; %b takes the remark with its name and comma, or nothing.
 _TAIL: Final = b',%%b"serializeTypeCurrentRPC":"JSON","version":%d}' % ANNOUNCED_VERSION
 _quote: Final = msgspec.json.Encoder().encode
+
+
+class FixedResponse:
+    """Renders a response with code 0 that differs in its opaque number only.
+
+    Args:
+        ext_fields: of every response; None for none.
+    """
+
+    __slots__ = ("_end", "_size", "_start")
+
+    def __init__(self, ext_fields: dict[str, str] | None = None) -> None:
+        shown = b"" if ext_fields is None else b'"extFields":%b,' % _quote(ext_fields)
+        self._start = b'{"code":0,%b"flag":1,"language":"%b","opaque":' % (shown, _LANGUAGE)
+        self._end = _TAIL % b""
+        self._size = len(self._start) + len(self._end)
+
+    def render(self, opaque: int) -> bytes:
+        """The whole frame."""
+        number = b"%d" % opaque
+        size = self._size + len(number)
+        return _HEAD.pack(4 + size, size) + self._start + number + self._end
 
 
 class SendResponses:

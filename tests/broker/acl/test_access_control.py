@@ -139,6 +139,14 @@ async def test_a_changed_body_or_field_breaks_the_signature(plain: Any) -> None:
     assert (await plain.peer.client.invoke(plain.peer.address, request, 10.0)).code == 16
 
 
+async def test_a_heartbeat_that_is_known_still_needs_its_own_signature(plain: Any) -> None:
+    """The same bytes on the same connection; only the header differs."""
+    body = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "P"}]}).encode()
+    for who, code in ((PRODUCER, 0), (PRODUCER, 0), (None, 16), (PRODUCER, 0)):
+        assert (await call(plain, who, 34, {}, body)).code == code
+    assert len(plain.broker.processors.clients._kept) == 1
+
+
 async def test_unique_key_query_may_be_signed_or_not(plain: Any) -> None:
     fields = {
         "topic": "T",

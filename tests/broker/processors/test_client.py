@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from oberth.broker.clients import ClientInfo
+from oberth.broker.consumers import ConsumerTable
+from oberth.broker.processors import client as client_module
 from oberth.broker.processors.client import TOLD_A_TURN
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.command import RemotingCommand
@@ -175,3 +179,100 @@ async def test_a_large_group_is_told_some_a_turn_and_once_for_many_changes(live:
     assert max(b - a for a, b in pairwise(turns)) <= TOLD_A_TURN
     assert sorted(told[small:]) == list(range(count))
     group.clients.clear()
+
+
+def registrations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The groups of heartbeats that were worked through, from now on."""
+    found: list[str] = []
+    register = ConsumerTable.register
+
+    def noted(self: ConsumerTable, group: str, *arguments: Any, **more: Any) -> bool:
+        found.append(group)
+        return register(self, group, *arguments, **more)
+
+    monkeypatch.setattr(ConsumerTable, "register", noted)
+    return found
+
+
+async def test_the_same_heartbeat_is_known_and_counts(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked = registrations(monkeypatch)
+    first = await live.peer.heartbeat("G", {"T": "*", "U": "a || b"}, producers=("P",))
+    live.clock.ahead_ms += 30_000
+    again = await live.peer.heartbeat("G", {"T": "*", "U": "a || b"}, producers=("P",))
+    assert worked == ["G"]
+    assert (again.code, again.opaque) == (0, first.opaque + 1)
+    assert again.fields == {**first.fields, "IS_SUB_CHANGE": "false"}
+    now_ms = live.clock()
+    parts = live.broker.parts
+    group = parts.consumers.get("G")
+    (client,) = group.clients.values()
+    (producer,) = parts.producers.clients("P")
+    times = [group, client, producer, *group.subscriptions.values()]
+    assert [each.last_update_ms for each in times] == [now_ms] * 5
+    await live.peer.heartbeat("G", {"T": "*"}, producers=("P",))
+    assert worked == ["G", "G"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["subscription", "version", "expression", "member", "left", "retry topic", "setting", "model"],
+)
+async def test_the_same_heartbeat_is_worked_through_where_anything_changed(
+    live: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    async def beats() -> RemotingCommand:
+        return cast(RemotingCommand, await live.peer.heartbeat("G", {"T": "*"}, client_id="one"))
+
+    await beats()
+    other, parts = live.another(), live.broker.parts
+    match change:
+        case "subscription":
+            await other.heartbeat("G", {"T": "*", "U": "*"}, client_id="two")
+        case "version":
+            await other.heartbeat("G", {"T": "a"}, client_id="two", sub_version=9)
+        case "expression":
+            wanted = {"topic": "T", "subString": "a > 1", "expressionType": "SQL92"}
+            entry = {"groupName": "G", "subscriptionDataSet": [wanted]}
+            body = json.dumps({"clientID": "two", "consumerDataSet": [entry]})
+            assert (await other.call(34, {}, body.encode())).code == 0
+        case "member":
+            parts.consumers.unregister("G", next(iter(parts.consumers.get("G").clients)))
+        case "left":
+            await live.peer.call(35, {"clientID": "one", "consumerGroup": "G"})
+        case "retry topic":
+            await live.peer.call(215, {"topic": "%RETRY%G"})
+            assert "%RETRY%G" not in parts.topics
+        case "setting":
+            parts.config.reject_pull_consumer_enable = True
+        case "model":
+            await other.heartbeat("G", {"T": "*"}, client_id="two", model="BROADCASTING")
+    worked = registrations(monkeypatch)
+    answer = await beats()
+    assert worked == ["G"]
+    assert answer.fields["IS_SUB_CHANGE"] == (
+        "true" if change in ("subscription", "member", "left") else "false"
+    )
+    assert "%RETRY%G" in parts.topics
+    await beats()
+    assert len(worked) == (2 if change == "setting" else 1)
+
+
+async def test_heartbeats_are_kept_up_to_a_size_and_go_with_their_connection(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = live.broker.processors.clients
+    monkeypatch.setattr(client_module, "KEPT_BYTES_MAX", 2200)
+    peers = [live.another() for _ in range(4)]
+    for number, peer in enumerate(peers):
+        await peer.heartbeat("G", {"T": "*"}, client_id=f"client-{number}")
+    assert 0 < clients._kept_bytes <= 2200
+    kept = [json.loads(each.body)["clientID"] for each in clients._kept.values()]
+    assert kept == ["client-2", "client-3"]
+    # One that is too long is not kept, and neither is the one before it.
+    await peers[3].heartbeat("G", {"T" * 100 + str(n): "*" for n in range(40)})
+    assert len(clients._kept) == 1
+    await peers[2].client.aclose()
+    await live.until(lambda: not clients._kept)
+    assert clients._kept_bytes == 0

@@ -555,3 +555,32 @@ async def test_what_is_put_off_is_bounded_and_goes_with_its_channel(
     await work.turn()
     assert work.table._put_off.waiting_bytes == 0
     assert not work.table._put_off._waiting
+
+
+async def test_what_is_quickly_done_comes_after_what_is_in_slices(channel: Any) -> None:
+    """Requests of one connection: the second would say what the first is about to change."""
+    asked: list[int] = []
+
+    def at_once(channel: Channel, request: RemotingCommand) -> bool:
+        asked.append(request.opaque)
+        if request.opaque == 9:
+            raise StoreFullError("no room")
+        if request.opaque != 3:
+            return False
+        channel.reply(request, create_response(request, 0))
+        return True
+
+    def slowly(channel: Channel, request: RemotingCommand) -> Slicing:
+        yield
+        return create_response(request, 0)
+
+    table = ProcessorTable()
+    table.sliced([7], slowly, at_once=at_once)
+    table.dispatch(channel, requests(2, 2))
+    assert asked == [2]
+    await channel.wait_replies(2)
+    table.dispatch(channel, requests(1, 3))
+    assert asked == [2, 3]
+    assert [opaque for opaque, _ in channel.replies] == [2, 3, 3]
+    table.dispatch(channel, requests(1, 9))
+    assert channel.replies[-1][1].code == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from oberth.broker.clients import GROUPS_PER_CHANNEL_MAX, LEFT_AT_ONCE, ClientInfo
 from oberth.broker.consumers import (
@@ -19,6 +19,8 @@ from oberth.broker.consumers import (
     CONSUME_PASSIVELY,
     CONSUME_TYPES,
     MESSAGE_MODELS,
+    SUBSCRIBED_BYTES_MAX,
+    ConsumerGroup,
     GroupData,
     enum_name,
 )
@@ -34,6 +36,7 @@ from oberth.remoting.headers.group import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
+from oberth.remoting.rendered import FixedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,8 +69,44 @@ TOLD_A_TURN: Final = 200
 SLICE: Final = 50
 """Groups of a heartbeat between two turns of the loop: some 3 ms."""
 
+KEPT_SIZE_MAX: Final = 4 * 1024
+"""Bytes of a heartbeat that is kept, to know it when it comes again."""
+KEPT_BYTES_MAX: Final = 32 << 20
+"""Bytes of all that are kept; the one that was kept longest goes first."""
+KEPT_GROUP_SIZE: Final = 256
+"""Bytes that a group of a kept heartbeat takes beside its text."""
+
 _SUB_CHANGE: Final = "IS_SUB_CHANGE"
 _HEARTBEAT_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
+
+
+_SAME: Final = FixedResponse({_HEARTBEAT_V2: "true", _SUB_CHANGE: "false"})
+
+
+class _Consumed(NamedTuple):
+    """A group of a kept heartbeat, and its revision after that."""
+
+    group: ConsumerGroup
+    revision: int
+    client: ClientInfo
+    retry_topic: str
+    without_sub: bool
+
+
+class _Kept:
+    """A heartbeat, and what stood after it."""
+
+    __slots__ = ("body", "consumed", "produced")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.consumed: list[_Consumed] = []
+        self.produced: list[tuple[str, ClientInfo]] = []
+
+    @property
+    def size(self) -> int:
+        groups = 1 + len(self.consumed) + len(self.produced)
+        return len(self.body) + KEPT_GROUP_SIZE * groups
 
 
 def read_body(request: RemotingCommand, what: str) -> dict[str, Any]:
@@ -120,6 +159,8 @@ class ClientManageProcessor:
         self._lite = lite
         self._now_ms = now_ms
         self._topics_written_soon = topics_written_soon
+        self._kept: dict[Channel, _Kept] = {}
+        self._kept_bytes = 0
         # Groups of many members that changed since they were last told, and who is being told.
         self._changed: dict[str, None] = {}
         self._untold: list[ClientInfo] = []
@@ -138,14 +179,17 @@ class ClientManageProcessor:
         now_ms = self._now_ms()
         language = request.language or "OTHER"
         changed = False
+        count = 0
+        kept = _Kept(request.body_bytes())
         for number, entry in enumerate(_objects(body.get("consumerDataSet"))):
             if number == GROUPS_PER_HEARTBEAT_MAX:
                 break
+            count += 1
             if number and number % SLICE == 0:
                 yield
             client = ClientInfo(channel, client_id, language, request.version, now_ms)
             changed |= yield from self._register_consumer(
-                client, entry, now_ms, without_sub=body.get("withoutSub") is True
+                client, entry, now_ms, kept, without_sub=body.get("withoutSub") is True
             )
         for number, entry in enumerate(_objects(body.get("producerDataSet"))):
             group = entry.get("groupName")
@@ -153,18 +197,80 @@ class ClientManageProcessor:
                 break
             if number and number % (SLICE * 10) == 0:
                 yield
+            count += 1
             if isinstance(group, str) and group:
                 self._producers.register(
                     group, ClientInfo(channel, client_id, language, request.version, now_ms)
                 )
+                produced = self._producers.client_on(group, channel)
+                if produced is not None:
+                    kept.produced.append((group, produced))
+        if count == len(kept.consumed) + len(kept.produced):
+            self._keep(channel, kept)
         return create_response(
             request,
             ResponseCode.SUCCESS,
             ext_fields={_HEARTBEAT_V2: "true", _SUB_CHANGE: "true" if changed else "false"},
         )
 
+    def _keep(self, channel: Channel, kept: _Kept) -> None:
+        self._forget(channel)
+        if len(kept.body) > KEPT_SIZE_MAX or channel.is_closed:
+            return
+        self._kept[channel] = kept
+        self._kept_bytes += kept.size
+        while self._kept_bytes > KEPT_BYTES_MAX:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, channel: Channel) -> None:
+        kept = self._kept.pop(channel, None)
+        if kept is not None:
+            self._kept_bytes -= kept.size
+
+    def same_heartbeat(self, channel: Channel, request: RemotingCommand) -> bool:
+        """34, where a client says what it said last and all of that still stands.
+
+        Clients say the same every 30 s, or more often. Whatever else is done about a heartbeat
+        was done then: groups, retry topics and subscriptions are there.
+        """
+        kept = self._kept.get(channel)
+        if kept is None or kept.body != request.body:
+            return False
+        consumers, groups, topics = self._consumers, self._groups, self._topics
+        if (
+            self._config.reject_pull_consumer_enable
+            or consumers.subscribed_bytes > SUBSCRIBED_BYTES_MAX
+        ):
+            return False
+        for group, revision, client, retry_topic, _ in kept.consumed:
+            if (
+                group.revision != revision
+                or group.clients.get(channel) is not client
+                or consumers.get(group.name) is not group
+                or groups.find(group.name) is None
+                or retry_topic not in topics
+            ):
+                return False
+        for name, client in kept.produced:
+            if self._producers.client_on(name, channel) is not client:
+                return False
+        now_ms = self._now_ms()
+        for each in kept.consumed:
+            each.group.same_heartbeat(each.client, now_ms, without_sub=each.without_sub)
+        for _, client in kept.produced:
+            client.last_update_ms = now_ms
+        if not request.is_oneway:
+            channel.send_frame(_SAME.render(request.opaque))
+        return True
+
     def _register_consumer(
-        self, client: ClientInfo, entry: Mapping[str, Any], now_ms: int, *, without_sub: bool
+        self,
+        client: ClientInfo,
+        entry: Mapping[str, Any],
+        now_ms: int,
+        kept: _Kept,
+        *,
+        without_sub: bool,
     ) -> Generator[None, None, bool]:
         group = entry.get("groupName")
         if not isinstance(group, str):
@@ -216,6 +322,16 @@ class ClientManageProcessor:
         found = self._consumers.get(group)
         if changed and found is not None and not found.is_broadcasting:
             self.notify_group(group)
+        known = None if found is None else found.clients.get(client.channel)
+        if (
+            found is not None
+            and known is not None
+            and all(each.is_tag for each in subscriptions)
+            and (without_sub or found.subscriptions.keys() == {s.topic for s in subscriptions})
+        ):
+            # Expressions are looked at, and compiled, each time that they come.
+            retry_topic = names.retry_topic(group)
+            kept.consumed.append(_Consumed(found, found.revision, known, retry_topic, without_sub))
         return changed
 
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -304,6 +420,7 @@ class ClientManageProcessor:
         self._hold.connection_closed(channel)
         self._pops.connection_closed(channel)
         self._lite.connection_closed(channel)
+        self._forget(channel)
         self._leave(channel)
 
     def _leave(self, channel: Channel) -> None:

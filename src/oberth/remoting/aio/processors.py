@@ -68,6 +68,8 @@ TimedHandler: TypeAlias = Callable[
 SlicedHandler: TypeAlias = Callable[
     [Channel, RemotingCommand], Generator[None, None, RemotingCommand | None]
 ]
+AtOnce: TypeAlias = Callable[[Channel, RemotingCommand], bool]
+"""Answers a request, where that is quickly done; False: it has done nothing."""
 Reject: TypeAlias = Callable[[], str | None]
 """Gives the reason why a processor takes no requests now, or None."""
 
@@ -109,7 +111,7 @@ class _Kind(Enum):
 class Processor:
     """What serves a code; made by ``ProcessorTable``."""
 
-    __slots__ = ("handler", "joins", "kind", "reject", "stage")
+    __slots__ = ("at_once", "handler", "joins", "kind", "reject", "stage")
 
     def __init__(
         self,
@@ -117,8 +119,10 @@ class Processor:
         handler: SyncHandler | AsyncHandler | BurstHandler | TimedHandler | SlicedHandler,
         stage: Stage | None,
         reject: Reject | None,
+        at_once: AtOnce | None = None,
     ) -> None:
         self.kind = kind
+        self.at_once = at_once
         self.joins = kind is _Kind.BURST or kind is _Kind.TIMED  # requests of several channels
         self.handler = handler
         self.stage = stage
@@ -147,6 +151,9 @@ class Slices:
     def __init__(self) -> None:
         self._work: dict[Channel, deque[tuple[RemotingCommand, _Work]]] = {}
         self.waiting_bytes = 0
+
+    def __contains__(self, channel: Channel) -> bool:
+        return channel in self._work
 
     def start(self, channel: Channel, request: RemotingCommand, handler: SlicedHandler) -> None:
         """Do the first slice at once, and all of it if that is all."""
@@ -573,13 +580,15 @@ class ProcessorTable:
         codes: Iterable[int],
         handler: SlicedHandler,
         *,
+        at_once: AtOnce | None = None,
         body_size_max: int | None = None,
     ) -> None:
         """Serve ``codes`` with a generator function, on the loop, some milliseconds a slice.
 
-        What comes after it on its connection may be served before it is done.
+        What comes after it on its connection may be served before it is done. Where nothing of
+        the connection is worked on in slices, ``at_once`` is asked first.
         """
-        self._register(codes, Processor(_Kind.SLICED, handler, None, None), body_size_max)
+        self._register(codes, Processor(_Kind.SLICED, handler, None, None, at_once), body_size_max)
 
     def async_(
         self,
@@ -844,7 +853,15 @@ class ProcessorTable:
         if processor.reject is not None and self._rejected(repeat(channel), processor, run):
             return
         if processor.kind is _Kind.SLICED:
+            at_once = processor.at_once
             for request in run:
+                if at_once is not None and channel not in self._slices:
+                    try:
+                        if at_once(channel, request):
+                            continue
+                    except Exception as error:  # noqa: BLE001 - the requester hears of it
+                        channel.reply(request, error_response(request, error))
+                        continue
                 self._slices.start(channel, request, cast(SlicedHandler, processor.handler))
         elif processor.stage is not None:
             processor.stage.submit(
