@@ -7,6 +7,9 @@ STAMP := $(VENV)/.installed
 # The kernels are C: a machine without a compiler gets one from pip.
 HAS_COMPILER := import os, shutil, sysconfig; word = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]; raise SystemExit(shutil.which(word) is None)
 
+# Some environments forbid bytecode; every process that a test starts would compile 600 modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test bench bench-page interop lint docs lock clean
 
 $(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.py $(wildcard src/oberth/kernels/native/*) src/oberth/kernels/arguments.py src/oberth/kernels/layout.py src/oberth/formats/message.py
@@ -21,6 +24,7 @@ $(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.
 	@$(BIN)/python -c '$(HAS_COMPILER)' || { echo "   a C compiler, since this machine has none"; $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/compiler.lock; }
 	@echo "   Oberth itself: its kernels are compiled, some seconds"
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src/oberth
 	@touch $(STAMP)
 
 run: $(STAMP)
