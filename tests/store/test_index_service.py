@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oberth.errors import StoreCorruptError
-from oberth.formats.index_file import entry_position, file_size, key_hash
+from oberth.formats.index_file import TAG_INDEX_TYPE, entry_position, file_size, key_hash
 from oberth.formats.message import DispatchRequest
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.files import MADV_RANDOM, OsFileSystem
 from oberth.store.index_file import IndexFile
-from oberth.store.index_service import IndexService
+from oberth.store.index_service import IndexService, _Hashes
 
 Golden = Callable[[str], Any]
 
@@ -29,6 +29,15 @@ def config_of(store: Any) -> MessageStoreConfig:
     return MessageStoreConfig.from_properties(
         {"storePathRootDir": str(store.root), "rocketmqLine": line, **store.config}
     )
+
+
+def test_hashes_of_long_tags_are_not_kept() -> None:
+    hashes = _Hashes(with_tags=True)
+    for length in (1, 255, 256, 30_000):
+        tag = "x" * length
+        expected = key_hash(f"T#{TAG_INDEX_TYPE}", tag)
+        assert hashes.of("T", f"TAGS\x01{tag}\x02".encode()) == [expected]
+    assert [len(tag) for _, tag in hashes._tags] == [1, 255]
 
 
 def test_golden_queries(golden_name: str, golden_store: Golden) -> None:

@@ -42,7 +42,7 @@ INT64_MAX: Final = (1 << 63) - 1
 # So many hashes of beginnings of keys, of tags, and of topics are kept.
 _HEADS_MAX: Final = 4096
 _TOPICS_MAX: Final = 65_536
-# Longer keys take the general way.
+# Longer keys take the general way; the hashes of longer tags are not kept.
 _LENGTH_MAX: Final = 255
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_LENGTH_MAX))
 
@@ -106,9 +106,11 @@ class _Hashes:
             if tags is not None:
                 found = self._tags.get((topic, tags))
                 if found is None:
-                    if len(self._tags) >= _HEADS_MAX:
-                        self._tags.clear()
-                    found = self._tags[topic, tags] = self._hash(prefix[1], tags)
+                    found = self._hash(prefix[1], tags)
+                    if len(tags) <= _LENGTH_MAX:
+                        if len(self._tags) >= _HEADS_MAX:
+                            self._tags.clear()
+                        self._tags[topic, tags] = found
                 hashes.append(found)
         return hashes
 
