@@ -403,6 +403,36 @@ async def test_more_than_a_broker_may_have_is_refused() -> None:
         assert (await peer.subscribe("c1", "one", "two")).code == 0
         refused = await peer.subscribe("c1", "three")
         assert refused.code == ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        whole = {"action": "COMPLETE_ADD"}
+        assert (await peer.subscribe("c1", "one", "three", **whole)).code == 0
+        for client_id, topics in (("c1", ("one", "two", "three")), ("c2", ("one",))):
+            refused = await peer.subscribe(client_id, *topics, **whole)
+            assert refused.code == ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        # Clients that take nothing are counted, too; and nobody is made by leaving.
+        assert (await peer.subscribe("c2", **whole)).code == 0
+        refused = await peer.subscribe("c3", **whole)
+        assert refused.code == ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        assert (await peer.subscribe("c4", "one", action="PARTIAL_REMOVE")).code == 0
+        lite = mq.broker.services.lite
+        assert (len(lite.subscriptions), lite.subscriptions.client_count) == (2, 2)
+        assert lite._channels.keys() == {"c1", "c2"}
+
+
+async def test_a_group_has_no_say_about_the_clients_of_another(peer: Peer) -> None:
+    await peer.make_group("Other")
+    assert (await peer.subscribe("c1", "one")).code == 0
+    await peer.send("one", b"for c1")
+    for action in ("PARTIAL_ADD", "PARTIAL_REMOVE", "COMPLETE_ADD", "COMPLETE_REMOVE"):
+        refused = await peer.subscribe("c1", action=action, group="Other")
+        assert refused.code == ResponseCode.ILLEGAL_OPERATION, action
+    fields = peer.pop_fields("c1", consumerGroup="Other")
+    assert (await peer.call(200070, fields)).code == ResponseCode.INVALID_PARAMETER
+    assert [each.body for each in await peer.pop("c1")] == [b"for c1"]
+    for name in ("client id", "topic"):
+        changes = {"client id": {"client_id": "c" * 256}, "topic": {"topic": "t" * 256}}[name]
+        refused = await peer.subscribe(**{"client_id": "c2", "action": "COMPLETE_ADD", **changes})
+        assert refused.code == ResponseCode.ILLEGAL_OPERATION
+        assert f"a {name} of 256 characters" in refused.remark
 
 
 async def test_what_cannot_be_is_refused(peer: Peer) -> None:

@@ -69,6 +69,9 @@ TURN_SPREAD_MS: Final = 15_000
 """Full turns of clients that do not come are spread by up to so much."""
 
 TURN_WAKE_EVERY: Final = 10
+NAME_LENGTH_MAX: Final = 255
+"""Characters of a client id, or of the name of a parent topic, that is kept."""
+
 EXPIRED_AT_ONCE: Final = 500
 """Lite topics that one look deletes at most; the next tick goes on."""
 
@@ -230,6 +233,25 @@ class LiteService:
         if config is None or not config.consume_enable:
             raise IllegalSubscriptionError("Consumer group is not allowed to consume.")
 
+    def _check_client(self, client_id: str, group: str, topic: str) -> None:
+        """Who may use one group has no say about the clients of another, whose ids he may know."""
+        for what, text in (("client id", client_id), ("topic", topic)):
+            if len(text) > NAME_LENGTH_MAX:
+                raise IllegalSubscriptionError(
+                    f"a {what} of {len(text)} characters, allowed {NAME_LENGTH_MAX}"
+                )
+        known = self.subscriptions.get(client_id)
+        if known is not None and known.group != group:
+            raise IllegalSubscriptionError(f"client {client_id} is of another group than {group}")
+
+    def _check_room(self, client_id: str, more: int) -> None:
+        limit = self._config.max_lite_subscription_count
+        held = self.subscriptions
+        if (more > 0 and len(held) + more > limit) or (
+            held.get(client_id) is None and held.client_count >= limit
+        ):
+            raise QuotaExceededError(f"lite subscription quota exceeded {limit}")
+
     def subscribe(
         self,
         channel: Channel,
@@ -246,16 +268,14 @@ class LiteService:
             IllegalSubscriptionError: the group may not.
         """
         self._check_group(group)
-        self._channels[client_id] = channel
-        limit = self._config.max_lite_subscription_count
-        if len(self.subscriptions) >= limit:
-            raise QuotaExceededError(f"lite subscription quota exceeded {limit}")
+        self._check_client(client_id, group, topic)
+        self._check_room(client_id, 1)
         if self.takes_all(group):
             raise IllegalSubscriptionError(
                 "subscribe lite operation is not supported for this group"
             )
-        now_ms = self._now_ms()
-        mine = self.subscriptions.of_client(client_id, group, topic, now_ms)
+        mine = self.subscriptions.of_client(client_id, group, topic, self._now_ms())
+        self._channels[client_id] = channel
         is_exclusive = self.attribute(group, LITE_SUB_MODEL) == EXCLUSIVE
         for queue in queues:
             if not self._may_take(topic, queue):
@@ -266,7 +286,14 @@ class LiteService:
             self._add(client_id, mine.group, queue)
 
     def unsubscribe(self, client_id: str, group: str, topic: str, queues: Sequence[str]) -> None:
-        """PARTIAL_REMOVE: a client gives lite topics up."""
+        """PARTIAL_REMOVE: a client gives lite topics up.
+
+        Raises:
+            IllegalSubscriptionError: it is another group's client.
+        """
+        self._check_client(client_id, group, topic)
+        if self.subscriptions.get(client_id) is None:
+            return
         mine = self.subscriptions.of_client(client_id, group, topic, self._now_ms())
         begins_anew = self._is_true(group, LITE_RESET_UNSUBSCRIBE)
         for queue in queues:
@@ -280,23 +307,36 @@ class LiteService:
         """COMPLETE_ADD: all that a client takes; it says so every now and then.
 
         Raises:
+            QuotaExceededError: the broker would have more subscriptions than it may.
             IllegalSubscriptionError: the group may not.
         """
         self._check_group(group)
-        self._channels[client_id] = channel
+        self._check_client(client_id, group, topic)
         if self.takes_all(group):
-            wanted = [wildcard_queue(topic, group)]
+            wanted = {wildcard_queue(topic, group): None}
         else:
-            wanted = [queue for queue in queues if self._may_take(topic, queue)]
+            wanted = {queue: None for queue in queues if self._may_take(topic, queue)}
+        known = self.subscriptions.get(client_id)
+        self._check_room(client_id, len(wanted) - (0 if known is None else len(known.queues)))
         mine = self.subscriptions.of_client(client_id, group, topic, self._now_ms())
+        self._channels[client_id] = channel
         for queue in set(mine.queues).difference(wanted):
             self.subscriptions.discard(client_id, queue)
         for queue in wanted:
             self._add(client_id, mine.group, queue)
         self._listen_as_needed()
 
+    def unsubscribe_client(self, client_id: str, group: str, topic: str) -> None:
+        """COMPLETE_REMOVE: a client takes nothing any more.
+
+        Raises:
+            IllegalSubscriptionError: it is another group's client.
+        """
+        self._check_client(client_id, group, topic)
+        self.forget_client(client_id)
+
     def forget_client(self, client_id: str) -> None:
-        """COMPLETE_REMOVE: a client is gone; what was noted for it goes to others."""
+        """A client is gone; what was noted for it goes to others."""
         self._channels.pop(client_id, None)
         gone = self.subscriptions.remove_client(client_id)
         self._listen_as_needed()

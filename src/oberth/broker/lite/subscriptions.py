@@ -45,6 +45,11 @@ class LiteSubscriptions:
         """Pairs of a client and a queue."""
         return self._count
 
+    @property
+    def client_count(self) -> int:
+        """Clients that have said something, whether or not they take a queue."""
+        return len(self._clients)
+
     def get(self, client_id: str) -> LiteSubscription | None:
         """What a client takes, if it has said so."""
         return self._clients.get(client_id)

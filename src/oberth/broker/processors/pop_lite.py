@@ -206,6 +206,12 @@ class PopLiteMessageProcessor:
                 int(ResponseCode.INVALID_PARAMETER),
                 f"subscription bind topic not match, {group}",
             )
+        known = self._lite.subscriptions.get(header.client_id)
+        if known is not None and known.group != group:  # what is noted for it would be lost
+            return (
+                int(ResponseCode.INVALID_PARAMETER),
+                f"client {header.client_id} is of another group than {group}",
+            )
         return None
 
     def _pop_queue(
@@ -376,7 +382,7 @@ class PopLiteMessageProcessor:
         elif entry.action == "COMPLETE_ADD":
             lite.subscribe_to_exactly(channel, client_id, group, topic, queues)
         elif entry.action == "COMPLETE_REMOVE":
-            lite.forget_client(client_id)
+            lite.unsubscribe_client(client_id, group, topic)
         else:
             raise IllegalSubscriptionError(f"action {entry.action!r} is not known")
 
