@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oberth.broker import consumer_offsets
 from oberth.broker.consumer_offsets import ConsumerOffsets
 from oberth.broker.lmq_consumer_offsets import LmqConsumerOffsets
 from oberth.errors import ConfigFormatError
@@ -42,6 +43,37 @@ def test_a_commit_may_go_back() -> None:
     assert offsets.commit("G", "T", 0, 4, 2)
     assert offsets.query("G", "T", 0) == 4
     assert offsets.query("G", "T", 1) == -1
+
+
+@pytest.mark.parametrize("kind", [ConsumerOffsets, LmqConsumerOffsets])
+def test_offsets_of_ever_new_groups_are_limited(
+    kind: type[ConsumerOffsets], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_offsets, "PAIRS_MAX", 3)
+    monkeypatch.setattr(consumer_offsets, "OFFSETS_MAX", 5)
+    offsets = kind()
+    assert [offsets.commit(f"g{n}", "T", 0, 1, 1) for n in range(5)] == [True] * 3 + [False] * 2
+    assert [offsets.commit("g0", "T", n, 2, 1) for n in range(5)] == [True] * 3 + [False] * 2
+    assert offsets.commit("g0", "T", 2, 3, 1)  # one that is there goes on
+    offsets.assign_reset("g9", "T", 0, 1, 1)
+    assert not offsets.has_reset("g9", "T", 0)
+    for number in range(5):
+        offsets.commit_pull(f"p{number}", "T", 0, 1)
+    assert sum(offsets.query_pull(f"p{number}", "T", 0) == 1 for number in range(5)) == 0
+    offsets.delete_group("g0")
+    for number in range(5):
+        offsets.commit_pull(f"p{number}", "T", 0, 1)
+    assert sum(offsets.query_pull(f"p{number}", "T", 0) == 1 for number in range(5)) == 3
+    for other in (offsets, kind()):
+        other.read(parse_config(offsets.encode()))
+        assert [other.commit("g3", "T", n, 1, 1) for n in range(5)] == [True] * 3 + [False] * 2
+        other.merge(parse_config(offsets.encode()))
+        assert not other.commit("g4", "T", 0, 1, 1)
+    if kind is LmqConsumerOffsets:
+        offsets = kind()
+        found = [offsets.commit(f"%LMQ%{n}", "T", 0, 1, 1) for n in range(5)]
+        assert found == [True] * 3 + [False] * 2
+        assert offsets.commit("%LMQ%0", "T", 0, 2, 1)
 
 
 def test_a_pending_reset_voids_commits_until_it_is_taken() -> None:

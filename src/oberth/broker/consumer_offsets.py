@@ -12,7 +12,8 @@ Names are checked by who commits: no key holds a second ``@``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
@@ -22,6 +23,14 @@ from oberth.formats.config_files import ConsumerOffsets as OffsetsFile
 from oberth.formats.config_files import split_offset_key
 from oberth.formats.config_json import Shown, format_config
 from oberth.formats.data_version import DataVersion
+
+_LOG: Final = logging.getLogger(__name__)
+
+PAIRS_MAX: Final = 1_000_000
+"""Pairs of a topic and a group that have offsets; as many groups are allowed."""
+
+OFFSETS_MAX: Final = 4_000_000
+"""Offsets of queues in all of them."""
 
 _OFFSETS: Final = "offsetTable"
 _PULL_OFFSETS: Final = "pullOffsetTable"
@@ -46,6 +55,7 @@ class ConsumerOffsets:
 
     __slots__ = (
         "_commits",
+        "_count",
         "_dirty",
         "_dirty_pulls",
         "_entries",
@@ -66,6 +76,7 @@ class ConsumerOffsets:
         self._pull_offsets: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
         self._commits = 0
+        self._count = 0  # queues in _offsets
         # Entries as text, made again only for keys that changed: see document_bytes.
         self._entries: dict[str, str] = {}
         self._pull_entries: dict[str, str] = {}
@@ -77,18 +88,21 @@ class ConsumerOffsets:
     # Commits and queries
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> bool:
-        """Note an offset; False if a pending reset made it void."""
+        """Note an offset; False if a pending reset made it void, or if there is no room for it."""
         key = f"{topic}@{group}"
         if self._resets and queue_id in self._resets.get(key, ()):
             return False
         queues = self._offsets.get(key)
+        known = None if queues is None else queues.get(queue_id)
+        if known is None:
+            if not self._has_room(self._offsets, key):
+                return False
+            self._count += 1
+            self.is_urgent = True
+        elif known == offset:
+            return True
         if queues is None:
             queues = self._offsets[key] = {}
-        known = queues.get(queue_id)
-        if known == offset:
-            return True
-        if known is None:
-            self.is_urgent = True
         queues[queue_id] = offset
         self._dirty.add(key)
         self.is_dirty = True
@@ -97,11 +111,28 @@ class ConsumerOffsets:
             self.data_version = self.data_version.next(now_ms)
         return True
 
+    def _has_room(self, table: Mapping[str, object], key: str) -> bool:
+        """Whether a queue may have an offset that has none."""
+        if self._count < OFFSETS_MAX and (len(table) < PAIRS_MAX or key in table):
+            return True
+        _LOG.warning(
+            "offset of %s not kept: there are %d pairs of a topic and a group and %d offsets, "
+            "allowed %d and %d; delete groups that nobody uses",
+            key,
+            len(table),
+            self._count,
+            PAIRS_MAX,
+            OFFSETS_MAX,
+        )
+        return False
+
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note how far a group has pulled, which is further than it has consumed."""
         key = f"{topic}@{group}"
         queues = self._pull_offsets.get(key)
         if queues is None:
+            if not self._has_room(self._pull_offsets, key):
+                return
             queues = self._pull_offsets[key] = {}
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
@@ -132,9 +163,9 @@ class ConsumerOffsets:
         """Take a queue to an offset; the next pull of it is told so."""
         key = f"{topic}@{group}"
         self._resets.get(key, {}).pop(queue_id, None)  # or the commit would be void
-        self.commit(group, topic, queue_id, offset, now_ms)
-        self._resets.setdefault(key, {})[queue_id] = offset
-        self.is_urgent = True
+        if self.commit(group, topic, queue_id, offset, now_ms):
+            self._resets.setdefault(key, {})[queue_id] = offset
+            self.is_urgent = True
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a reset of the queue is pending."""
@@ -189,6 +220,7 @@ class ConsumerOffsets:
 
     def _delete(self, keys: list[str]) -> None:
         for key in keys:
+            self._count -= len(self._offsets.get(key, ()))
             for table in (self._offsets, self._pull_offsets, self._resets):
                 table.pop(key, None)
             self._entries.pop(key, None)
@@ -255,6 +287,7 @@ class ConsumerOffsets:
         self.read(document)
         self._offsets = {**offsets, **self._offsets}
         self._pull_offsets = {**pulls, **self._pull_offsets}
+        self._count = sum(map(len, self._offsets.values()))
         self._resets = resets
         self._dirty = set(self._offsets)
         self._dirty_pulls = set(self._pull_offsets)
@@ -275,6 +308,7 @@ class ConsumerOffsets:
                     )
         self.data_version = file.data_version
         self._offsets = file.offset_table
+        self._count = sum(map(len, self._offsets.values()))
         self._pull_offsets = file.pull_offset_table
         self._entries.clear()
         self._pull_entries.clear()

@@ -35,7 +35,10 @@ class LmqConsumerOffsets(ConsumerOffsets):
         if not is_lmq(group):
             return super().commit(group, topic, queue_id, offset, now_ms)
         key = offset_key(topic, group)
-        if self._light.get(key) != offset:
+        known = self._light.get(key)
+        if known is None and not self._has_room(self._light, key):
+            return False
+        if known != offset:
             self._light[key] = offset
             self.is_dirty = True
         return True

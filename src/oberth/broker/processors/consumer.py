@@ -171,7 +171,15 @@ class ConsumerManageProcessor:
                 "Offset has been previously reset",
                 ext_fields={},
             )
-        self._offsets.commit(group, topic, header.queue_id, header.commit_offset, self._now_ms())
+        if not self._offsets.commit(
+            group, topic, header.queue_id, header.commit_offset, self._now_ms()
+        ):
+            return create_response(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                "The broker keeps as many offsets as it may; delete groups that nobody uses",
+                ext_fields={},
+            )
         return create_response(request, ResponseCode.SUCCESS, ext_fields={})
 
     def _could_have(self, topic: str, queue_id: int) -> bool:
