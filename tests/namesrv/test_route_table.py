@@ -296,6 +296,39 @@ def test_deleting_and_adding_topics() -> None:
     table.check()
 
 
+def test_mappings_go_with_their_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of topics that the broker does not name: they kept out others' until the end."""
+    monkeypatch.setattr(route_table, "MAPPINGS_COUNT_MAX", 4)
+    monkeypatch.setattr(route_table, "MAPPINGS_SIZE_MAX", 90)
+    monkeypatch.setattr(route_table, "MAPPINGS_PER_SLICE", 1)
+    table = RouteTable()
+
+    def mapped(*names: str, counter: int = 1, more: str = "") -> RegisterBrokerBody:
+        body = topics("T", "U", counter=counter)
+        body.mappings.update({name: {"bname": "broker-a", "more": more} for name in names})
+        return body
+
+    def mappings() -> dict[str, list[str]]:
+        return {topic: sorted(each) for topic, each in table._mappings.items()}
+
+    table.register(broker(), mapped("T", "X", "Y/Z"), 0)
+    assert mappings() == {"T": ["broker-a"], "X": ["broker-a"]}
+    for counter in (2, 3):  # its own do not count twice
+        table.register(broker(), mapped("T", "X", "W", counter=counter), 0)
+    assert table._mappings_size == len('{"bname":"broker-a","more":""}') * 3
+    table.register(broker(), mapped("X", counter=4, more="much"), 0)  # too large
+    assert mappings() == {"T": ["broker-a"], "W": ["broker-a"]}
+    route = table.route("T")
+    assert route is not None
+    assert route.topic_queue_mapping_by_broker == {"broker-a": {"bname": "broker-a", "more": ""}}
+    table.delete_topic("T")
+    table.unregister("broker-a", "a:1")
+    assert (mappings(), table._mappings_size) == ({}, 0)
+    other = broker(name="broker-b", addr="b:1")
+    table.register(other, mapped("T", "X", "Y"), 0)
+    assert mappings() == {"T": ["broker-b"], "X": ["broker-b"], "Y": ["broker-b"]}
+
+
 def test_registration_that_removes_other_topics() -> None:
     table = RouteTable(RouteOptions(delete_topic_with_broker_registration=True))
     table.register(broker(), topics("T", "U"), 0)

@@ -12,10 +12,13 @@ RocketMQ: ``RouteInfoManager``. The table is memory only: brokers register again
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Generator, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from oberth.errors import RemoteProtocolError
 from oberth.formats.data_version import DataVersion
@@ -35,6 +38,8 @@ from oberth.remoting.bodies.route import (
     TopicRouteData,
 )
 
+_LOG: Final = logging.getLogger(__name__)
+
 BROKER_TIMEOUT_MS: Final = 120_000
 """After so much silence a broker is gone, unless it asked for another time."""
 
@@ -45,6 +50,10 @@ QUEUES_COUNT_MAX: Final = 2_000_000
 """Topics of each broker, all brokers together; one takes some 200 bytes."""
 
 MAPPINGS_COUNT_MAX: Final = 20_000
+MAPPINGS_SIZE_MAX: Final = 64 << 20
+"""Bytes of all mappings as JSON."""
+MAPPINGS_PER_SLICE: Final = 50
+"""Mappings that are taken over between two turns of the loop, of 32 KiB each."""
 """Mappings of static topics, of each broker; one has 32 KiB at most."""
 
 NAME_LENGTH_MAX: Final = 255
@@ -162,6 +171,8 @@ class _BrokerGroup:
     addresses: dict[int, str] = field(default_factory=dict)
     topics: dict[str, None] = field(default_factory=dict)
     """Those that it has queues of."""
+    mapped: dict[str, None] = field(default_factory=dict)
+    """Static topics that it has said the mappings of."""
 
     def broker_data(self) -> BrokerData:
         return BrokerData(
@@ -197,7 +208,8 @@ class RouteTable:
         self._clusters: dict[str, dict[str, None]] = {}
         self._brokers: dict[str, _BrokerGroup] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
-        self._mappings: dict[str, dict[str, Any]] = {}
+        self._mappings: dict[str, dict[str, tuple[Any, int]]] = {}  # with their sizes as JSON
+        self._mappings_size = 0
         self._live: dict[BrokerKey, LiveBroker] = {}
         # Broker names that are gone, and their topics, for `sweep`: no route shows them.
         self._leftovers: deque[tuple[str, list[str]]] = deque()
@@ -309,6 +321,7 @@ class RouteTable:
         if changed and self.options.delete_topic_with_broker_registration and not body.mappings:
             for topic in [topic for topic in group.topics if topic not in body.topics]:
                 self._drop_queues(topic, name)
+                self._drop_mapping(topic, name)
         read_only = is_prime_slave and group.enable_acting_master
         topics = self._topics
         key = BrokerKey(name, registration.broker_addr)
@@ -323,9 +336,45 @@ class RouteTable:
                 topics[topic] = {name: _queue_data(name, config, read_only)}
             elif changed or name not in queues:
                 queues[name] = _queue_data(name, config, read_only)
-        if changed:
-            for topic, mapping in body.mappings.items():
-                self._mappings.setdefault(topic, {})[name] = mapping
+        if not changed:
+            return
+        for number, (topic, mapping) in enumerate(body.mappings.items()):
+            if number and number % MAPPINGS_PER_SLICE == 0:
+                yield
+                if self._live.get(key) is not live:
+                    return
+            self._take_mapping(group, topic, mapping)
+
+    def _take_mapping(self, group: _BrokerGroup, topic: str, mapping: Any) -> None:
+        if not is_stored_topic(topic):
+            _LOG.warning("mapping of %s not taken: %r names no topic", group.broker_name, topic)
+            return
+        self._drop_mapping(topic, group.broker_name)
+        size = len(msgspec.json.encode(mapping))
+        if self._mappings_size + size > MAPPINGS_SIZE_MAX:
+            _LOG.warning(
+                "mapping of topic %s on %s not taken: %d bytes of mappings, allowed %d",
+                topic,
+                group.broker_name,
+                self._mappings_size + size,
+                MAPPINGS_SIZE_MAX,
+            )
+            return
+        self._mappings_size += size
+        group.mapped[topic] = None
+        self._mappings.setdefault(topic, {})[group.broker_name] = mapping, size
+
+    def _drop_mapping(self, topic: str, broker_name: str) -> None:
+        group = self._brokers.get(broker_name)
+        if group is not None:
+            group.mapped.pop(topic, None)
+        mappings = self._mappings.get(topic)
+        if mappings is None:
+            return
+        _, size = mappings.pop(broker_name, (None, 0))
+        self._mappings_size -= size
+        if not mappings:
+            del self._mappings[topic]
 
     def unregister(self, broker_name: str, broker_addr: str) -> tuple[MinBrokerIdChange, ...]:
         """A broker said goodbye (104), or is taken for gone. Announcements to make are returned."""
@@ -347,8 +396,9 @@ class RouteTable:
     def _remove_broker_name(self, broker_name: str) -> None:
         group = self._brokers.pop(broker_name)
         self._leave_cluster(group)
-        self._leftovers.append((broker_name, list(group.topics)))
-        if len(self._leftovers) == 1 and len(group.topics) <= SWEPT_AT_ONCE:
+        topics = list(group.topics | group.mapped)
+        self._leftovers.append((broker_name, topics))
+        if len(self._leftovers) == 1 and len(topics) <= SWEPT_AT_ONCE:
             self.sweep()
 
     def sweep(self) -> bool:
@@ -366,6 +416,8 @@ class RouteTable:
                 topic = topics.pop()
                 if group is None or topic not in group.topics:
                     self._drop_queues(topic, broker_name)
+                if group is None or topic not in group.mapped:
+                    self._drop_mapping(topic, broker_name)
             if not topics:
                 count -= 1
                 leftovers.popleft()
@@ -401,11 +453,13 @@ class RouteTable:
             raise RemoteProtocolError(
                 f"{queues} topics of all brokers together, allowed {QUEUES_COUNT_MAX}"
             )
-        mappings = sum(map(len, self._mappings.values())) if body.mappings else 0
-        if mappings + len(body.mappings) > MAPPINGS_COUNT_MAX:
-            raise RemoteProtocolError(
-                f"{mappings + len(body.mappings)} mappings, allowed {MAPPINGS_COUNT_MAX}"
-            )
+        mappings = len(body.mappings) + sum(
+            len(group.mapped)
+            for name, group in self._brokers.items()
+            if body.mappings and name != registration.broker_name
+        )
+        if mappings > MAPPINGS_COUNT_MAX:
+            raise RemoteProtocolError(f"{mappings} mappings, allowed {MAPPINGS_COUNT_MAX}")
         if len(self._topics) + len(body.topics) > TOPIC_COUNT_MAX:
             count = len(self._topics.keys() | body.topics.keys())
             if count > TOPIC_COUNT_MAX:
@@ -420,11 +474,6 @@ class RouteTable:
             queues.pop(broker_name, None)
             if not queues:
                 del self._topics[topic]
-        mappings = self._mappings.get(topic)
-        if mappings is not None:
-            mappings.pop(broker_name, None)
-            if not mappings:
-                del self._mappings[topic]
 
     def _min_id_changes(
         self, group: _BrokerGroup, old_min_id: int | None, offline_addr: str | None
@@ -500,10 +549,12 @@ class RouteTable:
         if not cluster:
             for broker_name in list(self._topics.get(topic, ())):
                 self._drop_queues(topic, broker_name)
-            self._mappings.pop(topic, None)
+            for broker_name in list(self._mappings.get(topic, ())):
+                self._drop_mapping(topic, broker_name)
             return
         for broker_name in list(self._clusters.get(cluster, ())):
             self._drop_queues(topic, broker_name)
+            self._drop_mapping(topic, broker_name)
 
     def register_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
         """Queue entries from elsewhere (217); those that name unknown brokers are dropped.
@@ -568,7 +619,9 @@ class RouteTable:
             return None
         mappings = self._mappings.get(topic)
         if mappings:
-            route.topic_queue_mapping_by_broker = mappings
+            route.topic_queue_mapping_by_broker = {
+                name: mapping for name, (mapping, _) in mappings.items() if name in self._brokers
+            }
         return route
 
     def cluster_info(self) -> ClusterInfo:
