@@ -60,5 +60,28 @@ def test_attacks_are_held_by_tests() -> None:
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.split("|")[-2])
         assert named, row
         for path, name in named:
-            text = (ROOT / path).read_text("utf-8")
-            assert re.search(rf"^ *(async )?def {name}\(", text, re.MULTILINE), f"{path}::{name}"
+            assert is_defined(path, name), f"{path}::{name}"
+
+
+def is_defined(path: str, name: str) -> bool:
+    """Whether a file has a test of this name."""
+    text = (ROOT / path).read_text("utf-8")
+    return re.search(rf"^ *(async )?def {name}\(", text, re.MULTILINE) is not None
+
+
+def test_the_runbook_is_played_by_tests() -> None:
+    """Every failure in the tables of docs/replication.md has a test that plays it."""
+    text = (ROOT / "docs" / "replication.md").read_text("utf-8")
+    entries: set[str] = set()
+    for heading in ("## What a failure costs", "### Runbook"):
+        (table,) = re.findall(rf"^{heading}\n\n((?:\|.*\n)+)", text, re.MULTILINE)
+        entries |= {line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]}
+    assert len(entries) > 15
+    played: dict[str, list[str]] = {}
+    for line in (ROOT / "tests" / "runbook_played.txt").read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            entry, _, test = line.partition(" :: ")
+            played.setdefault(entry, []).append(test)
+    assert entries == played.keys(), "what runbook_played.txt lacks or has too many"
+    for test in [test for tests in played.values() for test in tests]:
+        assert is_defined(*test.split("::")), test
