@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from oberth.client import Message, Producer, SendStatus, select_by_hash
+from oberth.client.batches import check_batch, split_batch
 from oberth.client.config import ClientConfig
-from oberth.client.producer import check_batch, split_batch
 from oberth.errors import (
     MQBrokerError,
     MQClientError,

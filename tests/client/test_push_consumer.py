@@ -97,7 +97,7 @@ async def test_everything_is_consumed_and_committed(
 async def test_a_body_that_does_not_decompress_holds_nothing_up(
     mq: EmbeddedBroker, orderly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oberth.client.producer.compress", lambda *given: b"no zlib")
+    monkeypatch.setattr("oberth.client.outgoing.compress", lambda *given: b"no zlib")
     async with Producer("filler", namesrv_addr=mq.namesrv_addr) as producer:
         for body in (b"before", b"x" * 10_000, b"behind"):
             await producer.send(Message("T", body, sharding_key="one queue"))

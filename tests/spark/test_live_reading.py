@@ -289,7 +289,7 @@ def test_a_live_body_that_does_not_decompress_is_a_row(
     with EmbeddedBroker() as mq, Producer("shop", namesrv_addr=mq.namesrv_addr) as producer:
         producer.send(Message("poison", b"good"))
         with monkeypatch.context() as patch:
-            patch.setattr("oberth.client.producer.compress", lambda *given: b"no zlib")
+            patch.setattr("oberth.client.outgoing.compress", lambda *given: b"no zlib")
             producer.send(Message("poison", b"x" * 10_000))
         producer.send(Message("poison", b"good"))
         rows = read_live(mq.namesrv_addr, subscribe="poison", columns="value,bodyError").rows

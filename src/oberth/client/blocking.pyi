@@ -130,8 +130,6 @@ class PopConsumer:
     def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None: ...
 
 class Producer:
-    back_pressure_for_async_send_bytes: int
-    back_pressure_for_async_send_num: int
     compress_msg_body_over_bytes: int
     compression: Compression
     compression_level: int
@@ -253,8 +251,6 @@ class PushConsumer:
     def resume(self) -> None: ...
 
 class TransactionProducer:
-    back_pressure_for_async_send_bytes: int
-    back_pressure_for_async_send_num: int
     compress_msg_body_over_bytes: int
     compression: Compression
     compression_level: int

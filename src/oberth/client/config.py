@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from oberth.formats.names import TRACE_TOPIC
@@ -113,3 +113,9 @@ def fast_address(addr: str) -> str:
     """The address of a broker's fast port. RocketMQ: MixAll.brokerVIPChannel."""
     host, _, port = addr.rpartition(":")
     return f"{host}:{int(port) - VIP_PORT_DISTANCE}"
+
+
+def client_config(config: ClientConfig | None, namesrv_addr: str | None) -> ClientConfig:
+    """The configuration that a constructor's two arguments mean."""
+    made = config or ClientConfig()
+    return made if namesrv_addr is None else replace(made, namesrv_addr=namesrv_addr)

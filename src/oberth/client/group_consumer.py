@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from oberth.client.config import ClientConfig
+from oberth.client.config import ClientConfig, client_config
 from oberth.client.instance import ClientInstance
 from oberth.client.members import ClientService
 from oberth.client.namespace import with_namespace, without_namespace
@@ -30,7 +30,6 @@ from oberth.client.offset_store import (
     local_offsets_path,
 )
 from oberth.client.process_queue import ProcessQueue
-from oberth.client.producer import client_config
 from oberth.client.pulling import (
     max_offset,
     query_consumer_offset,

@@ -20,12 +20,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from oberth.client.config import ClientConfig
+from oberth.client.config import ClientConfig, client_config
 from oberth.client.instance import ClientInstance
 from oberth.client.members import ClientService
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.namespace import with_namespace, without_namespace
-from oberth.client.producer import client_config
 from oberth.client.retry import IdlePulls, pop_retry_delay_ms
 from oberth.client.subscriptions import (
     MessageSelector,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,20 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oberth.client.config import ClientConfig, fast_address
+from oberth.client.back_pressure import BackPressure
+from oberth.client.batches import split_batch
+from oberth.client.config import ClientConfig, client_config, fast_address
 from oberth.client.fault_latency import LatencyFaultTolerance
 from oberth.client.instance import ClientInstance
 from oberth.client.members import ClientService
-from oberth.client.messages import (
-    MESSAGE_ILLEGAL,
-    REPLY_MESSAGE,
-    Message,
-    SendResult,
-    SendStatus,
-    as_bytes,
-    encode_message_properties,
-)
+from oberth.client.messages import Message, SendResult, SendStatus
 from oberth.client.namespace import queue_with_namespace, queue_without_namespace, with_namespace
+from oberth.client.outgoing import MAX_MESSAGE_SIZE, Outgoing, Preparing
 from oberth.client.retry import (
     RETRY_RESPONSE_CODES,
     is_async_send_retryable,
@@ -47,7 +41,7 @@ from oberth.client.retry import (
 )
 from oberth.client.route import TopicPublishInfo
 from oberth.client.selectors import MessageQueueSelector, select_by_hash
-from oberth.client.send_frames import SendTemplate, properties_json
+from oberth.client.send_frames import SendTemplate
 from oberth.errors import (
     ClientError,
     MQBrokerError,
@@ -55,14 +49,11 @@ from oberth.errors import (
     RemoteProtocolError,
     RemotingError,
     RemotingTimeoutError,
-    RemotingTooMuchRequestError,
 )
 from oberth.formats import names
 from oberth.formats import properties as p
-from oberth.formats.batch_body import BatchItem, encode_batch
-from oberth.formats.compression import Compression, compress, with_compression
+from oberth.formats.compression import Compression
 from oberth.formats.names import AUTO_CREATE_TOPIC_KEY, DEFAULT_PRODUCER_GROUP
-from oberth.formats.sys_flag import TRANSACTION_PREPARED
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -78,42 +69,15 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 
-COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
-"""Bodies above are compressed in a thread: on the loop they would hold up everybody else."""
 
-TRACEPARENT: Final = "traceparent"
-"""Property with the W3C trace context that a message was sent in."""
-
-MAX_MESSAGE_SIZE: Final = 4 * 1024 * 1024
-
-ROOM_WANTED_MAX: Final = 64
-"""Sends that wait for room go on when there is room for so many (a sixteenth of few)."""
-
-_SEND: Final = RequestCode.SEND_MESSAGE_V2
-_KINDS: Final = frozenset({p.TRANSACTION_PREPARED, p.MESSAGE_TYPE})
 _STATUSES: Final = {status.value: status for status in SendStatus}
-
-
-class _Outgoing(msgspec.Struct):
-    """A message made ready, for all attempts to send it."""
-
-    code: RequestCode
-    topic: str
-    body: bytes
-    sys_flag: int
-    flag: int
-    properties: str
-    properties_json: bytes
-    msg_id: str
-    message: Message | Sequence[Message]
-    born_ms: int
 
 
 class _PendingSend(msgspec.Struct):
     """One attempt on its way; called with the response or the error."""
 
     producer: Producer
-    outgoing: _Outgoing
+    outgoing: Outgoing
     queue: MessageQueue
     addr: str
     channel: Channel
@@ -176,7 +140,7 @@ def _result(status: SendStatus, pending: _PendingSend, response: RemotingCommand
     )
 
 
-class Producer(ClientService):
+class Producer(Preparing, BackPressure, ClientService):
     """Sends messages of one producer group.
 
     Args:
@@ -227,6 +191,7 @@ class Producer(ClientService):
         back_pressure_for_async_send_num: int = 10_000,
         back_pressure_for_async_send_bytes: int = 100 * 1024 * 1024,
     ) -> None:
+        super().__init__(back_pressure_for_async_send_num, back_pressure_for_async_send_bytes)
         self.config: ClientConfig = client_config(config, namesrv_addr)
         self._namespace = self.config.namespace
         self.group: str = names.check_group(with_namespace(self._namespace, producer_group))
@@ -242,8 +207,6 @@ class Producer(ClientService):
         self.retry_another_broker_when_not_store_ok = retry_another_broker_when_not_store_ok
         self.retry_response_codes = frozenset(int(code) for code in retry_response_codes)
         self.max_message_size = max_message_size
-        self.back_pressure_for_async_send_num = back_pressure_for_async_send_num
-        self.back_pressure_for_async_send_bytes = back_pressure_for_async_send_bytes
         self._faults = LatencyFaultTolerance() if send_latency_fault_enable else None
         self._trace: TraceDispatcher | None = None
         self._watched = send_latency_fault_enable
@@ -251,10 +214,6 @@ class Producer(ClientService):
         self._instance: ClientInstance | None = None
         self._topics: set[str] = set()
         self._templates: dict[tuple[MessageQueue, RequestCode], SendTemplate] = {}
-        self._in_flight = 0
-        self._in_flight_bytes = 0
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
-        self._retries: set[asyncio.Task[None]] = set()
         self._requests: RequestTable | None = None
 
     # Life cycle
@@ -285,22 +244,6 @@ class Producer(ClientService):
             self._requests = None
         self._instance = None
         await instance.release(producer=self)
-
-    async def _wait_idle(self, timeout_s: float) -> None:
-        deadline = self._loop.time() + timeout_s
-        while (self._in_flight or self._retries) and self._loop.time() < deadline:
-            waiter = self._loop.create_future()
-            self._room_waiters.append(waiter)
-            try:
-                async with asyncio.timeout_at(min(deadline, self._loop.time() + 0.1)):
-                    await waiter
-            except TimeoutError:
-                continue
-
-    def _instance_or_raise(self) -> ClientInstance:
-        if self._instance is None:
-            raise MQClientError(f"producer {self.group} is not started, or shut down")
-        return self._instance
 
     @property
     def client_id(self) -> str:
@@ -383,7 +326,7 @@ class Producer(ClientService):
     def _choose(
         self,
         info: TopicPublishInfo,
-        outgoing: _Outgoing,
+        outgoing: Outgoing,
         selector: MessageQueueSelector | None,
         arg: Any,
     ) -> MessageQueue | None:
@@ -406,7 +349,7 @@ class Producer(ClientService):
         return None
 
     async def _send_with_retries(
-        self, outgoing: _Outgoing, info: TopicPublishInfo, begin: float, timeout_s: float
+        self, outgoing: Outgoing, info: TopicPublishInfo, begin: float, timeout_s: float
     ) -> SendResult:
         loop = self._loop
         attempts = 1 + max(0, self.retry_times_when_send_failed)
@@ -482,7 +425,7 @@ class Producer(ClientService):
         )
 
     def _post_nowait(
-        self, outgoing: _Outgoing, queue: MessageQueue, timeout_s: float, retries: int = 0
+        self, outgoing: Outgoing, queue: MessageQueue, timeout_s: float, retries: int = 0
     ) -> asyncio.Future[SendResult] | None:
         """``_post`` when the connection stands, as it nearly always does."""
         instance = self._instance
@@ -495,7 +438,7 @@ class Producer(ClientService):
         return self._write(outgoing, queue, addr, channel, timeout_s, retries)
 
     async def _post(
-        self, outgoing: _Outgoing, queue: MessageQueue, timeout_s: float, retries: int = 0
+        self, outgoing: Outgoing, queue: MessageQueue, timeout_s: float, retries: int = 0
     ) -> asyncio.Future[SendResult]:
         """Write one attempt; the future gives its outcome.
 
@@ -530,7 +473,7 @@ class Producer(ClientService):
 
     def _write(
         self,
-        outgoing: _Outgoing,
+        outgoing: Outgoing,
         queue: MessageQueue,
         addr: str,
         channel: Channel,
@@ -635,7 +578,7 @@ class Producer(ClientService):
 
     def _start_retry(
         self,
-        outgoing: _Outgoing,
+        outgoing: Outgoing,
         queue: MessageQueue,
         retries: int,
         future: asyncio.Future[SendResult],
@@ -650,7 +593,7 @@ class Producer(ClientService):
 
     async def _retry(
         self,
-        outgoing: _Outgoing,
+        outgoing: Outgoing,
         last_broker: str,
         retries: int,
         future: asyncio.Future[SendResult],
@@ -798,164 +741,6 @@ class Producer(ClientService):
         info = await self._publish_info(with_namespace(namespace, topic))
         return [queue_without_namespace(namespace, queue) for queue in info.queues]
 
-    # Making it ready
-
-    def _prepare_nowait(self, msg: Message | Sequence[Message]) -> _Outgoing | None:
-        """The message as it goes over the wire; None: compressing it would take too long."""
-        if not isinstance(msg, Message):
-            return self._prepare_batch(msg)
-        body = msg.body
-        if body.__class__ is not bytes:
-            body = msg.body = as_bytes(body)
-        size = len(body)
-        if size > self.compress_msg_body_over_bytes:
-            if size > COMPRESS_IN_THREAD_BYTES:
-                return None
-            self._check(msg)
-            body = compress(body, self.compression, self.compression_level)
-            return self._outgoing(msg, body, with_compression(0, self.compression))
-        if not size or msg.topic not in self._topics:
-            self._check(msg)
-        return self._outgoing(msg, body, 0)
-
-    async def _prepare_in_thread(self, msg: Message | Sequence[Message]) -> _Outgoing:
-        assert isinstance(msg, Message)
-        self._check(msg)
-        body = await asyncio.to_thread(
-            compress, bytes(msg.body), self.compression, self.compression_level
-        )
-        return self._outgoing(msg, body, with_compression(0, self.compression))
-
-    def _outgoing(self, msg: Message, body: bytes, sys_flag: int) -> _Outgoing:
-        properties = msg.properties
-        born_ms = now_ms()
-        msg_id = properties.get(p.UNIQ_KEY)
-        if msg_id is None:
-            assert self._instance is not None
-            msg_id = properties[p.UNIQ_KEY] = self._instance.unique_ids.next_id(born_ms)
-        if self._traceparent is not None:
-            self._add_traceparent(properties)
-        topic = msg.topic
-        code = _SEND
-        if not _KINDS.isdisjoint(properties):
-            if properties.get(p.TRANSACTION_PREPARED) == "true":
-                sys_flag |= TRANSACTION_PREPARED
-            if properties.get(p.MESSAGE_TYPE) == REPLY_MESSAGE:
-                code = RequestCode.SEND_REPLY_MESSAGE_V2
-        if self._namespace and code is _SEND:  # replies go to the cluster's own topic
-            topic = with_namespace(self._namespace, topic)
-        text = encode_message_properties(properties)
-        return _Outgoing(
-            code, topic, body, sys_flag, msg.flag, text, properties_json(text),
-            msg_id, msg, born_ms,
-        )  # fmt: skip
-
-    def _add_traceparent(self, properties: dict[str, str]) -> None:
-        assert self._traceparent is not None
-        if TRACEPARENT not in properties:
-            context = self._traceparent()
-            if context:
-                properties[TRACEPARENT] = context
-
-    def _check(self, msg: Message) -> None:
-        size = len(msg.body)
-        if not size:
-            raise MQClientError(f"message to {msg.topic}: the body is empty", MESSAGE_ILLEGAL)
-        if size > self.max_message_size:
-            raise MQClientError(
-                f"message to {msg.topic}: body of {size} bytes, allowed {self.max_message_size}",
-                MESSAGE_ILLEGAL,
-            )
-        names.check_topic(with_namespace(self._namespace, msg.topic))
-        if msg.topic in names.NO_SEND_TOPICS:
-            raise MQClientError(f"topic {msg.topic} is the broker's own", MESSAGE_ILLEGAL)
-
-    def _prepare_batch(self, msgs: Sequence[Message]) -> _Outgoing:
-        check_batch(msgs)
-        next_id = self._instance_or_raise().unique_ids.next_id
-        born_ms = now_ms()
-        items = []
-        ids = []
-        for msg in msgs:
-            msg.body = as_bytes(msg.body)
-            self._check(msg)
-            properties = msg.properties
-            msg_id = properties.get(p.UNIQ_KEY)
-            if msg_id is None:
-                msg_id = properties[p.UNIQ_KEY] = next_id(born_ms)
-            if self._traceparent is not None:
-                self._add_traceparent(properties)
-            ids.append(msg_id)
-            items.append(
-                BatchItem(msg.flag, msg.body, encode_message_properties(properties).encode())
-            )
-        body = encode_batch(items)
-        if len(body) > self.max_message_size:
-            raise MQClientError(
-                f"batch of {len(items)} messages to {msgs[0].topic}: {len(body)} bytes, "
-                f"allowed {self.max_message_size}; send_batch splits it",
-                MESSAGE_ILLEGAL,
-            )
-        text = encode_message_properties({p.WAIT: msgs[0].properties.get(p.WAIT, "true")})
-        return _Outgoing(
-            RequestCode.SEND_BATCH_MESSAGE,
-            with_namespace(self._namespace, msgs[0].topic),
-            body,
-            0,
-            0,
-            text,
-            properties_json(text),
-            ",".join(ids),
-            msgs,
-            born_ms,
-        )
-
-    # Back pressure
-
-    def _has_room(self, size: int) -> bool:
-        return self._in_flight < self.back_pressure_for_async_send_num and (
-            self._in_flight_bytes + size <= self.back_pressure_for_async_send_bytes
-            or not self._in_flight
-        )
-
-    async def _wait_room(self, size: int, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not self._has_room(size):
-                    waiter = self._loop.create_future()
-                    self._room_waiters.append(waiter)
-                    await waiter
-        except TimeoutError:
-            if self._has_room(size):
-                return
-            raise RemotingTooMuchRequestError(
-                f"{self._in_flight} messages with {self._in_flight_bytes} bytes on their way, "
-                f"allowed {self.back_pressure_for_async_send_num} with "
-                f"{self.back_pressure_for_async_send_bytes}; waited {timeout_s:g} s"
-            ) from None
-
-    def _give_room(self, size: int) -> None:
-        self._in_flight -= 1
-        self._in_flight_bytes -= size
-        if self._room_waiters:
-            # A broker that answers one by one would otherwise have each answer wake a sender for
-            # one message and one write; a few answers later the same wake-up pays for them all.
-            allowed = self.back_pressure_for_async_send_num
-            room = allowed - self._in_flight
-            if self._in_flight_bytes * 2 > self.back_pressure_for_async_send_bytes:
-                # Bytes are what is short: one body's room is for one sender, not for all.
-                self._wake_senders(1)
-            elif room >= min(allowed // 16, ROOM_WANTED_MAX):
-                self._wake_senders(room)
-
-    def _wake_senders(self, count: int) -> None:
-        waiters = self._room_waiters
-        while waiters and count > 0:
-            waiter = waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                count -= 1
-
     # Outcome
 
     def _note_outcome(
@@ -983,67 +768,6 @@ class Producer(ClientService):
         """A connection from which nothing came since the request went out leads nowhere."""
         if channel.last_received < since:
             channel.close()
-
-
-def client_config(config: ClientConfig | None, namesrv_addr: str | None) -> ClientConfig:
-    """The configuration that a constructor's two arguments mean."""
-    made = config or ClientConfig()
-    return made if namesrv_addr is None else replace(made, namesrv_addr=namesrv_addr)
-
-
-def check_batch(msgs: Sequence[Message]) -> None:
-    """Whether messages may be sent as one batch. RocketMQ: MessageBatch.generateFromList.
-
-    Raises:
-        MQClientError: none at all, several topics or WAIT settings, delays, or a retry topic.
-    """
-    found: object = msgs
-    if not isinstance(found, Sequence) or not all(isinstance(each, Message) for each in found):
-        raise MQClientError(
-            f"found {type(msgs).__name__}, allowed is Message(topic, body) or a list of them",
-            MESSAGE_ILLEGAL,
-        )
-    if not msgs:
-        raise MQClientError("a batch without messages", MESSAGE_ILLEGAL)
-    topic = msgs[0].topic
-    wait = msgs[0].properties.get(p.WAIT)
-    if topic.startswith(names.RETRY_PREFIX):
-        raise MQClientError(f"batch to {topic}: not allowed for retry topics", MESSAGE_ILLEGAL)
-    for msg in msgs:
-        if msg.topic != topic:
-            raise MQClientError(
-                f"batch to {topic}: also has a message to {msg.topic}", MESSAGE_ILLEGAL
-            )
-        if msg.properties.get(p.WAIT) != wait:
-            raise MQClientError(f"batch to {topic}: different WAIT settings", MESSAGE_ILLEGAL)
-        if not _DELAYS.isdisjoint(msg.properties):
-            raise MQClientError(f"batch to {topic}: delays are not allowed", MESSAGE_ILLEGAL)
-
-
-_DELAYS: Final = frozenset({p.DELAY, p.TIMER_DELAY_MS, p.TIMER_DELAY_SEC, p.TIMER_DELIVER_MS})
-
-ITEM_RESERVE: Final = 22 + 64
-"""Bytes of a batch item beside body and properties: its fields, and the id that is added."""
-
-
-def split_batch(msgs: Sequence[Message], size_max: int) -> list[list[Message]]:
-    """Messages in order, in as few batches as ``size_max`` bytes of body allow.
-
-    A message that is too long alone makes a batch of its own, which sending will refuse.
-    """
-    batches: list[list[Message]] = []
-    size = size_max + 1
-    for msg in msgs:
-        properties = sum(
-            len(name.encode()) + len(value.encode()) + 2 for name, value in msg.properties.items()
-        )
-        item_size = ITEM_RESERVE + len(msg.body) + properties
-        if size + item_size > size_max:
-            batches.append([])
-            size = 0
-        batches[-1].append(msg)
-        size += item_size
-    return batches
 
 
 _trace_numbers = count(1)

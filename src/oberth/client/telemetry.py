@@ -35,7 +35,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from oberth.client.consume import ConsumeStatus
 from oberth.client.consume_service import is_coroutine_listener
 from oberth.client.messages import Message, MessageExt, SendResult
-from oberth.client.producer import TRACEPARENT, Producer
+from oberth.client.outgoing import TRACEPARENT
+from oberth.client.producer import Producer
 from oberth.client.selectors import MessageQueueSelector
 from oberth.errors import MQBrokerError
 from oberth.remoting.bodies.base import MessageQueue

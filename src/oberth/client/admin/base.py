@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from oberth.client.config import ClientConfig
+from oberth.client.config import ClientConfig, client_config
 from oberth.client.instance import ClientInstance
 from oberth.client.members import ClientService
-from oberth.client.producer import client_config
 from oberth.errors import MQBrokerError, MQClientError
 from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo, KVTable, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
