@@ -247,12 +247,12 @@ def _in_process(root: Path, base: Path, messages: int, log_bytes: int) -> dict[s
     """One run of each pipeline whose work is done in tasks."""
     from oberth.spark.load import StoreLoader
     from oberth.spark.load_plan import work_directory
-    from oberth.spark.options import parse_write_options
     from oberth.spark.pipelines.dispatch import dispatch
     from oberth.spark.pipelines.export.exporter import export
     from oberth.spark.pipelines.export.settings import ExportSettings
     from oberth.spark.pipelines.verify import verify
     from oberth.spark.sink import stage
+    from oberth.spark.write_options import parse_write_options
 
     found = {}
 

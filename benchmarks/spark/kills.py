@@ -308,7 +308,7 @@ class _Live(Pipeline):
     def _send(self, rows: Any) -> None:
         """Sends a record batch."""
         from oberth.spark.live_sink import send_rows
-        from oberth.spark.options import parse_live_write_options
+        from oberth.spark.write_options import parse_live_write_options
 
         where = {"rocketmq.namesrv.addr": self._cluster.namesrv_addr}
         send_rows(iter([rows]), parse_live_write_options(where), "")
@@ -392,8 +392,8 @@ def _make_letters(root: Path, names: list[str], topic: str) -> None:
 
     from oberth.spark.load import StoreLoader
     from oberth.spark.load_plan import work_directory
-    from oberth.spark.options import parse_write_options
     from oberth.spark.sink import stage
+    from oberth.spark.write_options import parse_write_options
 
     options = parse_write_options({"path": str(root), "uniqueKeys": "true"})
     rows = pa.record_batch(

@@ -45,8 +45,8 @@ def build(root: Path, rows: int, size: int, seed: int) -> int:
     """Builds a store; gives the bytes of its log."""
     from oberth.spark.load import StoreLoader
     from oberth.spark.load_plan import work_directory
-    from oberth.spark.options import parse_write_options
     from oberth.spark.sink import stage
+    from oberth.spark.write_options import parse_write_options
 
     shutil.rmtree(root, ignore_errors=True)
     options = parse_write_options({"path": str(root), "topic": TOPIC})

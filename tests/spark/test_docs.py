@@ -23,7 +23,7 @@ pytest.importorskip("pyspark")
 from oberth.cli.spark import spark as spark_commands
 from oberth.client.dead_letters import Receipt
 from oberth.errors import OptionError
-from oberth.spark import options, schemas
+from oberth.spark import given_options, options, schemas, write_options
 from oberth.spark.live_sink import RECEIPTS
 from oberth.spark.pipelines import dispatch_stream, salvage, stats, verify
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "spark.md").read_text()
 
 
-@pytest.mark.parametrize("name", sorted({*options.READ_OPTIONS, *options.WRITE_OPTIONS}))
+@pytest.mark.parametrize("name", sorted({*options.READ_OPTIONS, *write_options.WRITE_OPTIONS}))
 def test_every_option_is_documented(name: str) -> None:
     assert f"`{name}`" in PAGE
 
@@ -260,7 +260,7 @@ def test_every_line_for_people_from_kafka_is_kept(side: str) -> None:
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
     assert len(rows) >= 8
     tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
-    table = options._READ if side == "source" else options._WRITE
+    table = options._READ if side == "source" else write_options._WRITE
     known = {name.lower() for main, more in table.items() for name in (main, *more)}
     for theirs, ours, text, test in ([cell.strip(" `") for cell in row] for row in rows):
         assert text, theirs
@@ -270,4 +270,4 @@ def test_every_line_for_people_from_kafka_is_kept(side: str) -> None:
             continue
         assert not test, theirs
         with pytest.raises(OptionError, match=rf"option .?{theirs}"):
-            options.Given({theirs: "1"}, table)
+            given_options.Given({theirs: "1"}, table)

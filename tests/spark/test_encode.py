@@ -17,7 +17,7 @@ from oberth.formats import message as m
 from oberth.formats.compression import decompress_body
 from oberth.formats.properties import decode_properties, encode_properties
 from oberth.spark.encode import RecordEncoder
-from oberth.spark.options import parse_write_options
+from oberth.spark.write_options import parse_write_options
 
 
 def _encode(batch: pa.RecordBatch, start: int = 0, **options: str) -> list[m.MessageExt]:

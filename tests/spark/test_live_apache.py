@@ -21,7 +21,7 @@ from tests.rigs.clusters import ApacheCluster
 from oberth.client.blocking import Admin
 from oberth.errors import OptionError, PeerUnavailableError
 from oberth.spark.live_sink import send_rows
-from oberth.spark.options import parse_live_write_options
+from oberth.spark.write_options import parse_live_write_options
 
 pytestmark = pytest.mark.interop
 

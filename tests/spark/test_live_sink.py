@@ -23,7 +23,7 @@ from oberth.client.blocking import Admin
 from oberth.errors import MQBrokerError, MQClientError, OptionError, RecordError, RemotingError
 from oberth.spark import live_sink
 from oberth.spark.live_sink import publish_receipts, send_rows
-from oberth.spark.options import parse_live_write_options
+from oberth.spark.write_options import parse_live_write_options
 from oberth.testing.blocking import EmbeddedBroker
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def test_rows_and_options_that_are_wrong(
 
 
 def test_a_store_is_no_broker() -> None:
-    from oberth.spark.options import parse_write_options
+    from oberth.spark.write_options import parse_write_options
 
     with pytest.raises(OptionError, match="receipts goes with live brokers"):
         parse_write_options({"path": "/x", "receipts": "/y"})

@@ -22,10 +22,10 @@ import pyarrow as pa
 from oberth.errors import RecordError, StoreError, StoreLockedError
 from oberth.spark.load import LoadReport, StoreLoader
 from oberth.spark.load_plan import give_back, work_directory
-from oberth.spark.options import parse_write_options
 from oberth.spark.publish import read_ledger
 from oberth.spark.sink import stage
 from oberth.spark.storage import LocalStorage
+from oberth.spark.write_options import parse_write_options
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
 from oberth.store.store_lock import StoreLock
@@ -291,7 +291,7 @@ import os, signal, sys
 import pyarrow as pa
 from oberth.spark.load import StoreLoader
 from oberth.spark.load_plan import work_directory
-from oberth.spark.options import parse_write_options
+from oberth.spark.write_options import parse_write_options
 from oberth.spark.sink import stage
 
 root, step = sys.argv[1:]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from oberth.errors import OptionError
 from oberth.spark import options as o
+from oberth.spark.given_options import parse_paths
 
 
 def _batch(**given: str) -> o.ReadOptions:
@@ -162,7 +163,7 @@ def test_group_start() -> None:
     ],
 )
 def test_paths(text: str, paths: tuple[str, ...]) -> None:
-    assert o.parse_paths(text) == paths
+    assert parse_paths(text) == paths
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from pyspark.sql import datasource as f
 from oberth.errors import OptionError
 from oberth.spark.load import StoreLoader
 from oberth.spark.load_plan import work_directory
-from oberth.spark.options import parse_write_options
 from oberth.spark.predicates import EVERYTHING, Interval, predicate_of
 from oberth.spark.schemas import parse_columns
 from oberth.spark.sink import stage
+from oberth.spark.write_options import parse_write_options
 
 ROWS = 4000
 FIRST_TIME = 1_700_000_000_000

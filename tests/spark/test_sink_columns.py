@@ -19,13 +19,13 @@ from pyspark.sql.types import (
 )
 
 from oberth.errors import OptionError
-from oberth.spark.options import parse_live_write_options, parse_write_options
 from oberth.spark.sink import (
     RocketMQLiveStreamWriter,
     RocketMQLiveWriter,
     RocketMQStreamWriter,
     RocketMQWriter,
 )
+from oberth.spark.write_options import parse_live_write_options, parse_write_options
 
 
 def _schema(key: DataType) -> StructType:

@@ -56,8 +56,8 @@ def migrate_command(
     --to rocketmq://127.0.0.1:9876/orders --ledger /tmp/orders --group billing
     --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
     """
-    from oberth.spark.options import parse_live_write_options
     from oberth.spark.pipelines.migrate import migrate
+    from oberth.spark.write_options import parse_live_write_options
 
     there, here = _side(source), _side(target)
     given = parse_options(options)

@@ -67,9 +67,9 @@ def publish_command(
     Example: oberth spark publish --from /tmp/tables/orders --topic orders-again
     --namesrv 127.0.0.1:9876 --ledger /tmp/publish --rate 5000 --marker end
     """
-    from oberth.spark.options import parse_live_write_options
     from oberth.spark.pipelines.backfill import PublishSettings, publish
     from oberth.spark.pipelines.export.places import STORAGE, storage_options
+    from oberth.spark.write_options import parse_live_write_options
 
     given = parse_options(options)
     live = {n: v for n, v in given.items() if not n.lower().startswith(STORAGE)}

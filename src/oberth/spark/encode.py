@@ -41,8 +41,8 @@ from oberth.formats.properties import PROPERTIES_SIZE_MAX
 from oberth.kernels.arguments import EncodeEnd
 from oberth.kernels.encode import Encoded, RecordColumns, RecordWriter, Values
 from oberth.kernels.memory import uninitialised
-from oberth.spark.options import QUEUES_MAX, WriteOptions
 from oberth.spark.schemas import column_named
+from oberth.spark.write_options import QUEUES_MAX, WriteOptions
 from oberth.wall_clock import now_ms
 
 BLOCK_BYTES: Final = 1 << 20

@@ -39,7 +39,7 @@ from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
 from oberth.spark.connection import Patience, may_come_back
 from oberth.spark.encode import write_columns
-from oberth.spark.options import LiveWriteOptions
+from oberth.spark.write_options import LiveWriteOptions
 
 BATCH_MESSAGES_MAX: Final = 1_024
 """Messages of one batch, and batches (or single messages) on their way at once."""

@@ -54,10 +54,10 @@ from oberth.spark.load_plan import (
     queue_of,
     queued,
 )
-from oberth.spark.options import WriteOptions
 from oberth.spark.publish import LEDGER, aside_of, is_known, note, publish, read_ledger
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles
+from oberth.spark.write_options import WriteOptions
 from oberth.store.offline.indexed_tags import indexes_tags
 from oberth.store.offline.reader import StoreReader
 from oberth.store.store_lock import StoreLock

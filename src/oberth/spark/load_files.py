@@ -25,9 +25,9 @@ from oberth.formats.topic_config import TopicConfig, TopicConfigs
 from oberth.kernels.index import IndexEntries, index_header, put_entries, start_file
 from oberth.spark.index_lookup import IndexFiles
 from oberth.spark.load_plan import ExistingStore, LoadPlan
-from oberth.spark.options import WriteOptions
 from oberth.spark.segments import QueueName
 from oberth.spark.store_files import StoreFiles
+from oberth.spark.write_options import WriteOptions
 from oberth.store.offline.index_files import file_name
 from oberth.wall_clock import now_ms
 

@@ -25,12 +25,12 @@ from oberth.kernels.arguments import ScanEnd
 from oberth.kernels.columns import DISPATCH_COLUMNS, Columns, TopicTable
 from oberth.kernels.memory import uninitialised
 from oberth.kernels.scan import scan
-from oberth.spark.options import DEFAULT_SEGMENT_SIZE, WriteOptions
 from oberth.spark.queue_files import QueueFiles
 from oberth.spark.record_starts import RecordStarts
 from oberth.spark.segments import QueueName, Segment
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles, iterate_queues
+from oberth.spark.write_options import DEFAULT_SEGMENT_SIZE, WriteOptions
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of Linux's fallocate
 _BLOCK_BYTES: Final = 4 << 20

@@ -1,12 +1,13 @@
-"""The options of ``format("rocketmq")``, with the names, defaults, precedence and refusals of Spark's Kafka source.
+"""The options that ``format("rocketmq")`` takes to read.
 
-Spark hands option names over in lower case; they are compared without regard to case. An option
-that is not known is an error that names the nearest one. Nothing here looks at a store: whether
-a topic or a queue exists is found out later.
+Names, defaults, precedence and refusals are those of Spark's source for Kafka. Spark hands option
+names over in lower case; they are compared without regard to case. An option that is not known is
+an error that names the nearest one. Nothing here looks at a store: whether a topic or a queue
+exists is found out later.
 
 Precedence: startingTimestamp, startingOffsetsByTimestamp, startingOffsets; and the same for
 ending. Values of offsets in JSON: -2 is the earliest, -1 the latest.
-"""  # noqa: E501 - the first line
+"""
 
 from __future__ import annotations
 
@@ -15,19 +16,18 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from oberth.errors import OptionError
-from oberth.formats.compression import Compression
 from oberth.formats.names import TOOLS_CONSUMER_GROUP
-from oberth.spark.connection import (
-    DEFAULT_DELIVERY_TIMEOUT_MS,
-    DEFAULT_READ_TIMEOUT_MS,
-    DEFAULT_TIMEOUT_MS,
-    Connection,
-    TlsFiles,
+from oberth.spark.connection import Connection
+from oberth.spark.given_options import (
+    CONNECTION,
+    READ_TIMEOUT,
+    Given,
+    parse_connection,
+    parse_paths,
 )
 
 _LOG: Final = logging.getLogger(__name__)
@@ -204,24 +204,8 @@ class ReadOptions:
     storage: Mapping[str, str]
 
 
-_CONNECTION: Final[Mapping[str, tuple[str, ...]]] = {
-    "rocketmq.namesrv.addr": ("nameServer", "namesrvAddr"),
-    "rocketmq.acl.accessKey": (),
-    "rocketmq.acl.secretKey": (),
-    "rocketmq.acl.securityToken": (),
-    "rocketmq.tls.enable": (),
-    "rocketmq.tls.verify": (),
-    "rocketmq.tls.ca": (),
-    "rocketmq.tls.cert": (),
-    "rocketmq.tls.key": (),
-    "rocketmq.tls.keyPassword": (),
-    "rocketmq.timeout": (),
-}
-"""How live brokers are reached; the same for source and sink."""
-_READ_TIMEOUT: Final = "rocketmq.read.timeout"
-_DELIVERY_TIMEOUT: Final = "rocketmq.delivery.timeout"
 _READ: Final[Mapping[str, tuple[str, ...]]] = {
-    **_CONNECTION,
+    **CONNECTION,
     "path": ("paths",),
     "brokerName": ("rocketmq.broker.name",),
     "rocketmq.broker.addr": (),
@@ -229,7 +213,7 @@ _READ: Final[Mapping[str, tuple[str, ...]]] = {
     "rocketmq.pull.group": (),
     "rocketmq.pull.batch.size": (),
     "rocketmq.pull.requests": (),
-    _READ_TIMEOUT: (),
+    READ_TIMEOUT: (),
     "commitOffsetsToGroup": (),
     "subscribe": ("topic",),
     "subscribePattern": (),
@@ -281,7 +265,7 @@ _READ: Final[Mapping[str, tuple[str, ...]]] = {
     "storage.region": (),
     "storage.anonymous": (),
 }
-"""Every option of the source, with its synonyms; the sink's own are in _WRITE."""
+"""Every option of the source, with its synonyms; the sink's own are in `write_options`."""
 READ_OPTIONS: Final = tuple(_READ)
 _CUTS: Final = ("sinceOffset", "asOfOffset", "asOfTimestamp")
 """Options that cut a store's log."""
@@ -294,299 +278,13 @@ _READ_FILES: Final = (
 )
 """Options that mean something for files only, and for live brokers only."""
 _READ_LIVE: Final = (
-    *(n for n in _CONNECTION if n != "rocketmq.namesrv.addr"),
+    *(n for n in CONNECTION if n != "rocketmq.namesrv.addr"),
     "rocketmq.pull.group",
     "rocketmq.pull.batch.size",
     "rocketmq.pull.requests",
-    _READ_TIMEOUT,
+    READ_TIMEOUT,
     "commitOffsetsToGroup",
 )
-_WRITE: Final[Mapping[str, tuple[str, ...]]] = {
-    "path": ("paths",),
-    **_CONNECTION,
-    "topic": (),
-    "queues": ("defaultTopicQueueNums",),
-    "storeHost": (),
-    "bornHost": (),
-    "uniqueKeys": (),
-    "compression": (),
-    "compressOver": ("compressMsgBodyOverHowmuch",),
-    "maxMessageSize": (),
-    "mappedFileSizeCommitLog": (),
-    "mappedFileSizeConsumeQueue": (),
-    "maxHashSlotNum": (),
-    "maxIndexNum": (),
-    "messageIndexEnable": (),
-    "messageDelayLevel": (),
-    "indexTags": (),
-    "loadId": (),
-    "rocketmq.producer.group": (),
-    "rocketmq.send.batch.bytes": (),
-    "rocketmq.send.status": (),
-    _DELIVERY_TIMEOUT: (),
-    "receipts": (),
-    # Spark's own, which it hands on to a stream's sink.
-    "checkpointLocation": (),
-    "queryName": (),
-}
-WRITE_OPTIONS: Final = tuple(_WRITE)
-_WRITE_LIVE: Final = (
-    *(n for n in _CONNECTION if n != "rocketmq.namesrv.addr"),
-    "rocketmq.producer.group",
-    "rocketmq.send.batch.bytes",
-    "rocketmq.send.status",
-    _DELIVERY_TIMEOUT,
-    "receipts",
-)
-_WRITE_FILES: Final = (
-    "path", "storeHost", "bornHost", "uniqueKeys", "mappedFileSizeCommitLog",
-    "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable",
-    "messageDelayLevel", "indexTags", "loadId",
-)  # fmt: skip
-
-DEFAULT_SEGMENT_SIZE: Final = 1 << 30
-DEFAULT_QUEUES: Final = 8
-DEFAULT_MAX_MESSAGE_SIZE: Final = 4 << 20
-DEFAULT_HOST: Final = "127.0.0.1:10911"
-DEFAULT_PRODUCER_GROUP: Final = "oberth-spark"
-DEFAULT_SEND_BATCH_BYTES: Final = 256 << 10
-QUEUES_MAX: Final = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Everything the sink is told. None is taken from the store's files, or RocketMQ's default.
-
-    Attributes:
-        path: the store's directory.
-        topic: where every row goes, "" for the column topic.
-        queues: queues of a topic that rows without a partition are spread over.
-        store_host, born_host: ``address:port`` where rows say none.
-        unique_keys: give rows without one a UNIQ_KEY.
-        index_tags: whether the Index has tags too; None: as the store has it, a new one does.
-        compression: of bodies longer than ``compress_over``: "", zlib, lz4 or zstd.
-        load_id: a load with an id that the store knows already is not written again.
-    """
-
-    path: str
-    topic: str
-    queues: int
-    store_host: str
-    born_host: str
-    unique_keys: bool
-    compression: str
-    compress_over: int
-    max_message_size: int
-    segment_size: int | None
-    queue_file_size: int | None
-    index_slots: int | None
-    index_entries: int | None
-    index_enabled: bool
-    index_tags: bool | None
-    delay_levels: str
-    load_id: str
-
-
-def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Checks and understands the options of a writer.
-
-    Raises:
-        OptionError: an unknown option, or a value out of range.
-    """
-    options = Given(given, _WRITE)
-    wrong = options.has(*_WRITE_LIVE)
-    if wrong:
-        raise OptionError(f"{wrong[0]} goes with live brokers, not with path")
-    paths = parse_paths(options.text("path"))
-    if len(paths) != 1:
-        raise OptionError(f"path: a sink writes one store, found {len(paths)}")
-    if "://" in paths[0] and not paths[0].startswith("file://"):
-        raise OptionError(f"path: {paths[0]!r}: a store is written to a file system, not to a URL")
-    compress_over = options.size("compressOver", 4096, 0)
-    most = options.size("maxMessageSize", DEFAULT_MAX_MESSAGE_SIZE, 10, 64 << 20)
-    assert compress_over is not None
-    assert most is not None
-    return WriteOptions(
-        path=paths[0].removeprefix("file://"),
-        topic=options.text("topic"),
-        queues=options.number("queues", high=QUEUES_MAX) or DEFAULT_QUEUES,
-        store_host=options.text("storeHost", DEFAULT_HOST),
-        born_host=options.text("bornHost", DEFAULT_HOST),
-        unique_keys=options.flag("uniqueKeys", False),
-        compression=options.choice("compression", ("none", "zlib", "lz4", "zstd"), "none"),
-        compress_over=compress_over,
-        max_message_size=most,
-        segment_size=options.size("mappedFileSizeCommitLog", None, 1 << 10, (1 << 31) - 1),
-        queue_file_size=options.size("mappedFileSizeConsumeQueue", None, 20, 1 << 31),
-        index_slots=options.number("maxHashSlotNum", high=(1 << 31) - 1),
-        index_entries=options.number("maxIndexNum", 2, (1 << 31) - 1),
-        index_enabled=options.flag("messageIndexEnable", True),
-        index_tags=options.flag("indexTags", True) if options.has("indexTags") else None,
-        delay_levels=options.text("messageDelayLevel"),
-        load_id=options.text("loadId"),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LiveWriteOptions:
-    """Everything the sink is told that sends to brokers.
-
-    Attributes:
-        connection: how to reach them.
-        topic: where every row goes, "" for the column topic.
-        group: the producer group.
-        queues: of topics that a send creates.
-        batch_bytes: of bodies and properties that travel together.
-        compression: of bodies longer than ``compress_over``; None: none.
-        max_message_size: of a body.
-        accept_stored: whether a message that was stored, but not as safely as the broker is told
-            to, counts as sent.
-        receipts: a directory for files of receipts, or "".
-    """
-
-    connection: Connection
-    topic: str
-    group: str
-    queues: int
-    batch_bytes: int
-    compression: Compression | None
-    compress_over: int
-    max_message_size: int
-    accept_stored: bool
-    receipts: str
-
-
-def writes_live(given: Mapping[str, str]) -> bool:
-    """Whether a writer's options name brokers.
-
-    Raises:
-        OptionError: an unknown option.
-    """
-    return bool(Given(given, _WRITE).has("rocketmq.namesrv.addr"))
-
-
-def parse_live_write_options(given: Mapping[str, str]) -> LiveWriteOptions:
-    """Checks and understands the options of a writer to live topics.
-
-    Raises:
-        OptionError: an unknown option, one that only stores have, or a value out of range.
-    """
-    options = Given(given, _WRITE)
-    wrong = options.has(*_WRITE_FILES)
-    if wrong:
-        raise OptionError(f"{wrong[0]} goes with a store, not with rocketmq.namesrv.addr")
-    compress_over = options.size("compressOver", 4096, 0)
-    most = options.size("maxMessageSize", DEFAULT_MAX_MESSAGE_SIZE, 10, 64 << 20)
-    batch = options.size("rocketmq.send.batch.bytes", DEFAULT_SEND_BATCH_BYTES, 1, 64 << 20)
-    assert compress_over is not None
-    assert most is not None
-    assert batch is not None
-    compression = options.choice("compression", ("none", "zlib", "lz4", "zstd"), "none")
-    return LiveWriteOptions(
-        connection=parse_connection(options),
-        topic=options.text("topic"),
-        group=options.text("rocketmq.producer.group", DEFAULT_PRODUCER_GROUP),
-        queues=options.number("queues", high=QUEUES_MAX) or DEFAULT_QUEUES,
-        batch_bytes=min(batch, most),
-        compression=None if compression == "none" else Compression[compression.upper()],
-        compress_over=compress_over,
-        max_message_size=most,
-        accept_stored=options.choice("rocketmq.send.status", ("ok", "stored"), "ok") == "stored",
-        receipts=options.text("receipts"),
-    )
-
-
-class Given:
-    """The options a user gave, by their proper names; every one has to be known.
-
-    Raises:
-        OptionError: an unknown name, or one option under two names with two values.
-    """
-
-    def __init__(self, given: Mapping[str, str], known: Mapping[str, tuple[str, ...]]) -> None:
-        names = {n.lower(): name for name, more in known.items() for n in (name, *more)}
-        spelled = {n.lower(): n for name, more in known.items() for n in (name, *more)}
-        self._values: dict[str, str] = {}
-        for raw_name, raw_value in given.items():
-            name = names.get(raw_name.lower())
-            value = str(raw_value).strip()
-            if name is None:
-                raise OptionError(_unknown(raw_name, spelled))
-            if self._values.get(name, value) != value:
-                raise OptionError(f"option {name} is given twice, with different values")
-            self._values[name] = value
-
-    def text(self, name: str, default: str = "") -> str:
-        """The value of an option, or its default."""
-        return self._values.get(name, default)
-
-    def has(self, *names: str) -> list[str]:
-        """Those of the names that are given."""
-        return [name for name in names if name in self._values]
-
-    def flag(self, name: str, default: bool) -> bool:
-        """A value that is true or false."""
-        text = self._values.get(name)
-        if text is None:
-            return default
-        if text.lower() not in ("true", "false"):
-            raise OptionError(f"{name}: found {text!r}, allowed: true, false")
-        return text.lower() == "true"
-
-    def number(self, name: str, low: int = 1, high: int = 2**63 - 1) -> int | None:
-        """A whole number within limits, or None where it is not given."""
-        text = self._values.get(name)
-        if text is None:
-            return None
-        if not re.fullmatch(r"-?\d{1,19}", text) or not low <= int(text) <= high:
-            raise OptionError(f"{name}: found {text!r}, allowed: {low} to {high}")
-        return int(text)
-
-    def size(
-        self, name: str, default: int | None, low: int = 1, high: int = 2**63 - 1
-    ) -> int | None:
-        """A number of bytes such as 134217728, 128m or 1g."""
-        text = self._values.get(name)
-        if text is None:
-            return default
-        match = re.fullmatch(r"(\d{1,18})\s*([kmgt]?)(?:i?b)?", text.lower())
-        value = (
-            int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]] if match else 0
-        )
-        if not low <= value <= high:
-            raise OptionError(
-                f"{name}: found {text!r}, allowed: {low} to {high} bytes (k, m, g, t)"
-            )
-        return value
-
-    def duration_ms(self, name: str, default: int) -> int:
-        """A time such as 500ms, 30s, 15m or 1h; a bare number is milliseconds."""
-        text = self._values.get(name)
-        if text is None:
-            return default
-        match = re.fullmatch(r"(\d{1,15})\s*(ms|s|m|min|h|d)?", text.lower())
-        if match is None:
-            raise OptionError(f"{name}: found {text!r}, allowed: a number and ms, s, m, h or d")
-        units = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-        return int(match[1]) * units[match[2] or "ms"]
-
-    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        """One of several words."""
-        text = self._values.get(name, default).lower()
-        if text not in allowed:
-            raise OptionError(f"{name}: found {text!r}, allowed: {', '.join(allowed)}")
-        return text
-
-
-def _unknown(name: str, spelled: Mapping[str, str]) -> str:
-    lower = name.lower()
-    if lower.startswith("kafka.") or lower == "bootstrap.servers":
-        return (
-            f"option {name!r} is Kafka's; a store is named by `path`, "
-            "brokers by `rocketmq.namesrv.addr`"
-        )
-    near = get_close_matches(lower, spelled, 1, 0.0)
-    return f"unknown option {name!r}; the nearest known one is {spelled[near[0]]}"
 
 
 def _origin(options: Given) -> tuple[tuple[str, ...], bool]:
@@ -747,55 +445,6 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     )
 
 
-def parse_connection(options: Given) -> Connection:
-    """How live brokers are reached.
-
-    Raises:
-        OptionError: no address, a key without its secret, or TLS files without TLS.
-    """
-    addresses = [
-        piece.strip()
-        for piece in re.split("[;,]", options.text("rocketmq.namesrv.addr"))
-        if piece.strip()
-    ]
-    for address in addresses:
-        if not re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):\d{1,5}", address):
-            raise OptionError(
-                f"rocketmq.namesrv.addr: found {address!r}, allowed is host:port;host:port"
-            )
-    if not addresses:
-        raise OptionError("rocketmq.namesrv.addr: no address is given")
-    if bool(options.text("rocketmq.acl.accessKey")) != bool(options.text("rocketmq.acl.secretKey")):
-        raise OptionError("rocketmq.acl.accessKey and rocketmq.acl.secretKey go together")
-    tls = None
-    if options.flag("rocketmq.tls.enable", False):
-        tls = TlsFiles(
-            verify=options.flag("rocketmq.tls.verify", True),
-            ca=options.text("rocketmq.tls.ca"),
-            cert=options.text("rocketmq.tls.cert"),
-            key=options.text("rocketmq.tls.key"),
-            key_password=options.text("rocketmq.tls.keyPassword"),
-        )
-        if tls.key and not tls.cert:
-            raise OptionError("rocketmq.tls.key needs rocketmq.tls.cert")
-    else:
-        names = (name for name in _CONNECTION if name.startswith("rocketmq.tls."))
-        given = [name for name in options.has(*names) if name != "rocketmq.tls.enable"]
-        if given:
-            raise OptionError(f"{given[0]} needs rocketmq.tls.enable=true")
-    return Connection(
-        name_servers=";".join(addresses),
-        access_key=options.text("rocketmq.acl.accessKey"),
-        secret_key=options.text("rocketmq.acl.secretKey"),
-        security_token=options.text("rocketmq.acl.securityToken"),
-        tls=tls,
-        timeout_ms=max(options.duration_ms("rocketmq.timeout", DEFAULT_TIMEOUT_MS), 1),
-        # A source knows only the first, a sink the second.
-        read_timeout_ms=options.duration_ms(_READ_TIMEOUT, DEFAULT_READ_TIMEOUT_MS),
-        delivery_timeout_ms=options.duration_ms(_DELIVERY_TIMEOUT, DEFAULT_DELIVERY_TIMEOUT_MS),
-    )
-
-
 def _trust(text: str) -> frozenset[str]:
     """What the option ``trust`` names.
 
@@ -868,26 +517,6 @@ def _body(options: Given) -> BodyOptions:
         user=options.text("schemaRegistry.user"),
         password=options.text("schemaRegistry.password"),
     )
-
-
-def parse_paths(text: str) -> tuple[str, ...]:
-    """The store directories of the option ``path``: one, several with commas, or a JSON list.
-
-    Raises:
-        OptionError: the text begins like a JSON list and is not one.
-    """
-    if not text:
-        return ()
-    if text.startswith("["):
-        try:
-            parsed = json.loads(text)
-        except ValueError:
-            parsed = None  # a glob may begin with a bracket
-        if isinstance(parsed, list):
-            if not all(isinstance(path, str) and path for path in parsed):
-                raise OptionError(f"path: {text!r} is no list of directories")
-            return tuple(parsed)
-    return tuple(path.strip() for path in text.split(",") if path.strip())
 
 
 def _tags(text: str) -> tuple[str, ...]:

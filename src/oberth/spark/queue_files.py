@@ -1,8 +1,8 @@
-"""One queue's files: which of its units are written and live, what its messages weigh, and since when.
+"""One queue's files: its written and live units, the size of its messages, and their store times.
 
 A question reads pages of units, not units: a page of a queue is one request where files lie behind
 a network. Nothing is kept from one question to the next but counts.
-"""  # noqa: E501 - the first line
+"""
 
 from __future__ import annotations
 

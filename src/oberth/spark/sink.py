@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from oberth.errors import OptionError
-from oberth.spark.options import LiveWriteOptions, WriteOptions
+from oberth.spark.write_options import LiveWriteOptions, WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

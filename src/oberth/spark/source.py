@@ -34,11 +34,8 @@ from oberth.spark.options import (
     ReadMode,
     ReadOptions,
     ReadOrder,
-    parse_live_write_options,
     parse_read_options,
-    parse_write_options,
     schema_options,
-    writes_live,
 )
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
@@ -46,6 +43,7 @@ from oberth.spark.queue_files import QueueFiles
 from oberth.spark.schemas import Field, arrow_schema
 from oberth.spark.sql_filter import compile_sql
 from oberth.spark.store_files import StoreFiles
+from oberth.spark.write_options import parse_live_write_options, parse_write_options, writes_live
 
 if TYPE_CHECKING:
     import pyarrow as pa

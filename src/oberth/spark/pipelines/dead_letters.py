@@ -143,7 +143,7 @@ def redrive_live(
         RemotingError, MQBrokerError: a letter could not be sent; those before it were.
     """
     from oberth.spark.live_sink import send_messages, sent_before
-    from oberth.spark.options import parse_live_write_options
+    from oberth.spark.write_options import parse_live_write_options
 
     target = parse_live_write_options(connection)
     source = {**(options or {}), **({} if path else connection)}
@@ -201,8 +201,8 @@ def _write(
 ) -> None:
     from oberth.spark.load import StoreLoader
     from oberth.spark.load_plan import work_directory
-    from oberth.spark.options import parse_write_options
     from oberth.spark.sink import stage
+    from oberth.spark.write_options import parse_write_options
 
     ids = hashlib.sha256("\n".join(row["offsetMsgId"] for row in rows).encode()).hexdigest()[:32]
     if "loadId" in write_options:
