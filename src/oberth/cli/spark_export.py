@@ -117,7 +117,8 @@ def export_command(
     Every message is in its table once, also when this command is killed at any moment and run
     again. Bodies that do not decode are kept in the table TOPIC+quarantine with the reason. Without
     --continuous it ends when it has reached the log's end; a scheduler may run it again. With
-    --namesrv the messages are pulled from live brokers.
+    --namesrv the messages are pulled from live brokers. DIR may be several stores with commas
+    between: the tables have the messages of all, and a later run may bring further ones.
 
     Example: oberth spark export ~/store --into /tmp/tables --format delta --body json
     """
@@ -126,7 +127,7 @@ def export_command(
     from oberth.spark.pipelines.export.exporter import (
         ExportReport,
         export,
-        open_store,
+        open_stores,
     )
     from oberth.spark.pipelines.export.places import storage_options
     from oberth.spark.pipelines.export.settings import ExportSettings
@@ -151,11 +152,11 @@ def export_command(
             settings = settings.with_schema_file(schema, reader_schema)
     settings.check()
     require_library(form)  # before Spark is started for nothing
-    store = open_store(root, given) if root else None
+    stores = open_stores(root, given) if root else []
     batches = 0
     with spark_tasks(master, confs, app_name="oberth export") as tasks:
         while True:
-            size = 0 if store is None else store.log_end() - store.log_start()
+            size = sum(store.log_end() - store.log_start() for store in stores)
             with Progress("export", size) as progress:
                 report: ExportReport = export(
                     tasks, root, target, settings, options=given, skip_damage=skip_damage,
@@ -170,14 +171,14 @@ def export_command(
                 if expire is not None:
                     expire_versions(target, expire, storage_options(given))
             if report.batches or not continuous:
-                _show(report, joined, as_json, continuous, live=store is None)
+                _show(report, joined, as_json, continuous, live=not stores)
             if not continuous:
                 return
             try:
                 time.sleep(interval)
             except KeyboardInterrupt:
                 return
-            if store is not None:
+            for store in stores:
                 store.refresh()
 
 

@@ -90,14 +90,15 @@ def parse_options(options: tuple[str, ...]) -> dict[str, str]:
 def store_or_brokers(
     directory: str | None, store_option: str | None, namesrv: str | None, options: tuple[str, ...]
 ) -> tuple[str, dict[str, str]]:
-    """Where a command reads: the store's path ("" for live brokers), and the source's options.
+    """Where a command reads: the stores' paths ("" for live brokers), and the source's options.
 
     Raises:
         click.UsageError: neither a store nor name servers, or both.
     """
     given = parse_options(options)
     if namesrv is None:
-        return absolute(directory_of(directory, store_option)) or "", given
+        stores = directory_of(directory, store_option).split(",")
+        return ",".join(absolute(each.strip()) or "" for each in stores), given
     if directory is not None or store_option is not None:
         raise click.UsageError("name a store or --namesrv, not both")
     return "", {**given, "rocketmq.namesrv.addr": namesrv}

@@ -7,7 +7,8 @@ the two sides meet at one position, without a gap and without a double:
     lake   rows of batches that are done: they lie below `Lake.end`
     log    records that start at `Lake.end` or behind it
 
-With live topics the place is a queue offset for each queue. What the log has deleted meanwhile is
+With several stores there is such a place in each of their logs, with live topics a queue offset for
+each queue. What the log has deleted meanwhile is
 in the lake; what neither has is data loss and says where. Rows that a batch in progress
 has written already are left out by their position, so a running export disturbs nobody.
 
@@ -21,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -38,7 +41,7 @@ from oberth.spark.options import (
     parse_read_options,
 )
 from oberth.spark.pipelines.export.compaction import COMMIT
-from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.ledger import Batch, Ledger, batch_of
 from oberth.spark.pipelines.export.places import LocalPlace, Place, place_of
 from oberth.spark.pipelines.export.settings import (
     ONE_TABLE,
@@ -84,9 +87,8 @@ class Lake:
     Attributes:
         into: the export's directory.
         settings: how the tables are made.
-        broker: whose log, or for live topics which clusters.
-        start: the first position of the log that the lake has; of live topics a count.
-        end: behind the last.
+        broker: whose log, or for live topics which clusters; of several stores the first one's.
+        ends: behind the last position that the lake has, by broker; of live topics none.
         offsets: of live topics the next offset of each queue; None for a store's log.
         files: what there is.
         place: where they lie.
@@ -95,11 +97,16 @@ class Lake:
     into: str
     settings: ExportSettings
     broker: str
-    start: int
-    end: int
+    ends: Mapping[str, int]
     offsets: Mapping[p.QueueKey, int] | None
     files: tuple[LakeFile, ...]
     place: Place
+
+    @property
+    def end(self) -> int:
+        """Behind the last position of the log, of a lake that has only one."""
+        [end] = self.ends.values()
+        return end
 
     def column_names(self) -> dict[str, str]:
         """What the files call a column, by its name here."""
@@ -139,8 +146,9 @@ def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
         raise OptionError(f"lake: {into!r} holds no export (`oberth spark export --into {into}`)")
     values = ledger.read("settings.json")
     assert values is not None
-    start, end, offsets = _done(ledger)
-    if end is None:
+    broker = values["source"]["broker"]
+    last = _done(ledger)
+    if last is None:
         raise OptionError(f"lake: {into!r}: its export has completed no batch yet")
     files = []
     for table, paths in _listed(settings, ledger).items():
@@ -148,27 +156,22 @@ def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
         name = table.removesuffix(QUARANTINE)
         topic = "" if settings.one_table or name == ONE_TABLE else topic_of_table(name)
         files += [LakeFile(x, _size(ledger.place, x), topic, quarantine) for x in paths]
-    return Lake(
-        ledger.into, settings, values["source"]["broker"], start, end, offsets, tuple(files),
-        ledger.place,
-    )  # fmt: skip
+    offsets, ends = None, {}
+    if last.offsets is None:
+        ends = {name: each.end for name, each in last.ranges(broker).items()}
+    else:
+        offsets = p.offsets_from_json(last.offsets["end"])
+    return Lake(ledger.into, settings, broker, ends, offsets, tuple(files), ledger.place)
 
 
-def _done(ledger: Ledger) -> tuple[int, int | None, Mapping[p.QueueKey, int] | None]:
-    """Where batches that are done begin and end: positions, and the queues of live topics."""
+def _done(ledger: Ledger) -> Batch | None:
+    """The newest batch that all tables have."""
     done = [name[:8] for name in ledger.names("batches") if name.endswith(".done")]
     if not done:
-        return 0, None, None
-    first = ledger.read(f"batches/{done[0]}.json")
-    last = ledger.read(f"batches/{done[-1]}.json")
-    assert first is not None
-    assert last is not None
-    offsets = last.get("offsets")
-    return (
-        int(first["start"]),
-        int(last["end"]),
-        None if offsets is None else p.offsets_from_json(offsets["end"]),
-    )
+        return None
+    values = ledger.read(f"batches/{done[-1]}.json")
+    assert values is not None
+    return batch_of(int(done[-1]), values)
 
 
 def _listed(settings: ExportSettings, ledger: Ledger) -> dict[str, list[str]]:
@@ -288,6 +291,7 @@ def check_lake(lake: Lake, options: ReadOptions, fields: Sequence[Field]) -> Non
     needed += (
         ["physicalOffset"] if lake.offsets is None else ["topic", "broker", "partition", "offset"]
     )
+    needed += ["broker"] if len(lake.ends) > 1 else []
     needed += ["topic"] if lake.settings.one_table else []
     needed += ["sysFlag"] if lake.settings.exact else []
     needed += [] if options.bad_bodies is BadBodies.ROW else ["bodyError"]
@@ -319,7 +323,7 @@ def plan_lake(
     lake: Lake, options: ReadOptions, fields: tuple[Field, ...], predicate: Predicate
 ) -> list[InputPartition]:
     """The lake's side of a query, cut into partitions; none where nothing of it is wanted."""
-    if lake.offsets is None:
+    if len(lake.ends) == 1:
         predicate = replace(predicate, log=predicate.log.and_high(lake.end - 1))
     if predicate.is_empty:
         return []
@@ -414,7 +418,7 @@ def read_lake(
     if job.lake.settings.exact and "storedBody" in wanted:
         more += ["value"]  # a stored body that is the value itself is kept once
     columns = list(dict.fromkeys([*wanted, *more]))
-    condition = _condition(job.predicate, names)
+    condition = _condition(job.predicate, names, job.lake.ends)
     form = ds.ParquetFileFormat()
     matches = compile_sql(job.sql) if job.sql else None
     for file in files:
@@ -439,7 +443,7 @@ def read_lake(
             ) from None
 
 
-def _condition(predicate: Predicate, names: Mapping[str, str]) -> Any:
+def _condition(predicate: Predicate, names: Mapping[str, str], ends: Mapping[str, int]) -> Any:
     """What rows of interest satisfy, as far as the files have the columns; None for all."""
     import pyarrow.dataset as ds
 
@@ -471,10 +475,10 @@ def _condition(predicate: Predicate, names: Mapping[str, str]) -> Any:
     if predicate.keys is not None and "key" in names:
         keys = pa.array([key.encode() for key in sorted(predicate.keys)], pa.binary())
         found.append(ds.field(names["key"]).isin(keys))
-    merged: Any = None
-    for each in found:
-        merged = each if merged is None else merged & each
-    return merged
+    if len(ends) > 1:  # of one log the predicate says it
+        broker, place = ds.field(names["broker"]), ds.field(names["physicalOffset"])
+        found.append(reduce(or_, [(broker == each) & (place < end) for each, end in ends.items()]))
+    return reduce(and_, found) if found else None
 
 
 def _mask(job: LakeJob, file: LakeFile, batch: pa.RecordBatch, matches: Any) -> pa.Array | None:
@@ -573,7 +577,7 @@ def union_frame(session: SparkSession, options: Mapping[str, str], columns: str 
     lake = open_lake(parsed.lake, parsed.storage)
     check_lake(lake, parsed, fields)
     plain = (
-        lake.offsets is None and not lake.settings.exact and not lake.settings.one_table
+        len(lake.ends) == 1 and not lake.settings.exact and not lake.settings.one_table
         and not parsed.filter_tags and not parsed.filter_sql
         and parsed.bad_bodies is BadBodies.ROW and parsed.as_of_timestamp_ms is None
         and isinstance(lake.place, LocalPlace)

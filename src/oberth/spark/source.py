@@ -211,7 +211,7 @@ class RocketMQReader(DataSourceReader):
                 stores = live
         else:
             files = p.open_stores(self.options)
-            if lake is not None or has_cut(self.options):
+            if has_cut(self.options):
                 predicate = predicate_of_cut(files, self.options, predicate, lake)
             plans = plan_batch(files, self.options, predicate, lake)
             stores = files
@@ -322,7 +322,7 @@ def predicate_of_cut(
     if len(stores.files) != 1:
         name = next(
             (name for name, given in (
-                ("lake", bool(options.lake)), ("sinceOffset", options.since_offset is not None),
+                ("sinceOffset", options.since_offset is not None),
                 ("asOfOffset", options.as_of_offset is not None),
             ) if given), "asOfTimestamp",
         )  # fmt: skip
@@ -357,21 +357,30 @@ def _behind_lake(
     """
     from oberth.spark.lake import behind
 
-    [store] = stores.files
-    if store.broker != lake.broker:
+    brokers = {store.broker for store in stores.files}
+    if brokers != set(lake.ends):
         raise OptionError(
-            f"lake: {lake.into} holds the log of broker {lake.broker!r}, {store.root} is that of "
-            f"{store.broker!r}"
+            f"lake: {lake.into} holds the log of broker {_names(lake.ends)}, not of "
+            f"{_names(brokers)}: name the same stores"
         )
-    first, last = store.log_start(), store.log_end()
-    gone = behind(first, lake.end, last, store.root)
-    low, high = predicate.log.clip(lake.end, first)
-    if gone and low < high:
-        p.report_loss(stores, options, [gone])
-    rest = replace(predicate, log=predicate.log.and_low(lake.end))
-    if rest.is_empty:
-        return []
-    return p.pack(_log_cuts(0, store, rest, None, options), options)
+    cuts: list[p.Cut] = []
+    for number, store in enumerate(stores.files):
+        end = lake.ends[store.broker]
+        first, last = store.log_start(), store.log_end()
+        gone = behind(first, end, last, store.root)
+        if predicate.brokers is not None and store.broker not in predicate.brokers:
+            continue
+        low, high = predicate.log.clip(end, first)
+        if gone and low < high:
+            p.report_loss(stores, options, [gone])
+        rest = replace(predicate, log=predicate.log.and_low(end))
+        if not rest.is_empty:
+            cuts += _log_cuts(number, store, rest, None, options)
+    return p.pack(cuts, options)
+
+
+def _names(brokers: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(brokers))
 
 
 def _asked_ranges(

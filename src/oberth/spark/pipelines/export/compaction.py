@@ -21,12 +21,14 @@ import pyarrow.parquet as pq
 from oberth.errors import OptionError
 from oberth.spark.pipelines.export.ledger import Ledger
 from oberth.spark.pipelines.export.places import LocalPlace, place_of
-from oberth.spark.pipelines.export.rows import writer_options
+from oberth.spark.pipelines.export.rows import file_metadata, writer_options
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, open_tables
 from oberth.store.offline.rebuild import sync_directory
 
 COMMIT: Final = "commits/compaction.json"
+_OF_ONE_LOG: Final = tuple(file_metadata("", 0, 0, 0, 0))
+"""What a file says of itself that files of several brokers cannot say together."""
 
 
 def compact(into: str, target_size: int, storage: Mapping[str, str] | None = None) -> int:
@@ -155,6 +157,8 @@ def _join(ledger: Ledger, paths: list[str]) -> None:
         numbers = [int(each[key]) for each in said if key in each]
         if numbers:
             metadata[key] = b"%d" % choose(numbers)
+    if len({each.get(b"oberth.broker") for each in said}) > 1:  # a range is one log's
+        metadata = {key: value for key, value in metadata.items() if key not in _OF_ONE_LOG}
     schema = first.with_metadata(metadata)
     directory, name = os.path.split(paths[0])
     joined = os.path.join(directory, name.replace("part-", "joined-", 1))

@@ -1,5 +1,7 @@
 """Runs an export: a batch is a range of the log, from where the last one ended to the log's end.
 
+Of several stores it has a range of each log; a store that comes later begins at its beginning.
+
     step      what comes
     intend    the batch's range is noted
     write     tasks write files
@@ -28,7 +30,7 @@ from oberth.formats import paths
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.export.compaction import settle as settle_compaction
-from oberth.spark.pipelines.export.ledger import Batch, Ledger
+from oberth.spark.pipelines.export.ledger import Batch, Ledger, LogRange
 from oberth.spark.pipelines.export.live import (
     LiveOrigin,
     LivePart,
@@ -133,8 +135,8 @@ def export(
 
     Args:
         tasks: where the work is done.
-        path: the store: a directory, or a URL that pyarrow's file systems read; "" where options
-            name live brokers.
+        path: the store, or several with commas: directories, or URLs that pyarrow's file systems
+            read; "" where options name live brokers.
         into: the export's directory; every task has to reach it under this path.
         settings: how the tables are made; those of the first run, if there was one.
         options: further options of ``format("rocketmq")``, such as storage.endpoint.
@@ -158,32 +160,34 @@ def export(
             tasks, given, into, settings, skip_damage, range_size, progress, step, started,
             storage_options(dict(options or {})),
         )  # fmt: skip
-    store = open_store(path, given)
+    stores = open_stores(path, given)
+    if settings.exact and len(stores) > 1:
+        raise OptionError("an exact export is of one store: export the others elsewhere")
     ledger = Ledger(place_of(into, storage_options(given), "into"))
     report = ExportReport()
     with ledger.locked():
-        source = {"broker": store.broker, "path": path}
-        ledger.check_source(source)
+        brokers = [store.broker for store in stores]
+        source = {"broker": brokers[0], "path": path}
+        ledger.check_brokers(brokers)
         present = ledger.settings(settings)
         if present is None:
             present = _complete(settings, path, given)
             _begin(ledger, present, source)
         if present.exact:
-            _copy_config(store, ledger)
+            _copy_config(stores[0], ledger)
         settle_compaction(ledger)
         tables = open_tables(present, ledger)
         try:
-            run = _Run(tasks, store, present, ledger, tables, skip_damage, range_size, step)
+            run = _Run(tasks, stores, present, ledger, tables, skip_damage, range_size, step)
             last, done = ledger.last_batch()
             if last is not None and not done:
                 run.batch(last, report, progress, again=True)
-            start = store.log_start() if last is None else last.end
-            batch = run.next_batch(last, start, report)
+            batch = run.next_batch(last, report)
             if batch is not None:
                 step("intend")
                 ledger.intend(batch)
                 run.batch(batch, report, progress)
-            _note_position(store, ledger)
+            _note_positions(stores, ledger)
         finally:
             if isinstance(tables, IcebergTables):
                 tables.close()
@@ -200,20 +204,25 @@ def _begin(ledger: Ledger, settings: ExportSettings, source: dict[str, Any]) -> 
     ledger.begin(settings, source)
 
 
-def _note_position(store: StoreFiles, ledger: Ledger) -> None:
-    """Tells a broker that waits for it how far the tables have its log: `oberth.store.lakes`."""
+def _note_positions(stores: Sequence[StoreFiles], ledger: Ledger) -> None:
+    """Tells brokers that wait for it how far the tables have their logs: `oberth.store.lakes`."""
     last, done = ledger.last_batch()
-    if last is None or not done or not isinstance(store.storage, LocalStorage):
+    if last is None or not done:
         return
+    ranges = last.ranges(stores[0].broker)
     files = OsFileSystem()
     lake = lake_name(ledger.into)
-    path, note = note_path(store.root, lake), note_of(lake, last.end)
-    if not files.is_dir(os.path.dirname(path)) or files.read_file(path) == note:
-        return
-    try:
-        files.write_file(path, note)
-    except (OSError, StoreFullError) as error:
-        _LOG.warning("%s: %s; the broker does not learn how far the export is", path, error)
+    for store in stores:
+        noted = ranges.get(store.broker)
+        if noted is None or not isinstance(store.storage, LocalStorage):
+            continue
+        path, note = note_path(store.root, lake), note_of(lake, noted.end)
+        if not files.is_dir(os.path.dirname(path)) or files.read_file(path) == note:
+            continue
+        try:
+            files.write_file(path, note)
+        except (OSError, StoreFullError) as error:
+            _LOG.warning("%s: %s; the broker does not learn how far the export is", path, error)
 
 
 def _export_live(
@@ -263,16 +272,13 @@ def _export_live(
     return report
 
 
-def open_store(path: str, options: Mapping[str, str]) -> StoreFiles:
-    """The one store that a path names.
+def open_stores(path: str, options: Mapping[str, str]) -> list[StoreFiles]:
+    """The stores that a path names.
 
     Raises:
-        OptionError: none, or several.
+        OptionError: none, or two of one broker name.
     """
-    stores = p.open_stores(parse_read_options({**options, "path": path}, streaming=False))
-    if len(stores.files) != 1:
-        raise OptionError(f"path {path!r}: {len(stores.files)} stores, an export reads one")
-    return stores.files[0]
+    return p.open_stores(parse_read_options({**options, "path": path}, streaming=False)).files
 
 
 def _copy_config(store: StoreFiles, ledger: Ledger) -> None:
@@ -330,7 +336,7 @@ class _Run:
     def __init__(
         self,
         tasks: TaskRunner,
-        store: StoreFiles,
+        stores: Sequence[StoreFiles],
         settings: ExportSettings,
         ledger: Ledger,
         tables: Tables,
@@ -339,7 +345,7 @@ class _Run:
         step: Step,
     ) -> None:
         self._tasks = tasks
-        self._store = store
+        self._stores = stores
         self._settings = settings
         self._ledger = ledger
         self._tables = tables
@@ -347,31 +353,47 @@ class _Run:
         self._range_size = range_size
         self._step = step
 
-    def next_batch(self, last: Batch | None, start: int, report: ExportReport) -> Batch | None:
-        """What is new in the log, None for nothing."""
-        end = self._store.log_end()
-        first = self._store.log_start()
+    def next_batch(self, last: Batch | None, report: ExportReport) -> Batch | None:
+        """What is new in the logs, None for nothing."""
+        before = {} if last is None else last.ranges(self._stores[0].broker)
+        ranges = {
+            store.broker: self._next_range(store, before.get(store.broker), report)
+            for store in self._stores
+        }
+        count = sum(each.end - each.start for each in ranges.values())
+        if not count:
+            return None
+        number = 0 if last is None else last.number + 1
+        if len(ranges) == 1 and (last is None or last.logs is None):
+            [only] = ranges.values()
+            return Batch(number, only.start, only.end, tail=only.tail)
+        start = 0 if last is None else last.end
+        return Batch(number, start, start + count, logs=ranges)
+
+    def _next_range(
+        self, store: StoreFiles, before: LogRange | None, report: ExportReport
+    ) -> LogRange:
+        """What is new in a log, from where the last batch ended."""
+        end = store.log_end()
+        first = store.log_start()
+        start = first if before is None else before.end
         if first > start:
-            gone = f"{self._store.root}: CommitLog {start} to {first} was deleted unexported"
+            gone = f"{store.root}: CommitLog {start} to {first} was deleted unexported"
             if not self._skip_damage:
                 raise DataLossError(gone)
             report.skipped.append(gone)
             start = first
         if end < start:
             raise DataLossError(
-                f"{self._store.root}: its CommitLog ends at {end} and was exported to {start}"
+                f"{store.root}: its CommitLog ends at {end} and was exported to {start}"
             )
-        if last is not None and _is_other(last.tail, _tail(self._store, last.end)):
+        if before is not None and _is_other(before.tail, _tail(store, before.end)):
             raise DataLossError(
-                f"{self._store.root}: what lies before {last.end} of its CommitLog is not what was "
+                f"{store.root}: what lies before {before.end} of its CommitLog is not what was "
                 "exported: the log was cut after a crash and written on, or is another one; export "
                 "into another directory"
             )
-        if end == start:
-            return None
-        return Batch(
-            0 if last is None else last.number + 1, start, end, tail=_tail(self._store, end)
-        )
+        return LogRange(start, end, _tail(store, end))
 
     def batch(
         self,
@@ -396,11 +418,10 @@ class _Run:
             self._ledger.finish(batch, own.to_json())
         else:
             self._step("write")
-            store, segment_size, parts = self._work(batch)
+            stores, parts = self._work(batch)
             job = RowsJob(
-                self._settings, store, tables.directory(batch.number), tables.suffix,
-                batch.number, segment_size, self._skip_damage, tables.in_file, tables.hive,
-                self._ledger.place,
+                self._settings, stores, tables.directory(batch.number), tables.suffix,
+                batch.number, self._skip_damage, tables.in_file, tables.hive, self._ledger.place,
             )  # fmt: skip
             written = self._tasks.run(
                 partial(write_rows, job), parts, what="export", done=_bytes_done(parts, progress)
@@ -416,20 +437,27 @@ class _Run:
         report.log_end = batch.end
         report.batches += 1
 
-    def _work(self, batch: Batch) -> tuple[StoreFiles | LiveOrigin, int, list[Any]]:
-        """Where a batch is read, the size of segments there, and its tasks."""
-        size = max((segment.size for segment in self._store.segments()), default=0)
-        return self._store.bare(), size, self._parts(batch)
+    def _work(self, batch: Batch) -> tuple[tuple[StoreFiles, ...] | LiveOrigin, list[Any]]:
+        """Where a batch is read, and its tasks."""
+        return tuple(store.bare() for store in self._stores), self._parts(batch)
 
     def _parts(self, batch: Batch) -> list[LogPart]:
         size = self._range_size
         if size is None:
             wanted = (batch.end - batch.start) // (self._tasks.parallelism * _TASKS_PER_CORE)
             size = min(max(wanted, RANGE_SIZE_MIN), RANGE_SIZE_MAX)
-        return [
-            LogPart(start, min(start + size, batch.end))
-            for start in range(batch.start, batch.end, size)
-        ]
+        ranges = batch.ranges(self._stores[0].broker)
+        parts = []
+        for number, store in enumerate(self._stores):
+            if store.broker not in ranges:  # it came after this batch was noted
+                continue
+            own = ranges[store.broker]
+            segment_size = max((segment.size for segment in store.segments()), default=0)
+            parts += [
+                LogPart(start, min(start + size, own.end), number, segment_size)
+                for start in range(own.start, own.end, size)
+            ]
+        return parts
 
 
 class _LiveRun(_Run):
@@ -453,9 +481,8 @@ class _LiveRun(_Run):
         self._skip_damage = skip_damage
         self._step = step
 
-    def _work(self, batch: Batch) -> tuple[StoreFiles | LiveOrigin, int, list[Any]]:
-        origin, parts = self._source.parts(batch)
-        return origin, 0, parts
+    def _work(self, batch: Batch) -> tuple[tuple[StoreFiles, ...] | LiveOrigin, list[Any]]:
+        return self._source.parts(batch)
 
 
 def _bytes_done(

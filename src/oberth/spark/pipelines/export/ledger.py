@@ -1,7 +1,9 @@
 """What an export remembers, in the directory ``_oberth`` beside its tables.
 
     settings.json              how the tables are made; never changes
-    batches/NNNNNNNN.json      a batch's range of the log, written before any of its data
+    batches/NNNNNNNN.json      a batch's range of the log, written before its data; of several
+                               stores one for each: {"start": 0, "end": 900, "logs": {"broker-a":
+                               {"start": 0, "end": 500, "tail": 7}, …}}
     batches/NNNNNNNN.done      its report, written when all its tables have it
     commits/NNNNNNNN.json      Parquet only: which staged files go where; from here on it counts
 
@@ -16,9 +18,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from oberth.errors import OptionError, StoreLockedError
 from oberth.spark.pipelines.export.places import Place
@@ -27,11 +30,23 @@ from oberth.spark.pipelines.export.settings import ExportSettings
 DIRECTORY: Final = "_oberth"
 
 
+class LogRange(NamedTuple):
+    """A range of a store's log; ``tail`` is the CRC-32 of the last bytes before its end.
+
+    None where it was not noted.
+    """
+
+    start: int
+    end: int
+    tail: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch: its number, and its range of the log; of live topics, see `live`.
 
-    ``tail`` is the CRC-32 of the log's last bytes before ``end``, None where it was not noted.
+    Of several stores ``logs`` has the range of each by its broker's name, also where it is empty,
+    and ``start`` and ``end`` count the bytes of all batches. ``tail`` is that of `LogRange`.
     """
 
     number: int
@@ -39,6 +54,13 @@ class Batch:
     end: int
     offsets: dict[str, Any] | None = None
     tail: int | None = None
+    logs: Mapping[str, LogRange] | None = None
+
+    def ranges(self, broker: str) -> Mapping[str, LogRange]:
+        """The range of each log by broker; the only one is of the broker that is given."""
+        if self.logs is not None:
+            return self.logs
+        return {broker: LogRange(self.start, self.end, self.tail)}
 
 
 class Ledger:
@@ -96,6 +118,27 @@ class Ledger:
         """Notes the settings of a first run."""
         self.write("settings.json", {"settings": settings.to_json(), "source": source})
 
+    def check_brokers(self, brokers: Sequence[str]) -> None:
+        """Raises where stores of other brokers were exported here; further ones are welcome.
+
+        Raises:
+            OptionError: whose.
+        """
+        noted = self.brokers()
+        if noted - set(brokers):
+            raise OptionError(
+                f"{self.into}: holds the export of broker {', '.join(map(repr, sorted(noted)))}, "
+                f"not of {', '.join(map(repr, brokers))}"
+            )
+
+    def brokers(self) -> set[str]:
+        """Whose logs were exported here: the first run's, and what came with later batches."""
+        values = self.read("settings.json")
+        if values is None:
+            return set()
+        last, _ = self.last_batch()
+        return {values["source"]["broker"]} if last is None or last.logs is None else {*last.logs}
+
     def check_source(self, source: dict[str, Any]) -> None:
         """Raises where another store was exported here.
 
@@ -121,10 +164,7 @@ class Ledger:
         values = self.read(f"batches/{numbers[-1]:08d}.json")
         assert values is not None
         done = self.read(f"batches/{numbers[-1]:08d}.done") is not None
-        batch = Batch(
-            numbers[-1], values["start"], values["end"], values.get("offsets"), values.get("tail")
-        )
-        return batch, done
+        return batch_of(numbers[-1], values), done
 
     def intend(self, batch: Batch) -> None:
         """Notes a batch before any of its data is written."""
@@ -133,6 +173,8 @@ class Ledger:
             values["offsets"] = batch.offsets
         if batch.tail is not None:
             values["tail"] = batch.tail
+        if batch.logs is not None:
+            values["logs"] = {name: each._asdict() for name, each in batch.logs.items()}
         self.write(f"batches/{batch.number:08d}.json", values)
 
     def finish(self, batch: Batch, report: dict[str, Any]) -> None:
@@ -167,3 +209,12 @@ class Ledger:
     def write_bytes(self, name: str, data: bytes, *, private: bool = False) -> None:
         """Writes a file of any bytes, whole; ``private``: for its owner alone."""
         self.place.write(os.path.join(self.directory, name), data, private=private)
+
+
+def batch_of(number: int, values: dict[str, Any]) -> Batch:
+    """A batch as ``batches/NNNNNNNN.json`` has it."""
+    logs = values.get("logs")
+    return Batch(
+        number, values["start"], values["end"], values.get("offsets"), values.get("tail"),
+        None if logs is None else {name: LogRange(**each) for name, each in logs.items()},
+    )  # fmt: skip

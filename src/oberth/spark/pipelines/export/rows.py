@@ -64,6 +64,7 @@ class WrittenFile(NamedTuple):
         size: bytes.
         log_start: the range of the log that it was made from.
         log_end: behind that range.
+        broker: whose log that is, or which brokers' topics.
         low: smallest value by column, of those that tables keep statistics of.
         high: largest value by column.
     """
@@ -75,6 +76,7 @@ class WrittenFile(NamedTuple):
     size: int
     log_start: int
     log_end: int
+    broker: str
     low: Mapping[str, Any]
     high: Mapping[str, Any]
 
@@ -95,11 +97,10 @@ class RowsJob:
 
     Attributes:
         settings: of the export.
-        store: the store's files, or the live brokers.
+        stores: the stores' files, or the live brokers.
         directory: where tables are, or are staged.
         suffix: behind the files' names.
         batch: its number.
-        segment_size: of the CommitLog.
         skip_damage: whether damage is reported rather than an error.
         in_file: whether partition columns are in the files too.
         hive: whether files lie in directories ``name=value``.
@@ -107,11 +108,10 @@ class RowsJob:
     """
 
     settings: ExportSettings
-    store: StoreFiles | LiveOrigin
+    stores: tuple[StoreFiles, ...] | LiveOrigin
     directory: str
     suffix: str
     batch: int
-    segment_size: int
     skip_damage: bool
     in_file: bool
     hive: bool
@@ -119,10 +119,15 @@ class RowsJob:
 
 
 class LogPart(NamedTuple):
-    """One task: records that start in this range."""
+    """One task: records that start in this range of one store's log.
+
+    ``store`` is its place among the job's, ``segment_size`` that of its CommitLog files.
+    """
 
     start: int
     end: int
+    store: int = 0
+    segment_size: int = 0
 
 
 def write_rows(job: RowsJob, part: LogPart | LivePart) -> RangeWritten:
@@ -168,14 +173,14 @@ class _RangeExport:
             [*settings.record_schema(), *_extra(settings.record_schema(), reading.fields)]
         )
         pieces: tuple[p.Piece, ...]
-        store, part = self._job.store, self._part
+        stores, part = self._job.stores, self._part
         if isinstance(part, LivePart):
-            assert isinstance(store, LiveOrigin)
-            reader: PieceReader = store.reader(reading, schema)
+            assert isinstance(stores, LiveOrigin)
+            reader: PieceReader = stores.reader(reading, schema)
             pieces = part.pieces
         else:
-            assert isinstance(store, StoreFiles)
-            reader = PieceReader({0: store}, reading, schema)
+            assert isinstance(stores, tuple)
+            reader = PieceReader({0: stores[part.store]}, reading, schema)
             pieces = (p.LogRange(0, part.start, part.end, continues=True),)
         try:
             for batch in reader.read(pieces):
@@ -300,9 +305,16 @@ class _OpenFile:
         self._place.make(directory)
         name = f"part-{job.batch:08d}-{part.start:020d}-{uuid.uuid4().hex[:12]}.parquet"
         self.path = os.path.join(directory, name + job.suffix)
+        stores = job.stores
+        if isinstance(part, LivePart):
+            assert isinstance(stores, LiveOrigin)
+            self._broker, segment_size = stores.broker, 0
+        else:
+            assert isinstance(stores, tuple)
+            self._broker, segment_size = stores[part.store].broker, part.segment_size
         metadata = {
             **(schema.metadata or {}),
-            **file_metadata(job.store.broker, part.start, part.end, job.segment_size, job.batch),
+            **file_metadata(self._broker, part.start, part.end, segment_size, job.batch),
         }
         self._schema = schema.with_metadata(metadata)
         self._sink = self._place.open(self.path)
@@ -339,7 +351,7 @@ class _OpenFile:
         self._close()
         return WrittenFile(
             self._table, self._partition, self.path, self._count, self._place.finish(self.path),
-            self._part.start, self._part.end, self._low, self._high,
+            self._part.start, self._part.end, self._broker, self._low, self._high,
         )  # fmt: skip
 
     def discard(self) -> None:

@@ -269,10 +269,7 @@ class DeltaTables(_FlatTables):
         partition_by = _partition_names(self._settings, table)
         properties = transaction.CommitProperties(
             app_transactions=[transaction.Transaction(APPLICATION, batch)],
-            custom_metadata={
-                "oberth.log.start": str(min(file.log_start for file in files)),
-                "oberth.log.end": str(max(file.log_end for file in files)),
-            },
+            custom_metadata=_ranges_of(files),
         )
         actions = [
             transaction.AddAction(
@@ -302,6 +299,18 @@ class DeltaTables(_FlatTables):
             name: sorted(uri.removeprefix("file://") for uri in self._open(name).file_uris())
             for name in self.table_names()
         }
+
+
+def _ranges_of(files: Sequence[WrittenFile]) -> dict[str, str]:
+    """What a table's history says of a batch: its range of the log; of several, whose is which."""
+    brokers = sorted({file.broker for file in files})
+    said = {}
+    for broker in brokers:
+        own = [file for file in files if file.broker == broker]
+        behind = f".{broker}" if len(brokers) > 1 else ""
+        said[f"oberth.log.start{behind}"] = str(min(file.log_start for file in own))
+        said[f"oberth.log.end{behind}"] = str(max(file.log_end for file in own))
+    return said
 
 
 def _statistics(file: WrittenFile) -> str:
@@ -395,11 +404,7 @@ class IcebergTables(_FlatTables):
             change.set_properties({BATCH_PROPERTY: str(batch)})
             change.add_files(
                 paths,
-                snapshot_properties={
-                    BATCH_PROPERTY: str(batch),
-                    "oberth.log.start": str(min(file.log_start for file in files)),
-                    "oberth.log.end": str(max(file.log_end for file in files)),
-                },
+                snapshot_properties={BATCH_PROPERTY: str(batch), **_ranges_of(files)},
                 # Names are new; to ask whether they are would read every manifest.
                 check_duplicate_files=False,
             )
