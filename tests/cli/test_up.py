@@ -190,5 +190,5 @@ def test_what_keeps_a_lake_is_a_command_that_there_is() -> None:
         given = export_command.make_context("export", words[5:]).params
         assert (given["directory"], given["into"], given["form"]) == ("/s", "/l", form)
         assert given["continuous"]
-        assert (given["compact"] is None) == (form == "iceberg")
+        assert given["compact"] == 128
         assert (given["expire"] is None) == (form == "parquet")

@@ -30,6 +30,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyarrow import dataset
+from tests.rigs.killed_upkeep import kept_up_until_killed
 
 from oberth.errors import NotFoundError, OptionError
 from oberth.spark.options import parse_read_options
@@ -245,11 +246,16 @@ def test_an_export_into_s3_is_killed_at_every_step(
         assert read(into) == expected
     elif form == "iceberg":
         table = _read_iceberg(s3_server, into, "odd+20name+25", expected)
-        from oberth.spark.pipelines.export.compaction import expire
-
         storage = {n.removeprefix("storage."): v for n, v in options.items()}
-        assert expire(into, 0.0, storage) > 0
+        kills = 0
+        while not kept_up_until_killed(into, kills, storage):
+            kills += 3  # every step is tried in a local directory
+            assert read(into) == expected
+        assert kills > 6
         assert read(into) == expected
+        table = _read_iceberg(s3_server, into, "odd+20name+25", expected)
+        found = system.get_file_info(fs.FileSelector(bare))
+        assert len([each for each in found if each.path.endswith(".parquet")]) == 2
     else:
         table = dataset.dataset(bare, filesystem=system, partitioning="hive").to_table()
     assert sorted(table.column("value").to_pylist()) == sorted(expected)

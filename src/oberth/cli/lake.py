@@ -33,9 +33,8 @@ def export_words(store: str, into: str, form: str) -> list[str]:
     words = [
         sys.executable, "-m", "oberth", "spark", "export", store, "--into", into,
         "--format", form, "--continuous", "--interval", str(INTERVAL_S), "--master", "local[1]",
+        "--compact", str(JOIN_MIB),
     ]  # fmt: skip
-    # Iceberg's files are joined by the engines that read them.
-    words += [] if form == "iceberg" else ["--compact", str(JOIN_MIB)]
     return words + ([] if form == "parquet" else ["--expire", str(EXPIRE_HOURS)])
 
 

@@ -73,7 +73,7 @@ JOIN_EVERY: Final = 20
 @click.option(
     "--expire", metavar="HOURS", type=click.FloatRange(0.0), default=None,
     help="Afterwards forget versions of Delta and Iceberg tables that are older, and delete files "
-    "that none has.",
+    "as old that none has.",
 )  # fmt: skip
 @click.option(
     "--continuous", is_flag=True, help="Go on with what is written later, until interrupted."

@@ -227,7 +227,7 @@ def test_bodies_that_do_not_decode_go_to_quarantine(growing_store: Any, tmp_path
     assert (later.rows, later.quarantined) == (1, 1)
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", FORMATS)
 def test_compaction_keeps_every_row(golden_pristine: Golden, tmp_path: Path, form: str) -> None:
     store = golden_pristine("basic-5.5.0")
     settings = ExportSettings(form, partition_by=("day=date(timestamp)",))

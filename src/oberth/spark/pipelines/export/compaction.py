@@ -5,7 +5,7 @@ range from the first one's beginning to the last one's end. The same commit file
 place names the files that it replaces, and both steps are taken again after a kill.
 
 Delta: delta-rs's own compaction, one commit. Its files do not carry the range of the log; the
-table's history does. Iceberg: pyiceberg cannot replace files by others, so it is refused.
+table's history does. Iceberg: see `iceberg_upkeep`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from oberth.errors import OptionError
+from oberth.spark.pipelines.export.iceberg_upkeep import expire as expire_tables
+from oberth.spark.pipelines.export.iceberg_upkeep import join as join_tables
+from oberth.spark.pipelines.export.iceberg_upkeep import neighbours
 from oberth.spark.pipelines.export.ledger import Ledger
 from oberth.spark.pipelines.export.places import LocalPlace, place_of
 from oberth.spark.pipelines.export.rows import file_metadata, writer_options
@@ -43,7 +46,7 @@ def compact(into: str, target_size: int, storage: Mapping[str, str] | None = Non
         How many files were replaced.
 
     Raises:
-        OptionError: no export there, or one to Iceberg.
+        OptionError: no export there, or Parquet files in an object store.
         StoreLockedError: an export is writing there.
     """
     ledger = Ledger(place_of(into, storage or {}, "into"))
@@ -52,7 +55,11 @@ def compact(into: str, target_size: int, storage: Mapping[str, str] | None = Non
         raise OptionError(f"{into}: holds no export")
     with ledger.locked():
         if settings.format == "iceberg":
-            raise OptionError("pyiceberg cannot join files; use the table's own engine for that")
+            tables = IcebergTables(settings, ledger)
+            try:
+                return join_tables(tables, target_size)
+            finally:
+                tables.close()
         if settings.format == "delta":
             return _compact_delta(settings, ledger, target_size)
         if not isinstance(ledger.place, LocalPlace):
@@ -66,8 +73,7 @@ def compact(into: str, target_size: int, storage: Mapping[str, str] | None = Non
 def expire(into: str, hours: float, storage: Mapping[str, str] | None = None) -> int:
     """Forgets versions of tables that are older than some hours, and deletes files that none has.
 
-    The newest version stays, and with it what says which batches a table has. Of Iceberg tables
-    snapshots are forgotten; their files go with the engine that joins them.
+    The newest version stays, and with it what says which batches a table has.
 
     Args:
         into: the export's directory.
@@ -75,7 +81,7 @@ def expire(into: str, hours: float, storage: Mapping[str, str] | None = None) ->
         storage: options of the object store that it lies in, without ``storage.``.
 
     Returns:
-        How many files (Delta) or snapshots (Iceberg) are gone.
+        How many files are gone.
 
     Raises:
         OptionError: no export there, or one to Parquet, which has no versions.
@@ -91,7 +97,7 @@ def expire(into: str, hours: float, storage: Mapping[str, str] | None = None) ->
         tables = open_tables(settings, ledger)
         if isinstance(tables, IcebergTables):
             try:
-                return tables.expire(hours)
+                return expire_tables(tables, hours)
             finally:
                 tables.close()
         from deltalake import DeltaTable
@@ -124,29 +130,16 @@ def _compact_delta(settings: ExportSettings, ledger: Ledger, target_size: int) -
 def _compact_parquet(ledger: Ledger, tables: ParquetTables, target_size: int) -> int:
     replaced = 0
     for paths in tables.files().values():
-        by_directory: dict[str, list[str]] = {}
+        by_directory: dict[str, dict[str, int]] = {}
         for path in paths:
-            if os.path.getsize(path) < target_size:
-                by_directory.setdefault(os.path.dirname(path), []).append(path)
+            size = os.path.getsize(path)
+            if size < target_size:
+                by_directory.setdefault(os.path.dirname(path), {})[path] = size
         for small in by_directory.values():
-            for group in _groups(small, target_size):
+            for group in neighbours(small, target_size):
                 _join(ledger, group)
                 replaced += len(group)
     return replaced
-
-
-def _groups(paths: list[str], target_size: int) -> list[list[str]]:
-    """Neighbours, by the log, that together have about the wanted size; at least two each."""
-    groups: list[list[str]] = []
-    size = 0
-    for path in sorted(paths):
-        own = os.path.getsize(path)
-        if not groups or size + own > target_size:
-            groups.append([])
-            size = 0
-        groups[-1].append(path)
-        size += own
-    return [group for group in groups if len(group) > 1]
 
 
 def _join(ledger: Ledger, paths: list[str]) -> None:

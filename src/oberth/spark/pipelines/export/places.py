@@ -22,6 +22,7 @@ from oberth.errors import OptionError
 from oberth.spark.options import READ_OPTIONS
 from oberth.store.offline.layout import local_directory
 from oberth.store.offline.rebuild import sync_directory
+from oberth.wall_clock import now_ms
 
 STORAGE: Final = "storage."
 URL_SCHEMES: Final = ("s3", "gs", "abfs")
@@ -88,6 +89,10 @@ class Place(ABC):
         Raises:
             FileNotFoundError: there is no such file.
         """
+
+    @abstractmethod
+    def modified_ms(self, path: str) -> int:
+        """When a file was last written, ms since 1970; of one that is gone, now."""
 
     @abstractmethod
     def arrow(self, path: str) -> tuple[Any, str]:
@@ -218,6 +223,12 @@ class LocalPlace(Place):
         """See `Place`."""
         return os.path.getsize(path)
 
+    def modified_ms(self, path: str) -> int:
+        """See `Place`."""
+        with suppress(FileNotFoundError):
+            return os.stat(path).st_mtime_ns // 1_000_000
+        return now_ms()
+
     def arrow(self, path: str) -> tuple[Any, str]:
         """See `Place`."""
         from pyarrow.fs import LocalFileSystem
@@ -323,6 +334,12 @@ class ObjectPlace(Place):
         if not info.is_file:
             raise FileNotFoundError(path)
         return int(info.size)
+
+    def modified_ms(self, path: str) -> int:
+        """See `Place`."""
+        system, bare = self.arrow(path)
+        info = system.get_file_info(bare)
+        return int(info.mtime_ns) // 1_000_000 if info.is_file else now_ms()
 
     def arrow(self, path: str) -> tuple[Any, str]:
         """See `Place`."""

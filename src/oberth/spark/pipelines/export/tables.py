@@ -23,6 +23,7 @@ import pyarrow as pa
 from oberth.errors import OptionError
 from oberth.spark.pipelines.export.iceberg import MISSING, location_of, namespace_of, open_catalog
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
+from oberth.spark.pipelines.export.places import Place
 from oberth.spark.pipelines.export.rows import WrittenFile
 from oberth.spark.pipelines.export.settings import QUARANTINE, ExportSettings
 from oberth.wall_clock import now_ms
@@ -347,12 +348,35 @@ class IcebergTables(_FlatTables):
         """Closes the catalog."""
         self._catalog.close()
 
+    @property
+    def place(self) -> Place:
+        """Where the tables lie."""
+        return self._ledger.place
+
+    def root(self, table: str) -> str:
+        """Where a table lies."""
+        return f"{self._ledger.into}/{table}"
+
+    def file_schema(self, table: str, found: Any) -> pa.Schema:
+        """The columns that a file of a table has now: as exported, or as an engine changed them."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        own = _schema_of(self._settings, table)
+        if own.names == [field.name for field in found.schema().fields]:
+            return own
+        return schema_to_pyarrow(found.schema(), include_field_ids=False)
+
     def table_names(self) -> list[str]:
         """Tables that there are; a catalog may have others, of other exports."""
         every = {table[-1] for table in self._catalog.list_tables(self._namespace)}
         return sorted(every.intersection(_directories(self._ledger)))
 
-    def _load(self, table: str) -> Any:
+    def load(self, table: str) -> Any:
+        """A table as the catalog has it now.
+
+        Raises:
+            OptionError: it is another one, elsewhere.
+        """
         found = self._catalog.load_table((self._namespace, table))
         place = location_of(self._ledger.place, table)
         if found.location().rstrip("/") != place:
@@ -368,7 +392,7 @@ class IcebergTables(_FlatTables):
 
     def has(self, table: str, batch: int) -> bool:
         """Whether a table has a batch."""
-        return _has_batch(self._load(table), batch)
+        return _has_batch(self.load(table), batch)
 
     def _commit_table(
         self, table: str, batch: int, files: Sequence[WrittenFile], *, exists: bool
@@ -382,7 +406,7 @@ class IcebergTables(_FlatTables):
                     location=location_of(self._ledger.place, table),
                 )  # fmt: skip
         for attempt in range(COMMIT_ATTEMPTS):
-            found = self._load(table)
+            found = self.load(table)
             if _has_batch(found, batch):
                 return
             try:
@@ -412,23 +436,6 @@ class IcebergTables(_FlatTables):
     def _below(self, path: str) -> str:
         return path.removeprefix(self._ledger.into).lstrip("/")
 
-    def expire(self, hours: float) -> int:
-        """Forgets snapshots that are older than some hours, but for the newest; gives how many."""
-        limit_ms = now_ms() - hours * 3_600_000
-        gone = 0
-        for name in self.table_names():
-            table = self._load(name)
-            current = table.current_snapshot()
-            old = [
-                each.snapshot_id for each in table.snapshots()
-                if each.timestamp_ms < limit_ms and current is not None
-                and each.snapshot_id != current.snapshot_id
-            ]  # fmt: skip
-            if old:
-                table.maintenance.expire_snapshots().by_ids(old).commit()
-            gone += len(old)
-        return gone
-
     def files(self) -> dict[str, list[str]]:
         """See `Tables`.
 
@@ -437,7 +444,7 @@ class IcebergTables(_FlatTables):
         """
         found: dict[str, list[str]] = {}
         for name in self.table_names():
-            plan = list(self._load(name).scan().plan_files())
+            plan = list(self.load(name).scan().plan_files())
             if any(task.delete_files for task in plan):
                 raise OptionError(
                     f"{self._ledger.into}: another engine has deleted rows of the table {name}, "
