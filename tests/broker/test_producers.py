@@ -47,3 +47,26 @@ def test_a_client_is_found_by_its_id_on_its_newest_connection() -> None:
     assert found is not None
     assert found.channel == "new"
     assert table.find("nobody") is None
+
+
+def test_to_find_a_client_looks_at_its_connections_alone() -> None:
+    """Each answer to a request looks for who asked, among however many groups there are."""
+    table = ProducerTable()
+    for number in range(100):
+        table.register(f"g{number}", client("c", "me" if number else "other", 1))
+    assert {name: len(channels) for name, channels in table._ids.items()} == {"me": 1, "other": 1}
+    table.register("g0", client("c", "me", 2))  # it calls itself otherwise from now on
+    assert list(table._ids) == ["me"]
+    table.register("g0", client("d", "me", 3))
+    found = table.find("me")
+    assert found is not None
+    assert found.channel == "d"
+    table.unregister("g0", "d")
+    for number in range(99):
+        table.unregister(f"g{number}", "c")
+        found = table.find("me")
+        assert found is not None
+        assert found.channel == "c"
+    assert table.connection_closed("c") == ["g99"]
+    assert table.find("me") is None
+    assert table._ids == {}

@@ -21,11 +21,13 @@ from oberth.formats import names
 class ProducerTable:
     """Producer groups and their clients."""
 
-    __slots__ = ("_channels", "_groups", "_next", "_to_scan")
+    __slots__ = ("_channels", "_groups", "_ids", "_next", "_to_scan")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Hashable, ClientInfo]] = {}
         self._channels: dict[Hashable, dict[str, None]] = {}  # the groups that each is in
+        # By client id and channel: who registered last, and in how many groups.
+        self._ids: dict[str, dict[Hashable, tuple[ClientInfo, int]]] = {}
         self._next: dict[str, int] = {}
         self._to_scan: list[str] = []
 
@@ -48,6 +50,10 @@ class ProducerTable:
             or len(group) > names.GROUP_LENGTH_MAX_4_9
         ):
             return False
+        if known is not None:
+            self._leave_id(known)
+        channels = self._ids.setdefault(client.client_id, {})
+        channels[channel] = client, channels.get(channel, (client, 0))[1] + 1
         clients[channel] = client
         own[group] = None
         self._groups[group] = clients
@@ -57,8 +63,10 @@ class ProducerTable:
     def unregister(self, group: str, channel: Hashable) -> bool:
         """Take a client out; True if it was there."""
         clients = self._groups.get(group)
-        if clients is None or clients.pop(channel, None) is None:
+        client = None if clients is None else clients.pop(channel, None)
+        if client is None:
             return False
+        self._leave_id(client)
         if not clients:
             del self._groups[group]
             self._next.pop(group, None)
@@ -67,6 +75,16 @@ class ProducerTable:
         if not own:
             del self._channels[channel]
         return True
+
+    def _leave_id(self, client: ClientInfo) -> None:
+        channels = self._ids[client.client_id]
+        newest, count = channels[client.channel]
+        if count > 1:
+            channels[client.channel] = newest, count - 1
+            return
+        del channels[client.channel]
+        if not channels:
+            del self._ids[client.client_id]
 
     def connection_closed(self, channel: Hashable) -> list[str]:
         """Take a channel out of its groups, at most `LEFT_AT_ONCE`; which. Ends with none."""
@@ -128,12 +146,9 @@ class ProducerTable:
         return list(clients.values())[turn % len(clients)]
 
     def find(self, client_id: str) -> ClientInfo | None:
-        """The client of that name in any group, the newest heartbeat first."""
-        found: ClientInfo | None = None
-        for clients in self._groups.values():
-            for client in clients.values():
-                if client.client_id == client_id and (
-                    found is None or client.last_update_ms > found.last_update_ms
-                ):
-                    found = client
-        return found
+        """The client of that name, on the connection with the newest heartbeat.
+
+        Every answer to a request asks this: it looks at the connections of that name alone.
+        """
+        clients = [client for client, _ in self._ids.get(client_id, {}).values()]
+        return max(clients, key=lambda each: each.last_update_ms, default=None)
