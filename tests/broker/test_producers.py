@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from oberth.broker import producers
 from oberth.broker.clients import ClientInfo
 from oberth.broker.producers import ProducerTable
 
@@ -29,6 +32,35 @@ def test_checks_go_round() -> None:
     table.register("G", client("b"))
     turns = [found.client_id for _ in range(4) if (found := table.next_client("G")) is not None]
     assert turns == ["a", "b", "a", "b"]
+
+
+def test_who_may_not_be_asked_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "ASKED_AT_ONCE", 3)
+    table = ProducerTable()
+    for name in "abcde":
+        table.register("G", client(name))
+
+    def asked() -> str:
+        found = table.next_client("G", lambda each: each.client_id in "ae")
+        return found.client_id if found is not None else "nobody"
+
+    assert [asked() for _ in range(5)] == ["a", "nobody", "e", "a", "nobody"]
+
+
+def test_a_client_id_is_its_users_while_he_is_there() -> None:
+    table = ProducerTable()
+    first, second = client("a", "me", 1), client("b", "me", 2)
+    first.access_key, second.access_key = "user", "thief"
+    table.register("G", first)
+    table.register("H", second)
+    assert table.find("me") is first
+    third = client("c", "me", 3)
+    third.access_key = "user"
+    table.register("G", third)
+    assert table.find("me") is third
+    table.connection_closed("a")
+    table.connection_closed("c")
+    assert table.find("me") is second
 
 
 def test_silence_expires() -> None:

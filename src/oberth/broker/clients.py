@@ -32,18 +32,26 @@ class ClientInfo:
         language: name of a LanguageCode.
         version: ordinal of the client's release.
         last_update_ms: when its last heartbeat came.
+        access_key: whose signature its first heartbeat bore; "" without one.
     """
 
-    __slots__ = ("channel", "client_id", "language", "last_update_ms", "version")
+    __slots__ = ("access_key", "channel", "client_id", "language", "last_update_ms", "version")
 
     def __init__(
-        self, channel: Hashable, client_id: str, language: str, version: int, now_ms: int
+        self,
+        channel: Hashable,
+        client_id: str,
+        language: str,
+        version: int,
+        now_ms: int,
+        access_key: str = "",
     ) -> None:
         self.channel = channel
         self.client_id = client_id
         self.language = language
         self.version = version
         self.last_update_ms = now_ms
+        self.access_key = access_key
 
     def __repr__(self) -> str:
         return f"ClientInfo({self.client_id!r}, {self.language}, version {self.version})"

@@ -5,8 +5,9 @@ A state machine: heartbeats, closed channels and the time go in. A group without
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
+from typing import Final
 
 from oberth.broker.clients import (
     CLIENT_COUNT_MAX,
@@ -16,6 +17,9 @@ from oberth.broker.clients import (
     ClientInfo,
 )
 from oberth.formats import names
+
+ASKED_AT_ONCE: Final = 100
+"""Clients that are looked at for one that may be asked; the others are the next time."""
 
 
 class ProducerTable:
@@ -136,19 +140,34 @@ class ProducerTable:
         """Whether a client of the group is connected."""
         return group in self._groups
 
-    def next_client(self, group: str) -> ClientInfo | None:
-        """One client of the group, each in its turn: the one to ask about a transaction."""
+    def next_client(
+        self, group: str, may: Callable[[ClientInfo], bool] | None = None
+    ) -> ClientInfo | None:
+        """One client of the group, each in its turn: the one to ask about a transaction.
+
+        ``may`` says of a client whether it may be asked; so many as `ASKED_AT_ONCE` are looked at.
+        """
         clients = self._groups.get(group)
         if not clients:
             return None
         turn = self._next.get(group, 0)
-        self._next[group] = turn + 1
-        return list(clients.values())[turn % len(clients)]
+        each = list(clients.values())
+        for at in range(turn, turn + min(len(each), ASKED_AT_ONCE)):
+            self._next[group] = at + 1
+            client = each[at % len(each)]
+            if may is None or may(client):
+                return client
+        return None
 
     def find(self, client_id: str) -> ClientInfo | None:
         """The client of that name, on the connection with the newest heartbeat.
 
-        Every answer to a request asks this: it looks at the connections of that name alone.
+        Every answer to a request asks this: it looks at the connections of that name alone. The
+        name is the user's who came with it first, as long as one of its connections stands.
         """
         clients = [client for client, _ in self._ids.get(client_id, {}).values()]
-        return max(clients, key=lambda each: each.last_update_ms, default=None)
+        return max(
+            (client for client in clients if client.access_key == clients[0].access_key),
+            key=lambda each: each.last_update_ms,
+            default=None,
+        )

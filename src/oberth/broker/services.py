@@ -133,18 +133,18 @@ class Services:
         if parts.role is None:
             self.ha.look_at_log = self.comparison.tail
             self.ha.on_parted = self._parted
+        self.access = AccessControl(
+            config, parts.config_dir, partial(_real_topic, parts.store), parts.files
+        )
         self.transactions = Transactions(
             parts.store,
             parts.offsets,
             config,
             lambda: parts.own.store_host,
             now_ms,
-            ProducerCheck(parts.producers, config.broker_name),
+            ProducerCheck(parts.producers, config.broker_name, self.access.may_publish),
             parts.producers.has_clients,
             lambda topic: parts.topics.create_internal(topic, 1),
-        )
-        self.access = AccessControl(
-            config, parts.config_dir, partial(_real_topic, parts.store), parts.files
         )
         self.expressions = ConsumerFilters(
             config=config,

@@ -17,9 +17,11 @@ from oberth.remoting.headers.transaction import CheckTransactionStateRequestHead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from oberth.broker.clients import ClientInfo
     from oberth.broker.producers import ProducerTable
     from oberth.broker.transactions import Transactions
     from oberth.formats.message import MessageExt
+    from oberth.remoting.aio.channel import Channel
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -28,19 +30,45 @@ STEP_PAUSE_S: Final = 0.005
 
 
 class ProducerCheck:
-    """Asks one producer of a group; the ``notify`` of `Transactions`."""
+    """Asks one producer of a group; the ``notify`` of `Transactions`.
 
-    def __init__(self, producers: ProducerTable, broker_name: str) -> None:
+    A producer's group is any text that a client says, and what it is asked shows the message: only
+    who may send to its topic is asked.
+
+    Args:
+        producers: who is connected.
+        broker_name: this broker's.
+        may_publish: whether an access key, used from a host, may send to a topic.
+    """
+
+    def __init__(
+        self,
+        producers: ProducerTable,
+        broker_name: str,
+        may_publish: Callable[[str, str, str], bool],
+    ) -> None:
         self._producers = producers
         self._broker_name = broker_name
+        self._may_publish = may_publish
 
     def __call__(self, half: MessageExt, group: str, /) -> None:
         """39: what became of a transaction? The answer comes as an END_TRANSACTION."""
-        client = self._producers.next_client(group)
-        if client is None:
-            _LOG.warning("transaction %s: no producer of %s is online", half.uniq_key, group)
-            return
         properties = half.properties
+        topic = properties.get(p.REAL_TOPIC, half.topic)
+
+        def may(client: ClientInfo) -> bool:
+            channel: Channel = client.channel  # type: ignore[assignment]
+            return self._may_publish(channel.remote.host, client.access_key, topic)
+
+        client = self._producers.next_client(group, may)
+        if client is None:
+            _LOG.warning(
+                "transaction %s: no producer of %s is online that may send to %s",
+                half.uniq_key,
+                group,
+                topic,
+            )
+            return
         unique_key = half.uniq_key
         header = CheckTransactionStateRequestHeader(
             topic=names.TRANS_HALF_TOPIC,
@@ -51,10 +79,7 @@ class ProducerCheck:
             offset_msg_id=f"{half.store_host.hex().upper()}{half.commit_log_offset:016X}",
         )
         queue_text = properties.get(p.REAL_QUEUE_ID, "0")
-        body = half.under_topic(
-            properties.get(p.REAL_TOPIC, half.topic),
-            queue_id=java_long(queue_text, 0),
-        )
+        body = half.under_topic(topic, queue_id=java_long(queue_text, 0))
         call = create_request(RequestCode.CHECK_TRANSACTION_STATE, header, body)
         assert call.ext_fields is not None
         call.ext_fields["bname"] = self._broker_name

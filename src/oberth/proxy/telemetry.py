@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from oberth.client.acl import ACCESS_KEY
 from oberth.client.messages import decode_messages
 from oberth.proxy import messages as m
 from oberth.proxy.call import Call, CallError, GrpcStatus, parse
@@ -83,7 +84,9 @@ class Telemetry:
             ]
         raw = msgspec.json.encode(body)
         for broker in await self._core.backend.brokers():
-            await self._core.checked(context, broker, RequestCode.HEART_BEAT, {}, raw)
+            # Where no other signs it on the way, the broker learns here whose client it is.
+            fields = {ACCESS_KEY: context.access_key} if context.access_key else {}
+            await self._core.checked(context, broker, RequestCode.HEART_BEAT, fields, raw)
 
     async def serve(self, call: Call) -> None:
         """Settings and commands in both directions, for as long as the client lives."""

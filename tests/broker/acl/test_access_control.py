@@ -24,7 +24,7 @@ from oberth.client.acl import SessionCredentials
 from oberth.client.messages import decode_messages
 from oberth.errors import OptionError
 from oberth.remoting.aio.address import Address
-from oberth.remoting.aio.processors import TURN_S
+from oberth.remoting.aio.processors import TURN_S, ProcessorTable
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import RemotingCommand, encode_frame_bytes
 from oberth.remoting.connection import RemotingConnection
@@ -116,6 +116,47 @@ async def grant(live: Any, resource: str, *actions: str, decision: str = "Allow"
     entry = {"resource": resource, "actions": actions, "decision": decision}
     body = json.dumps({"policies": [{"policyType": "Custom", "entries": [entry]}]}).encode()
     assert (await call(live, ROOT, 3006, {"subject": "User:reader"}, body)).code == 0
+
+
+async def test_a_stranger_is_not_asked_about_the_transactions_of_others(
+    users: Any, make_live: MakeLive
+) -> None:
+    """A producer's group is any text, and what is asked (39) shows the message."""
+    await create_user(users)
+    users.broker.parts.topics.create_internal("T", 4)
+    asked: list[str] = []
+
+    def listener(name: str) -> Any:
+        table = ProcessorTable()
+        table.sync([39], lambda channel, request: asked.append(name))
+        return users.another(table)
+
+    async def ask(peer: Any, who: SessionCredentials, code: int, body: bytes, **fields: str) -> int:
+        request = RemotingCommand(code=code, ext_fields=fields, body=body)
+        who.sign(request)
+        return int((await peer.client.invoke(peer.address, request, 10.0)).code)
+
+    mine, strangers = listener("root"), listener("reader")
+    for name, peer, who in (("a", strangers, READER), ("b", mine, ROOT)):
+        body = json.dumps({"clientID": name, "producerDataSet": [{"groupName": "PG"}]})
+        assert await ask(peer, who, 34, body.encode()) == 0
+    properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "U1"}
+    half = users.peer.send_fields("T", 0, properties, f="4")
+    assert await ask(mine, ROOT, 310, b"secret", **half) == 0
+    transactions = users.broker.services.transactions
+    found = transactions.find_half(0)
+    assert found is not None
+    for _ in range(4):
+        transactions._notify(found, "PG")
+    await users.until(lambda: len(asked) == 4)
+    assert asked == ["root"] * 4
+    await mine.client.aclose()
+    await users.until(lambda: len(users.broker.parts.producers.clients("PG")) == 1)
+    transactions._notify(found, "PG")
+    await grant(users, "Topic:T", "Pub")
+    transactions._notify(found, "PG")
+    await users.until(lambda: len(asked) == 5)
+    assert asked[-1] == "reader"
 
 
 # ----------------------------------------------------------------------------------- accounts (4.x)

@@ -275,6 +275,11 @@ class AccessControl:
             return _not_signed(access_key)
         return self._needs_of_user(user, host, request)
 
+    def may_publish(self, host: str, access_key: str, topic: str) -> bool:
+        """Whether who has signed with an access key may send to a topic; yes where nobody must."""
+        request = RemotingCommand(code=int(RequestCode.SEND_MESSAGE_V2), ext_fields={"b": topic})
+        return self.needs_refusal(host, access_key, request) is None
+
     def _account_refusal(self, account: Account, request: RemotingCommand) -> str | None:
         for need in needs_of(request, self._real_topic):
             refusal = account.refusal_of(need)

@@ -26,6 +26,7 @@ from oberth.broker.consumers import (
 )
 from oberth.broker.subscriptions import SubscriptionError, build_subscription, read_subscription
 from oberth.broker.topic_configs import FLAG_UNIT_SUB
+from oberth.client.acl import ACCESS_KEY
 from oberth.errors import ConfigFormatError, IllegalNameError, RemotingError
 from oberth.formats import names
 from oberth.formats.json_reader import parse_request
@@ -178,6 +179,9 @@ class ClientManageProcessor:
             yield  # reading it took as long as a slice
         now_ms = self._now_ms()
         language = request.language or "OTHER"
+        access_key = request.fields.get(ACCESS_KEY, "")
+        if len(access_key) > names.GROUP_LENGTH_MAX_4_9:
+            access_key = ""
         changed = False
         count = 0
         kept = _Kept(request.body_bytes())
@@ -187,7 +191,7 @@ class ClientManageProcessor:
             count += 1
             if number and number % SLICE == 0:
                 yield
-            client = ClientInfo(channel, client_id, language, request.version, now_ms)
+            client = ClientInfo(channel, client_id, language, request.version, now_ms, access_key)
             changed |= yield from self._register_consumer(
                 client, entry, now_ms, kept, without_sub=body.get("withoutSub") is True
             )
@@ -200,7 +204,8 @@ class ClientManageProcessor:
             count += 1
             if isinstance(group, str) and group:
                 self._producers.register(
-                    group, ClientInfo(channel, client_id, language, request.version, now_ms)
+                    group,
+                    ClientInfo(channel, client_id, language, request.version, now_ms, access_key),
                 )
                 produced = self._producers.client_on(group, channel)
                 if produced is not None:
