@@ -113,7 +113,7 @@ def rows(of: Processors) -> Iterator[Row]:
         of.send.reject_sends,
         FRAME_SIZE_MAX,  # a message's own limit is told with its own code
     )
-    yield Sync((Code.CONSUMER_SEND_MSG_BACK,), of.send.send_back)
+    yield Sync((Code.CONSUMER_SEND_MSG_BACK,), of.send_back.send_back)
     yield Timed((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE), of.pull_for_readers())
     yield Async(
         (Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2), of.reply.reply, RELAY, FRAME_SIZE_MAX

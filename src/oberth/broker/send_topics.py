@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from oberth.broker.attributes import CLEANUP_POLICY
 from oberth.broker.topic_configs import queue_nums_max
+from oberth.errors import IllegalNameError
 from oberth.formats import names
 from oberth.formats.queue_mapping import led_queues
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.refusal import Refusal
 from oberth.store.compaction_store import POLICY as COMPACTION
 
 if TYPE_CHECKING:
     from oberth.broker.stats import StatsItem
+    from oberth.broker.topic_configs import TopicConfigs
     from oberth.formats.config_files import LogicQueueMappingItem, TopicQueueMappingDetail
     from oberth.formats.topic_config import TopicConfig
+
+DLQ_QUEUE_NUMS: Final = 1
+"""Queues of a dead-letter topic."""
 
 
 class ClientAddresses:
@@ -70,3 +77,17 @@ class SendTopic:
         self.is_special = self.is_retry or self.wants_key
         self.puts = puts
         self.sizes = sizes
+
+
+def internal_topic(
+    topics: TopicConfigs, topic: str, queue_nums: int, topic_sys_flag: int = 0
+) -> TopicConfig:
+    """A group's retry or dead-letter topic, made if it is not there yet.
+
+    Raises:
+        Refusal: the group's name makes no topic's name.
+    """
+    try:
+        return topics.create_internal(topic, queue_nums, topic_sys_flag=topic_sys_flag)
+    except IllegalNameError as error:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist, {error}") from None

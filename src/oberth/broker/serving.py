@@ -27,6 +27,7 @@ from oberth.broker.processors.relay import RelayProcessor
 from oberth.broker.processors.reply import ReplyMessageProcessor
 from oberth.broker.processors.retention import RetentionProcessor
 from oberth.broker.processors.send import SendMessageProcessor
+from oberth.broker.processors.send_back import SendBackProcessor
 from oberth.broker.processors.static_topic import StaticTopicProcessor
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import create_response
@@ -69,6 +70,16 @@ class Processors:
             dispatching=dispatching,
             topics_written_once=table_files.topics_written_once,
             rests_s=services.brake.rests_s,
+        )
+        self.send_back = SendBackProcessor(
+            config=config,
+            own=parts.own,
+            store=store,
+            topics=parts.topics,
+            groups=parts.groups,
+            stats=parts.stats,
+            dispatching=dispatching,
+            addresses=self.send.addresses,
         )
         self.pull = PullMessageProcessor(
             config=config,

@@ -1,4 +1,4 @@
-"""SendMessageProcessor: 10, 310, 320 in bursts, and 36. RocketMQ: SendMessageProcessor.
+"""SendMessageProcessor: 10, 310 and 320 in bursts. RocketMQ: SendMessageProcessor.
 
 All sends of one read of a socket become one append; the ones that need not wait for the disk are
 answered in the same write. What is always true: a request is answered with success only when its
@@ -21,16 +21,10 @@ from oberth.broker import remarks
 from oberth.broker.plain_sends import PlainSendService
 from oberth.broker.put_status import put_outcome
 from oberth.broker.recall_handle import RecallHandle
-from oberth.broker.send_topics import ClientAddresses, SendTopic
+from oberth.broker.send_topics import DLQ_QUEUE_NUMS, ClientAddresses, SendTopic, internal_topic
 from oberth.broker.static_topics import NOT_LEADER
-from oberth.broker.stats import (
-    BROKER_PUT_NUMS,
-    DLQ_PUT_NUMS,
-    SNDBCK_PUT_NUMS,
-    TOPIC_PUT_NUMS,
-    TOPIC_PUT_SIZE,
-)
-from oberth.broker.topic_configs import FLAG_UNIT, FLAG_UNIT_SUB, java_text
+from oberth.broker.stats import BROKER_PUT_NUMS, DLQ_PUT_NUMS, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
+from oberth.broker.topic_configs import FLAG_UNIT, java_text
 from oberth.errors import FormatError, IllegalNameError
 from oberth.formats import names
 from oberth.formats import properties as p
@@ -43,11 +37,7 @@ from oberth.kernels.batch import check_plain_batch, clean_batch
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.base import HeaderError
-from oberth.remoting.headers.send import (
-    ConsumerSendMsgBackRequestHeader,
-    SendMessageRequestHeader,
-    SendMessageResponseHeader,
-)
+from oberth.remoting.headers.send import SendMessageRequestHeader, SendMessageResponseHeader
 from oberth.remoting.refusal import Refusal
 from oberth.remoting.rendered import SendResponses
 from oberth.store.messages import (
@@ -55,7 +45,6 @@ from oberth.store.messages import (
     MessageExtBrokerInner,
     PutMessageResult,
     PutMessageStatus,
-    next_reconsume_times,
 )
 
 if TYPE_CHECKING:
@@ -76,9 +65,7 @@ if TYPE_CHECKING:
     from oberth.remoting.aio.channel import Channel
     from oberth.store.message_store import MessageStore
 
-DLQ_QUEUE_NUMS: Final = 1
 RETRY_QUEUE_NUMS: Final = 1
-FIRST_RETRY_DELAY_LEVEL: Final = 3
 BATCH_TOPIC_LENGTH_MAX: Final = 127
 
 _V2: Final = int(RequestCode.SEND_MESSAGE_V2)
@@ -132,7 +119,7 @@ class _PendingInnerBatch(_Pending):
 
 
 class SendMessageProcessor:
-    """Stores what producers send and what consumers send back."""
+    """Stores what producers send."""
 
     def __init__(
         self,
@@ -564,16 +551,10 @@ class SendMessageProcessor:
         if (header.reconsume_times or 0) <= limit and not is_orderly:
             return topic_name
         dlq = names.dlq_topic(group)
-        self._internal_topic(dlq, DLQ_QUEUE_NUMS)
+        internal_topic(self._topics, dlq, DLQ_QUEUE_NUMS)
         properties[p.DELAY] = "0"
         self._stats.item(DLQ_PUT_NUMS, f"{topic_name}@{group}").add(1)
         return dlq
-
-    def _internal_topic(self, topic: str, queue_nums: int, topic_sys_flag: int = 0) -> TopicConfig:
-        try:
-            return self._topics.create_internal(topic, queue_nums, topic_sys_flag=topic_sys_flag)
-        except IllegalNameError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic[{topic}] not exist, {error}") from None
 
     def _refuse_while_starting(self) -> None:
         until_ms = self.refused_until_ms
@@ -814,108 +795,6 @@ class SendMessageProcessor:
 
     def _refuse(self, request: RemotingCommand, code: int, remark: str | None) -> RemotingCommand:
         return create_response(request, code, remark, ext_fields=dict(self._region_fields))
-
-    # 36
-
-    def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """A consumer failed: its message goes to the group's retry or dead-letter topic."""
-        header = request.header(ConsumerSendMsgBackRequestHeader)
-        try:
-            message, origin_topic = self._make_back(channel, request, header)
-        except Refusal as refusal:
-            return refusal.answer(request)
-        if message is None:
-            return create_response(request, ResponseCode.SUCCESS)
-        (result,) = self._store.append_messages([message])
-        self._dispatching.soon()
-
-        def answer(status: PutMessageStatus) -> None:
-            if status is _PUT_OK:
-                self._stats.item(SNDBCK_PUT_NUMS, f"{origin_topic}@{header.group}").add(1)
-                channel.reply(request, create_response(request, ResponseCode.SUCCESS))
-            else:
-                channel.reply(
-                    request, create_response(request, ResponseCode.SYSTEM_ERROR, status.name)
-                )
-
-        if self._dispatching.waits_for_disk and self._store.needs_wait(message, result):
-            self._dispatching.when_durable(result.end_offset, answer)
-        else:
-            answer(result.status)
-        return None
-
-    def _make_back(
-        self,
-        channel: Channel,
-        request: RemotingCommand,
-        header: ConsumerSendMsgBackRequestHeader,
-    ) -> tuple[MessageExtBrokerInner | None, str]:
-        group_config = self._groups.find(header.group)
-        if group_config is None:
-            raise Refusal(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {header.group} {remarks.FAQ}",
-            )
-        if not self._config.writable:
-            raise Refusal(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._own.ip}] sending message is forbidden",
-            )
-        if group_config.retry_queue_nums <= 0:
-            return None, ""
-        topic = names.retry_topic(header.group)
-        flag = FLAG_UNIT_SUB if header.unit_mode else 0
-        topic_config = self._internal_topic(topic, group_config.retry_queue_nums, flag)
-        if not topic_config.is_writable:
-            raise Refusal(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden"
-            )
-        record = self._store.find_message(header.offset)
-        if record is None:
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"look message by offset failed, {header.offset}",
-            )
-        # Light queues got the message when it was sent.
-        properties = p.decode_properties(p.without_places(record.properties_raw))
-        if not record.topic.startswith(names.RETRY_PREFIX):
-            properties.pop(p.RETRY_TOPIC, None)  # its sender's word; the record's topic counts
-        properties.setdefault(p.RETRY_TOPIC, record.topic)
-        properties[p.WAIT] = "false"
-        limit = group_config.retry_max_times
-        if request.version >= MQVersion.V3_4_9 and header.max_reconsume_times is not None:
-            limit = header.max_reconsume_times
-        queue_id = random.randrange(group_config.retry_queue_nums)
-        if record.reconsume_times >= limit or header.delay_level < 0:
-            topic = names.dlq_topic(header.group)
-            topic_config = self._internal_topic(topic, DLQ_QUEUE_NUMS, flag)
-            queue_id = 0
-            properties[p.DELAY] = "0"
-            self._stats.item(DLQ_PUT_NUMS, f"{record.topic}@{header.group}").add(1)
-        else:
-            level = header.delay_level or FIRST_RETRY_DELAY_LEVEL + record.reconsume_times
-            properties[p.DELAY] = str(level)
-        addresses: ClientAddresses = channel.context or self._addresses(channel)
-        properties.setdefault(
-            p.ORIGIN_MESSAGE_ID,
-            f"{record.store_host.hex().upper()}{record.commit_log_offset:016X}",
-        )
-        message = MessageExtBrokerInner(
-            topic,
-            record.body,
-            p.encode_properties(properties),
-            queue_id,
-            record.flag,
-            record.sys_flag,
-            record.born_timestamp,
-            record.born_host,
-            addresses.store_host,
-            next_reconsume_times(record.reconsume_times),
-            0,
-            False,
-        )
-        origin = header.origin_topic or ""
-        return message, origin if origin in self._topics else record.topic
 
 
 def _message_ids(store_host: bytes, offsets: Sequence[int]) -> str:
