@@ -21,6 +21,14 @@ from oberth.broker import remarks
 from oberth.broker.plain_sends import PlainSendService
 from oberth.broker.put_status import put_outcome
 from oberth.broker.recall_handle import RecallHandle
+from oberth.broker.send_checks import (
+    NO_KEY,
+    check_keys,
+    check_light_queues,
+    client_properties,
+    is_of_priority,
+    lite_queue,
+)
 from oberth.broker.send_topics import DLQ_QUEUE_NUMS, ClientAddresses, SendTopic, internal_topic
 from oberth.broker.static_topics import NOT_LEADER
 from oberth.broker.stats import BROKER_PUT_NUMS, DLQ_PUT_NUMS, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
@@ -72,11 +80,6 @@ _V2: Final = int(RequestCode.SEND_MESSAGE_V2)
 _INT32_END: Final = 1 << 31
 _INT64_END: Final = 1 << 63
 _PUT_OK: Final = PutMessageStatus.PUT_OK
-_OTHER_TYPES: Final = frozenset(
-    {p.DELAY, p.TIMER_DELIVER_MS, p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.SHARDING_KEY}
-)
-"""Properties that make a message delayed or ordered; only what is neither has a priority."""
-
 _SPECIAL_NAMES: Final = p.BROKER_ONLY | {
     p.TRANSACTION_PREPARED, p.PRIORITY, p.LITE_TOPIC, p.INNER_MULTI_DISPATCH,
 }  # fmt: skip
@@ -86,7 +89,6 @@ _SPECIAL: Final = re.compile(p.names_pattern(_SPECIAL_NAMES))
 
 _BATCH_FLAGS: Final = INNER_BATCH | NEED_UNWRAP
 _UNIQ_KEY: Final = "UNIQ_KEY\x01"
-_NO_KEY: Final = "Required message key is missing"
 
 
 class _Pending:
@@ -387,8 +389,8 @@ class SendMessageProcessor:
         except FormatError as error:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         if topic.wants_key:
-            self._check_keys(request)
-        properties = _client_properties(text)
+            check_keys(request.body_bytes())
+        properties = client_properties(text)
         unique_key = properties.get(p.UNIQ_KEY, "")
         properties.update(self._added_properties)
         wait = properties.get(p.WAIT, "true").lower() == "true"
@@ -397,8 +399,8 @@ class SendMessageProcessor:
                 batch = clean_batch(request.body_bytes())
             except FormatError as error:
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
-            if p.INNER_MULTI_DISPATCH in properties:
-                self._check_light_queues(properties)
+            if p.INNER_MULTI_DISPATCH in properties and self._store.commit_log.lmq:
+                check_light_queues(properties[p.INNER_MULTI_DISPATCH])
             properties[p.INNER_NUM] = str(batch.item_count)
             inner = MessageExtBrokerInner(
                 topic_name,
@@ -442,17 +444,17 @@ class SendMessageProcessor:
         header: SendMessageRequestHeader,
     ) -> _Pending:
         """Half messages, retries, and properties that must not be stored as they came."""
-        properties = _client_properties(text)
+        properties = client_properties(text)
         if topic.wants_key and not properties.get(p.KEYS, "").strip():
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_KEY)
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, NO_KEY)
         unique_key = properties.get(p.UNIQ_KEY)
         if unique_key is None:
             unique_key = properties[p.UNIQ_KEY] = self._unique_ids.next()
         lite_topic = properties.get(p.LITE_TOPIC)
         if lite_topic:
-            properties[p.INNER_MULTI_DISPATCH] = self._lite_queue(topic_name, lite_topic)
-        elif p.INNER_MULTI_DISPATCH in properties:
-            self._check_light_queues(properties)
+            properties[p.INNER_MULTI_DISPATCH] = lite_queue(topic_name, lite_topic)
+        elif p.INNER_MULTI_DISPATCH in properties and self._store.commit_log.lmq:
+            check_light_queues(properties[p.INNER_MULTI_DISPATCH])
         properties.update(self._added_properties)
         reconsume_times = header.reconsume_times or 0
         stored_topic, stored_queue_id = topic_name, queue_id
@@ -462,7 +464,7 @@ class SendMessageProcessor:
                 stored_queue_id = 0
         priority = java_long(properties.get(p.PRIORITY), -1)
         if priority >= 0:
-            if not _is_of_priority(properties):
+            if not is_of_priority(properties):
                 del properties[p.PRIORITY]
             elif topic.led is None and stored_topic == topic_name and topic.write_queue_nums > 0:
                 stored_queue_id = queue_id = min(priority, topic.write_queue_nums - 1)
@@ -492,41 +494,6 @@ class SendMessageProcessor:
             properties.get(p.WAIT, "true").lower() == "true",
         )
         return _Pending(request, message, topic, queue_id, unique_key)
-
-    @staticmethod
-    def _lite_queue(topic: str, lite_topic: str) -> str:
-        """The light queue of a lite topic; its name must not stand for others' queues."""
-        queue = names.lite_queue(topic, lite_topic)
-        if names.split_lite_queue(queue) is None or not names.is_stored_topic(queue):
-            raise Refusal(
-                ResponseCode.MESSAGE_ILLEGAL, f"lite topic {lite_topic[:127]!r} is illegal"
-            )
-        return queue
-
-    def _check_light_queues(self, properties: dict[str, str]) -> None:
-        """A client names no queue that it could not send to."""
-        if not self._store.commit_log.lmq:
-            return
-        for name in properties[p.INNER_MULTI_DISPATCH].split(","):
-            if (
-                not names.is_stored_topic(name)
-                or name in names.NO_SEND_TOPICS
-                or name.startswith(
-                    (names.SYSTEM_TOPIC_PREFIX, names.RETRY_PREFIX, names.DLQ_PREFIX)
-                )
-            ):
-                raise Refusal(
-                    ResponseCode.MESSAGE_ILLEGAL, f"light queue {name[:127]!r} is illegal"
-                )
-
-    def _check_keys(self, request: RemotingCommand) -> None:
-        """Every message of a batch has a key; RocketMQ takes it without, and never shows it."""
-        try:
-            batch = clean_batch(request.body_bytes())
-        except FormatError as error:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
-        if batch.without_key:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_KEY)
 
     def _retry_or_dlq(
         self,
@@ -801,21 +768,3 @@ def _message_ids(store_host: bytes, offsets: Sequence[int]) -> str:
     """Offset message ids, joined by commas. A batch may have 32 767 of them: 0.1 us each."""
     ids = store_host + store_host.join([offset.to_bytes(8, "big") for offset in offsets])
     return ids.hex(",", len(store_host) + 8).upper()
-
-
-def _client_properties(text: str) -> dict[str, str]:
-    """The properties of a request, without what only the broker sets."""
-    return p.decode_properties(p.without_broker_only(text.encode("utf-8", "replace")))
-
-
-def _is_of_priority(properties: dict[str, str]) -> bool:
-    """RocketMQ: TopicMessageType.parseFromMessageProperty."""
-    is_half = properties.get(p.TRANSACTION_PREPARED, "").lower() == "true"
-    return not is_half and _OTHER_TYPES.isdisjoint(properties)
-
-
-def _integer(text: str | None, default: int = 0) -> int:
-    try:
-        return int(text) if text else default
-    except ValueError:
-        return default
