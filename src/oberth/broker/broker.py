@@ -33,7 +33,7 @@ from oberth.errors import OptionError, StoreError
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.busy_poll import make_busy_poll
-from oberth.remoting.aio.channel import ChannelOptions
+from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.processors import SERVER_HEADER_SIZE_MAX, ProcessorTable
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
 from oberth.remoting.aio.service import Service

@@ -36,7 +36,8 @@ from oberth.client.route import (
 from oberth.client.unique_ids import UniqueIds
 from oberth.errors import MQBrokerError, MQClientError, OberthError, RemotingError
 from oberth.formats.names import AUTO_CREATE_TOPIC_KEY
-from oberth.remoting.aio.channel import Channel, ChannelOptions
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.clients import (

@@ -34,7 +34,8 @@ from oberth.namesrv.route_table import (
     RouteTable,
 )
 from oberth.remoting.aio.address import Address
-from oberth.remoting.aio.channel import Channel, ChannelOptions
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.processors import (
     SERVER_BODY_SIZE_MAX,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from oberth.remoting.aio.channel import REST_BURST_MAX, REST_OPEN_MIN, Channel, ChannelOptions
+from oberth.remoting.aio.channel import REST_BURST_MAX, REST_OPEN_MIN, Channel
+from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import (
     RESPONSE_FLAG,

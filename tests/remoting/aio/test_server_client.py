@@ -25,7 +25,8 @@ from oberth.errors import (
     RemotingTooMuchRequestError,
 )
 from oberth.remoting.aio import descriptors
-from oberth.remoting.aio.channel import Channel, ChannelOptions
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable, Stage
 from oberth.remoting.aio.server import ALONE_MAX, RemotingServer, ServerOptions

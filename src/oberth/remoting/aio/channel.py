@@ -20,7 +20,6 @@ import logging
 import ssl
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
 from oberth.errors import (
@@ -30,11 +29,11 @@ from oberth.errors import (
     RemotingTimeoutError,
 )
 from oberth.remoting.aio.address import Address, peer_address
+from oberth.remoting.aio.channel_options import ChannelOptions
+from oberth.remoting.aio.peer_budget import PeerBudget
 from oberth.remoting.aio.tls import LateContext, ServerTls, TlsMode
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import (
-    FRAME_SIZE_MAX,
-    HEADER_SIZE_MAX,
     ONEWAY_FLAG,
     RESPONSE_FLAG,
     Buffer,
@@ -42,7 +41,7 @@ from oberth.remoting.command import (
     create_response,
 )
 from oberth.remoting.connection import RemotingConnection
-from oberth.remoting.first_bytes import PROXY_OPTION, TrustedProxies, detect, parse_proxy_header
+from oberth.remoting.first_bytes import PROXY_OPTION, detect, parse_proxy_header
 from oberth.remoting.first_bytes import Protocol as FirstProtocol
 from oberth.remoting.open_requests import OpenRequest, OpenRequests
 
@@ -71,115 +70,6 @@ UNREAD_S_MAX: Final = 10.0
 
 TIMER_GRAIN_S: Final = 0.01
 """Time-outs of requests are looked at no more often than this."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelOptions:
-    """Limits of every connection of a server or client.
-
-    Attributes:
-        frame_size_max: bytes of a frame, both directions.
-        header_size_max: bytes of a received header.
-        write_high_bytes: unsent bytes above which the channel stops reading.
-        write_low_bytes: unsent bytes below which it reads again.
-        in_work_max: requests handed to stages and not finished, above which it stops reading.
-        in_work_bytes_max: bytes of their bodies, above which it stops reading.
-        open_request_max: our requests that wait for a response; more are refused.
-        handshake_timeout_s: seconds that a peer has for its TLS handshake.
-        idle_timeout_s: seconds without a byte in either direction before the channel is closed;
-            0 never closes.
-        proxies: the peers whose PROXY headers give the address of who is behind them (servers
-            only); any other peer that sends one is closed.
-        read_rest_s: seconds without reading after a read that brought few answers while many are
-            expected; 0: reads at once. For clients: a broker that answers one by one would wake us
-            for each answer, which costs several times what the answer itself does.
-    """
-
-    frame_size_max: int = FRAME_SIZE_MAX
-    header_size_max: int = HEADER_SIZE_MAX
-    write_high_bytes: int = 4 * 1024 * 1024
-    write_low_bytes: int = 1024 * 1024
-    in_work_max: int = 32768
-    in_work_bytes_max: int = 32 * 1024 * 1024
-    open_request_max: int = 65535
-    handshake_timeout_s: float = 15.0
-    idle_timeout_s: float = 120.0
-    proxies: TrustedProxies = field(default_factory=TrustedProxies)
-    read_rest_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        assert self.write_low_bytes < self.write_high_bytes
-        assert self.header_size_max <= self.frame_size_max
-
-
-class PeerBudget:
-    """Bytes that all connections of a server may make it hold together.
-
-    Without it, peers that begin long frames and never end them, or ask and do not read, would be
-    limited only by the number of connections. When it is used up, the peer that holds most is
-    closed, not the one that came last: of the address with the most bytes, the connection with the
-    most.
-
-    Args:
-        limit: bytes.
-        measure: what a connection holds now. What it last told may be out of date: nobody says
-            when the system has taken bytes that were to be sent.
-        what: what the bytes are, for the log.
-    """
-
-    __slots__ = ("_held", "_measure", "_what", "limit", "used")
-
-    def __init__(self, limit: int, measure: Callable[[Channel], int], what: str) -> None:
-        self.limit = limit
-        self.used = 0
-        self._held: dict[Channel, int] = {}
-        self._measure = measure
-        self._what = what
-
-    def note(self, channel: Channel, size: int) -> None:
-        """A connection holds so much now; closes others, or itself, if that is too much."""
-        before = self._held.get(channel, 0)
-        if size == before:
-            return
-        if size:
-            self._held[channel] = size
-        else:
-            del self._held[channel]
-        self.used += size - before
-        if self.used > self.limit:
-            self._reduce()
-
-    def _reduce(self) -> None:
-        held = self._held
-        by_host: dict[str, dict[Channel, int]] = {}
-        for channel in list(held):
-            size = held[channel] = self._measure(channel)
-            if size:
-                by_host.setdefault(channel.remote.host, {})[channel] = size
-            else:
-                del held[channel]
-        self.used = sum(held.values())
-        while self.used > self.limit:
-            # Of many connections that hold the same, one pass closes as many as it must.
-            host = max(by_host, key=lambda each: sum(by_host[each].values()))
-            channels = by_host[host]
-            channel = max(channels, key=channels.__getitem__)
-            _LOG.warning(
-                "%s: closed: %s of all connections are %d bytes, allowed %d; it has most of its "
-                "address: %d, which has most of all: %d on %d connections",
-                channel,
-                self._what,
-                self.used,
-                self.limit,
-                channels[channel],
-                sum(channels.values()),
-                len(channels),
-            )
-            self.used -= held.pop(channel)
-            del channels[channel]
-            if not channels:
-                del by_host[host]
-            channel.abort()
 
 
 class ChannelOwner(Protocol):
@@ -254,8 +144,8 @@ class Channel(asyncio.Protocol):
         server_side: bool,
         tls_context: ssl.SSLContext | LateContext | None = None,
         tls_mode: TlsMode = TlsMode.DISABLED,
-        budget: PeerBudget | None = None,
-        unsent_budget: PeerBudget | None = None,
+        budget: PeerBudget[Channel] | None = None,
+        unsent_budget: PeerBudget[Channel] | None = None,
         take_data: Callable[[Channel, bytes], None] | None = None,
         long_memory: Callable[[int], bytearray] | None = None,
     ) -> None:

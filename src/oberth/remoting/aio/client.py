@@ -16,7 +16,8 @@ from typing import Final
 
 from oberth.errors import RemotingConnectError, RemotingTimeoutError
 from oberth.remoting.aio.address import parse_address
-from oberth.remoting.aio.channel import Channel, ChannelOptions, ResponseCallback
+from oberth.remoting.aio.channel import Channel, ResponseCallback
+from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.service import Service
 from oberth.remoting.code import ResponseCode

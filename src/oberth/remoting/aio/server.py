@@ -16,7 +16,9 @@ from typing import Final, Protocol
 
 from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
-from oberth.remoting.aio.channel import Channel, ChannelOptions, PeerBudget
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.channel_options import ChannelOptions
+from oberth.remoting.aio.peer_budget import PeerBudget
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.service import Listener
 from oberth.remoting.aio.tls import ContextSource, LateContext, TlsMode
@@ -107,10 +109,10 @@ class RemotingServer(Listener):
         self.processors = processors
         self.options = options or ServerOptions()
         self.channels: set[Channel] = set()
-        self._budget = PeerBudget(
+        self._budget: PeerBudget[Channel] = PeerBudget(
             self.options.unfinished_bytes_max, lambda each: each.received_bytes, "unfinished frames"
         )
-        self._unsent_budget = PeerBudget(
+        self._unsent_budget: PeerBudget[Channel] = PeerBudget(
             self.options.unsent_bytes_max, lambda each: each.unsent_bytes, "answers nobody takes"
         )
         source = self.options.tls_context
