@@ -12,15 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.broker import transactions
-from oberth.broker.transactions import (
-    ROOTS_MAX,
-    Lineage,
-    OpBatch,
-    ParkedHalves,
-    from_half,
-    parse_op_body,
-    to_half,
-)
+from oberth.broker.half_messages import ROOTS_MAX, Lineage, OpBatch, ParkedHalves, parse_op_body
+from oberth.broker.transactions import from_half, to_half
 from oberth.formats import properties as p
 from oberth.formats.message import MessageExt, decode_record
 from oberth.formats.message_id import decode_offset_message_id

@@ -18,6 +18,7 @@ from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
+from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.stream import RocketMQStreamReader
@@ -192,11 +193,11 @@ def test_stores_of_apache_without_their_last_units(
 
 
 def test_lookups_are_cut_like_ranges() -> None:
-    cut = p.Cut(p.Lookup(0, tuple(range(10)), None, joined=True), 10, 1000)
+    cut = Cut(p.Lookup(0, tuple(range(10)), None, joined=True), 10, 1000)
     options = parse_read_options(
         {"path": "/x", "targetPartitionBytes": "1k", "maxRecordsPerPartition": "4"},
         streaming=False,
     )
-    plans = p.pack([cut], options)
+    plans = pack([cut], options)
     pieces = [piece for plan in plans for piece in plan.pieces]
     assert [len(piece.positions) for piece in pieces if isinstance(piece, p.Lookup)] == [4, 4, 2]

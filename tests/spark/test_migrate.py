@@ -25,12 +25,8 @@ from oberth.cli.main import oberth
 from oberth.errors import PeerUnavailableError
 from oberth.formats import properties as p
 from oberth.spark.pipelines.exact_send import PUBLISHED_AS
-from oberth.spark.pipelines.migrate import (
-    message_of,
-    place_of_offset,
-    record_of,
-    runs_of,
-)
+from oberth.spark.pipelines.kafka_records import message_of, record_of
+from oberth.spark.pipelines.migrate import place_of_offset, runs_of
 
 BYTES = st.one_of(st.binary(max_size=6), st.sampled_from([b"key", b"two words", "é".encode()]))
 NAME = st.one_of(

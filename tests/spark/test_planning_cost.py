@@ -23,6 +23,7 @@ from oberth.formats.consume_queue import UNIT
 from oberth.spark import plan as p
 from oberth.spark import storage
 from oberth.spark.options import parse_read_options
+from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.queue_files import PAGE_UNITS
 from oberth.spark.schemas import parse_columns, struct_type
@@ -263,8 +264,8 @@ def test_a_partition_carries_the_stores_that_it_reads(make_store: Any, tmp_path:
 
 def test_a_query_has_a_bounded_number_of_partitions() -> None:
     options = parse_read_options({"path": "/x", "targetPartitionBytes": "1048576"}, streaming=False)
-    cuts = [p.Cut(p.LogRange(n, 0, 1 << 40), 0, 1 << 40) for n in range(4)]
-    plans = p.pack(cuts, options)
+    cuts = [Cut(p.LogRange(n, 0, 1 << 40), 0, 1 << 40) for n in range(4)]
+    plans = pack(cuts, options)
     assert p.PARTITIONS_MAX // 2 < len(plans) <= p.PARTITIONS_MAX + len(cuts)
     whole = [piece for plan in plans for piece in plan.pieces]
     for number in range(4):

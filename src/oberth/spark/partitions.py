@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from oberth.errors import NotFoundError
 from oberth.spark import plan as p
 from oberth.spark.options import ReadOptions
+from oberth.spark.packing import Cut
 from oberth.spark.predicates import EVERYTHING, Predicate
 from oberth.spark.queue_files import QueueFiles
 from oberth.spark.schemas import Field, arrow_schema
@@ -84,7 +85,7 @@ def make_piece_reader(
 
 def queue_cuts(
     number: int, stores: p.QueueStores, ranges: Mapping[p.QueueKey, tuple[int, int]]
-) -> list[p.Cut]:
+) -> list[Cut]:
     """Pieces of queues of one store with their sizes; after their units they go on in the log."""
     cuts = []
     for key in sorted(ranges):
@@ -102,11 +103,11 @@ def queue_cuts(
         middle = min(max(tail[0].first, start), end) if tail else end
         if start < middle:
             piece = p.QueueRange(number, key.topic, key.queue, start, middle)
-            cuts.append(p.Cut(piece, middle - start, max(size - behind, middle - start)))
+            cuts.append(Cut(piece, middle - start, max(size - behind, middle - start)))
         if tail:
             places = p.Lookup(
                 number, tuple(each.at for each in tail),
                 ((key.topic, key.queue, middle, end),), joined=True,
             )  # fmt: skip
-            cuts.append(p.Cut(places, len(tail), behind))
+            cuts.append(Cut(places, len(tail), behind))
     return cuts

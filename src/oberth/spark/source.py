@@ -37,6 +37,7 @@ from oberth.spark.options import (
     parse_read_options,
     schema_options,
 )
+from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
 from oberth.spark.queue_files import QueueFiles
@@ -283,7 +284,7 @@ def plan_batch(
         ranges = _asked_ranges(stores, options, keys)
     narrowed = _narrow(stores, ranges, predicate, options)
     stores.prepare(narrowed)
-    cuts: list[p.Cut] = []
+    cuts: list[Cut] = []
     by_broker = p.by_broker(narrowed)
     for number, store in enumerate(stores.files):
         if predicate.brokers is not None and store.broker not in predicate.brokers:
@@ -301,7 +302,7 @@ def plan_batch(
         else:
             limits = _limits(own) if explicit else None
             cuts += _log_cuts(number, store, predicate, limits, options)
-    return p.pack(cuts, options)
+    return pack(cuts, options)
 
 
 def has_cut(options: ReadOptions) -> bool:
@@ -363,7 +364,7 @@ def _behind_lake(
             f"lake: {lake.into} holds the log of broker {_names(lake.ends)}, not of "
             f"{_names(brokers)}: name the same stores"
         )
-    cuts: list[p.Cut] = []
+    cuts: list[Cut] = []
     for number, store in enumerate(stores.files):
         end = lake.ends[store.broker]
         first, last = store.log_start(), store.log_end()
@@ -376,7 +377,7 @@ def _behind_lake(
         rest = replace(predicate, log=predicate.log.and_low(end))
         if not rest.is_empty:
             cuts += _log_cuts(number, store, rest, None, options)
-    return p.pack(cuts, options)
+    return pack(cuts, options)
 
 
 def _names(brokers: Iterable[str]) -> str:
@@ -415,12 +416,12 @@ def plan_queues(
     keys = p.select_queues(options, stores, must_exist=lake is None)
     ranges = _narrow(stores, _asked_ranges(stores, options, keys, lake), predicate, options)
     stores.prepare(ranges)
-    cuts: list[p.Cut] = []
+    cuts: list[Cut] = []
     by_broker = p.by_broker(ranges)
     for number, store in enumerate(stores.brokers):
         own = by_broker.get(store.broker, {})
         cuts += queue_cuts(number, stores, own)
-    return p.pack(cuts, options)
+    return pack(cuts, options)
 
 
 def read_order(stores: p.Stores, options: ReadOptions) -> ReadOrder:
@@ -476,13 +477,13 @@ def _log_cuts(
     predicate: Predicate,
     limits: tuple[tuple[str, int, int, int], ...] | None,
     options: ReadOptions,
-) -> list[p.Cut]:
+) -> list[Cut]:
     start, end = predicate.log.clip(store.log_start(), store.log_end())
     if options.trust_times and not predicate.times.is_everything:
         start, end = _log_by_time(store, predicate, start, end)
     if start >= end:
         return []
-    return [p.Cut(p.LogRange(number, start, end, limits), 0, end - start)]
+    return [Cut(p.LogRange(number, start, end, limits), 0, end - start)]
 
 
 def _log_by_time(store: StoreFiles, predicate: Predicate, start: int, end: int) -> tuple[int, int]:
@@ -511,7 +512,7 @@ def _units_of_interest(
     stores: p.Stores,
     ranges: Mapping[p.QueueKey, tuple[int, int]],
     predicate: Predicate,
-) -> list[p.Cut] | None:
+) -> list[Cut] | None:
     """The units of queues that a predicate on keys or ids leaves to be read, or None for all.
 
     Every unit is looked at, so nothing is left out: neither what the Index has not, nor what is
@@ -545,7 +546,7 @@ def _units_of_interest(
     keep |= np.isin(every, np.array(sorted(positions), np.int64))
     if keep.sum() > INDEX_UNCOVERED_MAX * len(every):
         return None
-    cuts: list[p.Cut] = []
+    cuts: list[Cut] = []
     at = 0
     for key, part in zip(keys, named, strict=True):
         offsets = np.flatnonzero(keep[at : at + len(part)]) + ranges[key][0]
@@ -556,7 +557,7 @@ def _units_of_interest(
         size = max(stores.queue(key).record_bytes(start, end) // (end - start), 1)
         for run in np.split(offsets, np.flatnonzero(np.diff(offsets) > _RUN_GAP_MAX) + 1):
             piece = p.QueueRange(number, key.topic, key.queue, int(run[0]), int(run[-1]) + 1)
-            cuts.append(p.Cut(piece, piece.end - piece.start, size * (piece.end - piece.start)))
+            cuts.append(Cut(piece, piece.end - piece.start, size * (piece.end - piece.start)))
     return cuts
 
 
@@ -581,7 +582,7 @@ def _by_index(
     predicate: Predicate,
     order: ReadOrder,
     explicit: bool,
-) -> list[p.Cut] | None:
+) -> list[Cut] | None:
     """What is left to read when the Index is trusted, or None where it cannot help."""
     offset_ids = _positions_of_ids(predicate.offset_ids)
     if offset_ids is None and not predicate.wants_index:
@@ -598,7 +599,7 @@ def _by_index(
     limits = _limits(ranges) if explicit or order is ReadOrder.QUEUE else None
     if offset_ids is not None:
         positions = tuple(sorted(at for at in offset_ids if start <= at < end))
-        return [p.Cut(p.Lookup(number, positions, limits), len(positions), 0)] if positions else []
+        return [Cut(p.Lookup(number, positions, limits), len(positions), 0)] if positions else []
     keys: set[tuple[str, str]] = set()
     extra: set[int] = set()
     chosen = _keys_to_find(predicate)
@@ -617,11 +618,11 @@ def _by_index(
         at for at in positions if not any(first <= at < last for first, last in answer.uncovered)
     )
     cuts = [
-        p.Cut(p.LogRange(number, first, last, limits), 0, last - first)
+        Cut(p.LogRange(number, first, last, limits), 0, last - first)
         for first, last in answer.uncovered
     ]
     if outside:
-        cuts.append(p.Cut(p.Lookup(number, outside, limits), len(outside), 0))
+        cuts.append(Cut(p.Lookup(number, outside, limits), len(outside), 0))
     return cuts
 
 

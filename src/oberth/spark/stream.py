@@ -33,6 +33,7 @@ from oberth.spark import plan as p
 from oberth.spark.body_column import make_shape
 from oberth.spark.open_source import open_source
 from oberth.spark.options import ReadOptions
+from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING
 
@@ -308,12 +309,12 @@ class TriggerPlanner:
         wanted = {key: offset for key, offset in wanted.items() if key not in begun}
         ranges = p.check_range(stores, self._options, start, wanted, bounds)
         stores.prepare(ranges)
-        cuts: list[p.Cut] = []
+        cuts: list[Cut] = []
         by_broker = p.by_broker(ranges)
         for number, store in enumerate(stores.brokers):
             own = by_broker.get(store.broker, {})
             cuts += queue_cuts(number, stores, own)
-        return stores, p.pack(cuts, self._options)
+        return stores, pack(cuts, self._options)
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

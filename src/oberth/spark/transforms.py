@@ -20,6 +20,7 @@ from oberth.formats.consume_queue import EXT_ADDRESS_MAX, PRE_BLANK_SIZE
 from oberth.formats.names import SCHEDULE_TOPIC, is_lmq
 from oberth.spark import plan as p
 from oberth.spark.options import ReadOptions, parse_read_options
+from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader
 from oberth.spark.queue_files import QueueFiles
 from oberth.spark.schemas import parse_columns, struct_type
@@ -99,8 +100,8 @@ class TagCountsReader(DataSourceReader):
             number = stores.number_of(key.broker)
             if number is not None and first < last:
                 piece = p.QueueRange(number, key.topic, key.queue, first, last)
-                cuts.append(p.Cut(piece, last - first, last - first))
-        plans = p.pack(cuts, _by_units(self.options)) or [p.PartitionPlan(())]
+                cuts.append(Cut(piece, last - first, last - first))
+        plans = pack(cuts, _by_units(self.options)) or [p.PartitionPlan(())]
         from oberth.spark.predicates import EVERYTHING
 
         return [RocketMQPartition(plan.pieces, stores.for_tasks(), EVERYTHING) for plan in plans]

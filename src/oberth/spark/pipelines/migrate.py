@@ -25,7 +25,6 @@ receipts, since Kafka's offsets have gaps where RocketMQ's have none.
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 from abc import ABC, abstractmethod
@@ -35,27 +34,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.client.blocking_face import LOOP
-from oberth.client.dead_letters import DROPPED
-from oberth.client.messages import RESERVED_PROPERTIES, Message
+from oberth.client.messages import Message
 from oberth.errors import DataLossError, OptionError, StoreError
-from oberth.formats import properties as p
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.spark.connection import Connection, Patience
 from oberth.spark.pipelines.exact_send import PUBLISHED_AS, ExactSender
 from oberth.spark.pipelines.export.ledger import Ledger
 from oberth.spark.pipelines.export.places import LocalPlace
+from oberth.spark.pipelines.kafka_records import message_of, record_of
 from oberth.store.offline.layout import local_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KAFKA_KEY: Final = "KAFKA_KEY"
-KAFKA_VALUE: Final = "KAFKA_VALUE"
-KAFKA_TIMESTAMP: Final = "KAFKA_TIMESTAMP"
-KAFKA_HEADERS: Final = "KAFKA_HEADERS"
-ROCKETMQ_TIMESTAMP: Final = "ROCKETMQ_TIMESTAMP"
-_EMPTY: Final = "="
-"""Base64 of nothing, since no property is empty."""
 BATCH_ROWS: Final = 100_000
 """Messages of a partition in a batch."""
 SENT_AT_ONCE: Final = 2_000
@@ -110,101 +101,6 @@ class MigrateReport:
             "partitions": self.partitions, "groups": self.groups,
             "seconds": round(self.seconds, 3),
         }  # fmt: skip
-
-
-# Messages, both ways.
-
-
-def message_of(record: Mapping[str, Any], topic: str, name: str) -> Message:
-    """A Kafka record as a message.
-
-    Args:
-        record: key, value, headers (a list of key and value, or None) and timestamp (ms).
-        topic: of the message.
-        name: what it is called.
-    """
-    value = record["value"]
-    message = Message(topic, bytes(value) if value else b"\0")
-    made = message.properties
-    rest: list[tuple[str, str | None]] = []
-    for header, raw in record["headers"] or ():
-        if header in _OF_THIS_MODULE:
-            continue
-        text = _plain(bytes(raw)) if raw is not None else None
-        if text and header not in made and _may_name(header):
-            made[header] = text
-        else:
-            rest.append((header, None if raw is None else base64.b64encode(raw).decode()))
-    if rest:
-        made[KAFKA_HEADERS] = json.dumps(rest)
-    if not value:
-        made[KAFKA_VALUE] = "null" if value is None else "empty"
-    if record["key"] is not None:
-        key = bytes(record["key"])
-        text = _plain(key)
-        if text and " " not in text:
-            made[p.KEYS] = made[p.SHARDING_KEY] = text
-        else:
-            made[KAFKA_KEY] = base64.b64encode(key).decode() or _EMPTY
-    if record["timestamp"] is not None:
-        made[KAFKA_TIMESTAMP] = str(record["timestamp"])
-    made[PUBLISHED_AS] = made[p.UNIQ_KEY] = name
-    return message
-
-
-_OF_THIS_MODULE: Final = frozenset({PUBLISHED_AS, ROCKETMQ_TIMESTAMP})
-_OWN: Final = frozenset(
-    {*RESERVED_PROPERTIES, *DROPPED, *_OF_THIS_MODULE, KAFKA_KEY, KAFKA_VALUE, KAFKA_TIMESTAMP,
-     KAFKA_HEADERS, p.SHARDING_KEY}
-)  # fmt: skip
-
-
-def _may_name(header: str) -> bool:
-    """Whether a header's name may be that of an application's property."""
-    if header in _OWN or header.startswith(p.TRANSIENT_PREFIX):
-        return False
-    return bool(header) and _plain(header.encode("utf-8", "replace")) == header
-
-
-def _plain(raw: bytes) -> str | None:
-    """Text that properties can hold as it is, None for other bytes."""
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    return None if any(ord(char) < 0x20 or char == "\x7f" for char in text) else text
-
-
-def record_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A message as a Kafka record: key, value and headers; what came from Kafka as it was there.
-
-    Args:
-        row: value, key, properties (a map) and timestamp (ms).
-        name: what it is called.
-    """
-    properties = dict(row["properties"] or {})
-    marked = properties.get(KAFKA_VALUE)
-    value = None if marked == "null" else b"" if marked == "empty" else bytes(row["value"])
-    key = bytes(row["key"]) if row["key"] is not None else None
-    if KAFKA_KEY in properties:
-        key = base64.b64decode(properties[KAFKA_KEY].removeprefix(_EMPTY))
-    # The name comes first: what is behind it may have been anybody's.
-    headers: list[dict[str, Any]] = [{"key": PUBLISHED_AS, "value": name.encode()}]
-    headers += [
-        {"key": own, "value": text.encode()} for own, text in properties.items() if _may_name(own)
-    ]
-    headers += [
-        {"key": header, "value": None if raw is None else base64.b64decode(raw)}
-        for header, raw in json.loads(properties.get(KAFKA_HEADERS, "[]"))
-    ]
-    if PUBLISHED_AS not in properties:
-        # What RocketMQ alone has stays to be seen; what this module had set does not.
-        own_names = (p.TAGS, p.SHARDING_KEY, p.UNIQ_KEY)
-        headers += [
-            {"key": n, "value": properties[n].encode()} for n in own_names if n in properties
-        ]
-    headers.append({"key": ROCKETMQ_TIMESTAMP, "value": str(row["timestamp"]).encode()})
-    return {"key": key, "value": value, "headers": headers}
 
 
 # Places.

@@ -20,6 +20,7 @@ from oberth.spark import plan as p
 from oberth.spark.live_plan import LiveStores, LiveTopics
 from oberth.spark.live_reading import LivePieceReader, PullSettings
 from oberth.spark.options import ReadOptions, parse_read_options
+from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import queue_cuts
 from oberth.spark.pipelines.export.ledger import Batch
 from oberth.spark.pipelines.export.settings import ExportSettings
@@ -121,7 +122,7 @@ class LiveTopicsSource:
         ranges = {key: (start.get(key, 0), last) for key, last in end.items()}
         ranges = {key: each for key, each in ranges.items() if each[0] < each[1]}
         self.stores.prepare(ranges)
-        cuts: list[p.Cut] = []
+        cuts: list[Cut] = []
         by_broker = p.by_broker(ranges)
         for number, broker in enumerate(self.stores.brokers):
             own = by_broker.get(broker.broker, {})
@@ -129,7 +130,7 @@ class LiveTopicsSource:
         if sum(cut.rows for cut in cuts) != batch.end - batch.start:
             known = ", ".join(broker.broker for broker in self.stores.brokers)
             raise OptionError(f"batch {batch.number} names brokers that are not there: {known} are")
-        plans = p.pack(cuts, self.options)
+        plans = pack(cuts, self.options)
         parts, at = [], batch.start
         for plan in plans:
             rows = sum(
