@@ -103,7 +103,7 @@ def _log_and_lake(store: Path, expected: int) -> None:
     tables = str(store.parent / "tables")
     end = open_lake(tables).end
     options = {"path": str(store), "lake": tables}
-    spark = build_session("local[*]", app_name="flights", quick=True)
+    spark = build_session("local[*]", app_name="flights", quick=True, quiet=True)
     try:
         both = union_frame(spark, options, LAKE_COLUMNS).where("topic like 'flights-%'")
         both.createOrReplaceTempView("flights")

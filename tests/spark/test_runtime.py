@@ -115,6 +115,9 @@ def test_a_quiet_session_says_nothing_of_its_own(
     asked = runtime.session_config("local[1]", {"spark.log.level": "INFO"}, quiet=True)
     assert asked["spark.log.level"] == "INFO"
     assert "spark.driver.extraJavaOptions" not in asked
+    mine = {"spark.driver.extraJavaOptions": "-Dx=y"}
+    both = runtime.session_config("local[1]", mine, quiet=True)
+    assert both["spark.driver.extraJavaOptions"] == f"{log} -Dx=y"
 
 
 def test_a_quiet_java_is_not_asked_for_modules_it_warns_of(

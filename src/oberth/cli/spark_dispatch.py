@@ -102,11 +102,12 @@ def _follow(
             started, place, absolute(checkpoint) or f"{place}/oberth/dispatch-query",
             entries=entries,
         )  # fmt: skip
-        say("following; interrupt to stop")
         try:
+            say("following; interrupt to stop")
             while not query.awaitTermination(10):
                 progress = query.lastProgress
                 if progress is not None and as_json:
                     write_json_line({"batch": progress.batchId, "records": progress.numInputRows})
         except KeyboardInterrupt:
             query.stop()
+            say("stopped; the next --follow goes on from here")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -157,15 +161,31 @@ def session(
         return
     # A command lives for seconds: the JVM's second compiler hardly pays, its start does cost.
     quick = "spark.driver.extraJavaOptions" not in settings and master.startswith("local")
+    _leave_out_py4j()
     if sys.stderr.isatty():  # for people: tasks done of each stage that takes its time
         settings.setdefault("spark.ui.showConsoleProgress", "true")
     started = build_session(master, app_name=app_name, config=settings, quick=quick, quiet=True)
     if settings.get("spark.ui.enabled", "").lower() == "true" and not is_connect(master):
         say(f"Spark UI: {started.sparkContext.uiWebUrl}")
+    if threading.current_thread() is threading.main_thread():
+        # PySpark's own handler asks the JVM while the interrupted call still waits for its answer,
+        # and fails. Here Ctrl-C ends the command, and with it the session and its jobs.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield started
     finally:
         started.stop()
+
+
+def _leave_out_py4j() -> None:
+    """Keeps what py4j logs about an interrupted call from stderr; warnings of others stay."""
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
+    root.addHandler(handler)
 
 
 @contextmanager

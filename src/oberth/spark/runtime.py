@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 JAVA_VERSION_MIN: Final = 17
 DEFAULT_MASTER: Final = "local[*]"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
 _JAVA_VERSION_TIMEOUT_S: Final = 30
 
@@ -343,9 +344,10 @@ def session_config(
     if quiet and "spark.log.level" not in (config or {}):
         java.append(_quiet_log_options())
         del merged["spark.log.level"]
-    if java:
-        merged["spark.driver.extraJavaOptions"] = " ".join(java)
     merged.update(config or {})
+    if java:  # what the caller gives comes last: there it wins
+        given = merged.get(_JAVA_OPTIONS)
+        merged[_JAVA_OPTIONS] = " ".join([*java, given] if given else java)
     return merged
 
 
@@ -379,6 +381,8 @@ def build_session(
         SparkUnavailableError: no Java, or no pyspark, or not what a Connect client needs.
     """
     if is_connect(master):
+        if quiet:
+            _silence_queries()
         return _connect(master, config or {})
     prepare_environment(quiet=quiet)
     if is_local(master):
@@ -389,10 +393,23 @@ def build_session(
     for name, value in session_config(master, config, quick=quick, quiet=quiet).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    if quiet and "spark.log.level" not in (config or {}):
+        _silence_queries()
     from oberth.spark.pushdown import install
 
     install(session)
     return session
+
+
+def _silence_queries() -> None:
+    """Keeps PySpark from logging each statement that fails, with the JVM's stack, on stderr.
+
+    The caller has the same text as an exception.
+    """
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _connect(address: str, config: Mapping[str, str]) -> SparkSession:
