@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -477,9 +478,12 @@ def test_dead_letters_are_sent_again_by_clicking(window: Window, broker: Embedde
     assert len(broker.messages("Mails")) == before + 3
 
 
-@pytest.mark.skipif(
+makes_pictures = pytest.mark.skipif(
     not os.environ.get("OBERTH_SCREENSHOTS"), reason="OBERTH_SCREENSHOTS=1 makes the pictures"
 )
+
+
+@makes_pictures
 def test_pictures_of_the_documents(window: Window, broker: EmbeddedBroker) -> None:
     PICTURES.mkdir(exist_ok=True)
     window.open("/")
@@ -507,3 +511,31 @@ def test_pictures_of_the_documents(window: Window, broker: EmbeddedBroker) -> No
             window.open(path)
             suffix = "-dark" if scheme == "dark" else ""
             window.picture(PICTURES / f"console-{name}{suffix}.png")
+
+
+TERMINAL = """<!doctype html><meta charset="utf-8"><style>
+body{{margin:0;background:#16191d;color:#d7dce2}} pre{{margin:0;padding:20px 24px;
+font:15px/1.45 "DejaVu Sans Mono",monospace}}</style><pre>{}</pre>"""
+
+
+@makes_pictures
+def test_picture_of_top(window: Window, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    shown = tmp_path / "top"
+    words = ("top", "--once", "--interval", "2", "-n", broker.namesrv_addr)
+    with (
+        shown.open("w") as out,
+        Producer("shop", config=broker.client_config) as producer,
+        subprocess.Popen([sys.executable, "-m", "oberth", *words], stdout=out) as process,
+    ):
+        number = 0
+        while process.poll() is None:
+            topic = ("Orders", "Orders", "Payments")[number % 3]
+            producer.send(Message(topic, b"{}", tags="paid", keys=f"live-{number}"))
+            number += 1
+    assert process.returncode == 0
+    text = shown.read_text("utf-8").rstrip()
+    assert "SLOWEST STAGES" in text
+    lines = text.splitlines()
+    window.media("light", 48 + 9 * max(map(len, lines)), 40 + 22 * len(lines))
+    window.driver.get("data:text/html;charset=utf-8," + quote(TERMINAL.format(escape(text))))
+    window.picture(PICTURES / "top.png")

@@ -17,10 +17,12 @@ from oberth.formats.names import reply_topic
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
     from oberth.client.messages import MessageExt
+    from oberth.remoting.bodies.route import ClusterInfo
 
 __all__ = (
     "ask", "broker_address", "broker_topics", "cluster_option", "json_key", "json_option",
-    "message_json", "namesrv_option", "parse_pairs", "run", "show", "system_option",
+    "message_json", "named_after_brokers", "namesrv_option", "parse_pairs", "run", "show",
+    "system_option",
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -79,7 +81,11 @@ async def broker_address(admin: Admin, broker: str) -> str:
 
 async def broker_topics(admin: Admin) -> set[str]:
     """Topics that brokers make for themselves and name after themselves and their cluster."""
-    info = await admin.cluster_info()
+    return named_after_brokers(await admin.cluster_info())
+
+
+def named_after_brokers(info: ClusterInfo) -> set[str]:
+    """Topics that the brokers of a cluster make for themselves, after their and its names."""
     clusters = set(info.cluster_addr_table)
     return {*info.broker_addr_table, *clusters, *map(reply_topic, clusters)}
 

@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from oberth.cli.output import say, write_json, write_json_line
-from oberth.cli.remote import ask, cluster_option, namesrv_option
+from oberth.cli.remote import ask, cluster_option, named_after_brokers, namesrv_option
 from oberth.cli.top_view import Sample, lines, view
 from oberth.client.admin import Admin
 from oberth.errors import MQBrokerError, OberthError
@@ -147,11 +147,13 @@ class Sampler:
         self._gate = asyncio.Semaphore(QUESTIONS_MAX)
         self._members: dict[str, int] = {}
         self._asked_at: dict[str, float] = {}
+        self._of_brokers: set[str] = set()
 
     async def sample(self) -> Sample:
         """Everything at one time; what does not answer is in ``failures``."""
         found = Sample(time.monotonic())
         info = await self._admin.cluster_info()
+        self._of_brokers = named_after_brokers(info)
         wanted = set(info.broker_addr_table)
         if self._cluster is not None:
             wanted = set(info.cluster_addr_table.get(self._cluster, ()))
@@ -196,7 +198,11 @@ class Sampler:
             names.extend(await self._admin.all_topic_configs(address))
 
         await self._answer(found, address, question)
-        names = sorted(name for name in names if self._with_system or not is_system_topic(name))
+        names = sorted(
+            name
+            for name in names
+            if self._with_system or not (is_system_topic(name) or name in self._of_brokers)
+        )
         found.topics_left_out = max(found.topics_left_out, len(names) - self._topics_max)
         await asyncio.gather(
             *(self._ends(found, broker, address, name) for name in names[: self._topics_max])
