@@ -6,6 +6,8 @@ log or of a queue that the loop's thread would have waited for.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import mmap
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -13,11 +15,15 @@ from typing import Any
 
 import pytest
 
+from oberth.broker import old_messages
 from oberth.client.messages import decode_messages
+from oberth.formats import names
+from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
 from oberth.store import files, mapped_file, message_reader
+from oberth.store.commit_log import CommitLog
 from oberth.store.message_reader import MessageReader
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -37,6 +43,15 @@ class Pages:
         self.waited: dict[str, int] = {}
         """Pages that were read from the disk, by the kind of thread that waited."""
         self.loop_thread = threading.get_ident()
+        self.old_bytes = 1 << 60
+        """Of each file, what was written before all was thrown out."""
+
+    def throw_out(self, log_end: int) -> None:
+        """Nothing is in memory now but what is written from here on."""
+        self.resident.clear()
+        self.waited.clear()
+        self.loop_thread = threading.get_ident()
+        self.old_bytes = log_end // mmap.PAGESIZE * mmap.PAGESIZE
 
     def has(self, path: str, start: int, end: int) -> bool:
         return all((path, page) in self.resident for page in self._pages(start, end))
@@ -51,9 +66,8 @@ class Pages:
                 self.resident.add((path, page))
                 self.waited[who] = self.waited.get(who, 0) + 1
 
-    @staticmethod
-    def _pages(start: int, end: int) -> range:
-        return range(start // mmap.PAGESIZE, -(-end // mmap.PAGESIZE))
+    def _pages(self, start: int, end: int) -> range:
+        return range(start // mmap.PAGESIZE, -(-min(end, self.old_bytes) // mmap.PAGESIZE))
 
 
 @pytest.fixture
@@ -77,6 +91,16 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
             made.touch(segment.path, start, start + size)
         return result
 
+    select = CommitLog.select
+
+    def noted_select(self: CommitLog, offset: int, size: int) -> memoryview | None:
+        segment = self.queue.find(offset)
+        if segment is not None:
+            start = offset - segment.start_offset
+            made.touch(segment.path, start, start + size)
+        return select(self, offset, size)
+
+    monkeypatch.setattr(CommitLog, "select", noted_select)
     monkeypatch.setattr(mapping, "read", noted_read)
     monkeypatch.setattr(
         mapping, "is_resident", lambda self, start, end: made.has(self.path, start, end)
@@ -105,19 +129,43 @@ async def broker(pages: Pages) -> AsyncIterator[EmbeddedBroker]:
             }  # fmt: skip
             request = RemotingCommand(code=310, body=BODY, ext_fields=fields)
             assert (await client.invoke(mq.address, request, timeout_s=BOUND_S)).code == 0
-        mq.broker.parts.store.dispatch_nowait()  # queues and index are behind sends
-        assert mq.broker.parts.store.dispatch_behind_bytes == 0
-        pages.resident.clear()
-        pages.waited.clear()
-        pages.loop_thread = threading.get_ident()
+        throw_out(mq, pages)
         yield mq
 
 
-async def ask(mq: EmbeddedBroker, code: int, fields: dict[str, object]) -> RemotingCommand:
-    async with RemotingClient() as client:
-        request = RemotingCommand(code=code)
-        request.ext_fields = {name: str(value) for name, value in fields.items()}
+def throw_out(mq: EmbeddedBroker, pages: Pages) -> None:
+    """All that is stored is read from the disk next time."""
+    store = mq.broker.parts.store
+    store.dispatch_nowait()  # queues and index are behind sends
+    assert store.dispatch_behind_bytes == 0
+    pages.throw_out(store.max_phy_offset)
+
+
+async def send(mq: EmbeddedBroker, topic: str, properties: str, code: int = 310) -> None:
+    fields: dict[str, object] = {
+        "a": "P", "b": topic, "c": "TBW102", "d": "2", "e": "0", "f": "0", "g": "1", "h": "0",
+        "i": properties, "m": code == RequestCode.SEND_BATCH_MESSAGE,
+    }  # fmt: skip
+    body = BODY
+    if code == RequestCode.SEND_BATCH_MESSAGE:
+        body = encode_batch([BatchItem(0, BODY, b"") for _ in range(4)])
+    assert (await ask(mq, code, fields, body)).code == 0
+
+
+async def ask(
+    mq: EmbeddedBroker,
+    code: int,
+    fields: dict[str, object],
+    body: bytes = b"",
+    client: RemotingClient | None = None,
+) -> RemotingCommand:
+    """On a connection of its own, unless a client is given."""
+    request = RemotingCommand(code=code, body=body)
+    request.ext_fields = {name: str(value) for name, value in fields.items()}
+    if client is not None:
         return await client.invoke(mq.address, request, timeout_s=BOUND_S)
+    async with RemotingClient() as alone:
+        return await alone.invoke(mq.address, request, timeout_s=BOUND_S)
 
 
 def pull_fields(**more: object) -> dict[str, object]:
@@ -143,14 +191,164 @@ async def test_a_pull_of_old_messages_waits_in_a_thread(
     assert pages.waited == waited  # it is in memory now
 
 
-async def test_a_pop_of_old_messages_waits_in_a_thread(
+def pop_fields(mq: EmbeddedBroker) -> dict[str, object]:
+    return {
+        "consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "maxMsgNums": 8,
+        "invisibleTime": 60_000, "pollTime": 0, "bornTime": mq.clock(), "initMode": 0,
+        "expType": "TAG", "exp": "*",
+    }  # fmt: skip
+
+
+async def test_a_peek_of_old_messages_waits_in_a_thread(
     broker: EmbeddedBroker, pages: Pages
 ) -> None:
     fields: dict[str, object] = {
         "consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "maxMsgNums": 8,
-        "invisibleTime": 60_000, "pollTime": 0, "bornTime": broker.clock(), "initMode": 0,
-        "expType": "TAG", "exp": "*",
     }  # fmt: skip
+    answer = await ask(broker, RequestCode.PEEK_MESSAGE, fields)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert len(list(decode_messages(answer.body_bytes(), "broker-a"))) == 8
+    assert pages.waited.keys() == {"thread"}
+
+
+async def test_a_pull_of_an_old_batch_waits_in_a_thread(
+    broker: EmbeddedBroker, pages: Pages
+) -> None:
+    fields: dict[str, object] = {
+        "topic": "B", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        "attributes": "+queue.type=BatchCQ",
+    }  # fmt: skip
+    assert (await ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
+    for number in range(3):
+        await send(broker, "B", f"UNIQ_KEY\x01k{number}", RequestCode.SEND_BATCH_MESSAGE)
+    await send(broker, TOPIC, "")
+    throw_out(broker, pages)
+    answer = await ask(broker, RequestCode.PULL_MESSAGE, pull_fields(topic="B", queueOffset=4))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert len(answer.body_bytes()) > 8 * len(BODY)
+    assert pages.waited.keys() == {"thread"}
+
+
+async def test_a_pop_of_an_old_lite_topic_waits_in_a_thread(
+    pages: Pages,
+) -> None:
+    settings = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    async with EmbeddedBroker(settings) as mq, RemotingClient() as client:
+        topic: dict[str, object] = {
+            "topic": "Parent", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
+            "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
+            "attributes": "+message.type=LITE",
+        }  # fmt: skip
+        assert (await ask(mq, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
+        group = {"groupName": GROUP, "attributes": {"+lite.bind.topic": "Parent"}}
+        assert (await ask(mq, 200, {}, json.dumps(group).encode())).code == 0
+        entry = {
+            "action": "PARTIAL_ADD", "clientId": "c", "group": GROUP, "topic": "Parent",
+            "liteTopicSet": ["one", "two"], "version": 1,
+        }  # fmt: skip
+        subscribed = json.dumps({"subscriptionSet": [entry]}).encode()
+        assert (await ask(mq, 200071, {}, subscribed, client)).code == 0
+        for lite in ("one", "two"):
+            for _ in range(2):
+                await send(mq, "Parent", f"__LITE_TOPIC\x01{lite}\x02")
+            for _ in range(30):  # far from each other in the log
+                await send(mq, TOPIC, "")
+        throw_out(mq, pages)
+        fields: dict[str, object] = {
+            "clientId": "c", "consumerGroup": GROUP, "topic": "Parent", "maxMsgNum": 32,
+            "invisibleTime": 30_000, "pollTime": 0, "bornTime": mq.clock(),
+        }  # fmt: skip
+        for _ in range(2):  # what was found does not wait for what is not in memory
+            answer = await ask(mq, 200070, fields, client=client)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            assert len(list(decode_messages(answer.body_bytes(), "broker-a"))) == 2
+        assert pages.waited.keys() == {"thread"}
+
+
+async def test_old_messages_are_revived_beside_the_loop(
+    broker: EmbeddedBroker, pages: Pages
+) -> None:
+    answer = await ask(broker, RequestCode.POP_MESSAGE, pop_fields(broker))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    store = broker.broker.parts.store
+    retry = names.pop_retry_topic(TOPIC, GROUP)
+    throw_out(broker, pages)
+    for _ in range(1000):
+        broker.advance(seconds=10)
+        if store.max_offset_in_queue(retry, 0) >= 8:
+            break
+        await asyncio.sleep(0.01)
+    assert store.max_offset_in_queue(retry, 0) == 8
+    assert pages.waited.keys() == {"thread"}
+
+
+@pytest.mark.parametrize("properties", ["DELAY\x013", "TIMER_DELAY_SEC\x0120"])
+async def test_old_delayed_messages_are_delivered_from_beside_the_loop(
+    broker: EmbeddedBroker, pages: Pages, properties: str
+) -> None:
+    """Of delay levels, and of timers: when they are taken in, and when they are due."""
+    store = broker.broker.parts.store
+    timers = broker.broker.services.timers
+    assert timers is not None
+    for _ in range(5):
+        await send(broker, "D", properties)
+    await send(broker, TOPIC, "")
+    throw_out(broker, pages)
+    if properties.startswith("TIMER"):
+        await broker.wait_until(lambda: timers.store.queue_offset == 5, BOUND_S)
+        assert "loop" not in pages.waited
+        throw_out(broker, pages)
+    broker.advance(seconds=30)
+    await broker.wait_until(
+        lambda: sum(store.max_offset_in_queue("D", each) for each in range(8)) == 5, BOUND_S
+    )
+    assert pages.waited.keys() == {"thread"}
+
+
+async def test_a_disk_that_gives_nothing_keeps_what_the_clock_drives_waiting(
+    broker: EmbeddedBroker, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = broker.broker.services.old_messages
+    monkeypatch.setattr(old_messages, "FAILED_S", 0.0)
+    failed = asyncio.Event()
+    went_on = asyncio.Event()
+    stretch = (TOPIC, 0, 0, 4)
+    loop = asyncio.get_running_loop()
+
+    def fails(*_: Any) -> None:
+        loop.call_soon_threadsafe(failed.set)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(broker.broker.parts.store), "bring_in", fails)
+        assert old.readable("reader", stretch, went_on.set) == 0
+        assert old.readable("reader", stretch, went_on.set) == 0  # a thread is at it
+        await failed.wait()
+    assert not went_on.is_set()
+    while not went_on.is_set():
+        assert old.readable("reader", stretch, went_on.set) == 0
+        await asyncio.sleep(0)
+    assert old.readable("reader", stretch, went_on.set) == 4
+
+
+async def test_where_the_system_says_nothing_the_clock_goes_on(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was brought in, and is not shown as in memory: one message at a time."""
+    old = broker.broker.services.old_messages
+    monkeypatch.setattr(files._OsMapping, "is_resident", lambda self, start, end: False)
+    went_on = asyncio.Event()
+    assert old.readable("reader", (TOPIC, 0, 0, 4), went_on.set) == 0
+    await went_on.wait()
+    assert old.readable("reader", (TOPIC, 0, 0, 7), went_on.set) == 1
+    assert old.readable("reader", (TOPIC, 0, 1, 7), went_on.set) == 0
+
+
+async def test_a_pop_of_old_messages_waits_in_a_thread(
+    broker: EmbeddedBroker, pages: Pages
+) -> None:
+    fields = pop_fields(broker)
     for _ in range(2):
         answer = await ask(broker, RequestCode.POP_MESSAGE, fields)
         assert answer.code == ResponseCode.SUCCESS, answer.remark

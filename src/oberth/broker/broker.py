@@ -30,6 +30,7 @@ from oberth.broker.services import Services
 from oberth.broker.serving import Processors
 from oberth.broker.transaction_check import check_all
 from oberth.errors import OptionError, StoreError
+from oberth.formats import names
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.busy_poll import make_busy_poll
@@ -107,6 +108,7 @@ class Broker(Service):
         """Who hears of what; the order is that in which they hear of it."""
         parts, services, processors = self.parts, self.services, self.processors
         services.keepers.append(processors.assignment)
+        parts.schedule.readable = self._readable_of_level
         services.lite.start(processors.lite_pops.run_again)
         services.dispatching.arrival_listeners.append(processors.pops.on_arrival)
         services.changes.listeners += [processors.send.config_changed, self._config_changed]
@@ -379,8 +381,7 @@ class Broker(Service):
         parts, services = self.parts, self.services
         services.dispatching.on_time(now_ms)
         if services.ha.delivers:
-            if parts.schedule.deliver(now_ms):
-                services.dispatching.soon()
+            self._deliver(now_ms)
             services.table_files.delay_progress.on_time()
             if not services.ha.is_slave:
                 services.transactions.on_time(now_ms)
@@ -399,6 +400,23 @@ class Broker(Service):
         if now_ms >= self._next_check_ms and may_check:
             self._next_check_ms = now_ms + parts.config.transaction_check_interval_ms
             services.tasks.start(check_all(services.transactions, services.dispatching.soon))
+
+    def _deliver(self, now_ms: int) -> None:
+        """Messages of delay levels that are due."""
+        if self.parts.schedule.deliver(now_ms):
+            self.services.dispatching.soon()
+
+    def _go_on_delivering(self) -> None:
+        """Messages of a delay level that were not in memory are."""
+        if self.services.ha.delivers and self._tick_handle is not None:
+            self._deliver(self.parts.now_ms())
+
+    def _readable_of_level(self, level: int, offset: int, count: int) -> int:
+        return self.services.old_messages.readable(
+            ("delay level", level),
+            (names.SCHEDULE_TOPIC, level - 1, offset, count),
+            self._go_on_delivering,
+        )
 
     def _on_second(self, now_ms: int) -> None:
         parts, services = self.parts, self.services

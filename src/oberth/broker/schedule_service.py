@@ -56,6 +56,9 @@ class ScheduleService:
         self._store = store
         self.append: Append = lambda messages: store.append_messages(messages)
         """Takes what is due; a slave that acts for its master gives it to other brokers."""
+        self.readable: Callable[[int, int, int], int] = lambda level, offset, count: count
+        """Of a level's messages from an offset, how many can be read without the disk; see
+        OldMessages. 0: it is called again."""
         self._store_host = store_host
         self._update_version_step = update_version_step
         self._deliveries = 0
@@ -108,9 +111,10 @@ class ScheduleService:
         low = store.min_offset_in_queue(names.SCHEDULE_TOPIC, queue_id)
         if offset < low:
             offset = low
-        units = store.iterate_consume_queue(
-            names.SCHEDULE_TOPIC, queue_id, offset, min(DELIVERIES_PER_TICK_MAX, end - offset)
-        )
+        count = self.readable(level, offset, min(DELIVERIES_PER_TICK_MAX, end - offset))
+        if not count:
+            return 0
+        units = store.iterate_consume_queue(names.SCHEDULE_TOPIC, queue_id, offset, count)
         messages: list[MessageExtBrokerInner] = []
         ends: list[int] = []  # the offset that is reached when messages[n] is stored
         passed = offset

@@ -20,6 +20,7 @@ from oberth.broker.escape import Escape
 from oberth.broker.ha_service import HAService
 from oberth.broker.lite.lite_service import LiteService
 from oberth.broker.log_comparison import LogComparison
+from oberth.broker.old_messages import OldMessages
 from oberth.broker.peer_brokers import PeerBrokers
 from oberth.broker.pop.pop_service import PopService
 from oberth.broker.registration import Registration
@@ -65,6 +66,7 @@ class Services:
         self._parts = parts
         self.tasks = Tasks()
         self.processors = ProcessorTable(SERVER_BODY_SIZE_MAX)
+        self.old_messages = OldMessages(parts.store, self.tasks.start)
         self.client = _inner_client(config, self.processors)
         self.table_files = TableFiles(
             config=config,
@@ -164,6 +166,7 @@ class Services:
                 now_ms=now_ms,
                 dispatch_soon=self.dispatching.soon,
                 delivers=lambda: self.ha.delivers,
+                old_messages=self.old_messages,
             )
             self.runtime_info.sources.append(self.timers.store.runtime_info)
             self.tables.timers = self.timers
@@ -184,6 +187,7 @@ class Services:
             dispatch_now=self.dispatching.now,
             dispatch_soon=self.dispatching.soon,
             start_task=self.tasks.start,
+            old_messages=self.old_messages,
             delivers=lambda: self.ha.delivers,
         )
         self.lite = LiteService(

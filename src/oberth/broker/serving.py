@@ -94,6 +94,7 @@ class Processors:
             hold=parts.hold,
             cold_reads=parts.cold_reads,
             expressions=services.expressions,
+            old_messages=services.old_messages,
             peers=services.peers,
             stats=parts.stats,
             now_ms=now_ms,
@@ -114,7 +115,7 @@ class Processors:
             stats=parts.stats,
             now_ms=now_ms,
             dispatch_now=dispatch_now,
-            start_task=services.tasks.start,
+            old_messages=services.old_messages,
             service=services.pop,
         )
         self.lite_pops = PopLiteMessageProcessor(
@@ -124,6 +125,7 @@ class Processors:
             topics=parts.topics,
             groups=parts.groups,
             offsets=parts.offsets,
+            old_messages=services.old_messages,
             pop=services.pop,
             stats=parts.stats,
             now_ms=now_ms,

@@ -15,11 +15,13 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.errors import StoreError
+from oberth.formats import names
 from oberth.store.timer.timer_message_store import TimerFlush, TimerMessageStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from oberth.broker.old_messages import OldMessages, Record
     from oberth.broker.own_address import OwnAddress
     from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.formats.timer_checkpoint import TimerCheckpoint
@@ -43,12 +45,16 @@ class TimerService:
         now_ms: Callable[[], int],
         dispatch_soon: Callable[[], None],
         delivers: Callable[[], bool],
+        old_messages: OldMessages,
     ) -> None:
         self._store_config = store_config
+        self._old_messages = old_messages
         self._now_ms = now_ms
         self._dispatch_soon = dispatch_soon
         self._delivers = delivers
         self.store = TimerMessageStore(store, lambda: own.store_host)
+        self.store.readable = self._readable
+        self.store.are_readable = self._are_readable
         self._flush_lock = threading.Lock()  # one flush at a time
         self._flushing = False
         self._step_scheduled = False
@@ -91,6 +97,13 @@ class TimerService:
         """See TimerMessageStore.take_metrics."""
         if self._is_open:
             self.store.take_metrics(document)
+
+    def _readable(self, offset: int, count: int) -> int:
+        stretch = (names.TIMER_TOPIC, 0, offset, count)
+        return self._old_messages.readable("timer's queue", stretch, self._step)
+
+    def _are_readable(self, records: Callable[[], list[Record]]) -> bool:
+        return self._old_messages.are_readable("timer", records, self._step)
 
     def _step(self) -> None:
         self._step_scheduled = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import add
 from typing import Final
@@ -134,44 +134,87 @@ class MessageReader:
     def is_resident(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> bool:
         """Whether `get_message` waits for no disk, as far as the system tells. Never waits itself.
 
-        Batch queues and compacted ones are not looked at.
+        Compacted queues are not looked at, and of batch queues only the records.
         """
-        log = self._log
-        warm_from = log.max_offset - WARM_BYTES
-        if log.min_offset >= warm_from:
-            return True
+        looked_at = min(max(max_msg_nums, 1), BROUGHT_IN_UNITS_MAX)
+        return self._resident_count(topic, queue_id, offset, looked_at) is None
+
+    def resident_count(self, topic: str, queue_id: int, offset: int, count: int) -> int:
+        """Of ``count`` messages, how many of the first can be read without waiting for a disk.
+
+        Not all that are asked for are looked at, so there may be more.
+        """
+        looked_at = min(count, BROUGHT_IN_UNITS_MAX)
+        found = self._resident_count(topic, queue_id, offset, looked_at)
+        if found is not None:
+            return found
+        # What is looked at is as much as is brought in at a time.
+        return count if not self.has_old or self._is_young(topic, queue_id, offset) else looked_at
+
+    @property
+    def has_old(self) -> bool:
+        """Whether there are records that nobody has written just now."""
+        return self._log.min_offset < self._log.max_offset - WARM_BYTES
+
+    def _is_young(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message, and with it what follows, was just written."""
         queue = self._queues.find(topic, queue_id)
-        if not isinstance(queue, ConsumeQueue) or not queue.min_offset <= offset < queue.max_offset:
-            return True
-        count = min(max(max_msg_nums, 1), BROUGHT_IN_UNITS_MAX)
-        if not queue.stream.is_resident(offset * UNIT_SIZE, count * UNIT_SIZE):
-            return False
-        first = queue.unit(offset)
-        if first is not None and first.commit_log_offset >= warm_from:
-            return True  # and what follows is younger
-        return all(
-            log.is_resident(start, end) for start, end in self._old_ranges(queue, offset, count)
-        )
+        first = None if queue is None else queue.unit(offset)
+        return first is not None and first.commit_log_offset >= self._log.max_offset - WARM_BYTES
+
+    def _resident_count(self, topic: str, queue_id: int, offset: int, count: int) -> int | None:
+        """How many units have what they stand for in memory; None: as many as were looked at."""
+        if not self.has_old:
+            return None
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        if isinstance(queue, ConsumeQueue) and not queue.stream.is_resident(
+            offset * UNIT_SIZE, count * UNIT_SIZE
+        ):
+            return 0
+        if self._is_young(topic, queue_id, offset):
+            return None
+        found = 0
+        for start, end, through in self._old_ranges(queue, offset, count):
+            if not self._log.is_resident(start, end):
+                return found
+            found = through
+        return None
 
     def bring_in(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> None:
         """Has the system read what `get_message` will, and waits for it, without the GIL."""
         queue = self._queues.find(topic, queue_id)
-        if isinstance(queue, ConsumeQueue):
+        if queue is not None:
             count = min(max(max_msg_nums, 1), BROUGHT_IN_UNITS_MAX)
-            for start, end in self._old_ranges(queue, offset, count):
+            for start, end, _ in self._old_ranges(queue, offset, count):
                 self._log.bring_in(start, end)
 
+    def absent_records(self, records: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of some records, CommitLog offset and size each, that are not in memory."""
+        log = self._log
+        warm_from = log.max_offset - WARM_BYTES
+        return [
+            (offset, size)
+            for offset, size in records
+            if offset < warm_from and not log.is_resident(offset, offset + size)
+        ]
+
     def _old_ranges(
-        self, queue: ConsumeQueue, offset: int, count: int
-    ) -> Iterator[tuple[int, int]]:
-        """Where in the log the records of some units lie; near ones in one range."""
+        self, queue: ConsumeQueue | BatchConsumeQueue, offset: int, count: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Where in the log the records of some units lie; near ones in one range.
+
+        Yields:
+            Start, end, and how many of the units are dealt with then.
+        """
         warm_from = self._log.max_offset - WARM_BYTES
         file_size = self._log.queue.file_size
         start = end = -1
-        total = 0
-        for commit_log_offset, size, _ in UNIT.iter_unpack(
-            queue.units(offset, count, within_segment=True)
-        ):
+        total = through = 0
+        unit = BATCH_UNIT if isinstance(queue, BatchConsumeQueue) else UNIT
+        units = unit.iter_unpack(queue.units(offset, count, within_segment=True))
+        for number, (commit_log_offset, size, *_) in enumerate(units):
             if size <= 0 or not 0 <= commit_log_offset < warm_from:
                 continue
             if total and total + size > BROUGHT_IN_BYTES_MAX:
@@ -182,12 +225,13 @@ class MessageReader:
                 and commit_log_offset // file_size == start // file_size
             ):
                 end = max(end, commit_log_offset + size)
+                through = number + 1
                 continue
             if end > 0:
-                yield start, end
-            start, end = commit_log_offset, commit_log_offset + size
+                yield start, end, through
+            start, end, through = commit_log_offset, commit_log_offset + size, number + 1
         if end > 0:
-            yield start, end
+            yield start, end, through
 
     def _get_plain(
         self, queue: ConsumeQueue, offset: int, max_msg_nums: int, max_total_size: int

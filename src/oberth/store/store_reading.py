@@ -5,6 +5,7 @@ Nothing here changes the store. Every method may be called from any thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
@@ -78,6 +79,32 @@ class StoreReading(StoreParts):
     def is_resident(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> bool:
         """Whether `get_message` waits for no disk, as far as the system tells. Never waits."""
         return self.reader.is_resident(topic, queue_id, offset, max_msg_nums)
+
+    def resident_count(self, topic: str, queue_id: int, offset: int, count: int) -> int:
+        """Of ``count`` messages of a queue, how many of the first can be read without the disk.
+
+        All of them, or at least as many as `bring_in` brings in, if all that is looked at is in
+        memory; 0 if the first is not. Never waits.
+        """
+        return self.reader.resident_count(topic, queue_id, offset, count)
+
+    @property
+    def has_old_records(self) -> bool:
+        """Whether any record may be no longer in memory."""
+        return self.reader.has_old
+
+    def absent_records(self, records: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of some records, CommitLog offset and size each, that are not in memory."""
+        return self.reader.absent_records(records)
+
+    def bring_in_records(self, records: Iterable[tuple[int, int]]) -> None:
+        """Waits, without the GIL, until the system has read some records.
+
+        Raises:
+            OSError: the disk does not give them.
+        """
+        for offset, size in records:
+            self.commit_log.bring_in(offset, offset + size)
 
     def bring_in(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> None:
         """Waits, without the GIL, until the system has read what `get_message` will read.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from oberth.broker.broker_config import BrokerConfig
+from oberth.broker.old_messages import OldMessages
 from oberth.broker.parts import Parts
 from oberth.broker.pop.pop_service import PopService
 from oberth.broker.processors.pop import PopMessageProcessor
@@ -240,6 +241,7 @@ def pull(parts: Parts) -> PullMessageProcessor:
         hold=parts.hold,
         cold_reads=parts.cold_reads,
         expressions=None,
+        old_messages=OldMessages(parts.store, refuse_task),
         peers=peers,
         stats=parts.stats,
         now_ms=parts.now_ms,
@@ -368,6 +370,7 @@ def service(parts: Parts) -> PopService:
         dispatch_now=never,
         dispatch_soon=never,
         start_task=refuse_task,
+        old_messages=OldMessages(parts.store, refuse_task),
         delivers=lambda: True,
     )
 
@@ -388,7 +391,7 @@ def pop(parts: Parts, service: PopService) -> PopMessageProcessor:
         stats=parts.stats,
         now_ms=parts.now_ms,
         dispatch_now=never,
-        start_task=refuse_task,
+        old_messages=OldMessages(parts.store, refuse_task),
         service=service,
     )
 

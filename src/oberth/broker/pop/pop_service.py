@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.consumer_offsets import ConsumerOffsets
     from oberth.broker.held_requests import HoldLimits
+    from oberth.broker.old_messages import OldMessages
     from oberth.broker.own_address import OwnAddress
     from oberth.broker.subscription_groups import SubscriptionGroups
     from oberth.broker.tasks import StartTask
@@ -138,12 +139,14 @@ class PopService:
         dispatch_now: Callable[[], None],
         dispatch_soon: Callable[[], None],
         start_task: StartTask,
+        old_messages: OldMessages,
         delivers: Callable[[], bool],
     ) -> None:
         self._config = config
         self._store_config = store_config
         self._own = own
         self._store = store
+        self._old_messages = old_messages
         self._delivers = delivers
         self.append: Append = lambda messages: store.append_messages(messages)
         """Takes what is stored; a slave that acts for its master gives it to other brokers."""
@@ -467,7 +470,13 @@ class PopService:
             return
         low = store.min_offset_in_queue(topic, revive.queue_id)
         offset = revive.read_offset = max(revive.read_offset, low)
-        count = min(REVIVE_BATCH, end - offset)
+        count = self._old_messages.readable(
+            ("revive queue", revive.queue_id),
+            (topic, revive.queue_id, offset, min(REVIVE_BATCH, end - offset)),
+            self._go_on,
+        )
+        if not count:
+            return
         for unit in store.iterate_consume_queue(topic, revive.queue_id, offset, count):
             message = None
             if unit.is_message:
@@ -486,7 +495,7 @@ class PopService:
             check_point = revive.next_due(self._complete_until_ms)
             if check_point is None:
                 break
-            count = self._bring_back(check_point)
+            count = self._bring_back(check_point, revive.queue_id)
             if count is None:
                 break  # tried again at the next turn; nothing after it is dealt with before
             revived += count
@@ -495,11 +504,31 @@ class PopService:
             self._commit(self.revive_topic, REVIVE_GROUP, revive.queue_id, revive.committed)
         return revived
 
-    def _bring_back(self, check_point: PopCheckPoint) -> int | None:
-        """Puts what is not acknowledged into the retry topic; None if that failed."""
+    def _is_readable(self, check_point: PopCheckPoint, offsets: Sequence[int], reader: int) -> bool:
+        """Whether messages of a check point are in memory; else they are brought in."""
+        at, end = offsets[0], offsets[-1] + 1
+        while at < end:
+            count = self._old_messages.readable(
+                ("messages of revive queue", reader),
+                (check_point.topic, check_point.queue_id, at, end - at),
+                self._go_on,
+            )
+            if not count:
+                return False
+            at += count
+        return True
+
+    def _go_on(self) -> None:
+        """What was not in memory is."""
+        self.on_time(self._now_ms())
+
+    def _bring_back(self, check_point: PopCheckPoint, reader: int) -> int | None:
+        """Puts what is not acknowledged into the retry topic; None: not yet, or it failed."""
         offsets = check_point.unacked()
         if not offsets or check_point.topic not in self._topics:
             return 0
+        if not self._is_readable(check_point, offsets, reader):
+            return None
         retry_topic = check_point.topic
         if not retry_topic.startswith(names.RETRY_PREFIX):
             retry_topic = names.pop_retry_topic(

@@ -8,9 +8,9 @@ code. What is not found is waited for until bornTime + pollTime, by the client's
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
@@ -30,7 +30,7 @@ from oberth.broker.subscriptions import Subscription, SubscriptionError, build_s
 from oberth.formats import names
 from oberth.formats.java_numbers import java_long
 from oberth.formats.topic_config import TopicConfig
-from oberth.remoting.aio.processors import WAITING_SIZE, error_response
+from oberth.remoting.aio.processors import error_response
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.pop import (
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from oberth.broker.consumer_offsets import ConsumerOffsets
     from oberth.broker.consumers import ConsumerTable
     from oberth.broker.expressions import Expressions
+    from oberth.broker.old_messages import OldMessages, Stretch
     from oberth.broker.own_address import OwnAddress
     from oberth.broker.stats import BrokerStats
     from oberth.broker.subscription_groups import SubscriptionGroups
-    from oberth.broker.tasks import StartTask
     from oberth.broker.timers import TimerService
     from oberth.broker.topic_configs import TopicConfigs
     from oberth.remoting.aio.channel import Channel
@@ -98,7 +98,7 @@ class PopMessageProcessor:
         stats: BrokerStats,
         now_ms: Callable[[], int],
         dispatch_now: Callable[[], None],
-        start_task: StartTask,
+        old_messages: OldMessages,
         service: PopService,
     ) -> None:
         self._config = config
@@ -113,7 +113,7 @@ class PopMessageProcessor:
         self._stats = stats
         self._now_ms = now_ms
         self._dispatch_now = dispatch_now
-        self._start_task = start_task
+        self._old_messages = old_messages
         self._service = service
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
         self._woken = InTurns(self._run_again)
@@ -126,44 +126,35 @@ class PopMessageProcessor:
         """200050: hand messages out, or wait for some."""
         return self._pop(channel, request)
 
-    async def _pop_brought_in(
-        self, channel: Channel, request: RemotingCommand, where: list[tuple[str, int, int, int]]
-    ) -> None:
-        """Answer when a thread has waited for the disk, so that the loop need not."""
-        size = len(request.body) + WAITING_SIZE
-        channel.work_started(size)
-        try:
-            for each in where:
-                await asyncio.to_thread(self._store.bring_in, *each)
-            if channel.is_closed:
-                return
-            response = self._pop(channel, request, is_brought_in=True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
-            response = error_response(request, error)
-        finally:
-            channel.work_finished(size)
-        if response is not None:
-            channel.reply(request, response)
-
-    def _on_disk(
-        self, header: PopMessageRequestHeader, topic_config: TopicConfig
-    ) -> list[tuple[str, int, int, int]]:
-        """What of the queues that a pop may take from is not in memory; nothing is changed."""
-        store, group, topic = self._store, header.consumer_group, header.topic
+    def _absent(
+        self,
+        header: PopMessageRequestHeader | PeekMessageRequestHeader,
+        topic_config: TopicConfig,
+        count: int,
+        *,
+        is_order: bool,
+    ) -> list[Stretch]:
+        """What of the queues that messages may come from is not in memory; nothing is changed."""
+        if not self._store.has_old_records:
+            return []
+        group, topic = header.consumer_group, header.topic
         queue_ids: Iterable[int] = (header.queue_id,)
         if header.queue_id < 0:
             queue_ids = range(topic_config.read_queue_nums)
-        found = []
-        for queue_id in queue_ids:
-            offset = max(
-                self._offsets.query(group, topic, queue_id),
-                self._service.buffer.latest_offset(topic, group, queue_id),
-                store.min_offset_in_queue(topic, queue_id),
+        queues = [] if is_order else self._retry_queues(topic, group)
+        queues += [(topic, queue_id) for queue_id in queue_ids]
+        return self._old_messages.absent(
+            (
+                each,
+                queue_id,
+                max(
+                    self._peek_offset(each, group, queue_id),
+                    self._store.min_offset_in_queue(each, queue_id),
+                ),
+                count,
             )
-            where = (topic, queue_id, offset, header.max_msg_nums)
-            if not store.is_resident(*where):
-                found.append(where)
-        return found
+            for each, queue_id in queues
+        )
 
     def _pop(
         self, channel: Channel, request: RemotingCommand, *, is_brought_in: bool = False
@@ -179,10 +170,13 @@ class PopMessageProcessor:
         except Refusal as refusal:
             return self._empty(request, header, refusal.code, refusal.remark, now_ms)
         self._dispatch_now()
-        if not is_brought_in and (where := self._on_disk(header, topic_config)):
-            self._start_task(self._pop_brought_in(channel, request, where))
-            return None
         is_order = header.order is True
+        if not is_brought_in and (
+            absent := self._absent(header, topic_config, header.max_msg_nums, is_order=is_order)
+        ):
+            again = partial(self._pop, channel, request, is_brought_in=True)
+            self._old_messages.answer_after(channel, request, absent, again)
+            return None
         revive_queue_id = ORDER_REVIVE_QUEUE if is_order else self._service.next_revive_queue()
         popped, rest = self._pop_topic(
             header, topic_config, wanted, revive_queue_id, now_ms, is_order=is_order
@@ -595,6 +589,11 @@ class PopMessageProcessor:
 
     def peek(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """200052: show messages without handing them out."""
+        return self._peek(channel, request)
+
+    def _peek(
+        self, channel: Channel, request: RemotingCommand, *, is_brought_in: bool = False
+    ) -> RemotingCommand | None:
         header = request.header(PeekMessageRequestHeader)
         store = self._store
         now_ms = self._now_ms()
@@ -626,6 +625,12 @@ class PopMessageProcessor:
             return answer(refusal.code, refusal.remark)
         self._dispatch_now()
         left = min(max(header.max_msg_nums, 1), MESSAGES_PER_POP_MAX)
+        if not is_brought_in and (
+            absent := self._absent(header, topic_config, left, is_order=False)
+        ):
+            again = partial(self._peek, channel, request, is_brought_in=True)
+            self._old_messages.answer_after(channel, request, absent, again)
+            return None
         records: list[memoryview] = []
         rest = 0
         retries = self._retry_queues(topic, group)

@@ -9,6 +9,9 @@ client reads from the message itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.consumer_offsets import ConsumerOffsets
+    from oberth.broker.old_messages import OldMessages, Stretch
     from oberth.broker.own_address import OwnAddress
     from oberth.broker.pop.pop_service import PopService
     from oberth.broker.stats import BrokerStats
@@ -85,6 +89,7 @@ class PopLiteMessageProcessor:
         topics: TopicConfigs,
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
+        old_messages: OldMessages,
         pop: PopService,
         stats: BrokerStats,
         now_ms: Callable[[], int],
@@ -97,6 +102,7 @@ class PopLiteMessageProcessor:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._old_messages = old_messages
         self._pop = pop
         self._stats = stats
         self._now_ms = now_ms
@@ -108,6 +114,12 @@ class PopLiteMessageProcessor:
 
     def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """200070: messages of any lite topic that a client takes, or wait for some."""
+        return self._pop_events(channel, request, ())
+
+    def _pop_events(
+        self, channel: Channel, request: RemotingCommand, brought_in: tuple[str, ...]
+    ) -> RemotingCommand | None:
+        """Serve 200070; first the queues that were brought in for it."""
         fields = request.ext_fields
         if fields is not None and fields.get("bornTime", "0") == "0":
             fields["bornTime"] = str(self._now_ms())
@@ -125,7 +137,16 @@ class PopLiteMessageProcessor:
         counts: list[str] = []
         left = header.max_msg_num
         if left > 0:
-            for queue in self._lite.events_of(header.client_id):
+            for queue in chain(brought_in, self._lite.events_of(header.client_id)):
+                absent = () if queue in brought_in else self._absent(header, queue, left)
+                if absent and records:
+                    self._lite.dispatch(queue, header.consumer_group)
+                    break
+                if absent:
+                    again = partial(self._pop_events, channel, request, (queue,))
+                    note = partial(self._lite.dispatch, queue, header.consumer_group)
+                    self._old_messages.answer_after(channel, request, absent, again, note)
+                    return None
                 found = self._pop_queue(header, queue, left, now_ms, counts)
                 if found is not None:
                     records += found.records
@@ -256,6 +277,17 @@ class PopLiteMessageProcessor:
             counts.append(f"0 qo{_QUEUE}%{each} {times}" if times else "0")
         lite.block(queue, group)
         return result
+
+    def _absent(
+        self, header: PopLiteMessageRequestHeader, queue: str, count: int
+    ) -> Sequence[Stretch]:
+        """What a pop of a lite topic would read and is not in memory; nothing is changed."""
+        if not self._store.has_old_records:
+            return ()
+        offset = self._offsets.query(header.consumer_group, queue, _QUEUE)
+        if offset < 0:
+            offset = self._pop.initial_offset(queue, _QUEUE, _INIT_FROM_MAX)
+        return self._old_messages.absent([(queue, _QUEUE, offset, count)])
 
     def _offset(self, queue: str, group: str) -> int:
         """Where a pop begins. A pending reset is taken, a new group is set up."""

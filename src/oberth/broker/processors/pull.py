@@ -9,7 +9,7 @@ fields that clients unbox without a look.
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from oberth.broker import remarks
@@ -31,7 +31,7 @@ from oberth.formats.config_files import LogicQueueMappingItem
 from oberth.formats.message_store_config import BrokerRole
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.topic_config import TopicConfig
-from oberth.remoting.aio.processors import WAITING_SIZE, error_response
+from oberth.remoting.aio.processors import error_response
 from oberth.remoting.bodies.route import MASTER_ID
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from oberth.broker.consumer_offsets import ConsumerOffsets
     from oberth.broker.consumers import ConsumerTable
     from oberth.broker.expressions import Expressions
+    from oberth.broker.old_messages import OldMessages
     from oberth.broker.own_address import OwnAddress
     from oberth.broker.peer_brokers import PeerBrokers
     from oberth.broker.pull_request_hold import PullRequestHold
@@ -156,6 +157,7 @@ class PullMessageProcessor:
         hold: PullRequestHold,
         cold_reads: ColdReads,
         expressions: Expressions | None,
+        old_messages: OldMessages,
         peers: PeerBrokers,
         stats: BrokerStats,
         now_ms: Callable[[], int],
@@ -176,6 +178,7 @@ class PullMessageProcessor:
         self._hold = hold
         self._cold_reads = cold_reads
         self._expressions = expressions
+        self._old_messages = old_messages
         self._peers = peers
         self._stats = stats
         self._now_ms = now_ms
@@ -204,29 +207,11 @@ class PullMessageProcessor:
                 break
         return answers
 
-    async def _pull_brought_in(
-        self,
-        channel: Channel,
-        request: RemotingCommand,
-        where: tuple[str, int, int, int],
-        *,
-        may_hold: bool,
-    ) -> None:
-        """Answer when a thread has waited for the disk, so that the loop need not."""
-        size = len(request.body) + WAITING_SIZE
-        channel.work_started(size)
-        try:
-            await asyncio.to_thread(self._store.bring_in, *where)
-            if channel.is_closed:
-                return
-            self._dispatch_now()
-            response = self._pull(channel, request, may_hold=may_hold, is_brought_in=True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
-            response = error_response(request, error)
-        finally:
-            channel.work_finished(size)
-        if response is not None:
-            channel.reply(request, response)
+    def _pull_brought_in(
+        self, channel: Channel, request: RemotingCommand, *, may_hold: bool
+    ) -> RemotingCommand | None:
+        self._dispatch_now()
+        return self._pull(channel, request, may_hold=may_hold, is_brought_in=True)
 
     def pull_again(self, held: HeldPull) -> None:
         """Answer a pull that was held."""
@@ -286,10 +271,12 @@ class PullMessageProcessor:
             # Java gives an empty map here, and clients read forbiddenType from it.
             return refusal.answer(request, ext_fields={})
         wanted = min(max(header.max_msg_nums, 1), PULL_MSG_NUMS_MAX)
-        if not is_brought_in and not self._store.is_resident(topic, queue_id, offset, wanted):
-            where = (topic, queue_id, offset, wanted)
-            self._start_task(self._pull_brought_in(channel, request, where, may_hold=may_hold))
-            return None
+        if not is_brought_in:
+            absent = self._old_messages.absent([(topic, queue_id, offset, wanted)])
+            if absent:
+                again = partial(self._pull_brought_in, channel, request, may_hold=may_hold)
+                self._old_messages.answer_after(channel, request, absent, again)
+                return None
         result = self._read(header, queue_id, offset, wanted, right.message_filter)
         code, suggested = self._outcome(result, offset, group_config)
         sys_flag = header.sys_flag

@@ -21,8 +21,9 @@ from __future__ import annotations
 import logging
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.errors import ConfigFormatError, RecordError, StoreCorruptError, StoreFullError
@@ -175,6 +176,11 @@ class TimerMessageStore:
         # Of a slave: up to where its master has taken messages in; the time while it does so too.
         self.append: Append = lambda messages: store.append_messages(messages)
         """Takes what is due; a slave that acts for its master gives it to other brokers."""
+        self.readable: Callable[[int, int], int] = lambda offset, count: count
+        """Of the timer topic's messages from an offset, how many can be read without the disk.
+        0: `on_time` is called again when some can."""
+        self.are_readable: Callable[[Callable[[], list[tuple[int, int]]]], bool] = lambda _: True
+        """The same of records, given by CommitLog offset and size."""
         self._master_queue_offset = 0
         self._follows_at_ms = 0
         if config.timer_congest_num_each_slot < SLOT_COUNT_UNLIMITED:
@@ -299,14 +305,18 @@ class TimerMessageStore:
             # one slot, however late they are looked at.
             if self._tick_end is None:
                 self._tick_end = self._store.max_offset_in_queue(names.TIMER_TOPIC, 0)
-            count, ok = self._enqueue(now_ms, batch_size)
+            readable = self._readable_count(batch_size)
+            if not readable:
+                return TimerStep(appended, False)
+            count, ok = self._enqueue(now_ms, readable)
             appended += count
             if ok and self.queue_offset < self._tick_end:
                 return TimerStep(appended, True)
         self._tick_end = None
         self.write_time_ms = time_ms
-        if self._may_enqueue(time_ms):
-            count, ok = self._enqueue(now_ms, batch_size)
+        readable = self._readable_count(batch_size)
+        if readable and self._may_enqueue(time_ms):
+            count, ok = self._enqueue(now_ms, readable)
             appended += count
             more |= ok and self.enqueue_behind > 0
         if not self._config.timer_stop_dequeue:
@@ -314,6 +324,13 @@ class TimerMessageStore:
             appended += count
             more |= ok and self.is_due
         return TimerStep(appended, more)
+
+    def _readable_count(self, count_max: int) -> int:
+        """How many messages may be taken in now; 0: they are not in memory."""
+        low = self._store.min_offset_in_queue(names.TIMER_TOPIC, 0)
+        offset = max(self.queue_offset, low)
+        behind = self._store.max_offset_in_queue(names.TIMER_TOPIC, 0) - offset
+        return self.readable(offset, min(count_max, behind)) if behind > 0 else count_max
 
     def _may_enqueue(self, time_ms: int) -> bool:
         earliest = self.wheel.earliest()
@@ -358,7 +375,10 @@ class TimerMessageStore:
             return TimerStep(0, more=False)
         self._follows_at_ms = self._floor(now_ms)
         try:
-            _, ok = self._enqueue(now_ms, min(batch_size, end - self.queue_offset))
+            readable = self._readable_count(min(batch_size, end - self.queue_offset))
+            if not readable:
+                return TimerStep(0, more=False)
+            _, ok = self._enqueue(now_ms, readable)
         finally:
             self._follows_at_ms = 0
         return TimerStep(0, more=ok and self.queue_offset < end)
@@ -491,6 +511,8 @@ class TimerMessageStore:
                 # earlier one before it.
                 due = self._due = self._open_slot(earliest.time)
             stop = min(due.done + count_max, len(due.positions))
+            if not self.are_readable(partial(self._records, due.positions[due.done : stop])):
+                return appended, False
             deliveries = []
             for number in range(due.done, stop):
                 delivery = self._due_message(due, number, now_ms)
@@ -509,6 +531,11 @@ class TimerMessageStore:
                 self._due = None
                 self.wheel.remove_earliest()
         return appended, True
+
+    def _records(self, positions: Iterable[int]) -> list[tuple[int, int]]:
+        """Where the messages of units of the timer log lie, and their sizes."""
+        units = map(self.log.read, positions)
+        return [(unit.commit_log_offset, unit.record_size) for unit in units if unit is not None]
 
     def _open_slot(self, time: int) -> _Due:
         """Reads the chain of a slot's units."""

@@ -1,0 +1,161 @@
+"""OldMessages: what is not in memory is read from the disk beside the loop, for all who read.
+
+Who is about to read a stretch of a queue, or records of the log, asks here first. A request is
+served when a thread has brought in what it lacks. What the broker's clock drives (delay levels,
+timers, POP's revive queues) reads as much as is in memory, and goes on when it is told that more
+is. All methods belong to the loop's thread.
+
+Not promised: that what was brought in is still in memory when it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from oberth.remoting.aio.processors import WAITING_SIZE, error_response
+from oberth.remoting.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from oberth.broker.tasks import StartTask
+    from oberth.remoting.aio.channel import Channel
+    from oberth.store.message_store import MessageStore
+
+_LOG: Final = logging.getLogger(__name__)
+
+Stretch: TypeAlias = tuple[str, int, int, int]
+"""Of a queue: topic, queue id, first queue offset, how many."""
+Record: TypeAlias = tuple[int, int]
+"""CommitLog offset and size."""
+
+FAILED_S: Final = 5.0
+"""How long after the disk has failed a reader that the clock drives waits before it asks again."""
+
+_AT_WORK: Final = object()
+
+
+class OldMessages:
+    """Brings in what is not in memory.
+
+    Args:
+        store: whose messages.
+        start_task: runs what waits for a thread.
+    """
+
+    def __init__(self, store: MessageStore, start_task: StartTask) -> None:
+        self._store = store
+        self._start_task = start_task
+        # By reader what was brought in for it last, or that a thread is at it. They are few: one
+        # for each delay level and revive queue, and the timer.
+        self._brought_in: dict[Hashable, object] = {}
+
+    # Requests
+
+    def absent(self, wanted: Iterable[Stretch]) -> list[Stretch]:
+        """Those of some stretches that are not in memory as a whole."""
+        is_resident = self._store.is_resident
+        return [each for each in wanted if not is_resident(*each)]
+
+    def answer_after(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        absent: Sequence[Stretch],
+        serve: Callable[[], RemotingCommand | None],
+        gone: Callable[[], None] | None = None,
+    ) -> None:
+        """Bring these in, then serve a request and answer it; ``gone``: it was closed meanwhile."""
+        self._start_task(self._answer_after(channel, request, absent, serve, gone))
+
+    async def _answer_after(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        absent: Sequence[Stretch],
+        serve: Callable[[], RemotingCommand | None],
+        gone: Callable[[], None] | None,
+    ) -> None:
+        size = len(request.body) + WAITING_SIZE
+        channel.work_started(size)
+        try:
+            for each in absent:
+                await asyncio.to_thread(self._store.bring_in, *each)
+            if channel.is_closed:
+                if gone is not None:
+                    gone()
+                return
+            response = serve()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
+            response = error_response(request, error)
+        finally:
+            channel.work_finished(size)
+        if response is not None:
+            channel.reply(request, response)
+
+    # What the clock drives
+
+    def readable(self, reader: Hashable, stretch: Stretch, then: Callable[[], None]) -> int:
+        """How many messages of a stretch can be read now; 0: ``then`` is called when some can.
+
+        Args:
+            reader: who reads; brings in one stretch at a time.
+            stretch: not empty.
+            then: called on the loop.
+        """
+        known = self._brought_in.get(reader)
+        if known is _AT_WORK:
+            return 0
+        count = self._store.resident_count(*stretch)
+        if not count and known != stretch[:3]:
+            self._begin(reader, stretch[:3], lambda: self._store.bring_in(*stretch), then)
+            return 0
+        return count or 1  # the system tells nothing, or has thrown it out again
+
+    def are_readable(
+        self, reader: Hashable, records: Callable[[], list[Record]], then: Callable[[], None]
+    ) -> bool:
+        """Whether records can be read now; if not, ``then`` is called when they can.
+
+        Args:
+            reader: who reads.
+            records: gives them; not called where all of the log is young.
+            then: called on the loop.
+        """
+        known = self._brought_in.get(reader)
+        if known is _AT_WORK:
+            return False
+        if not self._store.has_old_records:
+            return True
+        absent = self._store.absent_records(records())
+        if not absent or known == absent:
+            return True
+        self._begin(reader, absent, lambda: self._store.bring_in_records(absent), then)
+        return False
+
+    def _begin(
+        self,
+        reader: Hashable,
+        what: object,
+        bring_in: Callable[[], None],
+        then: Callable[[], None],
+    ) -> None:
+        self._brought_in[reader] = _AT_WORK
+        self._start_task(self._bring_in(reader, what, bring_in, then))
+
+    async def _bring_in(
+        self,
+        reader: Hashable,
+        what: object,
+        bring_in: Callable[[], None],
+        then: Callable[[], None],
+    ) -> None:
+        try:
+            await asyncio.to_thread(bring_in)
+        except OSError as error:
+            _LOG.error("%s: %s cannot be read, tried again: %s", reader, what, error)
+            asyncio.get_running_loop().call_later(FAILED_S, self._brought_in.pop, reader, None)
+            return
+        self._brought_in[reader] = what
+        then()
