@@ -140,6 +140,20 @@ def test_only_what_is_old_and_ours_is_deleted(growing_store: Any, tmp_path: Path
     lake.check()
 
 
+def test_a_tag_of_another_engine_stays(growing_store: Any, tmp_path: Path) -> None:
+    lake = Lake(growing_store, tmp_path / "lake")
+    for _ in range(3):
+        lake.grow(3)
+    table = lake.table()
+    first = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().create_tag(first, "audited").commit()
+    assert compact(str(lake.into), 1 << 20) == 9
+    assert expire(str(lake.into), 0.0) > 0
+    assert len(lake.table().snapshots()) == 2
+    assert len(lake.table().scan(snapshot_id=first).to_arrow()) == 3
+    lake.check()
+
+
 def test_columns_of_another_engine_stay(growing_store: Any, tmp_path: Path) -> None:
     lake = Lake(growing_store, tmp_path / "lake")
     lake.grow(3)

@@ -2,8 +2,9 @@
 
     join     small files of a partition are written as one, and one snapshot for each table puts
              it in their place; the rows stay
-    expire   snapshots that are older than some hours are forgotten, but for the newest; then the
-             files below the table that no snapshot has, if they are as old
+    expire   snapshots that are older than some hours are forgotten, but for the newest and those
+             that another engine gave a tag or a branch; then the files below the table that no
+             snapshot has, if they are as old
 
 A kill between two steps leaves files that no snapshot names: joined ones before their commit,
 replaced ones after it, those of snapshots that are forgotten. The next `expire` finds them by
@@ -150,7 +151,7 @@ def _rows(table: Any, group: Sequence[Any]) -> Iterator[pa.Table]:
 
 
 def expire(tables: IcebergTables, hours: float) -> int:
-    """Forgets snapshots that are older than some hours, but for the newest.
+    """Forgets snapshots that are older than some hours, but for the newest and what has a name.
 
     Args:
         tables: of the export.
@@ -163,11 +164,11 @@ def expire(tables: IcebergTables, hours: float) -> int:
     gone = 0
     for name in tables.table_names():
         table = tables.load(name)
-        current = table.current_snapshot()
+        # The newest of the main branch is one of them, if there is any.
+        named = {reference.snapshot_id for reference in table.metadata.refs.values()}
         old = [
             each.snapshot_id for each in table.snapshots()
-            if each.timestamp_ms < limit_ms and current is not None
-            and each.snapshot_id != current.snapshot_id
+            if each.timestamp_ms < limit_ms and named and each.snapshot_id not in named
         ]  # fmt: skip
         if old:
             table.maintenance.expire_snapshots().by_ids(old).commit()
