@@ -25,7 +25,7 @@ from tests.proxy.conftest import (
     sending,
 )
 
-from oberth.proxy import begun, encoding
+from oberth.proxy import begun, encoding, http2
 from oberth.proxy import messages as m
 from oberth.proxy.call import Call, GrpcStatus
 from oberth.proxy.codes import Code
@@ -182,6 +182,45 @@ async def test_no_task_for_a_call_that_came_whole(
         batch = await client.call("SendMessage", sending(message("T"), message("T")))
         assert batch.status.code == Code.OK
         assert tasks[3:] == ["SendMessage"]
+    assert not any(channel.held for channel in server_of(mq).channels)
+
+
+async def test_a_message_may_follow_its_headers(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the next read, without a task; one that does not come has a deadline."""
+    tasks: list[str] = []
+    start = GrpcChannel._start
+
+    def note(channel: GrpcChannel, call: Call) -> None:
+        tasks.append(call.path.rpartition("/")[2])
+        start(channel, call)
+
+    monkeypatch.setattr(GrpcChannel, "_start", note)
+    came = asyncio.Event()
+    start_unstarted = GrpcChannel._start_unstarted
+
+    def note_headers(channel: GrpcChannel) -> None:
+        start_unstarted(channel)
+        came.set()
+
+    monkeypatch.setattr(GrpcChannel, "_start_unstarted", note_headers)
+    monkeypatch.setattr(http2, "LATE_S", WAIT_S)
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        stream = await client.open("SendMessage")
+        await came.wait()
+        body = framed(sending(message("T")).SerializeToString())
+        await client.send_data(stream.stream_id, body, end=True)
+        (raw,) = await stream.all()
+        assert m.SendMessageResponse.FromString(raw).status.code == Code.OK
+        assert tasks == []
+    monkeypatch.setattr(http2, "LATE_S", 0.0)
+    async with client_of(mq) as client:
+        stream = await client.open("SendMessage", deadline="50m")
+        assert await stream.all() == []
+        assert stream.status == GrpcStatus.DEADLINE_EXCEEDED
+        assert tasks == ["SendMessage"]
     assert not any(channel.held for channel in server_of(mq).channels)
 
 

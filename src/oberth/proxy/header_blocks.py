@@ -56,6 +56,7 @@ _STATIC: Final = tuple(
     for name, value in HeaderTable.STATIC_TABLE
 )
 _STATIC_COUNT: Final = len(_STATIC)
+_STATIC_LAST: Final = 0x80 + _STATIC_COUNT
 
 
 def _check_name(name: str) -> None:
@@ -105,10 +106,13 @@ class HeaderDecoder:
             HeaderBlockError: it is none, or its fields are more than they may be.
         """
         fields: list[Field] = []
-        position, left = 0, self._list_size_max
-        while position < len(block):
+        position, left, end = 0, self._list_size_max, len(block)
+        while position < end:
             byte = block[position]
-            if byte >= 0x80:
+            if 0x80 < byte <= _STATIC_LAST:  # this and the next are nearly all fields
+                field = _STATIC[byte - 0x81]
+                position += 1
+            elif byte >= 0x80:
                 index, position = (
                     (byte & 0x7F, position + 1) if byte != 0xFF else _number(block, position, 7)
                 )

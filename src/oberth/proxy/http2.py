@@ -68,6 +68,9 @@ SETTINGS_SHARE: Final = 8
 """Calls whose windows a frame of settings changes for the cost of a frame that carries nothing."""
 
 SLICE_S: Final = 0.005
+LATE_S: Final = 0.02
+"""How long a call that needs no task waits for its message, when that came in a later read."""
+
 WINDOW: Final = 1024 * 1024
 """Bytes that a peer may send on one stream before we take them."""
 
@@ -160,7 +163,8 @@ class GrpcChannel(asyncio.Protocol):
             header_list_max=HEADER_LIST_MAX,
         )
         self._is_reading = False
-        self._unstarted: dict[int, Call] = {}  # calls of this read whose message has not come
+        self._unstarted: dict[int, Call] = {}  # calls whose message has not come
+        self._late: asyncio.TimerHandle | None = None  # gives them tasks
         self._begun_count = 0
         self._holds_output = False  # what is sent leaves behind the read
         self._peer_reads = True
@@ -229,7 +233,8 @@ class GrpcChannel(asyncio.Protocol):
                     self._is_reading = True
                     self.loop.call_soon(self._read_on)
                     break
-            self._start_unstarted()
+            if self._unstarted:
+                self._start_unstarted()
             if self._begun_count:
                 self.hooks.read_done(self, self._begun_count, came)
             self._holds_output = False
@@ -270,6 +275,9 @@ class GrpcChannel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
         self._closed = True
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         for call in list(self.calls.values()):
             self._drop(call)
         self._ready.clear()
@@ -393,7 +401,20 @@ class GrpcChannel(asyncio.Protocol):
         call.task = self.loop.create_task(self._run(call, handler))
 
     def _start_unstarted(self) -> None:
-        """Calls whose message did not come whole with them get tasks, which wait for it."""
+        """Have calls whose message did not come whole with them wait for it.
+
+        A message that follows soon finds a call without a task; the others get one, for their
+        deadline.
+        """
+        for call in list(self._unstarted.values()):
+            if self.hooks.begin_of(call.path) is None:
+                del self._unstarted[call.stream_id]
+                self._start(call)
+        if self._unstarted and self._late is None:
+            self._late = self.loop.call_later(LATE_S, self._start_late)
+
+    def _start_late(self) -> None:
+        self._late = None
         unstarted, self._unstarted = self._unstarted, {}
         for call in unstarted.values():
             self._start(call)
