@@ -7,6 +7,7 @@
 ``golden_pristine`` ``golden_pristine(name)``: the session's unpacked original; only for reading.
 ``golden_facts``    ``golden_facts(name)``: what RocketMQ read from the store, without unpacking it.
 ``golden_frames``   ``golden_frames(recording)``: recorded remoting frames, one dict each.
+``name_server``     the address of a name server that runs in the test's loop.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -230,3 +231,13 @@ def golden_store(
     yield copy
     for root in made:
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[str]:
+    """Its address; brokers of the same test register there."""
+    from oberth.namesrv.name_server import NameServer
+    from oberth.namesrv.namesrv_config import NamesrvConfig
+
+    async with NameServer(NamesrvConfig(listen_port=0)) as server:
+        yield f"127.0.0.1:{server.address.port}"

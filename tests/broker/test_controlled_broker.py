@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.rigs.small_brokers import SMALL_FILES, until
 
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
@@ -38,14 +39,10 @@ from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.testing.fault_disk import FaultDisk
 
 BOUND_S = 100
-SEGMENT = 64 * 1024
 SETTINGS = {
     "brokerName": "broker-a",
     "listenPort": "0",
-    "mappedFileSizeCommitLog": str(SEGMENT),
-    "mappedFileSizeConsumeQueue": "2000",
-    "maxHashSlotNum": "100",
-    "maxIndexNum": "1000",
+    **SMALL_FILES,
     "timerWheelEnable": "false",
     "enableControllerMode": "true",
     "allAckInSyncStateSet": "true",
@@ -151,13 +148,6 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
         await made.controller.start()
         stack.push_async_callback(made.aclose)
         yield made
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Waits for what another task brings about; looked at once a turn of the loop."""
-    async with asyncio.timeout(BOUND_S):
-        while not condition():  # noqa: ASYNC110 - the store has no event for its growth
-            await asyncio.sleep(0.01)
 
 
 def put(each: ControlledBroker, *bodies: bytes) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.test_controlled_broker import Group, end, ha, is_master, life, until
+from tests.broker.test_controlled_broker import Group, end, ha, is_master, life
+from tests.rigs.small_brokers import until
 
 from oberth.broker.controlled_broker import ControlledBroker
 from oberth.broker.controlled_ha import ControlledHAService

@@ -9,24 +9,20 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
+from tests.rigs.small_brokers import SEGMENT, make, options_of, until
 
 from oberth.broker import ha_service
 from oberth.broker.broker import Broker
-from oberth.broker.broker_config import BrokerConfig, read_configs
 from oberth.broker.ha_service import CONNECTIONS_MAX
 from oberth.cli.main import oberth
 from oberth.errors import OptionError, RemoteProtocolError, StoreFullError
-from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.timer_checkpoint import decode_timer_checkpoint
-from oberth.namesrv.name_server import NameServer
-from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.busy_poll import BusyPoll
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.tls import make_certificate
@@ -43,45 +39,6 @@ from oberth.store.replication import (
     ReplicaTable,
     ReportReceiver,
 )
-
-SEGMENT = 64 * 1024
-
-
-def options_of(
-    root: Path, name_server: str, **entries: str
-) -> tuple[BrokerConfig, MessageStoreConfig]:
-    values = {
-        "storePathRootDir": str(root),
-        "namesrvAddr": name_server,
-        "brokerName": "broker-a",
-        "listenPort": "0",
-        "mappedFileSizeCommitLog": str(SEGMENT),
-        "mappedFileSizeConsumeQueue": "2000",
-        "maxHashSlotNum": "100",
-        "maxIndexNum": "1000",
-        "timerWheelEnable": "false",
-        "haSendHeartbeatInterval": "100",
-        **entries,
-    }
-    config, store_config, _ = read_configs(values)
-    return config, store_config
-
-
-def make(root: Path, name_server: str, **entries: str) -> Broker:
-    return Broker(*options_of(root, name_server, **entries))
-
-
-@pytest.fixture
-async def name_server() -> AsyncIterator[str]:
-    async with NameServer(NamesrvConfig(listen_port=0)) as server:
-        yield f"127.0.0.1:{server.address.port}"
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Waits for what another task brings about; looked at once a turn of the loop."""
-    async with asyncio.timeout(100):
-        while not condition():  # noqa: ASYNC110 - the store has no event for its growth
-            await asyncio.sleep(0.01)
 
 
 def put(broker: Broker, count: int, size: int = 300) -> None:

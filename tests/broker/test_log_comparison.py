@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.rigs.small_brokers import SEGMENT, make
 
 from oberth.broker.broker import Broker
-from oberth.broker.broker_config import read_configs
 from oberth.broker.log_comparison import (
     BrokerLog,
     Comparison,
@@ -21,39 +20,12 @@ from oberth.broker.log_comparison import (
     compare,
 )
 from oberth.errors import ConfigFormatError, RemotingError
-from oberth.namesrv.name_server import NameServer
-from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import create_request, create_response
 from oberth.remoting.headers.replication import LogChecksumsRequestHeader
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
 from oberth.store.replication import FRAME
-
-SEGMENT = 64 * 1024
-
-
-def make(root: Path, name_server: str, **entries: str) -> Broker:
-    values = {
-        "storePathRootDir": str(root),
-        "namesrvAddr": name_server,
-        "brokerName": "broker-a",
-        "listenPort": "0",
-        "mappedFileSizeCommitLog": str(SEGMENT),
-        "mappedFileSizeConsumeQueue": "2000",
-        "messageIndexEnable": "false",
-        "timerWheelEnable": "false",
-        "haSendHeartbeatInterval": "100",
-        **entries,
-    }
-    config, store_config, _ = read_configs(values)
-    return Broker(config, store_config)
-
-
-@pytest.fixture
-async def name_server() -> AsyncIterator[str]:
-    async with NameServer(NamesrvConfig(listen_port=0)) as server:
-        yield f"127.0.0.1:{server.address.port}"
 
 
 def put(broker: Broker, count: int, size: int = 300) -> None:

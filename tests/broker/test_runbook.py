@@ -20,11 +20,11 @@ from tests.broker.test_controlled_broker import (
     is_master,
     life,
     put,
-    until,
 )
-from tests.broker.test_ha_service import SmallDisk, equal, make, name_server, options_of  # noqa: F401
+from tests.broker.test_ha_service import SmallDisk, equal
 from tests.broker.test_ha_service import acknowledged as acknowledged_by
 from tests.broker.test_ha_service import put as put_at
+from tests.rigs.small_brokers import make, options_of, until
 
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
@@ -200,7 +200,7 @@ async def test_another_name_server_is_asked(tmp_path: Path) -> None:
 
 async def test_senders_wait_for_nobody_while_the_slave_is_away(
     tmp_path: Path,
-    name_server: str,  # noqa: F811
+    name_server: str,
 ) -> None:
     sync = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "200"}
     async with make(tmp_path / "a", name_server, **sync) as master:
@@ -215,7 +215,7 @@ async def test_senders_wait_for_nobody_while_the_slave_is_away(
 
 async def test_a_slave_with_a_smaller_disk_keeps_the_newest_part(
     tmp_path: Path,
-    name_server: str,  # noqa: F811
+    name_server: str,
 ) -> None:
     async with make(tmp_path / "a", name_server) as master:
         put_at(master, 2000)
@@ -230,7 +230,7 @@ async def test_a_slave_with_a_smaller_disk_keeps_the_newest_part(
 
 async def test_a_slave_serves_while_its_master_is_away_and_becomes_the_master(
     tmp_path: Path,
-    name_server: str,  # noqa: F811
+    name_server: str,
 ) -> None:
     config = ClientConfig(namesrv_addr=name_server, poll_name_server_interval_ms=50)
     async with make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave:
@@ -263,7 +263,7 @@ async def read(config: ClientConfig, name: str, count: int) -> set[bytes]:
 
 async def test_a_new_slave_gets_all_segments(
     tmp_path: Path,
-    name_server: str,  # noqa: F811
+    name_server: str,
 ) -> None:
     async with make(tmp_path / "a", name_server) as master:
         put_at(master, 2000)

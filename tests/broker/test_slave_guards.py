@@ -7,22 +7,11 @@ the master, and everything is delivered, once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
-
-import pytest
-
-from oberth.namesrv.name_server import NameServer
-from oberth.namesrv.namesrv_config import NamesrvConfig
 
 MakeLive = Callable[..., Awaitable[Any]]
 POP = 200050
-
-
-@pytest.fixture
-async def name_server() -> AsyncIterator[str]:
-    async with NameServer(NamesrvConfig(listen_port=0)) as server:
-        yield f"127.0.0.1:{server.address.port}"
 
 
 async def settle(live: Any, ms: int, rounds: int = 20) -> None:

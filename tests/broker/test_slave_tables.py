@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs import small_brokers
+from tests.rigs.small_brokers import until
 
 from oberth.broker import ha_service, slave_tables
 from oberth.broker.broker import Broker
-from oberth.broker.broker_config import read_configs
 from oberth.errors import ConfigFormatError
 from oberth.formats.subscription_group import SubscriptionGroupConfig
-from oberth.namesrv.name_server import NameServer
-from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_request, create_response
 from oberth.store.messages import MessageExtBrokerInner
 
-
-def make(root: Path, name_server: str, **entries: str) -> Broker:
-    values = {
-        "storePathRootDir": str(root),
-        "namesrvAddr": name_server,
-        "brokerName": "broker-a",
-        "listenPort": "0",
-        "mappedFileSizeCommitLog": str(64 * 1024),
-        "mappedFileSizeConsumeQueue": "2000",
-        "messageIndexEnable": "false",
-        "mappedFileSizeTimerLog": "1456",
-        "haSendHeartbeatInterval": "100",
-        **entries,
-    }
-    config, store_config, _ = read_configs(values)
-    return Broker(config, store_config)
-
-
-@pytest.fixture
-async def name_server() -> AsyncIterator[str]:
-    async with NameServer(NamesrvConfig(listen_port=0)) as server:
-        yield f"127.0.0.1:{server.address.port}"
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(100):
-        while not condition():  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.01)
+make = partial(small_brokers.make, timerWheelEnable="true", mappedFileSizeTimerLog="1456")
 
 
 def topics_of(broker: Broker) -> set[str]:

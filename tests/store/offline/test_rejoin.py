@@ -5,43 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.rigs.small_brokers import SEGMENT, make
 
 from oberth.broker.broker import Broker
-from oberth.broker.broker_config import read_configs
 from oberth.cli.main import oberth
-from oberth.namesrv.name_server import NameServer
-from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.rejoin import cut_log
-
-SEGMENT = 64 * 1024
-
-
-def make(root: Path, name_server: str, **entries: str) -> Broker:
-    values = {
-        "storePathRootDir": str(root),
-        "namesrvAddr": name_server,
-        "brokerName": "broker-a",
-        "listenPort": "0",
-        "mappedFileSizeCommitLog": str(SEGMENT),
-        "mappedFileSizeConsumeQueue": "2000",
-        "timerWheelEnable": "false",
-        "haSendHeartbeatInterval": "100",
-        **entries,
-    }
-    config, store_config, _ = read_configs(values)
-    return Broker(config, store_config)
-
-
-@pytest.fixture
-async def name_server() -> AsyncIterator[str]:
-    async with NameServer(NamesrvConfig(listen_port=0)) as server:
-        yield f"127.0.0.1:{server.address.port}"
 
 
 def put(broker: Broker, what: bytes, count: int) -> None:
