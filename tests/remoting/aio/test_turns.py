@@ -156,3 +156,44 @@ async def test_a_pull_has_its_turn_among_pulls(
     server = await start_server(table(), data_taker=Taker())
     # Each of the others has three requests at a time, and each turn serves one: all come round.
     assert await turns_to_answer(server, stack, monkeypatch, PULL, PULL) <= 3 * 31 + 3
+
+
+async def test_answers_that_say_nothing_but_success_are_not_encoded_one_by_one(
+    start_server: Any, monkeypatch: Any
+) -> None:
+    """As of acknowledgements and commits; the bytes are those that the encoder makes."""
+    answers: dict[int, dict[str, Any]] = {
+        1: {}, 2: {"ext_fields": {}}, 3: {"ext_fields": {"a": "b"}}, 4: {"remark": "r"},
+        5: {"body": b"x"},
+    }  # fmt: skip
+
+    def serve(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        del channel
+        response = create_response(request, 0, **answers.get(request.code, {}))
+        if request.code == 6:
+            response.language = "CPP"
+        if request.code == 7:
+            response.version = 1
+        if request.code == 8:
+            response.code = 8
+        return response
+
+    made = ProcessorTable()
+    made.sync(range(1, 9), serve)
+    server = await start_server(made)
+    encoded: list[int] = []
+    send = RemotingConnection.send
+
+    def noted(self: RemotingConnection, command: RemotingCommand) -> list[Buffer]:
+        encoded.append(command.opaque)
+        return send(self, command)
+
+    monkeypatch.setattr(RemotingConnection, "send", noted)
+    reader, writer = await asyncio.open_connection(*server.address)
+    for code in range(1, 9):
+        request = RemotingCommand(code=code, opaque=-code)
+        writer.write(encode_frame_bytes(request))
+        expected = encode_frame_bytes(serve(server, request))
+        assert await reader.readexactly(len(expected)) == expected
+    assert encoded == [-3, -4, -5, -6, -7, -8]
+    writer.close()

@@ -32,7 +32,7 @@ from oberth.remoting.aio.address import Address, peer_address
 from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.peer_budget import PeerBudget
 from oberth.remoting.aio.tls import LateContext, ServerTls, TlsMode
-from oberth.remoting.code import ResponseCode
+from oberth.remoting.code import ANNOUNCED_LANGUAGE, ANNOUNCED_VERSION, ResponseCode
 from oberth.remoting.command import (
     ONEWAY_FLAG,
     RESPONSE_FLAG,
@@ -44,6 +44,7 @@ from oberth.remoting.connection import RemotingConnection
 from oberth.remoting.first_bytes import PROXY_OPTION, detect, parse_proxy_header
 from oberth.remoting.first_bytes import Protocol as FirstProtocol
 from oberth.remoting.open_requests import OpenRequest, OpenRequests
+from oberth.remoting.rendered import FixedResponse
 
 try:
     from fcntl import ioctl
@@ -52,6 +53,9 @@ except ImportError:  # not on Windows
     ioctl = None  # type: ignore[assignment]
 
 _LOG: Final = logging.getLogger(__name__)
+
+_PLAIN: Final = FixedResponse()
+_PLAIN_WITH_FIELDS: Final = FixedResponse({})
 
 JOIN_SIZE_MAX: Final = 128 * 1024
 """Bytes up to which the pieces of a write are joined; above, they are handed over as they are."""
@@ -571,6 +575,20 @@ class Channel(asyncio.Protocol):
             return
         response.opaque = request.opaque
         response.flag |= RESPONSE_FLAG
+        if (
+            not response.code
+            and not response.ext_fields
+            and response.remark is None
+            and response.body == b""
+            and response.flag == RESPONSE_FLAG
+            and response.serialize_type == 0
+            and response.language == ANNOUNCED_LANGUAGE
+            and response.version == ANNOUNCED_VERSION
+        ):
+            # As acknowledgements and commits of offsets are answered.
+            plain = _PLAIN if response.ext_fields is None else _PLAIN_WITH_FIELDS
+            self.send_frame(plain.render(response.opaque))
+            return
         try:
             self.send(response)
         except LocalProtocolError as error:
