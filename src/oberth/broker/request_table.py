@@ -114,7 +114,7 @@ def rows(of: Processors) -> Iterator[Row]:
         FRAME_SIZE_MAX,  # a message's own limit is told with its own code
     )
     yield Sync((Code.CONSUMER_SEND_MSG_BACK,), of.send_back.send_back)
-    yield Timed((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE), of.pull_for_readers())
+    yield Timed((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE), of.timed_for_readers(of.pull.pull))
     yield Async(
         (Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2), of.reply.reply, RELAY, FRAME_SIZE_MAX
     )
@@ -122,7 +122,7 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Burst((Code.END_TRANSACTION,), of.transactions.end)
     yield Sync((Code.RESUME_CHECK_HALF_MESSAGE,), of.transactions.resume_check)
 
-    yield Sync((Code.POP_MESSAGE,), of.for_readers(of.pops.pop))
+    yield Timed((Code.POP_MESSAGE,), of.timed_for_readers(of.pops.pop))
     yield Sync((Code.PEEK_MESSAGE,), of.for_readers(of.pops.peek))
     yield Sync((Code.NOTIFICATION,), of.pops.notification)
     yield Sync((Code.POLLING_INFO,), of.pops.polling_info)

@@ -334,9 +334,9 @@ class Processors:
 
         return answer if ha.is_slave else handler
 
-    def pull_for_readers(self) -> TimedHandler:
-        """The same for pulls, of which several are served together."""
-        ha, handler = self._ha, self.pull.pull
+    def timed_for_readers(self, handler: TimedHandler) -> TimedHandler:
+        """The same for pulls and pops, of which several are served together."""
+        ha = self._ha
 
         def answer(
             channels: Sequence[Channel], requests: list[RemotingCommand], until: float

@@ -410,12 +410,50 @@ def pop_request(**more: str) -> RemotingCommand:
     return RemotingCommand(code=200050, ext_fields={**fields, **more})
 
 
+def asked(
+    pop: PopMessageProcessor, channel: Any, request: RemotingCommand
+) -> RemotingCommand | None:
+    (answer,) = pop.pop([channel], [request], float("inf"))
+    return answer
+
+
 def popped(pop: PopMessageProcessor, channel: Any, request: RemotingCommand) -> RemotingCommand:
-    response = pop.pop(channel, request)
+    response = asked(pop, channel, request)
     return response if response is not None else channel.answers.pop()
 
 
-def test_a_pop_hands_each_message_out_once(
+async def test_pops_of_one_turn_are_checked_together(
+    parts: Parts, pop: PopMessageProcessor, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each group and topic; each gets its own messages."""
+    put(parts, 5)
+    checks: list[str] = []
+    find = SubscriptionGroups.find
+
+    def noted(self: SubscriptionGroups, group: str) -> Any:
+        checks.append(group)
+        return find(self, group)
+
+    monkeypatch.setattr(SubscriptionGroups, "find", noted)
+    requests = [
+        pop_request(),
+        pop_request(),
+        pop_request(consumerGroup="H", maxMsgNums="5"),
+        pop_request(queueId="7"),
+        pop_request(maxMsgNums="99"),
+        pop_request(),
+    ]
+    answers = pop.pop([channel] * 6, requests, float("inf"))
+    assert checks == ["G", "H"]
+    found = [[] if each is None or each.code else bodies(each) for each in answers]
+    assert found == [[b"0", b"1"], [b"2", b"3"], [b"0", b"1", b"2", b"3", b"4"], [], [], [b"4"]]
+    refused = [str(each.remark) for each in answers[3:5] if each is not None]
+    assert "queueId[7] is illegal" in refused[0]
+    assert "num is greater than" in refused[1]
+    assert len(pop.pop([channel] * 3, [pop_request()] * 3, 0.0)) == 1
+
+
+async def test_a_pop_hands_each_message_out_once(
     parts: Parts, pop: PopMessageProcessor, channel: Any
 ) -> None:
     put(parts, 3)
@@ -427,7 +465,7 @@ def test_a_pop_hands_each_message_out_once(
 async def test_a_pop_waits_and_is_told_when_its_time_is_over(
     clock: Clock, pop: PopMessageProcessor, service: PopService, channel: Any
 ) -> None:
-    assert pop.pop(channel, pop_request(pollTime="5000")) is None
+    assert asked(pop, channel, pop_request(pollTime="5000")) is None
     assert service.has_waiting()
     clock.ms += 5_000
     pop.on_time(clock.ms)
@@ -436,8 +474,10 @@ async def test_a_pop_waits_and_is_told_when_its_time_is_over(
     assert not service.has_waiting()
 
 
-def test_a_broker_without_timers_takes_no_pops(pop: PopMessageProcessor, channel: Any) -> None:
+async def test_a_broker_without_timers_takes_no_pops(
+    pop: PopMessageProcessor, channel: Any
+) -> None:
     pop._timers = None
-    response = pop.pop(channel, pop_request())
+    response = asked(pop, channel, pop_request())
     assert response is not None
     assert "timerWheelEnable" in str(response.remark)

@@ -8,10 +8,11 @@ code. What is not found is waited for until bornTime + pollTime, by the client's
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from oberth.broker import remarks
 from oberth.broker.attributes import PRIORITY_FACTOR
@@ -46,7 +47,7 @@ from oberth.remoting.refusal import Refusal
 from oberth.store.messages import MessageFilter, TagsFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.consumer_offsets import ConsumerOffsets
@@ -78,6 +79,10 @@ class _Filter:
         self.stored = stored
         self.arrives = arrives
         self.judged_max = judged_max
+
+
+_Allowed: TypeAlias = dict[tuple[str | None, ...], tuple[TopicConfig, _Filter]]
+"""By all that a pop's right depends on but its queue."""
 
 
 class PopMessageProcessor:
@@ -122,9 +127,25 @@ class PopMessageProcessor:
 
     # 200050
 
-    def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """200050: hand messages out, or wait for some."""
-        return self._pop(channel, request)
+    def pop(
+        self, channels: Sequence[Channel], requests: Sequence[RemotingCommand], until: float
+    ) -> list[RemotingCommand | None]:
+        """200050: hand messages out, or wait for some; as many pops as there is time for.
+
+        What a group may read of a topic, and which messages it wants, is looked up once for all.
+        """
+        time = asyncio.get_running_loop().time
+        answers: list[RemotingCommand | None] = []
+        allowed: _Allowed = {}
+        for channel, request in zip(channels, requests, strict=True):
+            try:
+                answer = self._pop(channel, request, allowed=allowed)
+            except Exception as error:  # noqa: BLE001 - the others are served
+                answer = error_response(request, error)
+            answers.append(answer)
+            if time() >= until:
+                break
+        return answers
 
     def _absent(
         self,
@@ -157,7 +178,12 @@ class PopMessageProcessor:
         )
 
     def _pop(
-        self, channel: Channel, request: RemotingCommand, *, is_brought_in: bool = False
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        *,
+        is_brought_in: bool = False,
+        allowed: _Allowed | None = None,
     ) -> RemotingCommand | None:
         fields = request.ext_fields
         if fields is not None and fields.get("bornTime", "0") == "0":
@@ -165,8 +191,8 @@ class PopMessageProcessor:
         header = request.header(PopMessageRequestHeader)
         now_ms = self._now_ms()
         try:
-            topic_config = self._check(channel, header, now_ms)
-            wanted = self._filter(header.consumer_group, header.topic, header.exp_type, header.exp)
+            self._check(header, now_ms)
+            topic_config, wanted = self._right(channel, header, {} if allowed is None else allowed)
         except Refusal as refusal:
             return self._empty(request, header, refusal.code, refusal.remark, now_ms)
         self._dispatch_now()
@@ -185,7 +211,7 @@ class PopMessageProcessor:
             return self._wait(channel, request, header, wanted, now_ms, is_order=is_order)
         return self._answer(request, header, popped, rest, revive_queue_id, now_ms)
 
-    def _check(self, channel: Channel, header: PopMessageRequestHeader, now_ms: int) -> TopicConfig:
+    def _check(self, header: PopMessageRequestHeader, now_ms: int) -> None:
         """The checks in the reference's order."""
         if now_ms - header.born_time - header.poll_time > TOO_LATE_MS:
             raise Refusal(
@@ -208,9 +234,33 @@ class PopMessageProcessor:
                 f"the broker[{self._own.ip}] pop message is forbidden because timerWheelEnable "
                 "is false",
             )
-        return self._check_topic_and_group(
+
+    def _right(
+        self, channel: Channel, header: PopMessageRequestHeader, allowed: _Allowed
+    ) -> tuple[TopicConfig, _Filter]:
+        """What a group may read of a topic and wants of it, if it was not looked up before."""
+        key = (header.consumer_group, header.topic, header.exp_type, header.exp)
+        right = allowed.get(key)
+        if right is not None:
+            self._check_queue(channel, right[0], header.queue_id, header.topic)
+            return right
+        topic_config = self._check_topic_and_group(
             channel, header.topic, header.queue_id, header.consumer_group, "pop"
         )
+        wanted = self._filter(header.consumer_group, header.topic, header.exp_type, header.exp)
+        if not wanted.judged_max:
+            allowed[key] = topic_config, wanted  # filters of expressions count what they judge
+        return topic_config, wanted
+
+    def _check_queue(
+        self, channel: Channel, topic_config: TopicConfig, queue_id: int, topic: str
+    ) -> None:
+        if queue_id >= topic_config.read_queue_nums:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
+                f"[{topic_config.read_queue_nums}] consumer:[/{channel.remote}]",
+            )
 
     def _check_topic_and_group(
         self, channel: Channel, topic: str, queue_id: int, group: str, what: str
@@ -222,12 +272,7 @@ class PopMessageProcessor:
             raise Refusal(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic}] {what} message is forbidden"
             )
-        if queue_id >= topic_config.read_queue_nums:
-            raise Refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{topic_config.read_queue_nums}] consumer:[/{channel.remote}]",
-            )
+        self._check_queue(channel, topic_config, queue_id, topic)
         group_config = self._groups.find(group)
         if group_config is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remarks.group_not_exist(group))
@@ -544,7 +589,7 @@ class PopMessageProcessor:
             if request.code == RequestCode.NOTIFICATION:
                 response = self.notification(channel, request)
             else:
-                response = self.pop(channel, request)
+                response = self._pop(channel, request)
         except Exception as error:  # noqa: BLE001 - those woken with it must be answered, too
             response = error_response(request, error)
         if response is not None:
