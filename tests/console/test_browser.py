@@ -478,6 +478,21 @@ def test_dead_letters_are_sent_again_by_clicking(window: Window, broker: Embedde
     assert len(broker.messages("Mails")) == before + 3
 
 
+def test_a_body_is_decoded_by_a_pasted_schema(window: Window, broker: EmbeddedBroker) -> None:
+    schema = {"type": "record", "name": "Sum", "fields": [{"name": "cents", "type": "long"}]}
+    with Producer("shop", config=broker.client_config) as producer:
+        sent = producer.send(Message("Sums", b"\x0e"))
+    place = f"{sent.message_queue.broker_name}:{sent.message_queue.queue_id}"
+    window.open(f"/message?topic=Sums&queue={quote(place)}&offset={sent.queue_offset}")
+    window.unfold("Paste a schema")
+    window.fill("textarea[name=schema]", json.dumps(schema))
+    assert window.violations() == []
+    window.click("form[action='/message/schema'] button")
+    window.find("pre.avro")
+    assert '"cents": 7' in window.text()
+    assert window.attribute("select[name=schema] option[selected]", "value") == "pasted: Sum"
+
+
 makes_pictures = pytest.mark.skipif(
     not os.environ.get("OBERTH_SCREENSHOTS"), reason="OBERTH_SCREENSHOTS=1 makes the pictures"
 )

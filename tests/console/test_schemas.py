@@ -1,7 +1,8 @@
-"""Bodies decoded by schemas of a directory: Avro, Protobuf, and what does not fit."""
+"""Bodies decoded by schemas, of a directory and pasted: Avro, Protobuf, and what does not fit."""
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
@@ -16,7 +17,14 @@ from tests.console.conftest import a_console
 
 from oberth.client.messages import Message
 from oberth.client.producer import Producer
-from oberth.console.schemas import Schemas
+from oberth.console.schemas import (
+    PASTED_EACH_MAX,
+    PASTED_MAX,
+    PASTED_SESSIONS_MAX,
+    UNFOLDED_MAX,
+    PastedSchemas,
+    Schemas,
+)
 from oberth.errors import OptionError
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -114,3 +122,103 @@ async def test_the_page_of_a_message(broker: EmbeddedBroker, folder: Path) -> No
         text = await browser.get("/message", topic="Orders", view="hex", **place)
         assert "00000000" in text
         await browser.get("/message", 400, topic="Orders", schema="../x.avsc", **place)
+
+
+def test_a_pasted_schema_is_one_sessions() -> None:
+    pasted = PastedSchemas()
+    assert pasted.add("a", "avro", json.dumps(ORDER)) == ["pasted: Order"]
+    found = pasted.decode("a", avro(id=7, note="", raw=b""), "pasted: Order")
+    assert (found.kind, json.loads(found.text)["id"]) == ("avro", 7)
+    text = base64.encodebytes(descriptors("A", "B")).decode()
+    assert pasted.add("a", "protobuf", text) == ["pasted: shop.A", "pasted: shop.B"]
+    assert json.loads(pasted.decode("a", b"\x0a\x02hi", "pasted: shop.B").text) == {"text": "hi"}
+    assert pasted.names("b") == []
+    with pytest.raises(OptionError, match="paste it again"):
+        pasted.decode("b", b"", "pasted: Order")
+    for number in range(PASTED_EACH_MAX):
+        pasted.add("a", "avro", json.dumps({**ORDER, "name": f"N{number}"}))
+    assert len(pasted.names("a")) == PASTED_EACH_MAX
+    pasted.forget("a")
+    assert pasted.names("a") == []
+    for number in range(PASTED_SESSIONS_MAX + 1):
+        pasted.add(str(number), "avro", json.dumps(ORDER))
+    assert pasted.names("0") == []
+    assert pasted.names("1") == ["pasted: Order"]
+
+
+def doubling(depth: int) -> str:
+    """An Avro schema of few bytes whose types double so many times."""
+    inner: Any = "null"
+    for number in range(depth):
+        record = {"type": "record", "name": f"R{number}"}
+        fields = [{"name": "a", "type": inner}, {"name": "b", "type": f"R{number - 1}"}]
+        inner = {**record, "fields": fields if number else fields[:1]}
+    return json.dumps(inner)
+
+
+def doubling_messages(depth: int) -> str:
+    """The same as a Protobuf descriptor set."""
+    files = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="m.proto", syntax="proto3")
+    for number in range(depth):
+        message = file.message_type.add(name=f"M{number}")
+        for at in (1, 2):
+            if number:
+                message.field.add(
+                    name=f"f{at}", number=at, label=1, type=11, type_name=f".M{number - 1}"
+                )
+            else:
+                message.field.add(name=f"f{at}", number=at, label=1, type=5)
+    return base64.b64encode(files.SerializeToString()).decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "says"),
+    [
+        ("avro", "{", "no JSON"),
+        ("avro", "[" * 60_000, "nested too deep|no JSON"),
+        ("avro", "1", "none|records"),
+        ("avro", " " * (PASTED_MAX + 1), "characters"),
+        ("avro", doubling(40), "unfolds"),
+        ("protobuf", "%%%", "no base64"),
+        ("protobuf", "AAAA", "descriptor set"),
+        ("protobuf", doubling_messages(40), "unfolds"),
+        ("xml", "<a/>", "allowed avro and protobuf"),
+    ],
+)
+def test_pasted_schemas_that_are_refused(kind: str, text: str, says: str) -> None:
+    pasted = PastedSchemas()
+    with pytest.raises(OptionError, match=says):
+        pasted.add("a", kind, text)
+    assert pasted.names("a") == []
+
+
+def test_a_pasted_schema_with_many_fields_decodes_shorter_bodies_only() -> None:
+    pasted = PastedSchemas()
+    fields = [{"name": f"f{number}", "type": "null"} for number in range(UNFOLDED_MAX // 2)]
+    pasted.add("a", "avro", json.dumps({"type": "record", "name": "Wide", "fields": fields}))
+    problem = pasted.decode("a", b"x" * 10_000, "pasted: Wide").problem
+    assert "10000 bytes, at most" in problem
+
+
+async def test_a_schema_is_pasted_on_the_page_of_a_message(broker: EmbeddedBroker) -> None:
+    async with (
+        a_console(broker) as browser,
+        Producer("shop", config=broker.client_config) as producer,
+    ):
+        result = await producer.send(Message("Orders", avro(id=7, note="<b>", raw=b"")))
+        queue = result.message_queue
+        place: dict[str, Any] = {
+            "topic": "Orders",
+            "queue": f"{queue.broker_name}:{queue.queue_id}",
+            "offset": result.queue_offset,
+        }
+        form = {**place, "kind": "avro", "schema": json.dumps(ORDER)}
+        await browser.post("/message/schema", form, 303)
+        page = await browser.get("/message", schema="pasted: Order", **place)
+        assert "&#34;note&#34;: &#34;&lt;b&gt;&#34;" in page
+        assert '<option value="pasted: Order" selected>' in page
+        await browser.post("/message/schema", {**form, "schema": "{"}, 400)
+        await browser.post("/message/schema", {**form, "csrf": "guessed"}, 403)
+        browser.http.cookies.clear()
+        await browser.get("/message", 400, schema="pasted: Order", **place)

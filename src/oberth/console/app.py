@@ -89,8 +89,8 @@ class App:
             for path, page in module.ROUTES.items():
                 routes.append(Route(path, partial(self._page, page)))
             self._writes |= getattr(module, "WRITES", {})
-        for path, page in sql.POSTS.items():
-            routes.append(Route(path, partial(self._page, page), methods=["POST"]))
+            for path, page in getattr(module, "POSTS", {}).items():
+                routes.append(Route(path, partial(self._page, page), methods=["POST"]))
         app = Starlette(
             routes=routes,
             exception_handlers={
@@ -197,6 +197,7 @@ class App:
     async def _logout(self, request: Request) -> Response:
         session: Session = request.state.session
         self.sessions.end(session)
+        self.console.pasted.forget(session.identifier)
         if session.admin is not None:
             await session.admin.shutdown()
         return RedirectResponse("/login", 303)

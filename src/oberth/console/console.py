@@ -24,7 +24,7 @@ from oberth.console.audit import AuditLog
 from oberth.console.cluster import Cluster
 from oberth.console.config import ConsoleConfig
 from oberth.console.prometheus import Prometheus
-from oberth.console.schemas import Schemas
+from oberth.console.schemas import PastedSchemas, Schemas
 from oberth.console.security import Form, Session, Sessions
 from oberth.console.sql import SqlRunner
 from oberth.console.writes import Confirmations, Outcome, Plan
@@ -59,6 +59,7 @@ class Console:
         audit: where writes are noted; None: there are none.
         sql: asks stores of this machine.
         schemas: of bodies.
+        pasted: those that browsers have pasted.
         prometheus: knows more than the last hour; None: no server was named.
 
     Raises:
@@ -77,6 +78,7 @@ class Console:
         self.confirmations = Confirmations(self.sessions.sign)
         self.sql = SqlRunner(config.stores)
         self.schemas = Schemas(config.schemas)
+        self.pasted = PastedSchemas()
         self.prometheus = (
             Prometheus(config.prometheus, config.prometheus_token) if config.prometheus else None
         )

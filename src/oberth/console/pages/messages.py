@@ -26,7 +26,8 @@ from oberth.console.cluster import Part, Place
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.decoding import VIEWS, decode, snippet
 from oberth.console.pages.topics import known_topic_name
-from oberth.console.security import Form
+from oberth.console.schemas import PASTED
+from oberth.console.security import Form, Session
 from oberth.console.traces import trace
 from oberth.console.writes import Outcome, Plan, required, whole
 from oberth.errors import FormatError, MQBrokerError, OptionError
@@ -195,11 +196,17 @@ async def message(console: Console, request: Request) -> Response:
     if view not in VIEWS:
         raise OptionError(f"view {view[:20]!r}, allowed {', '.join(VIEWS)}")
     schemas, topic = console.schemas, query["topic"]
-    choices = await asyncio.to_thread(schemas.names)
+    session: Session = request.state.session
+    pasted = console.pasted.names(session.identifier)
+    choices = [*pasted, *await asyncio.to_thread(schemas.names)]
     schema = query.get("schema", "") or (
         next((each for each in choices if Path(each).stem == topic), "") if view == "auto" else ""
     )
-    if schema:
+    if schema.startswith(PASTED):
+        body = await asyncio.to_thread(
+            console.pasted.decode, session.identifier, found.body, schema
+        )
+    elif schema:
         body = await asyncio.to_thread(schemas.decode, found.body, schema)
     else:
         body = await asyncio.to_thread(decode, found.body, view)
@@ -238,6 +245,17 @@ def _standing(offsets: Mapping[str, Mapping[Place, int]], found: MessageExt, top
     if committed > found.queue_offset:
         return "has committed it"
     return f"has {texts.number(found.queue_offset - committed + 1)} to go until behind it"
+
+
+async def paste(console: Console, request: Request) -> Response:
+    """Keeps a schema for the session, and shows the message by it."""
+    form, session = request.state.form, request.state.session
+    fields = form.fields
+    names = await asyncio.to_thread(
+        console.pasted.add, session.identifier, fields.get("kind", ""), fields.get("schema", "")
+    )
+    place = {name: fields.get(name, "") for name in ("topic", "queue", "offset")}
+    return RedirectResponse(texts.href("/message", **place, schema=names[0]), 303)
 
 
 async def body(console: Console, request: Request) -> Response:
@@ -433,6 +451,7 @@ async def _consume(asker: Asker, form: Form, plan: Plan) -> Outcome:
 
 
 ROUTES: Final[dict[str, Page]] = {"/messages": messages, "/message": message, "/body": body}
+POSTS: Final[dict[str, Page]] = {"/message/schema": paste}
 WRITES: Final = {
     "message.send": Write(_plan_send, _send),
     "message.again": Write(_plan_again, _again),
