@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
+from tests.rigs.benchmarks import rows_of
 
 
 def test_it_runs_small() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.metrics", "--small", "--topics", "50"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert len(report["rows"]) == 5
-    assert all(row["medians"]["with scrapes"] > 0 for row in report["rows"])
+    rows = rows_of("metrics", "--topics", "50")
+    assert len(rows) == 5
+    assert all(row["medians"]["with scrapes"] > 0 for row in rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import duckdb
 import pyspark
 from pyiceberg.catalog import load_catalog
 from tests.rigs import peers
+from tests.rigs.killed_exports import killed_everywhere
 
 from oberth.errors import OptionError, PeerUnavailableError
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.export.compaction import expire
-from oberth.spark.pipelines.export.exporter import STEPS, export
+from oberth.spark.pipelines.export.exporter import export
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.tasks import InProcess
 from oberth.spark.schemas import parse_columns, struct_type
@@ -80,20 +82,9 @@ def test_a_rest_catalog_has_every_row_once_whatever_is_killed(
 ) -> None:
     settings = ExportSettings("iceberg", partition_by=("tags",), catalog=catalog, namespace="shop")
     root, into = growing_store.root, tmp_path / "lake"
-    expected: list[bytes] = []
-    for number, victim in enumerate([*STEPS, ""]):
-        for each in range(3):
-            expected.append(b"%d-%d" % (number, each))
-            growing_store.append("odd name%", 0, expected[-1], tags=("red", "blue")[each % 2])
-
-        def step(name: str, victim: str = victim) -> None:
-            if name == victim:
-                raise KeyboardInterrupt
-
-        if victim:
-            with pytest.raises(KeyboardInterrupt):
-                export(InProcess(), str(root), str(into), settings, step=step)
-        export(InProcess(), str(root), str(into), settings)
+    expected = killed_everywhere(
+        growing_store, partial(export, InProcess(), str(root), str(into), settings)
+    )
     assert read(root, into) == expected
     assert not (into / "catalog.db").exists()
     # By strangers, who know the catalog alone.

@@ -20,6 +20,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyarrow import dataset
+from tests.rigs.killed_exports import killed_everywhere
 from tests.rigs.killed_upkeep import kept_up_until_killed
 
 from oberth.errors import NotFoundError, OptionError
@@ -185,17 +187,13 @@ def _in_s3(server: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-class _Killed(BaseException):
-    """Stands for the end of a process."""
-
-
 @pytest.mark.parametrize("form", ["parquet", "delta", "iceberg"])
 def test_an_export_into_s3_is_killed_at_every_step(
     s3_server: str, store_in_s3: int, growing_store: Any, form: str
 ) -> None:
     from pyarrow import fs
 
-    from oberth.spark.pipelines.export.exporter import STEPS, export
+    from oberth.spark.pipelines.export.exporter import export
     from oberth.spark.pipelines.export.places import ObjectPlace
     from oberth.spark.pipelines.export.settings import ExportSettings
     from oberth.spark.pipelines.tasks import InProcess
@@ -205,20 +203,9 @@ def test_an_export_into_s3_is_killed_at_every_step(
     into = f"s3://stores/lake-{form}"
     root = str(growing_store.root)
     settings = ExportSettings(form, partition_by=("tags",))
-    expected: list[bytes] = []
-    for number, victim in enumerate([*STEPS, ""]):
-        for each in range(3):
-            expected.append(b"%d-%d" % (number, each))
-            growing_store.append("odd name%", 0, expected[-1], tags=("red", "blue")[each % 2])
-
-        def step(name: str, victim: str = victim) -> None:
-            if name == victim:
-                raise _Killed
-
-        if victim:
-            with pytest.raises(_Killed):
-                export(InProcess(), root, into, settings, options=options, step=step)
-        export(InProcess(), root, into, settings, options=options)
+    expected = killed_everywhere(
+        growing_store, partial(export, InProcess(), root, into, settings, options=options)
+    )
 
     def read(lake: str) -> list[bytes]:
         given = {"path": root, "lake": lake, **options}

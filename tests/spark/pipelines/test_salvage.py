@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rigs.damage import foreign_bytes
 
 from oberth.cli.main import oberth
 from oberth.spark.pipelines.salvage import losses_frame, salvage
@@ -45,14 +46,7 @@ def comparable(report: Any) -> Any:
 
 @settings(max_examples=15)
 @given(
-    damage=st.lists(
-        st.tuples(
-            st.integers(0, 900_000),
-            st.one_of(st.binary(min_size=1, max_size=30), st.integers(1, 3000).map(bytes)),
-        ),
-        min_size=1,
-        max_size=5,
-    ),
+    damage=foreign_bytes(900_000, 3000),
     range_size=st.integers(5000, 200_000),
 )
 def test_damaged_logs(

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.rigs.damage import foreign_bytes
 
 from oberth.cli.main import oberth
 from oberth.spark.pipelines.tasks import InProcess
@@ -50,14 +51,7 @@ def test_golden_stores(golden_name: str, golden_pristine: Golden) -> None:
 @settings(max_examples=20)
 @example(damage=[(447, b"\x01")], range_size=5000)
 @given(
-    damage=st.lists(
-        st.tuples(
-            st.integers(0, 10_000_000),
-            st.one_of(st.binary(min_size=1, max_size=30), st.integers(1, 2000).map(bytes)),
-        ),
-        min_size=1,
-        max_size=5,
-    ),
+    damage=foreign_bytes(10_000_000, 2000),
     range_size=st.integers(5000, 200_000),
 )
 def test_damage_anywhere(
