@@ -11,40 +11,29 @@ import json
 import os
 import re
 import shutil
-import struct
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.rigs.clusters import (
-    SUITE_CONF,
-    ApacheCluster,
-    Node,
-    OberthCluster,
-    free_port,
-    remoting_call,
-)
+from tests.rigs.clusters import SUITE_CONF, Node, remoting_call
+from tests.rigs.pairs import Pair, log_end, pair_of, read_from, until
 
 from oberth.cli.main import oberth
 from oberth.client.blocking import Producer
 from oberth.client.messages import Message
-from oberth.errors import PeerUnavailableError
-from oberth.formats.message import decode_record
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 LARGE = os.environ.get("OBERTH_INTEROP") == "full"
 SEGMENT = 1 << 20
 TOPIC, GROUP = "Replicated", "ReplicatedGroup"
-SETTLE_S = 180.0
 QUEUES = 4
 WATCH_S = 600.0
-PULL, UPDATE_OFFSET, GET_TOPICS, GET_RUNTIME, GET_OFFSETS = 11, 15, 21, 28, 43
+UPDATE_OFFSET, GET_TOPICS, GET_OFFSETS = 15, 21, 43
 CREATE_GROUP, GET_GROUPS = 200, 201
 COMPLAINT = re.compile(r"Exception|\b(WARN|WARNING|ERROR|CRITICAL)\b")
 CONF = {
@@ -67,68 +56,12 @@ QUIET = [(*pair, "SYNC_MASTER") for pair in BOTH_WAYS]
 NEW_SLAVES = [(*pair, "ASYNC_MASTER") for pair in BOTH_WAYS]
 
 
-class Pair(NamedTuple):
-    """A master and its slave."""
-
-    master: Node
-    slave: Node
-    namesrv: str
-    slave_kind: str
-
-
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     """A master and its slave under a name server of ours."""
-    master_kind, slave_kind, role = request.param
-    address = f"127.0.0.1:{free_port()}"
-    name_server = Node(
-        "namesrv",
-        address,
-        tmp_path / "namesrv",
-        [sys.executable, "-m", "oberth", "namesrv", "--port", address.rpartition(":")[2]],
-    )
-    name_server.start()
-    nodes: list[Node] = []
-    try:
-        for kind, conf in (
-            (master_kind, {"brokerRole": role}),
-            (slave_kind, {"brokerRole": "SLAVE", "brokerId": "1"}),
-        ):
-            directory = tmp_path / ("slave" if nodes else "master")
-            try:
-                cluster = (
-                    OberthCluster(directory, {**CONF, **conf}, namesrv_addr=address)
-                    if kind == "oberth"
-                    else ApacheCluster(
-                        kind.removeprefix("apache-"), directory, {**CONF, **conf},
-                        namesrv_addr=address,
-                    )
-                )  # fmt: skip
-            except PeerUnavailableError as why:
-                pytest.skip(str(why))
-            (node,) = cluster.brokers
-            nodes.append(node)
-            node.start()
-        yield Pair(nodes[0], nodes[1], address, slave_kind)
-    finally:
-        for node in reversed(nodes):
-            node.stop()
-        name_server.kill()
-
-
-def until(done: Callable[[], bool], what: str) -> None:
-    """Asks again until something is so."""
-    deadline = time.monotonic() + SETTLE_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
-def log_end(node: Node) -> int:
-    _, body = remoting_call(node.address, GET_RUNTIME)
-    if not body:
-        return -1  # it has just started, and says so without a body
-    return int(json.loads(body)["table"]["commitLogMaxOffset"])
+    *kinds, role = request.param
+    with pair_of(kinds, tmp_path, CONF, role=role) as made:
+        yield made
 
 
 def send(pair: Pair, first: int, count: int) -> None:
@@ -164,30 +97,10 @@ def alike(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
     return all(one[key] == other[key] for key in one.keys() & other.keys())
 
 
-def read_from(node: Node, topic: str, queue_id: int) -> list[tuple[int, bytes]]:
+def placed(node: Node, queue_id: int) -> list[tuple[int, bytes]]:
     """What a broker gives a reader of a queue: commit log offsets and bodies."""
-    found: list[tuple[int, bytes]] = []
-    fields = {
-        "consumerGroup": GROUP,
-        "topic": topic,
-        "queueId": str(queue_id),
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-    while True:
-        answer, body = remoting_call(node.address, PULL, fields | {"queueOffset": str(len(found))})
-        if answer["code"] != 0:
-            return found
-        while body:
-            (size,) = struct.unpack_from(">i", body)
-            message = decode_record(body[:size])
-            found.append((message.commit_log_offset, message.body))
-            body = body[size:]
+    messages = read_from(node, GROUP, TOPIC, queue_id)
+    return [(message.commit_log_offset, message.body) for message in messages]
 
 
 @pytest.mark.parametrize("pair", EACH, ids="-".join, indirect=True)
@@ -246,10 +159,10 @@ def test_both_hold_the_same(pair: Pair) -> None:
         equal(pair)
 
     for queue_id in range(QUEUES):
-        there = read_from(pair.master, TOPIC, queue_id)
+        there = placed(pair.master, queue_id)
         assert there
         until(
-            partial(lambda queue_id, there: read_from(pair.slave, TOPIC, queue_id) == there,
+            partial(lambda queue_id, there: placed(pair.slave, queue_id) == there,
                     queue_id, there),
             f"the slave gives what the master gives of queue {queue_id}",
         )  # fmt: skip
@@ -282,7 +195,7 @@ def test_an_empty_slave_beside_many_segments_gets_all_of_them(
         assert len(list(copies.iterdir())) > 2
     pair.slave.start()
     equal(pair)
-    until(lambda: len(read_from(pair.slave, TOPIC, 0)) > 200, "the slave knows the topic and reads")
+    until(lambda: len(placed(pair.slave, 0)) > 200, "the slave knows the topic and reads")
     pair.slave.stop()
     verified = CliRunner().invoke(oberth, ["store", "verify", str(pair.slave.store), "--json"])
     assert not json.loads(verified.stdout)["findings"], verified.output
