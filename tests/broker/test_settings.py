@@ -26,7 +26,8 @@ from oberth.errors import OberthError, OptionError, RemotingError
 from oberth.formats import properties as p
 from oberth.formats.bloom import make_bloom_filter
 from oberth.formats.subscription_group import SubscriptionGroupConfig
-from oberth.remoting.aio.processors import ProcessorTable, Stage
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.aio.stage import Stage
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import RemotingCommand
 from oberth.remoting.headers.namesrv import RegisterBrokerRequestHeader

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from oberth.broker.parts import Parts
     from oberth.broker.runtime_info import RuntimeInfo
-    from oberth.remoting.aio.processors import Stage
+    from oberth.remoting.aio.stage import Stage
 
 SERIES_MAX: Final = 20_000
 """Lines of one name."""

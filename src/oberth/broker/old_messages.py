@@ -15,7 +15,8 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from oberth.remoting.aio.processors import WAITING_SIZE, error_response
+from oberth.remoting.aio.processors import WAITING_SIZE
+from oberth.remoting.aio.stage import error_response
 from oberth.remoting.command import RemotingCommand
 
 if TYPE_CHECKING:

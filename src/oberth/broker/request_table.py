@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from oberth.broker.processors.client import HEARTBEAT_SIZE_MAX
 from oberth.broker.processors.consumer import LOCK_BODY_SIZE_MAX
-from oberth.remoting.aio.processors import Stage
+from oberth.remoting.aio.stage import Stage
 from oberth.remoting.bodies.admin import (
     ACKS_SIZE_MAX,
     LIST_SIZE_MAX,
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.serving import Processors
     from oberth.remoting.aio.processors import (
-        AsyncHandler,
         AtOnce,
         BurstHandler,
         ProcessorTable,
         Reject,
         SlicedHandler,
-        SyncHandler,
         TimedHandler,
     )
+    from oberth.remoting.aio.stage import AsyncHandler, SyncHandler
 
 QUERY: Final = "query"
 """Index queries: two threads, since they read the disk."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from oberth.broker.parts import Parts
-    from oberth.remoting.aio.processors import Stage
+    from oberth.remoting.aio.stage import Stage
     from oberth.store.message_store import MessageStore
 
 SAMPLES_MAX: Final = 601

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from oberth.broker.parts import Parts
     from oberth.broker.services import Services
     from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import SyncHandler, TimedHandler
+    from oberth.remoting.aio.processors import TimedHandler
+    from oberth.remoting.aio.stage import SyncHandler
     from oberth.remoting.command import RemotingCommand
 
 

@@ -12,7 +12,8 @@ from typing import Final
 
 from oberth.client.members import InnerConsumer, InnerProducer
 from oberth.remoting.aio.channel import Channel
-from oberth.remoting.aio.processors import ProcessorTable, Stage
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.aio.stage import Stage
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.group import (

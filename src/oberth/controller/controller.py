@@ -41,11 +41,10 @@ from oberth.remoting.aio.processors import (
     SERVER_BODY_SIZE_MAX,
     SERVER_HEADER_SIZE_MAX,
     ProcessorTable,
-    Stage,
-    SyncHandler,
 )
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
 from oberth.remoting.aio.service import Service
+from oberth.remoting.aio.stage import Stage, SyncHandler
 from oberth.remoting.aio.tls import TlsMode, server_context
 from oberth.remoting.bodies.base import BodyError
 from oberth.remoting.bodies.controller import SyncStateSet

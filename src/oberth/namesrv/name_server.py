@@ -42,11 +42,10 @@ from oberth.remoting.aio.processors import (
     SERVER_HEADER_SIZE_MAX,
     ProcessorTable,
     SlicedHandler,
-    Stage,
-    SyncHandler,
 )
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
 from oberth.remoting.aio.service import Service
+from oberth.remoting.aio.stage import Stage, SyncHandler
 from oberth.remoting.aio.tls import TlsMode, server_context
 from oberth.remoting.bodies.base import BodyError, render_in_slices
 from oberth.remoting.bodies.registration import RegisterBrokerBody

@@ -30,7 +30,8 @@ from oberth.proxy.local import RequestHandler
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.client import RemotingClient
-from oberth.remoting.aio.processors import ProcessorTable, Stage
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.aio.stage import Stage
 from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo
 from oberth.remoting.code import LanguageCode, RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response

@@ -562,7 +562,7 @@ def simulated(seed: int) -> Iterator[SimulatedLoop]:
     """A loop, while time, chance and threads of this process are the simulation's."""
     import time  # noqa: PLC0415 - only the simulation patches them
 
-    from oberth.remoting.aio import processors  # noqa: PLC0415 - only the simulation patches them
+    from oberth.remoting.aio import stage  # noqa: PLC0415 - only the simulation patches them
     from oberth.store import index_service  # noqa: PLC0415 - only the simulation patches them
 
     loop = SimulatedLoop(seed)
@@ -582,7 +582,7 @@ def simulated(seed: int) -> Iterator[SimulatedLoop]:
             "threading",
             mock.Mock(wraps=threading, Thread=_InlineThread),
         ),
-        (processors, "ThreadPoolExecutor", _InlineExecutor),
+        (stage, "ThreadPoolExecutor", _InlineExecutor),
         (random, "SystemRandom", Chance),
     ]
     for name, clock in (

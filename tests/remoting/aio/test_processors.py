@@ -13,7 +13,8 @@ from oberth.errors import StoreFullError
 from oberth.remoting.aio import processors
 from oberth.remoting.aio import processors as processors_module
 from oberth.remoting.aio.channel import Channel
-from oberth.remoting.aio.processors import ProcessorTable, Stage, error_response
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.aio.stage import Stage, error_response
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 

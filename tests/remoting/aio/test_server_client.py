@@ -28,8 +28,9 @@ from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
-from oberth.remoting.aio.processors import ProcessorTable, Stage
+from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.server import ALONE_MAX, RemotingServer, ServerOptions
+from oberth.remoting.aio.stage import Stage
 from oberth.remoting.aio.tls import TlsMode, server_context
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
 from oberth.remoting.command import (

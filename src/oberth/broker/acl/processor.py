@@ -28,7 +28,7 @@ from oberth.remoting.headers.admin import (
 if TYPE_CHECKING:
     from oberth.broker.acl.access_control import AccessControl
     from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import SyncHandler
+    from oberth.remoting.aio.stage import SyncHandler
 
 _Answer = Callable[[RemotingCommand], bytes]
 

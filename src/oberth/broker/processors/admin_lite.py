@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from oberth.broker.topic_configs import TopicConfigs
     from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import SyncHandler
+    from oberth.remoting.aio.stage import SyncHandler
     from oberth.store.message_store import MessageStore
 
 LITE_TOPICS_SHOWN_MAX: Final = 10_000

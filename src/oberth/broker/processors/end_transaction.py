@@ -25,7 +25,7 @@ from oberth.formats import properties as p
 from oberth.formats.message import MessageExt
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_ROLLBACK
-from oberth.remoting.aio.processors import error_response
+from oberth.remoting.aio.stage import error_response
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.transaction import (

@@ -31,7 +31,7 @@ from oberth.broker.subscriptions import Subscription, SubscriptionError, build_s
 from oberth.formats import names
 from oberth.formats.java_numbers import java_long
 from oberth.formats.topic_config import TopicConfig
-from oberth.remoting.aio.processors import error_response
+from oberth.remoting.aio.stage import error_response
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.pop import (

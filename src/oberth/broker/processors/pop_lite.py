@@ -27,7 +27,7 @@ from oberth.broker.pop.order_infos import NO_EFFECT, UNKNOWN_OFFSET
 from oberth.broker.pop.polling import Waiting
 from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
 from oberth.formats import names
-from oberth.remoting.aio.processors import error_response
+from oberth.remoting.aio.stage import error_response
 from oberth.remoting.bodies.base import checked_list
 from oberth.remoting.bodies.lite import LiteSubscriptionCtlRequestBody, LiteSubscriptionEntry
 from oberth.remoting.code import ResponseCode

@@ -18,12 +18,7 @@ from oberth.broker.held_requests import HOLD_MS_MAX, kept_request
 from oberth.broker.pull_request_hold import HeldPull, PropertiesFilter
 from oberth.broker.static_topics import NOT_LEADER, LogicalQueue, to_logical_pull
 from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
-from oberth.broker.subscriptions import (
-    TAG,
-    Subscription,
-    SubscriptionError,
-    build_subscription,
-)
+from oberth.broker.subscriptions import TAG, Subscription, SubscriptionError, build_subscription
 from oberth.errors import RemoteProtocolError, RemotingError
 from oberth.formats import names
 from oberth.formats import queue_mapping as qm
@@ -31,7 +26,7 @@ from oberth.formats.config_files import LogicQueueMappingItem
 from oberth.formats.message_store_config import BrokerRole
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.topic_config import TopicConfig
-from oberth.remoting.aio.processors import error_response
+from oberth.remoting.aio.stage import error_response
 from oberth.remoting.bodies.route import MASTER_ID
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response

@@ -36,29 +36,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Sequence
 from enum import Enum
 from itertools import islice, repeat
 from typing import Final, TypeAlias, cast
 
-from oberth.errors import OberthError, ProtocolError
 from oberth.remoting.aio.channel import Channel
-from oberth.remoting.code import MQVersion, ResponseCode
-from oberth.remoting.command import (
-    FRAME_SIZE_MAX,
-    RemotingCommand,
-    create_response,
+from oberth.remoting.aio.stage import (
+    OVERLOAD,
+    AsyncHandler,
+    Stage,
+    SyncHandler,
+    call_sync,
+    error_response,
 )
-from oberth.remoting.refusal import Refusal
+from oberth.remoting.code import MQVersion, ResponseCode
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_response
 
 _LOG: Final = logging.getLogger(__name__)
 
-SyncHandler: TypeAlias = Callable[[Channel, RemotingCommand], RemotingCommand | None]
-AsyncHandler: TypeAlias = Callable[[Channel, RemotingCommand], Awaitable[RemotingCommand | None]]
 BurstHandler: TypeAlias = Callable[
     [Sequence[Channel], list[RemotingCommand]], Sequence[RemotingCommand | None]
 ]
@@ -73,10 +70,6 @@ AtOnce: TypeAlias = Callable[[Channel, RemotingCommand], bool]
 Reject: TypeAlias = Callable[[], str | None]
 """Gives the reason why a processor takes no requests now, or None."""
 
-STAGE_QUEUE_MAX: Final = 10_000
-"""Requests that may wait for a stage. RocketMQ: ``sendThreadPoolQueueCapacity``."""
-
-_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while: "
 
 SERVER_BODY_SIZE_MAX: Final = 16 * 1024
 """Bytes of a request's body where a server registers a code with no other limit. Most have none."""
@@ -95,9 +88,6 @@ PUT_OFF_BYTES_MAX: Final = 64 * 1024 * 1024
 
 ROUND_MAX: Final = 64
 """Channels with requests that are put off, and requests of each, that one round takes up."""
-
-SWEEP_INTERVAL_S: Final = 0.01
-"""How often a stage whose queue is not empty looks at how long its head has waited."""
 
 
 class _Kind(Enum):
@@ -159,7 +149,7 @@ class Slices:
         """Do the first slice at once, and all of it if that is all."""
         if self.waiting_bytes > SLICED_BYTES_MAX:
             remark = (
-                f"{_OVERLOAD}{self.waiting_bytes} bytes of requests are worked on in slices, "
+                f"{OVERLOAD}{self.waiting_bytes} bytes of requests are worked on in slices, "
                 f"allowed {SLICED_BYTES_MAX}"
             )
             channel.reply(request, create_response(request, ResponseCode.SYSTEM_BUSY, remark))
@@ -247,7 +237,7 @@ class PutOff:
         for request in requests:
             if self.waiting_bytes > PUT_OFF_BYTES_MAX:
                 remark = (
-                    f"{_OVERLOAD}{self.waiting_bytes} bytes of requests are put off, "
+                    f"{OVERLOAD}{self.waiting_bytes} bytes of requests are put off, "
                     f"allowed {PUT_OFF_BYTES_MAX}"
                 )
                 channel.reply(request, create_response(request, ResponseCode.SYSTEM_BUSY, remark))
@@ -308,243 +298,6 @@ def _size_of(request: RemotingCommand) -> int:
     if request.ext_fields:
         size += sum(map(len, request.ext_fields)) + sum(map(len, request.ext_fields.values()))
     return size
-
-
-class _Job:
-    """A request that waits in a stage or is worked on."""
-
-    __slots__ = ("channel", "handler", "request", "since", "size")
-
-    def __init__(
-        self,
-        channel: Channel,
-        request: RemotingCommand,
-        handler: SyncHandler | AsyncHandler,
-        since: float,
-    ) -> None:
-        self.channel = channel
-        self.request = request
-        self.handler = handler
-        self.since = since
-        self.size = len(request.body)
-
-
-class Stage:
-    """A bounded queue of requests and what works on them: threads, or tasks on the loop.
-
-    Lifecycle: made before or after the loop runs, used from the first ``submit``, ended by
-    ``aclose``. All methods belong to the loop's thread.
-
-    Args:
-        name: of the stage, as remarks name it.
-        threads: worker threads for sync handlers; 0 for async handlers.
-        tasks: async handlers that run at once; 0 for sync handlers.
-        queue_max: requests that may wait; more are answered with code 2.
-        wait_ms_max: how long one may wait before it is answered with code 2; None for ever.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        threads: int = 0,
-        tasks: int = 0,
-        queue_max: int = STAGE_QUEUE_MAX,
-        wait_ms_max: float | None = None,
-    ) -> None:
-        assert (threads > 0) != (tasks > 0), "a stage has either threads or tasks"
-        self.name = name
-        self.queue_max = queue_max
-        self.wait_ms_max = wait_ms_max
-        self._worker_max = threads or tasks
-        self._executor = (
-            ThreadPoolExecutor(threads, thread_name_prefix=f"oberth-{name}") if threads else None
-        )
-        self._queue: deque[_Job] = deque()
-        self._done: deque[tuple[_Job, RemotingCommand | None]] = deque()
-        self._done_lock = threading.Lock()  # guards _wakeup_pending
-        self._wakeup_pending = False
-        self._working = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._idle: asyncio.Event | None = None
-        self._closed = False
-
-    @property
-    def queue_size(self) -> int:
-        """Requests that wait."""
-        return len(self._queue)
-
-    @property
-    def working(self) -> int:
-        """Requests that are worked on."""
-        return self._working
-
-    def head_wait_ms(self) -> float:
-        """How long the request at the head of the queue has waited; 0 for an empty queue."""
-        if not self._queue or self._loop is None:
-            return 0.0
-        return (self._loop.time() - self._queue[0].since) * 1000
-
-    def submit(
-        self,
-        channel: Channel,
-        requests: Iterable[RemotingCommand],
-        handler: SyncHandler | AsyncHandler,
-    ) -> None:
-        """Queue requests, or answer them that there is no room."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-        now = loop.time()
-        for request in requests:
-            if self._closed or len(self._queue) >= self.queue_max:
-                channel.reply(
-                    request, create_response(request, ResponseCode.SYSTEM_BUSY, self._full())
-                )
-                continue
-            job = _Job(channel, request, handler, now)
-            channel.work_started(job.size)
-            if self._working < self._worker_max:
-                self._start(job)
-            else:
-                self._queue.append(job)
-        if self._queue and self._sweeper is None and self.wait_ms_max is not None:
-            self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-
-    def _full(self) -> str:
-        if self._closed:
-            return f"{_OVERLOAD}stage {self.name} is closed"
-        return (
-            f"{_OVERLOAD}stage {self.name} has {len(self._queue)} requests waiting, "
-            f"allowed {self.queue_max}; its head has waited {self.head_wait_ms():.0f} ms"
-        )
-
-    def _start(self, job: _Job) -> None:
-        self._working += 1
-        if self._executor is not None:
-            self._executor.submit(self._run_in_thread, job)
-        else:
-            assert self._loop is not None
-            task = self._loop.create_task(self._run_in_task(job))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    def _run_in_thread(self, job: _Job) -> None:
-        response = call_sync(cast(SyncHandler, job.handler), job.channel, job.request)
-        self._done.append((job, response))
-        with self._done_lock:
-            if self._wakeup_pending:
-                return
-            self._wakeup_pending = True
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._collect)
-
-    def _collect(self) -> None:
-        with self._done_lock:
-            self._wakeup_pending = False
-        while self._done:
-            job, response = self._done.popleft()
-            self._finish(job, response)
-
-    async def _run_in_task(self, job: _Job) -> None:
-        response = None
-        try:
-            response = await cast(AsyncHandler, job.handler)(job.channel, job.request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
-            response = error_response(job.request, error)
-        finally:
-            self._finish(job, response)
-
-    def _finish(self, job: _Job, response: RemotingCommand | None) -> None:
-        self._working -= 1
-        job.channel.work_finished(job.size)
-        if response is not None:
-            job.channel.reply(job.request, response)
-        while self._queue and self._working < self._worker_max:
-            next_job = self._queue.popleft()
-            if self._expired(next_job):
-                self._answer_expired(next_job)
-            else:
-                self._start(next_job)
-        if self._idle is not None and not self._working and not self._queue:
-            self._idle.set()
-
-    def _expired(self, job: _Job) -> bool:
-        if self.wait_ms_max is None:
-            return False
-        assert self._loop is not None
-        return (self._loop.time() - job.since) * 1000 > self.wait_ms_max
-
-    def _answer_expired(self, job: _Job) -> None:
-        assert self._loop is not None
-        waited_ms = (self._loop.time() - job.since) * 1000
-        remark = (
-            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
-            f"period in queue: {waited_ms:.0f}ms, size of queue: {len(self._queue)}, "
-            f"slow stage: {self.name}, allowed {self.wait_ms_max:.0f}ms"
-        )
-        job.channel.work_finished(job.size)
-        job.channel.reply(
-            job.request, create_response(job.request, ResponseCode.SYSTEM_BUSY, remark)
-        )
-
-    def _sweep(self) -> None:
-        self._sweeper = None
-        while self._queue and self._expired(self._queue[0]):
-            self._answer_expired(self._queue.popleft())
-        if self._queue:
-            assert self._loop is not None
-            self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-
-    async def aclose(self, grace_s: float = 5.0) -> None:
-        """Refuse new requests, give those at work ``grace_s`` seconds, cancel what is left."""
-        self._closed = True
-        if self._working or self._queue:
-            self._idle = asyncio.Event()
-            try:
-                await asyncio.wait_for(self._idle.wait(), grace_s)
-            except TimeoutError:
-                _LOG.warning(
-                    "stage %s: %d requests at work and %d waiting given up after %.1f s",
-                    self.name,
-                    self._working,
-                    len(self._queue),
-                    grace_s,
-                )
-        self._queue.clear()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._executor is not None:
-            # Not wait=True: a thread that hangs in a disk must not keep the loop from ending.
-            self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-def call_sync(
-    handler: SyncHandler, channel: Channel, request: RemotingCommand
-) -> RemotingCommand | None:
-    """The handler's response, or one with code 1 that says what it raised."""
-    try:
-        return handler(channel, request)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the requester hears of it
-        return error_response(request, error)
-
-
-def error_response(request: RemotingCommand, error: Exception) -> RemotingCommand:
-    """What a refusal says; else code 1 with the exception, logged if not the requester's fault."""
-    if isinstance(error, Refusal):
-        return error.answer(request)
-    if not isinstance(error, ProtocolError):
-        _LOG.error("code %d failed", request.code, exc_info=error)
-    remark = f"{type(error).__name__}: {error}"
-    if not isinstance(error, OberthError):
-        for frame in traceback.extract_tb(error.__traceback__, limit=-1):
-            remark += f", {frame.name} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
-    return create_response(request, ResponseCode.SYSTEM_ERROR, remark)
 
 
 class ProcessorTable:
