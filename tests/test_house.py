@@ -1,4 +1,4 @@
-"""What is written in one way throughout the package: loggers, constants, headings, the clock.
+"""What holds throughout the package: one way for loggers, constants, headings and the clock; sizes.
 
 Read from the source of every module; a line that breaks a rule is named.
 """
@@ -16,10 +16,21 @@ _LOGGER = "_LOG: Final = logging.getLogger(__name__)"
 _TYPE_MAKERS = ("NewType", "TypeVar", "ParamSpec")
 
 
+LINES_MAX = 900
+"""Of a module: a longer one has a joint at which it can be cut."""
+
+
 def lines() -> Iterator[tuple[str, str]]:
     for path in sorted(SOURCE.rglob("*.py")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             yield f"{path.relative_to(SOURCE)}:{number}", line
+
+
+def test_no_module_is_too_long() -> None:
+    sizes = {path: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert len(sizes) > 500
+    long = sorted(str(path.relative_to(SOURCE)) for path in sizes if sizes[path] > LINES_MAX)
+    assert not long, f"more than {LINES_MAX} lines: {long}"
 
 
 def test_a_modules_logger_has_its_name() -> None:
