@@ -6,6 +6,7 @@ Blocks of the pages in RUN are run as they stand, each as a file of its own.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -137,3 +138,84 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), f"{page.name}: {link} is not there"
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), f"{page.name}: {link}: no such heading"
+
+
+README = ROOT / "README.md"
+SERVERS = {"up"}
+LASTING = {"top": ["--once", "--interval", "0.2"]}
+"""By command the words that have it end."""
+
+
+@pytest.fixture
+def at_home(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A directory with a store ./store whose broker runs, and the environment of commands there.
+
+    The topic orders has the message that the program of the README sends.
+    """
+    command = [sys.executable, "-m", "oberth"]
+    words = ["up", "--store", "./store", "--port", "0", "--namesrv-port", "0"]
+    words += ["--console-port", "-1", "--set", "grpcServerPort=0"]
+    with subprocess.Popen(
+        [*command, *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        found = re.match(r"ready: name server ([^,]+),", process.stdout.readline())
+        assert found is not None
+        try:
+            (program, *_) = blocks(README, "python")
+            program = program.replace("127.0.0.1:9876", found[1])
+            subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=300)
+            yield tmp_path, {**os.environ, "NAMESRV_ADDR": found[1]}
+        finally:
+            process.terminate()
+
+
+def run_line(line: str, folder: Path, environment: dict[str, str]) -> str:
+    """What a line of the README prints."""
+    words = shlex.split(line, comments=True)[1:]
+    words += LASTING.get(words[0], [])
+    done = subprocess.run(
+        [sys.executable, "-m", "oberth", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_lines_of_the_readme_work(at_home: tuple[Path, dict[str, str]]) -> None:
+    lines = [
+        line
+        for line in command_lines(README)
+        if line.split()[1] not in SERVERS and not line.startswith("oberth spark")
+    ]
+    assert len(lines) >= 5
+    printed = {line: run_line(line, *at_home) for line in lines}
+    (query,) = [out for line, out in printed.items() if line.startswith("oberth store query")]
+    assert '"keys":"4711"' in query
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_lines_of_the_readme_about_spark_work(at_home: tuple[Path, dict[str, str]]) -> None:
+    lines = [line for line in command_lines(README) if line.startswith("oberth spark")]
+    assert lines
+    for line in lines:
+        assert run_line(line, *at_home).splitlines()[1].split() == ["paid", "1"]
+    folder, environment = at_home
+    program = blocks(README, "python")[1].replace("127.0.0.1:9876", environment["NAMESRV_ADDR"])
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace(".load()", ".load().show()")],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("orders") == 2
