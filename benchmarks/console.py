@@ -6,8 +6,10 @@ A broker process gets so many topics, each with a message and a committed offset
 groups. A console of its own is started for each run: its first page counts from the moment it is
 asked for, nothing being known yet; the same of lists of topics and groups, beside sends. Then every
 page is loaded, and a client sends 128-byte messages,
-8 at a time, with and without somebody who loads pages in a row; both take turns. Baseline is the
-same broker without a console. Bars: 1 s for the first page, 2 s for any, 1.2 for a send's p99.
+8 at a time, with and without somebody who loads pages in a row; both take turns and change places.
+Baseline is the same broker without a console. A console whose pages nobody loads is charged the
+processor time that the broker spends meanwhile, beyond that of as long without a console. Bars: 1 s
+for the first page, 2 s for any, 1.2 for a send's p99.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from benchmarks.grpc_idle import cpu_s
 from benchmarks.metrics import QUEUE_FILE_SIZE, READY, WINDOW_S, fill, prepare, send, topic_names
 from benchmarks.report import Row, emit
 
@@ -36,6 +39,8 @@ FIRST_S_MAX: Final = 1.0
 PAGE_S_MAX: Final = 2.0
 P99_RATIO_MAX: Final = 1.2
 PAGE_TIMEOUT_S: Final = 60
+IDLE_S: Final = 60.0
+"""How long the broker's processor time is counted for one figure."""
 NEW_LISTS: Final = ("/topics", "/groups")
 
 
@@ -79,7 +84,31 @@ def a_console(namesrv: str) -> Iterator[str]:
             process.terminate()
 
 
-async def run(namesrv: str, topics: int, seconds: float, runs: int, seed: int) -> dict[str, Row]:
+async def charged(namesrv: str, pid: int, seconds: float) -> tuple[float, float]:
+    """The broker's processor time for a minute, with a console that nobody looks at and without."""
+    before = cpu_s(pid)
+    await asyncio.sleep(seconds)
+    alone = cpu_s(pid) - before
+    with a_console(namesrv) as base:
+        await asyncio.to_thread(load, base, "/groups")  # its first look is no part of it
+        before = cpu_s(pid)
+        await asyncio.sleep(seconds)
+        beside = cpu_s(pid) - before
+    return beside * 60 / seconds, alone * 60 / seconds
+
+
+async def sends(
+    table: dict[str, Row], side: str, namesrv: str, seconds: float, rng: random.Random
+) -> None:
+    """One turn of sends, as figures of a side."""
+    latencies = sorted(await send(namesrv, seconds, rng))
+    table["p99"].add(side, latencies[len(latencies) * 99 // 100])
+    table["rate"].add(side, len(latencies) / seconds)
+
+
+async def run(
+    namesrv: str, pid: int, topics: int, seconds: float, idle_s: float, runs: int, seed: int
+) -> dict[str, Row]:
     """All rows."""
     table = {"first": Row("the first page of a new console", "s", None, True, FIRST_S_MAX)}
     for path in NEW_LISTS:
@@ -89,16 +118,19 @@ async def run(namesrv: str, topics: int, seconds: float, runs: int, seed: int) -
         table[what] = Row(f"page: {what}", "s", None, True, PAGE_S_MAX)
     table["p99"] = Row("send, 8 in flight, p99", "ms", P99_RATIO_MAX, True)
     table["rate"] = Row("sends in a second, 8 in flight", "1/s")
+    table["cpu"] = Row("broker's processor time a minute, nobody sends", "s", None, True)
     rng = random.Random(seed)
-    for _ in range(runs):
-        latencies = sorted(await send(namesrv, seconds, rng))
-        table["p99"].add(BASELINE, latencies[len(latencies) * 99 // 100])
-        table["rate"].add(BASELINE, len(latencies) / seconds)
+    for number in range(runs):
+        beside, alone = await charged(namesrv, pid, idle_s)
+        table["cpu"].add(OURS, beside)
+        table["cpu"].add(BASELINE, alone)
+        if number % 2 == 0:
+            await sends(table, BASELINE, namesrv, seconds, rng)
         for path in NEW_LISTS:
             with a_console(namesrv) as base:
-                sends = asyncio.create_task(send(namesrv, seconds, rng))
+                load_of_sends = asyncio.create_task(send(namesrv, seconds, rng))
                 table[path].add(OURS, await asyncio.to_thread(load, base, path))
-                await sends
+                await load_of_sends
         with a_console(namesrv) as base:
             table["first"].add(OURS, await asyncio.to_thread(load, base, "/"))
             for what, path in wanted.items():
@@ -113,11 +145,11 @@ async def run(namesrv: str, topics: int, seconds: float, runs: int, seed: int) -
                             break
 
             task = asyncio.create_task(look())
-            latencies = sorted(await send(namesrv, seconds, rng))
+            await sends(table, OURS, namesrv, seconds, rng)
             stop.set()
             await task
-            table["p99"].add(OURS, latencies[len(latencies) * 99 // 100])
-            table["rate"].add(OURS, len(latencies) / seconds)
+        if number % 2:
+            await sends(table, BASELINE, namesrv, seconds, rng)
     return table
 
 
@@ -131,8 +163,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
     topics, groups, runs, seconds = options.topics, options.groups, options.runs, WINDOW_S
+    idle_s = IDLE_S
     if options.small:
-        topics, groups, runs, seconds = min(topics, 200), min(groups, 20), 1, 0.3
+        topics, groups, runs, seconds, idle_s = min(topics, 200), min(groups, 20), 1, 0.3, 0.3
     with tempfile.TemporaryDirectory(prefix="oberth-console-") as folder:
         store = Path(folder) / "store"
         prepare(store, topics, options.seed)
@@ -157,7 +190,9 @@ def main(argv: list[str] | None = None) -> None:
             if found is None:
                 raise RuntimeError(f"the broker did not start: {line}")
             asyncio.run(fill(found[1], found[2], topics, options.seed))
-            rows = asyncio.run(run(found[1], topics, seconds, runs, options.seed))
+            rows = asyncio.run(
+                run(found[1], process.pid, topics, seconds, idle_s, runs, options.seed)
+            )
         finally:
             process.terminate()
             process.communicate(timeout=60)

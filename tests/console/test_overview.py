@@ -11,6 +11,7 @@ from tests.console.conftest import Browser, a_console
 from oberth.client.admin import Admin
 from oberth.client.messages import Message
 from oberth.client.producer import Producer
+from oberth.console import cluster as cluster_module
 from oberth.console.attention import attention
 from oberth.console.cluster import BrokerKey, Part, State
 from oberth.console.history import History
@@ -261,3 +262,32 @@ async def test_a_page_asks_for_the_rows_that_it_shows(
     asked.clear()
     await reader.http.get("/topics", params={"q": "many-07"})
     assert sorted(asked) == []
+
+
+async def test_a_large_clusters_lists_are_not_asked_for_in_every_look(
+    reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "LISTS_LARGE", 0)
+    looks = reader.console.cluster
+    now_s = [looks.state.at_s]
+    monkeypatch.setattr(looks, "_now_s", lambda: now_s[0])
+    asked: list[str] = []
+    ask = reader.console.admin.all_topic_configs
+
+    async def counted(address: str) -> dict[str, TopicConfig]:
+        asked.append(address)
+        return await ask(address)
+
+    monkeypatch.setattr(reader.console.admin, "all_topic_configs", counted)
+
+    async def look(after_s: float) -> int:
+        now_s[0] += after_s
+        before = len(asked)
+        assert (await looks.look()).topics
+        return len(asked) - before
+
+    assert await look(5) == 0
+    looks.forget()
+    assert await look(5) == 1
+    assert await look(5) == 0
+    assert await look(cluster_module.LISTS_PAUSE_S) == 1
