@@ -19,18 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oberth.errors import OptionError, StoreError
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
-from oberth.store.dispatch_handover import (
-    LOCK,
-    WANTED,
-    FileLock,
-    Progress,
-    ProgressFile,
-)
+from oberth.store.dispatch_handover import LOCK, WANTED, FileLock, Progress, ProgressFile
 from oberth.store.dispatch_state import DispatchState
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import QueryMessageResult
 from oberth.store.recovery import RecoveryReport
-from oberth.store.recovery_state import RecoveryState, save_state
 from oberth.store.reput import ReputPosition, ReputService
 
 if TYPE_CHECKING:
@@ -222,29 +215,20 @@ class FollowingStore(MessageStore):
             return
         self.checksums.save(self.flushed_offset, all_of_it=clean)
         done = clean and state.is_whole and state.position == self.max_phy_offset
-        queues: dict[str, dict[int, tuple[int, int, int]]] = {}
         if done:
             self.queues.refresh(state.position)
-            for (topic, queue_id), (low, high, end) in self.queues.snapshot().items():
-                queues.setdefault(topic, {})[queue_id] = (low, high, end)
         values = self.checkpoint.values
         values.logics_physical_offset = state.position
         values.logics_msg_timestamp = max(values.logics_msg_timestamp, state.store_timestamp)
         self.checkpoint.flush()
-        save_state(
-            self.files,
-            self.root,
-            RecoveryState(
-                safe_offset=state.position,
-                last_record=state.last_record,
-                store_timestamp=state.store_timestamp,
-                queue_end=state.queue_end,
-                queue_count=state.queue_count,
-                clean=done,
-                index_counts=dict(state.index_counts),
-                queues=queues,
-            ),
+        position = ReputPosition(
+            state.position,
+            state.last_record,
+            state.store_timestamp,
+            state.queue_end,
+            state.queue_count,
         )
+        self._save_recovery_state(position, state.index_counts, clean=done)
         self._state_offset = self.reput.offset
 
     def shutdown(self) -> None:

@@ -7,17 +7,10 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from oberth.errors import (
-    StoreClosedError,
-    StoreFullError,
-)
+from oberth.errors import StoreClosedError, StoreFullError
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType, MessageStoreConfig
 from oberth.formats.options import Line
-from oberth.formats.paths import (
-    CHECKPOINT,
-    COMMIT_LOG,
-    CONSUME_QUEUE,
-)
+from oberth.formats.paths import CHECKPOINT, COMMIT_LOG, CONSUME_QUEUE
 from oberth.store.allocate import AllocateService
 from oberth.store.cleaning import CleanService
 from oberth.store.commit_log import CommitLog
@@ -33,10 +26,7 @@ from oberth.store.log_checksums import LogChecksums
 from oberth.store.mapped_file import MappedFile, TransientStorePool
 from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.message_reader import MessageReader
-from oberth.store.messages import (
-    MessageExtBrokerInner,
-    PutMessageResult,
-)
+from oberth.store.messages import MessageExtBrokerInner, PutMessageResult
 from oberth.store.recovery import RecoveryReport
 from oberth.store.recovery_state import RecoveryState, save_state
 from oberth.store.reput import ReputPosition, ReputService
@@ -349,11 +339,19 @@ class StoreParts:
             self._left_by_dispatcher = None
 
     def _save_state(self, position: ReputPosition, *, clean: bool) -> None:
+        counts = {} if self.index is None else self.index.safe_counts()
+        self._save_recovery_state(position, counts, clean=clean)
+        self._state_offset = position.offset
+        self._durable_offset = max(self._durable_offset, position.offset)
+
+    def _save_recovery_state(
+        self, position: ReputPosition, index_counts: Mapping[str, int], *, clean: bool
+    ) -> None:
+        """Writes what the next start may trust; if ``clean``, with what each queue has."""
         queues: dict[str, dict[int, tuple[int, int, int]]] = {}
         if clean:
-            for (topic, queue_id), extent in self.queues.snapshot().items():
-                low, high, record_end = extent
-                queues.setdefault(topic, {})[queue_id] = (low, high, record_end)
+            for (topic, queue_id), (low, high, end) in self.queues.snapshot().items():
+                queues.setdefault(topic, {})[queue_id] = (low, high, end)
         save_state(
             self.files,
             self.root,
@@ -364,12 +362,10 @@ class StoreParts:
                 queue_end=position.queue_end,
                 queue_count=position.queue_count,
                 clean=clean,
-                index_counts=dict(self.index.safe_counts()) if self.index is not None else {},
+                index_counts=dict(index_counts),
                 queues=queues,
             ),
         )
-        self._state_offset = position.offset
-        self._durable_offset = max(self._durable_offset, position.offset)
 
     def _on_flushed(self, store_timestamp: int) -> None:
         self.checkpoint.values.physic_msg_timestamp = store_timestamp
