@@ -55,6 +55,9 @@ NATIVE: Final = "native"
 EXPORTER: Final = "exporter"
 STYLES: Final = (NATIVE, EXPORTER)
 
+_Native = tuple[str, str, str, Iterable[Sample]]
+"""Name, kind, text and samples of a family."""
+
 
 def escape(value: str) -> str:
     """A label's value, as the text form wants it."""
@@ -141,14 +144,12 @@ class Metrics:
             for name, kind, text, samples in more():
                 yield Family(name, kind, text, samples, node)
 
-    def _native(self) -> Iterator[tuple[str, str, str, Iterable[Sample]]]:
-        parts = self._parts
-        store = parts.store
-        config = parts.config
+    def _native(self) -> Iterator[_Native]:
+        yield from self._of_messages()
+        yield from self._of_clients()
+        yield from self._of_store()
 
-        def one(value: float) -> list[Sample]:
-            return [((), value)]
-
+    def _of_messages(self) -> Iterator[_Native]:
         for name, text, key in (
             ("rocketmq_messages_in_total", "messages that producers sent", TOPIC_PUT_NUMS),
             ("rocketmq_throughput_in_total", "bytes of their records", TOPIC_PUT_SIZE),
@@ -166,6 +167,9 @@ class Metrics:
             "messages that a group has not committed",
             self._lags(),
         )
+
+    def _of_clients(self) -> Iterator[_Native]:
+        parts = self._parts
         yield (
             "rocketmq_consumer_connections",
             "gauge",
@@ -176,15 +180,15 @@ class Metrics:
             "rocketmq_producer_connections",
             "gauge",
             "producers, counted by group",
-            one(sum(len(clients) for _, clients in parts.producers)),
+            _one(sum(len(clients) for _, clients in parts.producers)),
         )
-        yield "rocketmq_topic_number", "gauge", "topics", one(sum(1 for _ in parts.topics))
-        yield "rocketmq_consumer_group_number", "gauge", "groups", one(len(parts.groups))
+        yield "rocketmq_topic_number", "gauge", "topics", _one(sum(1 for _ in parts.topics))
+        yield "rocketmq_consumer_group_number", "gauge", "groups", _one(len(parts.groups))
         yield (
             "rocketmq_broker_permission",
             "gauge",
             "4 read + 2 write",
-            one(config.broker_permission),
+            _one(parts.config.broker_permission),
         )
         yield (
             "rocketmq_processor_watermark",
@@ -192,32 +196,36 @@ class Metrics:
             "requests that wait in a stage",
             [((("processor", stage.name),), stage.queue_size) for stage in self._stages()],
         )
+
+    def _of_store(self) -> Iterator[_Native]:
+        parts = self._parts
+        store = parts.store
         size = store.max_phy_offset - max(store.min_phy_offset, 0)
-        yield "rocketmq_storage_size", "gauge", "bytes of the log", one(size)
+        yield "rocketmq_storage_size", "gauge", "bytes of the log", _one(size)
         yield (
             "rocketmq_storage_flush_behind_bytes",
             "gauge",
             "bytes that are not on the disk yet",
-            one(max(store.max_phy_offset - store.flushed_offset, 0)),
+            _one(max(store.max_phy_offset - store.flushed_offset, 0)),
         )
         yield (
             "rocketmq_storage_dispatch_behind_bytes",
             "gauge",
             "bytes that are not readable yet",
-            one(store.dispatch_behind_bytes),
+            _one(store.dispatch_behind_bytes),
         )
         earliest = store.earliest_message_time_in_store
         yield (
             "rocketmq_storage_message_reserve_time",
             "gauge",
             "ms since the earliest message",
-            one(max(parts.now_ms() - earliest, 0) if earliest > 0 else 0),
+            _one(max(parts.now_ms() - earliest, 0) if earliest > 0 else 0),
         )
         yield (
             "oberth_storage_disk_free_bytes",
             "gauge",
             "free bytes of the store's disk",
-            one(shutil.disk_usage(store.root).free),
+            _one(shutil.disk_usage(store.root).free),
         )
         lake = store.retention.awaited_lake()
         if lake is not None:
@@ -232,7 +240,7 @@ class Metrics:
             "oberth_storage_writable",
             "gauge",
             "1 while messages are taken",
-            one(int(store.flags.is_writeable)),
+            _one(int(store.flags.is_writeable)),
         )
 
     def _by_topic(self, name: str) -> Iterator[Sample]:
@@ -252,6 +260,10 @@ class Metrics:
                 for queue_id, offset in queues.items()
             )
             yield (("topic", topic), ("consumer_group", group)), lag
+
+
+def _one(value: float) -> list[Sample]:
+    return [((), value)]
 
 
 def _bool(value: bool) -> str:

@@ -41,6 +41,20 @@ def inspect_command(
 
 
 def _print(result: dict[str, Any]) -> None:
+    _print_state(result)
+    click.echo()
+    write_table(
+        ("segment", "first record", "first stored (UTC)"),
+        (
+            (each["file"], each["firstRecord"], time_text(each["firstStoreTimestamp"]))
+            for each in result["commitLog"]["segments"]
+        ),
+    )
+    _print_queues(result)
+    _print_index(result)
+
+
+def _print_state(result: dict[str, Any]) -> None:
     log = result["commitLog"]
     click.echo(f"store       {result['root']}")
     click.echo(f"written by  RocketMQ {result['line']} (or compatible)")
@@ -74,14 +88,10 @@ def _print(result: dict[str, Any]) -> None:
         ):
             value = f"{time_text(point[name])} UTC" if point[name] else "-"
             click.echo(f"checkpoint  {label} {value}")
-    click.echo()
-    write_table(
-        ("segment", "first record", "first stored (UTC)"),
-        (
-            (each["file"], each["firstRecord"], time_text(each["firstStoreTimestamp"]))
-            for each in log["segments"]
-        ),
-    )
+
+
+def _print_queues(result: dict[str, Any]) -> None:
+    log = result["commitLog"]
     if result["queues"]:
         click.echo()
         counted = "bytes" in result["queues"][0]
@@ -103,6 +113,9 @@ def _print(result: dict[str, Any]) -> None:
     elif log["maxOffset"] > log["minOffset"]:
         click.echo()
         click.echo("no ConsumeQueues; `oberth store rebuild` makes them from the CommitLog")
+
+
+def _print_index(result: dict[str, Any]) -> None:
     if result["index"]:
         click.echo()
         write_table(

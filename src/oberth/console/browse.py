@@ -137,16 +137,15 @@ async def browse(
         match: those that are wanted; None: all.
     """
     until_s = time.monotonic() + LOOK_S
-    readers = []
-    for (broker, queue_id), end in sorted(ends.items()):
-        low, high = end.min_offset, end.max_offset
-        if cursor is not None:
-            at = min(
-                max(cursor.get((broker, queue_id), low if is_newest_first else high), low), high
-            )
-            low, high = (low, at) if is_newest_first else (at, high)
-        queue = MessageQueue(topic=topic, broker_name=broker, queue_id=queue_id)
-        readers.append(_Reader(admin, queue, low, high, is_backward=is_newest_first))
+    readers = [
+        _Reader(
+            admin,
+            MessageQueue(topic=topic, broker_name=place[0], queue_id=place[1]),
+            *_rest_of(place, end, cursor, is_newest_first=is_newest_first),
+            is_backward=is_newest_first,
+        )
+        for place, end in sorted(ends.items())
+    ]
     window = min(max(limit // max(len(readers), 1) + 1, WINDOW_MIN), WINDOW_MAX)
     if match is not None:
         window = WINDOW_MAX
@@ -184,6 +183,17 @@ async def browse(
             (each.queue.broker_name, each.queue.queue_id): each.position for each in readers
         }
     return made
+
+
+def _rest_of(
+    place: Place, end: TopicOffset, cursor: Mapping[Place, int] | None, *, is_newest_first: bool
+) -> tuple[int, int]:
+    """The offsets of a queue, first and end, that no page has shown yet."""
+    low, high = end.min_offset, end.max_offset
+    if cursor is None:
+        return low, high
+    at = min(max(cursor.get(place, low if is_newest_first else high), low), high)
+    return (low, at) if is_newest_first else (at, high)
 
 
 def matcher(*, tag: str = "", sql: str = "", text: str = "") -> Match | None:

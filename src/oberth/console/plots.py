@@ -7,9 +7,9 @@ needed to read them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -65,46 +65,8 @@ def plot(
     kept = [[p for p in line.points if p[0] >= from_s] for line in drawn]
     top = _nice(max((value for points in kept for _, value in points), default=0.0), top_min)
 
-    def x(at_s: float) -> float:
-        return LEFT + (at_s - from_s) / span_s * (WIDTH - LEFT - RIGHT)
-
-    def y(value: float) -> float:
-        return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM)
-
-    parts: list[str] = []
-    for step in range(TICKS + 1):
-        value = top * step / TICKS
-        parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
-            f'y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-            f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">'
-            f"{escape(axis_text(value))}</text>"
-        )
-    pieces = TIMES.get(span_s, TICKS)
-    for step in range(pieces + 1):
-        ago_s = span_s * (pieces - step) / pieces
-        anchor = "end" if step == pieces else "middle"
-        text = f"−{_age_text(ago_s, span_s)}" if ago_s else "now"
-        parts.append(
-            f'<text x="{x(now_s - ago_s):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">'
-            f"{text}</text>"
-        )
-    for number, points in enumerate(kept):
-        if not points:
-            continue
-        path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in _thinned(points))
-        if len(points) == 1:
-            at, value = points[0]
-            parts.append(
-                f'<circle class="dot l{number}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="2.5"/>'
-            )
-        else:
-            parts.append(f'<polyline class="line l{number}" points="{path}"/>')
-    if not any(kept):
-        parts.append(
-            f'<text class="empty" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT / 2}" '
-            'text-anchor="middle">nothing noted yet</text>'
-        )
+    scale = _Scale(now_s, span_s, top)
+    parts = [*_grid(scale, axis_text), *_curves(scale, kept)]
     said = "; ".join(
         f"{plain(line.label)} {value_text(points[-1][1] if points else None)} {unit}"
         for line, points in zip(drawn, kept, strict=True)
@@ -124,6 +86,63 @@ def plot(
         f'aria-label="{escape(title)}, {escape(unit)}: {escape(said)}">'
         f'{"".join(parts)}</svg><ul class="legend">{legend}{more}</ul></figure>'
     )
+
+
+class _Scale(NamedTuple):
+    """Where a moment and a value lie in a plot."""
+
+    now_s: float
+    span_s: float
+    top: float
+
+    def x(self, at_s: float) -> float:
+        """Of a moment; 0 is the left edge of the picture."""
+        share = (at_s - (self.now_s - self.span_s)) / self.span_s
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        """Of a value; 0 is the upper edge of the picture."""
+        return HEIGHT - BOTTOM - value / self.top * (HEIGHT - TOP - BOTTOM)
+
+
+def _grid(scale: _Scale, axis_text: Callable[[float], str]) -> Iterator[str]:
+    for step in range(TICKS + 1):
+        value = scale.top * step / TICKS
+        yield (
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
+            f'y1="{scale.y(value):.1f}" y2="{scale.y(value):.1f}"/>'
+            f'<text x="{LEFT - 8}" y="{scale.y(value) + 4:.1f}" text-anchor="end">'
+            f"{escape(axis_text(value))}</text>"
+        )
+    pieces = TIMES.get(scale.span_s, TICKS)
+    for step in range(pieces + 1):
+        ago_s = scale.span_s * (pieces - step) / pieces
+        anchor = "end" if step == pieces else "middle"
+        text = f"−{_age_text(ago_s, scale.span_s)}" if ago_s else "now"
+        yield (
+            f'<text x="{scale.x(scale.now_s - ago_s):.1f}" y="{HEIGHT - 8}" '
+            f'text-anchor="{anchor}">{text}</text>'
+        )
+
+
+def _curves(scale: _Scale, kept: Sequence[Points]) -> Iterator[str]:
+    for number, points in enumerate(kept):
+        if len(points) == 1:
+            at, value = points[0]
+            yield (
+                f'<circle class="dot l{number}" cx="{scale.x(at):.1f}" cy="{scale.y(value):.1f}" '
+                'r="2.5"/>'
+            )
+        elif points:
+            path = " ".join(
+                f"{scale.x(at):.1f},{scale.y(value):.1f}" for at, value in _thinned(points)
+            )
+            yield f'<polyline class="line l{number}" points="{path}"/>'
+    if not any(kept):
+        yield (
+            f'<text class="empty" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT / 2}" '
+            'text-anchor="middle">nothing noted yet</text>'
+        )
 
 
 BARS_MAX: Final = 24

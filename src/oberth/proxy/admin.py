@@ -522,31 +522,14 @@ class AdminService:
         for number in range(start, len(queues)):
             broker, queue_id = queues[number]
             if offset < 0:
-                header = SearchOffsetRequestHeader(
-                    topic=name, queue_id=queue_id, timestamp=begin_ms
-                )
-                answer = await self._core.checked(
-                    context, broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_ext_fields()
-                )
-                offset = answer.header(GetMaxOffsetResponseHeader).offset
+                offset = await self._offset_at(context, broker, name, queue_id, begin_ms)
             while True:
                 if len(found) >= count or pulls >= PULLS_MAX:
                     response.scroll_id = scroll_id(broker, queue_id, offset)
                     return found
                 pulls += 1
-                pull = PullMessageRequestHeader(
-                    consumer_group=names.TOOLS_CONSUMER_GROUP,
-                    topic=name,
-                    queue_id=queue_id,
-                    queue_offset=offset,
-                    max_msg_nums=count - len(found),
-                    sys_flag=4,
-                    commit_offset=0,
-                    suspend_timeout_millis=0,
-                    subscription="*" if is_lite else request.subscription or "*",
-                    sub_version=0,
-                    expression_type="TAG",
-                )
+                tags = "*" if is_lite else request.subscription or "*"
+                pull = _tools_pull(name, queue_id, offset, count - len(found), tags)
                 answer = await self._core.invoke(
                     context, broker, RequestCode.PULL_MESSAGE, pull.to_ext_fields()
                 )
@@ -564,6 +547,16 @@ class AdminService:
                     raise StatusError(code_of(answer.code), answer.remark or "")
             offset = -1
         return found
+
+    async def _offset_at(
+        self, context: Context, broker: str, topic: str, queue_id: int, begin_ms: int
+    ) -> int:
+        """The first offset of a queue that was stored at a time or later."""
+        header = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=begin_ms)
+        answer = await self._core.checked(
+            context, broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_ext_fields()
+        )
+        return answer.header(GetMaxOffsetResponseHeader).offset
 
     async def _send(self, context: Context, request: Any, response: Any) -> None:
         sending = m.SendMessageRequest()
@@ -671,3 +664,22 @@ def _command(code: RequestCode, header: CommandHeader | None) -> RemotingCommand
     """A command that is only looked at for who may send it."""
     fields = {} if header is None else header.to_ext_fields()
     return RemotingCommand(code=int(code), ext_fields=fields)
+
+
+def _tools_pull(
+    topic: str, queue_id: int, offset: int, count: int, tags: str
+) -> PullMessageRequestHeader:
+    """A pull that belongs to no consumer and does not wait."""
+    return PullMessageRequestHeader(
+        consumer_group=names.TOOLS_CONSUMER_GROUP,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=tags,
+        sub_version=0,
+        expression_type="TAG",
+    )

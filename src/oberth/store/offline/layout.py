@@ -226,27 +226,8 @@ class _Discovery:
             )
         if "enableLmq" not in self.given:
             self.config.enable_lmq = self.config.enable_multi_dispatch
-        self._check_segments("", log, self.config.mapped_file_size_commit_log)
-        for files in queues.values():
-            self._check_segments(
-                files.directory, files.segments, self.config.consume_queue_file_size
-            )
-        for files in ext.values():
-            self._check_segments(
-                files.directory, files.segments, self.config.mapped_file_size_consume_queue_ext
-            )
-        for files in batch.values():
-            self._check_segments(
-                files.directory, files.segments, self.config.batch_consume_queue_file_size
-            )
-        for segment in index:
-            if self.index_readable and segment.size != shape.file_size:
-                self._found(
-                    FindingKind.FILE_SIZE,
-                    segment.path,
-                    f"{segment.size} bytes",
-                    f"{shape.file_size} bytes ({shape.slots} slots, {shape.entries} entries)",
-                )
+        self._check_sizes(log, queues, ext, batch)
+        self._check_index_sizes(index, shape)
         return StoreLayout(
             root=self.root,
             config=self.config,
@@ -266,6 +247,37 @@ class _Discovery:
             findings=tuple(self.findings),
             config_entries=self.entries,
         )
+
+    def _check_sizes(
+        self,
+        log: Sequence[Segment],
+        queues: Mapping[QueueKey, QueueFiles],
+        ext: Mapping[QueueKey, QueueFiles],
+        batch: Mapping[QueueKey, QueueFiles],
+    ) -> None:
+        self._check_segments("", log, self.config.mapped_file_size_commit_log)
+        for files in queues.values():
+            self._check_segments(
+                files.directory, files.segments, self.config.consume_queue_file_size
+            )
+        for files in ext.values():
+            self._check_segments(
+                files.directory, files.segments, self.config.mapped_file_size_consume_queue_ext
+            )
+        for files in batch.values():
+            self._check_segments(
+                files.directory, files.segments, self.config.batch_consume_queue_file_size
+            )
+
+    def _check_index_sizes(self, index: Sequence[Segment], shape: IndexShape) -> None:
+        for segment in index:
+            if self.index_readable and segment.size != shape.file_size:
+                self._found(
+                    FindingKind.FILE_SIZE,
+                    segment.path,
+                    f"{segment.size} bytes",
+                    f"{shape.file_size} bytes ({shape.slots} slots, {shape.entries} entries)",
+                )
 
     def _found(
         self,
