@@ -35,6 +35,7 @@ from oberth.spark.batches import BatchMaker, Records, gather, scan_columns
 from oberth.spark.options import BadBodies
 from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, TopicFilter
 from oberth.spark.predicates import EVERYTHING, Predicate
+from oberth.spark.record_masks import has_tag, interval_masks, matching, names_queue, within
 from oberth.spark.record_starts import RecordStarts
 from oberth.spark.schemas import Field
 from oberth.spark.segments import RECORD_SIZE_MAX, Segment
@@ -280,7 +281,7 @@ class PieceReader:
     ) -> Iterator[pa.RecordBatch]:
         records = self._drop_damaged(store, records)
         if self._sql is not None and records.count:
-            records = records.take(np.flatnonzero(_matching(records, self._sql)))
+            records = records.take(np.flatnonzero(matching(records, self._sql)))
 
         def bad(number: int, reason: str) -> bool:
             text = _describe(store, records, number, reason)
@@ -370,14 +371,14 @@ class PieceReader:
             if not delivered.all():
                 masks.append(delivered)
         if limits is not None:
-            masks.append(_within(records, limits))
-        masks += _interval_mask(columns["queue_id"], predicate.partitions)
+            masks.append(within(records, limits))
+        masks += interval_masks(columns["queue_id"], predicate.partitions)
         if not predicate.times.is_everything:
-            masks += _interval_mask(columns["store_timestamp"], predicate.times)
-        masks += _interval_mask(columns["stored_offset"], predicate.log)
+            masks += interval_masks(columns["store_timestamp"], predicate.times)
+        masks += interval_masks(columns["stored_offset"], predicate.log)
         plain = (sys_flags & flags.INNER_BATCH) == 0
         for mask in (
-            *_interval_mask(columns["queue_offset"], predicate.offsets),
+            *interval_masks(columns["queue_offset"], predicate.offsets),
             *self._tag_masks(records),
         ):
             # The messages of an inner batch have offsets and tags of their own.
@@ -398,10 +399,10 @@ class PieceReader:
         masks = []
         tags = self._settings.tags
         if tags:
-            masks.append(_has_tag(records, frozenset(tag.encode() for tag in tags)))
+            masks.append(has_tag(records, frozenset(tag.encode() for tag in tags)))
         if self._settings.predicate.tags is not None:
             wanted = frozenset(tag.encode() for tag in self._settings.predicate.tags)
-            masks.append(_has_tag(records, wanted))
+            masks.append(has_tag(records, wanted))
         return masks
 
     # Queues.
@@ -455,7 +456,7 @@ class PieceReader:
         if not is_batch and not is_lmq(piece.topic):
             wanted = wanted & self._units_with_tags(units["tags"].astype(np.int64), piece.topic)
         log = self._settings.predicate.log
-        for mask in _interval_mask(positions, log):
+        for mask in interval_masks(positions, log):
             wanted = wanted & mask
         if not wanted.all():
             positions, sizes, offsets = positions[wanted], sizes[wanted], offsets[wanted]
@@ -490,7 +491,7 @@ class PieceReader:
                 v6 = (_field(heads, 36, ">i4") & flags.BORN_HOST_V6) != 0
                 times = np.where(v6, _field(heads, 68, ">i8"), _field(heads, 56, ">i8"))
                 outside = np.zeros(len(some), bool)
-                for mask in _interval_mask(times, self._settings.predicate.times):
+                for mask in interval_masks(times, self._settings.predicate.times):
                     outside |= ~mask
                 near[some] = ~(promised & outside)
         return near
@@ -562,7 +563,7 @@ class PieceReader:
         if light or not right.all():
             # What several queues name has the topic and offset of the first.
             elsewhere = ~right
-            light_rows = _names_queue(records, topic) & elsewhere
+            light_rows = names_queue(records, topic) & elsewhere
             wrong = elsewhere & ~light_rows
             for number in np.flatnonzero(wrong).tolist():
                 reason = f"queue {piece.topic}/{piece.queue} has it as offset {offsets[number]}"
@@ -586,7 +587,7 @@ class PieceReader:
         masks = self._tag_masks(records)
         predicate = self._settings.predicate
         if not predicate.times.is_everything:
-            masks += _interval_mask(records.columns["store_timestamp"], predicate.times)
+            masks += interval_masks(records.columns["store_timestamp"], predicate.times)
         if masks:
             keep = np.logical_and.reduce(masks)
             keep |= (records.columns["sys_flag"] & flags.INNER_BATCH) != 0
@@ -755,63 +756,6 @@ def _limits_by_queue(
     limits: Sequence[tuple[str, int, int, int]],
 ) -> dict[tuple[str, int], tuple[int, int]]:
     return {(topic, queue): (start, end) for topic, queue, start, end in limits}
-
-
-def _within(records: Records, limits: Mapping[tuple[str, int], tuple[int, int]]) -> Any:
-    """Records whose queue offset is within the limits of their queue."""
-    columns = records.columns
-    queue_ids = columns["queue_id"].astype(np.int64)
-    codes = (columns["topic_id"].astype(np.int64) << 32) | (queue_ids & 0xFFFFFFFF)
-    keep = np.zeros(records.count, bool)
-    offsets = columns["queue_offset"]
-    inner = (columns["sys_flag"] & flags.INNER_BATCH) != 0
-    for code in np.unique(codes).tolist():
-        topic = records.topics[code >> 32].decode("utf-8", "replace")
-        limit = limits.get((topic, code & 0xFFFFFFFF))
-        if limit is not None:
-            # Of an inner batch this is the first offset; its messages are looked at one by one.
-            reaches = (offsets >= limit[0]) | inner
-            keep |= (codes == code) & reaches & (offsets < limit[1])
-    return keep
-
-
-def _interval_mask(values: Any, interval: Any) -> list[Any]:
-    masks = []
-    if interval.low is not None:
-        masks.append(values >= interval.low)
-    if interval.high is not None:
-        masks.append(values <= interval.high)
-    return masks
-
-
-def _has_tag(records: Records, wanted: frozenset[bytes]) -> Any:
-    data = records.data
-    found = [
-        size > 0 and bytes(data[at : at + size]) in wanted
-        for at, size in zip(
-            records.columns["tags_at"].tolist(), records.columns["tags_size"].tolist(), strict=True
-        )
-    ]
-    return np.array(found, bool)
-
-
-def _matching(records: Records, sql: Callable[[Mapping[str, str]], bool]) -> Any:
-    """Records whose properties satisfy an expression; inner batches are looked at by item."""
-    inner = ((records.columns["sys_flag"] & flags.INNER_BATCH) != 0).tolist()
-    found = [
-        inner[number] or sql(decode_properties(records.bytes_of(number, "properties")))
-        for number in range(records.count)
-    ]
-    return np.array(found, bool)
-
-
-def _names_queue(records: Records, topic: bytes) -> Any:
-    """Records whose multi-dispatch property names a queue."""
-    found = []
-    for number in range(records.count):
-        value = find_property(records.bytes_of(number, "properties"), b"INNER_MULTI_DISPATCH")
-        found.append(value is not None and topic in value.split(b","))
-    return np.array(found, bool)
 
 
 def _has_crc_tail(data: Any, end: int) -> bool:
