@@ -60,7 +60,8 @@ AREAS: dict[str, tuple[str, ...]] = {
     "permission": ("broker/acl/*.py", "broker/topic_configs.py", "formats/names.py"),
     "filter": (
         "broker/consumer_filters.py", "broker/expressions.py", "broker/subscriptions.py",
-        "formats/bloom.py", "formats/sql92.py", "store/consume_queue_ext.py",
+        "formats/bloom.py", "formats/sql92.py", "formats/sql92_nodes.py",
+        "store/consume_queue_ext.py",
     ),
     "retention": (
         "store/retention.py", "store/cleaning.py", "store/compaction_log.py",

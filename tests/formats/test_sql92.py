@@ -19,10 +19,9 @@ from oberth.formats.sql92 import (
     EXPRESSION_SIZE_MAX,
     IN_VALUE_COUNT_MAX,
     OPERAND_COUNT_MAX,
-    Sql92Error,
-    Sql92EvaluationError,
     compile_sql92,
 )
+from oberth.formats.sql92_nodes import Sql92Error, Sql92EvaluationError
 
 TABLE = [
     line.split("\t")

@@ -25,16 +25,13 @@ from oberth.broker.expressions import FilterUnknownError
 from oberth.broker.subscriptions import SQL92, Subscription, SubscriptionError
 from oberth.errors import FormatError, RecordError
 from oberth.formats.bloom import is_hit, make_bloom_filter
-from oberth.formats.config_files import (
-    BloomFilterData,
-    ConsumerFilterData,
-    TopicFilters,
-)
+from oberth.formats.config_files import BloomFilterData, ConsumerFilterData, TopicFilters
 from oberth.formats.config_files import ConsumerFilters as FiltersFile
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
 from oberth.formats.message import DispatchRequest, properties_at
 from oberth.formats.properties import RETRY_TOPIC, decode_properties
-from oberth.formats.sql92 import Sql92EvaluationError, Sql92Expression, compile_sql92
+from oberth.formats.sql92 import Sql92Expression, compile_sql92
+from oberth.formats.sql92_nodes import Sql92EvaluationError
 from oberth.remoting.code import ResponseCode
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from oberth.client.messages import MessageExt
 from oberth.console.cluster import Place
 from oberth.console.decoding import unpack
 from oberth.errors import OptionError
-from oberth.formats.sql92 import Sql92EvaluationError, compile_sql92
+from oberth.formats.sql92 import compile_sql92
+from oberth.formats.sql92_nodes import Sql92EvaluationError
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.stats import TopicOffset
 
