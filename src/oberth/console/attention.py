@@ -31,8 +31,8 @@ class Item:
 
     Attributes:
         level: URGENT, WARNING or NOTE.
-        subject: what it is about.
-        text: what is the matter.
+        subject: the broker, topic or group it concerns.
+        text: the problem, in a few words.
         page: where more stands: ``broker``, ``group``, ``letters``.
         key: of that page.
     """

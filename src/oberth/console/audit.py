@@ -48,7 +48,7 @@ class AuditLog:
         fields: Mapping[str, str],
         changes: Sequence[Sequence[str]],
     ) -> str:
-        """Note what is about to be done; gives the id for `end`."""
+        """Write the line of a change before it is made; gives the id for `end`."""
         identifier = secrets.token_hex(8)
         self._append(
             {

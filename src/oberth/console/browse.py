@@ -198,7 +198,7 @@ def _rest_of(
 
 
 def matcher(*, tag: str = "", sql: str = "", text: str = "") -> Match | None:
-    """What a page's filters let through; None: everything.
+    """A test of messages by a page's filters; None: no filter, every message passes.
 
     Args:
         tag: ``A || B``, or "".

@@ -46,7 +46,7 @@ RATE_SPAN_S: Final = 5.0
 """Rates are taken over at least half of this, or of the pause between two looks if that is less."""
 
 LISTS_LARGE: Final = 1000
-"""Of a cluster with more topics the lists of topics and groups are not asked for in every look."""
+"""In a cluster with more topics, not every look asks for the lists of topics and groups."""
 
 LISTS_PAUSE_S: Final = 30.0
 """How old these lists may become then, unless this console has changed something."""
@@ -73,7 +73,7 @@ class BrokerKey:
 
 
 class Part(enum.IntEnum):
-    """What a look has read, in this order."""
+    """The parts of a look, in the order in which it reads them."""
 
     NOTHING = 0
     BROKERS = 1
@@ -85,20 +85,20 @@ class Part(enum.IntEnum):
 
 @dataclass(slots=True)
 class State:
-    """What was known at a time.
+    """What the console knew of the cluster at one time.
 
     Attributes:
         has: how far it was read.
         at_s: of which time; 0: nothing is known yet.
         clusters: as the name servers tell.
         brokers: runtime tables; an empty one: it did not answer.
-        failures: address → what it said.
+        failures: broker's address → the error it answered with.
         topics: topic → broker name → settings.
         groups: group → broker name → settings.
         offsets: group → topic → offsets.
-        ends: topic → both ends of its queues, as far as it was asked.
-        asked_s: topic → when.
-        members: group → members that are connected, as far as it was asked.
+        ends: topic → both ends of its queues, for topics whose ends were asked for.
+        asked_s: topic → when its ends were asked for.
+        members: group → number of connected members, for groups that were asked about.
         producers: producer group → clients.
     """
 
@@ -191,7 +191,7 @@ class Cluster:
     Attributes:
         state: the last look; only what `with_ends` asks for is put into it later.
         history: an hour of figures.
-        error: why there was no last look, or None.
+        error: why the last look failed, or None.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class Cluster:
         return self._now_s() - self.state.at_s > age_max_s
 
     async def fresh(self) -> State:
-        """The state, at most FRESH_S old unless a look takes long: for what is decided by it.
+        """The state, at most FRESH_S old unless a look takes long: for code that decides by it.
 
         Raises:
             OberthError: nothing is known, since no name server answers.
@@ -283,11 +283,11 @@ class Cluster:
         return self.state
 
     def forget(self) -> None:
-        """Something was changed: what is known is not fresh any more."""
+        """Have the next page ask the brokers again, since this console has changed something."""
         self._stale = True
 
     async def look(self) -> State:
-        """Ask now; who comes while somebody asks waits and gets the same answer.
+        """Ask now. A caller that comes during a look waits for it and gets its answer.
 
         Raises:
             OberthError: no name server answers.
@@ -438,7 +438,7 @@ class Cluster:
         await asyncio.gather(*(self._ask_ends(made, t, gate) for t in wanted[:ENDS_ASKED_MAX]))
 
     async def with_ends(self, made: State, topics: list[str]) -> None:
-        """Have the ends of these topics in a state that are not fresh."""
+        """Ask for the ends of those topics whose ends in a state are older than FRESH_S."""
         old = [name for name in topics if self._now_s() - made.asked_s.get(name, 0.0) > FRESH_S]
         await asyncio.gather(*(self._ask_ends(made, name, self._gate) for name in old))
 

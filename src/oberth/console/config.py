@@ -12,7 +12,7 @@ from oberth.errors import OptionError
 
 DEFAULT_PORT: Final = 8082
 TOKEN_LENGTH_MIN: Final = 16
-"""Characters; what can be guessed is no login."""
+"""Characters; a shorter token could be guessed."""
 
 
 class Login(enum.StrEnum):
@@ -31,7 +31,7 @@ class ConsoleConfig:
         client: how the cluster is reached, and as whom where nobody has logged in as a user.
         listen_host: an address of this machine.
         login: NONE is for loopback only; TOKEN wants ``token``; USERS wants a user of the brokers,
-            who then signs what is asked in that session.
+            who then signs the requests of that session.
         token: of Login.TOKEN.
         host_names: names that a browser may call the console by, beside addresses and localhost.
         allow_writes: whether anything can be changed.

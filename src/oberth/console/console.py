@@ -1,4 +1,4 @@
-"""Console: what the pages of one console share: the cluster, the sessions, the templates.
+"""Console: the cluster, the sessions and the templates, which all pages of a console share.
 
 Everything a page shows was asked through `Admin`; what an answer holds goes through the templates,
 which escape it.
@@ -53,7 +53,7 @@ class Console:
         now_s: the time.
 
     Attributes:
-        cluster: what is known of the cluster.
+        cluster: the last look at the cluster.
         admin: asks as the console itself.
         sessions: of browsers.
         audit: where writes are noted; None: there are none.
@@ -138,7 +138,7 @@ Page = Callable[[Console, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who wants something done, and by what it is done.
+    """The session that wants something changed, and the connection that changes it.
 
     Attributes:
         admin: signs as the session's user.

@@ -2,7 +2,7 @@
 
 A producer may have compressed a body itself, beside the compression that RocketMQ marks in a record
 and the client undoes: gzip, zlib, LZ4 and Zstandard are known by their first bytes. At most
-UNPACKED_MAX bytes of a body are unpacked, whatever it claims to become.
+UNPACKED_MAX bytes of a body are unpacked, even where its header claims more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Decoded:
 
     Attributes:
         kind: ``json``, ``text``, ``hex`` or ``empty``.
-        text: what is shown.
+        text: the text on the page.
         layers: the compressions that were undone, the outermost first.
         size: bytes after that.
         is_cut: whether the text is only its beginning.

@@ -50,7 +50,7 @@ class Figures:
         """A figure with a line for each (label, series).
 
         Args:
-            title: what is plotted.
+            title: the plot's title.
             series: labels, and names as the history has them.
             **style: further arguments of `plots.plot`.
         """

@@ -30,7 +30,7 @@ class History:
     """Figures of the last hour.
 
     Args:
-        span_s: what is older is dropped.
+        span_s: older points are dropped; seconds.
     """
 
     def __init__(self, span_s: float = SPAN_S) -> None:

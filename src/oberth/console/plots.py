@@ -51,7 +51,7 @@ def plot(
     """A figure with a plot and its legend.
 
     Args:
-        title: what is plotted.
+        title: the plot's title.
         lines: at most LINES_MAX are drawn.
         now_s: the right end.
         span_s: of the time axis.

@@ -40,7 +40,7 @@ class Prometheus:
     """A Prometheus server.
 
     Args:
-        url: ``http://HOST[:PORT][/PATH]`` or https; what the interface's paths are appended to.
+        url: ``http://HOST[:PORT][/PATH]`` or https; the interface's paths are appended to it.
         token: sent as ``Authorization: Bearer``; "": nothing is sent.
 
     Raises:

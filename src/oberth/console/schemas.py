@@ -114,7 +114,7 @@ class PastedSchemas:
         self._known: OrderedDict[str, OrderedDict[str, tuple[str, int, Read]]] = OrderedDict()
 
     def names(self, session: str) -> list[str]:
-        """What a session can choose."""
+        """The names of the schemas that a session has pasted."""
         return list(self._known.get(session, ()))
 
     def add(self, session: str, kind: str, text: str) -> list[str]:
@@ -157,7 +157,7 @@ class PastedSchemas:
         return names
 
     def forget(self, session: str) -> None:
-        """The session has ended."""
+        """Drops the schemas of a session that has ended."""
         self._known.pop(session, None)
 
     def decode(self, session: str, body: bytes, name: str) -> Decoded:

@@ -78,7 +78,7 @@ class Session:
 
 @dataclass(slots=True)
 class Form:
-    """What a form holds: the last value of each name."""
+    """The fields of a form: ``fields`` has the last value of each name, ``lists`` all of them."""
 
     fields: dict[str, str] = field(default_factory=dict)
     lists: dict[str, list[str]] = field(default_factory=dict)
@@ -100,18 +100,18 @@ class Sessions:
         return self.config.login is not Login.NONE
 
     def sign(self, *texts: str) -> str:
-        """A word that only this process makes."""
+        """A signature over the texts that only this process can make."""
         message = b"".join(len(each.encode()).to_bytes(4) + each.encode() for each in texts)
         return hmac.new(self._key, message, "sha256").hexdigest()
 
     def anonymous(self, identifier: str | None) -> Session:
-        """Of a browser that has no login: nothing of it is kept."""
+        """The session of a browser where there is no login; the server keeps nothing about it."""
         if identifier is None or not 20 <= len(identifier) <= 100 or not identifier.isascii():
             identifier = secrets.token_urlsafe(32)
         return Session(identifier, self.sign("csrf", identifier))
 
     def find(self, identifier: str | None) -> Session | None:
-        """Of a browser that has logged in."""
+        """The session of a browser that has logged in; None if it is unknown or has expired."""
         session = self._known.get(identifier or "")
         if session is None:
             return None
@@ -124,7 +124,7 @@ class Sessions:
         return session
 
     def begin(self, user: str, admin: Admin | None) -> tuple[Session, list[Admin]]:
-        """A session behind a login, and the connections of those that made room for it."""
+        """A new session after a login, and the connections of sessions that were dropped for it."""
         identifier = secrets.token_urlsafe(32)
         session = Session(
             identifier, self.sign("csrf", identifier), user, admin, used_s=self._now_s()
@@ -136,7 +136,7 @@ class Sessions:
         return session, [admin for admin in over if admin is not None]
 
     def end(self, session: Session) -> None:
-        """Log out."""
+        """Forget a session that logs out."""
         self._known.pop(session.identifier, None)
 
     def admins(self) -> list[Admin]:
@@ -154,12 +154,12 @@ class Sessions:
         return len(recent) < LOGIN_FAILURES_MAX
 
     def note_failure(self, peer: str) -> None:
-        """A peer could not log in."""
+        """Count a login of a peer that failed."""
         self._failures.setdefault(peer, []).append(self._now_s())
 
 
 class Guard:
-    """ASGI: lets through what may pass, and signs what goes out."""
+    """ASGI: refuses requests that may not pass, and adds the security headers to answers."""
 
     def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
         self._app = app

@@ -1,6 +1,6 @@
 """Statements over the stores of this machine, each run by an `oberth spark sql` of its own.
 
-What a browser sends is the statement and nothing else: the stores were named when the console was
+A browser sends the statement and nothing else: the stores were named when the console was
 started, and every option is written here. The process may only query views (``--only-reads``), has
 bounds for time, memory and rows, runs alone, and is killed with all that it started when it is
 cancelled, takes too long, or the console ends. Its rows come as a Parquet file in a directory that
@@ -69,7 +69,7 @@ class SqlRunner:
 
     Args:
         stores: roots of stores on this machine.
-        command: what is run, without arguments.
+        command: the program and its first words, without arguments.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ def _note_end(job: Job, task: asyncio.Task[None]) -> None:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """The end of what a process says, without keeping more of it."""
+    """The last ERROR_SHOWN bytes that a process writes, as text; earlier ones are not kept."""
     kept = b""
     while data := await stream.read(ERROR_SHOWN):
         kept = (kept + data)[-ERROR_SHOWN:]

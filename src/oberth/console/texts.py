@@ -30,7 +30,7 @@ def _named(found: re.Match[str]) -> str:
 
 
 def shown(value: object) -> Markup:
-    """A text of somebody else, isolated from the direction of what stands around it."""
+    """A text from a peer, isolated from the writing direction of the text around it."""
     return Markup("<bdi>") + seen(value) + Markup("</bdi>")
 
 
@@ -45,7 +45,7 @@ def plain(value: object) -> str:
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """A time in ms as ISO 8601, UTC; what no calendar has as its number."""
+    """A time in ms as ISO 8601, UTC; a time outside the calendar as its number."""
     text = time_text(timestamp_ms)
     return f"{text.replace(' ', 'T')}Z" if ":" in text else text
 

@@ -30,14 +30,14 @@ AUDIT_FIELD_MAX: Final = 500
 
 @dataclass(slots=True)
 class Plan:
-    """What a write would do.
+    """The effects of a write, shown before it is done.
 
     Attributes:
         title: a question's subject: ``Delete topic Orders``.
         verb: of the button.
         changes: what, before, after.
-        warnings: what is lost, and what else follows.
-        binding: what must still be so when it is confirmed.
+        warnings: losses and other consequences.
+        binding: a value that must be the same when the write is confirmed.
         is_dangerous: whether something cannot be had back.
     """
 
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a write did.
+    """The result of a write.
 
     Attributes:
         text: in a sentence.
@@ -69,7 +69,7 @@ class Outcome:
 
 
 class Confirmations:
-    """Signs what was shown, and lets it pass once.
+    """Signs each plan that was shown, and accepts its confirmation once.
 
     Args:
         sign: makes a word that only this process makes.
@@ -125,7 +125,7 @@ def shown_fields(form: Form) -> list[tuple[str, str]]:
 
 
 def audit_fields(form: Form) -> dict[str, str]:
-    """What the audit log keeps of a form."""
+    """The fields of a form that the audit log keeps."""
     made: dict[str, str] = {}
     for name, value in shown_fields(form):
         text = "***" if name in SECRET_FIELDS else value

@@ -99,7 +99,7 @@ class Controller(Service):
         return self._server.address
 
     async def start(self) -> None:
-        """Read what was kept, and listen.
+        """Read the state that was kept, and listen.
 
         Raises:
             StoreLockedError: another controller has the directory.
@@ -136,7 +136,7 @@ class Controller(Service):
         _LOG.info("controller on %s, %d broker names", server.address, len(self.sets.sets))
 
     async def aclose(self) -> None:
-        """Stop listening, answer what is at work, close all connections and the file."""
+        """Stop listening, answer the requests at work, close all connections and the file."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -213,7 +213,7 @@ class Controller(Service):
         )
 
     async def _change(self, decide: Callable[[], Decision]) -> Decision:
-        """Decide, keep what is decided, and only then let it be seen."""
+        """Decide, write the decision to the file, and only then publish it."""
         async with self._changing:
             self._look_at_clock()
             decision = decide()

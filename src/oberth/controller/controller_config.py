@@ -30,7 +30,7 @@ CHANGEABLE: Final = frozenset(
 
 @dataclass(slots=True, kw_only=True)
 class ControllerConfig:
-    """What a controller is and does. Mutable: the keys of CHANGEABLE may change while it runs."""
+    """A controller's settings. Mutable: the keys of CHANGEABLE may change while it runs."""
 
     listen_host: str = option(
         "bindAddress", "127.0.0.1", "address to listen on; Apache's default is every address"

@@ -56,7 +56,7 @@ class Liveness:
         return known is not None and known.until_ms > self.now_ms
 
     def info(self, cluster: str, name: str, number: int) -> LiveInfo | None:
-        """What a live replica last said of itself."""
+        """The state that a live replica reported last."""
         known = self._heard.get((cluster, name, number))
         return None if known is None or known.until_ms <= self.now_ms else known.info
 

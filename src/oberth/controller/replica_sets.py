@@ -1,4 +1,4 @@
-"""ReplicaSets: the replicas of each broker name, its master, and who has what was acknowledged.
+"""ReplicaSets: each broker name's replicas, its master, and who has all acknowledged messages.
 
 A pure machine: each request gives an answer and, where something changes, the new value of one
 broker name. Nothing changes before `ReplicaSets.apply` is called, so that the change can be on the
@@ -85,7 +85,7 @@ class ReplicaSet:
 
 
 class LiveInfo(NamedTuple):
-    """What a replica said of itself in its last heartbeat."""
+    """The state that a replica reported in its last heartbeat."""
 
     epoch: int
     max_offset: int
@@ -101,7 +101,7 @@ class Decision(NamedTuple):
         header: of the answer.
         body: of the answer.
         name: of the broker that changes; empty: nothing does.
-        value: what it becomes; None: it is forgotten.
+        value: the new value; None: the key is removed.
         is_election: a new master was chosen, and the brokers are to be told.
     """
 
@@ -125,7 +125,7 @@ class ReplicaSets:
 
     Args:
         is_alive: tells who was heard of in time.
-        live_info: tells what a replica last said of itself.
+        live_info: gives the state that a live replica reported last.
         elects_unclean: where no live replica is in sync, one that is not may become master; what
             only the others had is lost then.
     """

@@ -123,13 +123,13 @@ class StateLog:
             OSError: it could not be written; the file is as before.
         """
         if self._broken is not None:
-            raise OSError(f"{self.path}: {self._broken}; a restart reads what is there")
+            raise OSError(f"{self.path}: {self._broken}; a restart reads the lines that are there")
         line = _line(name, value)
         try:
             _write_all(self._fd, line, self._size)
             os.fsync(self._fd)
         except OSError as error:
-            # After a failed sync nobody knows what the disk has.
+            # After a failed sync it is unknown which bytes the disk has.
             self._broken = f"an earlier write failed ({error.strerror})"
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)

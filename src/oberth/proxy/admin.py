@@ -290,7 +290,7 @@ class AdminService:
                     entry.subscription_info.expression.CopyFrom(own)
 
     def _own_expression(self, client_id: str, topic: str) -> Any:
-        """What a gRPC client itself has subscribed to; None for others."""
+        """The subscriptions that a gRPC client has declared itself; None for other clients."""
         client = self._core.clients.get(client_id)
         if client is None or client.settings is None:
             return None
@@ -482,7 +482,7 @@ class AdminService:
                 found += decode_messages(answer.body_bytes(), broker)
             elif answer.code != ResponseCode.QUERY_NOT_FOUND:
                 raise StatusError(code_of(answer.code), answer.remark or "")
-        # The index knows hashes: what it finds may have another key.
+        # The index holds hashes of keys: a message that it finds may have another key.
         found = [
             each
             for each in found

@@ -44,7 +44,7 @@ def fill_queue(target: Any, queue: MessageQueue) -> None:
 
 
 def fill_lag(target: Any, offsets: Iterable[OffsetWrapper], now_ms: int) -> None:
-    """What is stored and not consumed, and what of it is handed out."""
+    """Messages that are stored and not consumed, and how many of them are handed out."""
     last_ms = 0
     for each in offsets:
         behind = max(each.broker_offset - each.consumer_offset, 0)
@@ -59,7 +59,7 @@ def fill_lag(target: Any, offsets: Iterable[OffsetWrapper], now_ms: int) -> None
 
 
 def fill_running_info(shown: Any, info: ConsumerRunningInfo) -> None:
-    """What a consumer tells about itself."""
+    """The running information that a consumer reports."""
     shown.properties.update(info.properties)
     for data in info.subscription_set:
         fill_expression(shown.subscriptions[data.topic], data)

@@ -29,11 +29,11 @@ ACCESS_KEY_MAX: Final = 512
 
 
 class Signer(NamedTuple):
-    """What a call says of who makes it; nothing of it is checked.
+    """The identity that a call claims; nothing of it is checked.
 
     Attributes:
         access_key: name of the user; "" if the call is not signed.
-        content: what was signed.
+        content: the bytes that were signed.
         signature: HMAC-SHA1 of it.
     """
 
@@ -46,7 +46,7 @@ NOBODY: Final = Signer("", b"", b"")
 
 
 def signer_of(metadata: Mapping[str, str]) -> Signer:
-    """What a call's headers say of who makes it; where they say nothing that can be read, NOBODY.
+    """The identity that a call's headers claim; NOBODY where they hold none that can be read.
 
     Clients without a user send the header, too, with an empty Credential.
     """

@@ -1,4 +1,4 @@
-"""What the service knows of brokers, whether one in this process or several behind it."""
+"""The interface to brokers that the service uses: one in this process, or several behind it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Peer(Protocol):
         request: RemotingCommand,
         on_late: Callable[[RemotingCommand], None] | None = None,
     ) -> RemotingCommand:
-        """A broker's answer, whatever its code; the caller bounds the time.
+        """A broker's answer, also one with an error code; the caller bounds the time.
 
         Args:
             broker: its name.
@@ -118,7 +118,7 @@ class Backend(Protocol):
         """
 
     async def forget_offsets(self, group: str, topic: str) -> None:
-        """Delete what a group has committed in a topic.
+        """Delete the offsets that a group has committed in a topic.
 
         Raises:
             MQClientError: brokers have no command for that.

@@ -1,4 +1,4 @@
-"""Call: one gRPC call on a connection: its metadata, the client's messages, and what is answered.
+"""Call: one gRPC call on a connection: its metadata, the client's messages, and the answer.
 
 A call is served in a task, or, where nothing has to be waited for, in the turn of the loop in which
 its message came: see `Begin`.
@@ -89,14 +89,14 @@ False: it cannot, and has done nothing; then the call gets a task and its `Handl
 
 
 class CallChannel(Protocol):
-    """What a call asks of its connection."""
+    """The parts of its connection that a call uses."""
 
     loop: asyncio.AbstractEventLoop
     remote: Address
     local: Address
 
     def count_held(self, call: Call) -> None:
-        """What a call holds of the server's budget changed."""
+        """The bytes that a call holds of the server's budget have changed."""
 
     def flush_soon(self, call: Call) -> None:
         """A call has something to send."""
@@ -106,7 +106,7 @@ class CallChannel(Protocol):
 
 
 def parse_timeout(text: str) -> float | None:
-    """Seconds that a ``grpc-timeout`` header gives; None for what is none."""
+    """Seconds that a ``grpc-timeout`` header gives; None if it is malformed."""
     unit = _TIMEOUT_UNITS.get(text[-1:])
     digits = text[:-1]
     if unit is None or not digits.isascii() or not digits.isdecimal() or len(digits) > 8:
@@ -118,7 +118,7 @@ _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6,
 
 
 class Call:
-    """One call: its metadata, the client's messages, and what is answered.
+    """One call: its metadata, the client's messages, and the answer.
 
     Attributes:
         path: ``/package.Service/Method``.
@@ -336,7 +336,7 @@ class Call:
         self.channel.flush_soon(self)
 
     def end(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
-        """End the call behind what was sent."""
+        """End the call after the messages that were sent."""
         if not self.is_open:
             return
         if status is GrpcStatus.OK:

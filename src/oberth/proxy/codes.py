@@ -93,5 +93,5 @@ class StatusError(Exception):
 
 
 def code_of(remoting_code: int) -> Code:
-    """The status code for a broker's answer; what is not known is INTERNAL_SERVER_ERROR."""
+    """The status code for a broker's answer; INTERNAL_SERVER_ERROR for an unknown one."""
     return _FROM_REMOTING.get(ResponseCode(remoting_code), Code.INTERNAL_SERVER_ERROR)

@@ -328,7 +328,7 @@ def permissions_of(queues: BrokerQueues) -> list[int]:
 
 
 def consumer_data(settings: Any) -> dict[str, Any]:
-    """What a heartbeat says of a consumer with these settings."""
+    """The heartbeat data of a consumer with these settings."""
     subscription = settings.subscription
     entries = []
     for entry in subscription.subscriptions:

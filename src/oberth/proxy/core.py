@@ -136,14 +136,14 @@ def _checked_group(name: str) -> str:
 
 
 def unknown_topic(topic: str) -> StatusError:
-    """What is said of a topic that nobody has."""
+    """The answer about a topic that no broker has."""
     return StatusError(
         Code.TOPIC_NOT_FOUND, f"No topic route info in name server for the topic: {topic}"
     )
 
 
 class ServiceCore:
-    """What the parts of a service share.
+    """The state that the parts of a service share.
 
     Args:
         backend: where topics, groups and messages are.
@@ -157,7 +157,7 @@ class ServiceCore:
         clients: that are known.
         results: calls that ended, by method and RocketMQ's code.
         sent, received: messages that were stored, and handed out.
-        on_broker_request: serves what a broker asks of a client.
+        on_broker_request: serves the requests of brokers to clients.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ class ServiceCore:
         return answer
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what no call waits for."""
+        """Run a task that no call waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

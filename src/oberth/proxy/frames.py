@@ -59,7 +59,7 @@ _SHRUNK_TABLE: Final = b"\x20"
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
     DATA = 0
     HEADERS = 1
@@ -86,7 +86,7 @@ class ErrorCode(IntEnum):
 
 
 class Setting(IntEnum):
-    """What a SETTINGS frame sets."""
+    """The settings that a SETTINGS frame can change."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -575,7 +575,7 @@ class ServerConnection:
         self._out.append(goaway(self.last_stream_id, code))
 
     def take_output(self) -> bytes:
-        """What is to be written."""
+        """The bytes to be written."""
         data = b"".join(self._out)
         self._out.clear()
         return data
@@ -608,7 +608,7 @@ def _wrong_size(kind: Kind, payload: bytes) -> ConnectionFault:
 
 
 def _unpadded(payload: bytes) -> bytes:
-    """What stands before the padding.
+    """The payload of a frame without its padding.
 
     Raises:
         ConnectionFault: there is more padding than frame.

@@ -8,7 +8,7 @@ all that is sent in one turn of the loop, leaves in one write.
 Lifecycle: made by `GrpcServer`, opened by the loop, ended by either side. When the connection is
 lost every call of it is cancelled.
 
-What a peer may cost is bounded:
+The memory and time that a peer can take are bounded:
 
     headers of a call              HEADER_LIST_MAX bytes after decompression
     a message                      MESSAGE_MAX bytes, after decompression INFLATED_MAX
@@ -94,7 +94,7 @@ class Budget:
 
 
 class ServerHooks(Protocol):
-    """What a channel asks of its server."""
+    """The parts of its server that a channel uses."""
 
     def handler_of(self, path: str) -> Handler | None:
         """What serves ``/package.Service/Method``; None: nothing does."""
@@ -460,7 +460,7 @@ class GrpcChannel(asyncio.Protocol):
             self._start(call)
 
     def count_held(self, call: Call) -> None:
-        """What a call holds of the server's budget changed."""
+        """The bytes that a call holds of the server's budget have changed."""
         change = call.held - call.counted
         if not change or call.stream_id not in self.calls:
             return
@@ -537,7 +537,7 @@ class GrpcChannel(asyncio.Protocol):
         self._write_out()
 
     def _send_call(self, call: Call, until: float) -> None:
-        """Send what a call has, as far as windows and the time go."""
+        """Send the bytes of a call, as many as its windows and the time allow."""
         connection = self._connection
         stream_id = call.stream_id
         if call.out and stream_id not in self._headers_sent:
@@ -622,7 +622,7 @@ class GrpcChannel(asyncio.Protocol):
             self._write(goaway(self._connection.last_stream_id))
 
     def close(self) -> None:
-        """Send what is waiting, then close."""
+        """Send the bytes that wait, then close."""
         if self._closed:
             return
         self._closed = True
@@ -639,7 +639,7 @@ class GrpcChannel(asyncio.Protocol):
             self._drop(call)
 
     def abort(self) -> None:
-        """Close and throw away what is waiting."""
+        """Close, and drop the bytes that wait to be sent."""
         self._closed = True
         if self._transport is not None:
             self._transport.abort()

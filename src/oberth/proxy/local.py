@@ -149,7 +149,7 @@ class LocalPeer:
         request: RemotingCommand,
         on_late: Callable[[RemotingCommand], None] | None = None,
     ) -> RemotingCommand:
-        """The broker's answer, whatever its code; the caller bounds the time.
+        """The broker's answer, also one with an error code; the caller bounds the time.
 
         Args:
             broker: its name; there is but one.

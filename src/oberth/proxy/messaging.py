@@ -123,7 +123,7 @@ class MessagingService:
             self._receives.give_all_back(client)
 
     def on_time(self) -> None:
-        """Forget clients that are gone, renew what is in work; about every second."""
+        """Forget clients that are gone, renew messages in work; called about every second."""
         for client in self.core.clients.on_time(asyncio.get_running_loop().time()):
             self._receives.give_all_back(client)
         self._receives.renew_due()

@@ -41,7 +41,7 @@ from oberth.remoting.headers.pull import (
 )
 
 PULL_MARGIN_MS: Final = 500
-"""Of a pull's deadline what is left for the answer."""
+"""The part of a pull's deadline that is kept for sending the answer."""
 
 _OFFSET_POLICIES: Final = {
     number: name for name, number in m.enum_values("QueryOffsetPolicy").items()

@@ -278,7 +278,7 @@ class Receives:
             )
 
     def give_all_back(self, client: GrpcClient) -> None:
-        """What a client had in work that is gone is for others."""
+        """Hand the messages that a vanished client had in work to others."""
         renewals = self.renewals.remove_client(client.client_id)
         if renewals:
             self._core.start(self._give_back_some(renewals))
@@ -307,7 +307,7 @@ class Receives:
             _LOG.info("%s for %s not given back: %s", topic, group, error)
 
     def renew_due(self) -> None:
-        """Begin to renew what is due; about every second."""
+        """Begin to renew the messages that are due; called about every second."""
         if not self._is_renewing:
             self._is_renewing = True
             self._core.start(self._renew_all())

@@ -109,7 +109,7 @@ class Renewals:
         return self._by_client.get(client_id, {}).get(given)
 
     def remove(self, client_id: str, given: str) -> Renewal | None:
-        """Forget a message; what it was."""
+        """Forget a message, and return it."""
         mine = self._by_client.get(client_id)
         if mine is None:
             return None
@@ -122,7 +122,7 @@ class Renewals:
         return found
 
     def remove_client(self, client_id: str) -> list[Renewal]:
-        """Forget a client; what it had in work."""
+        """Forget a client, and return the messages it had in work."""
         found = list(self._by_client.pop(client_id, {}).values())
         self._count -= len(found)
         for renewal in found:

@@ -212,7 +212,7 @@ class GrpcServer(Listener):
         await self._wait_for_begun()
         for task in tasks:
             task.cancel()
-        await asyncio.sleep(0)  # what the last calls sent leaves in this turn
+        await asyncio.sleep(0)  # the answers of the last calls leave in this turn
         for channel in list(self.channels):
             channel.close()
         await server.wait_closed()

@@ -65,14 +65,14 @@ class Telemetry:
         await self._register(context, client)
 
     async def _register(self, context: Context, client: GrpcClient) -> None:
-        """Tell the broker what a client produces and consumes."""
+        """Tell the broker which groups a client produces and consumes for."""
         settings = client.settings
         body: dict[str, Any] = {"clientID": client.client_id}
         if settings.HasField("subscription"):
             body["consumerDataSet"] = [consumer_data(settings)]
         else:
             for topic in settings.publishing.topics:
-                # What is asked about a transaction shows its message.
+                # A question about a transaction carries its message.
                 self._core.authorize(
                     context,
                     RemotingCommand(
@@ -130,7 +130,7 @@ class Telemetry:
                 known.streams.remove(call)
 
     async def _merge_settings(self, client: GrpcClient, sent: Any) -> None:
-        """The client's settings with what the server decides."""
+        """The client's settings, completed by those that the server decides."""
         merged = m.Settings()
         merged.CopyFrom(sent)
         merged.DiscardUnknownFields()
@@ -165,7 +165,7 @@ class Telemetry:
     async def on_broker_request(
         self, client: GrpcClient, broker: str, request: RemotingCommand
     ) -> RemotingCommand | None:
-        """What a broker asks of a client."""
+        """Serve a request of a broker to a client."""
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             header = request.header(CheckTransactionStateRequestHeader)
             for message in decode_messages(request.body_bytes(), ""):

@@ -96,7 +96,7 @@ def positive_lag(queues: Iterable[QueueProgress]) -> int:
 
 
 def behind_ms(queues: Iterable[QueueProgress], now_ms: int) -> int | None:
-    """How long ago what was consumed last was stored, of the slowest queue with a lag.
+    """The age of the message consumed last, in the slowest queue with a lag.
 
     None: a queue has a lag of which nothing was consumed yet; 0: there is no lag.
     """
@@ -116,7 +116,7 @@ class Member:
     Attributes:
         told: its own words; None: it was not asked, or does not answer.
         problem: why it does not, or "".
-        expressions: topic → what it subscribes to, by itself.
+        expressions: topic → the expression that this member subscribes with.
         differs: topics for which another member subscribes to something else.
     """
 
@@ -246,7 +246,7 @@ async def _members(admin: Admin, name: str, connection: ConsumerConnection | Non
 
 
 async def _times(admin: Admin, name: str, progress: GroupProgress) -> dict[MessageQueue, int]:
-    """By queue how long what comes next has waited, ms, as brokers reckon."""
+    """By queue how long its next message has waited, in ms, by the brokers' clocks."""
     found: dict[MessageQueue, int] = {}
     topics = sorted({each.queue.topic for each in progress.queues})[:TOPICS_ASKED_MAX]
 
@@ -367,7 +367,7 @@ async def _delete(asker: Asker, form: Form, plan: Plan) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Reset:
-    """What a form wants of a reset."""
+    """The reset that a form asks for."""
 
     group: str
     topic: str
@@ -438,7 +438,7 @@ async def _plan_reset(asker: Asker, form: Form) -> Plan:
         warnings.append(f"{skipped} messages are skipped: the group never gets them.")
     if repeated:
         warnings.append(f"{repeated} messages are repeated: the group gets them once more.")
-    # What has just arrived moves the end, and nobody who wants the end minds.
+    # New messages move the end between preview and confirmation; a reset to the end allows it.
     moves = wanted.timestamp_ms == LATEST and wanted.offset is None
     binding = (
         "" if moves else repr(sorted((q.broker_name, q.queue_id, t) for q, t in targets.items()))

@@ -141,7 +141,7 @@ async def _redrive(asker: Asker, form: Form, plan: Plan) -> Outcome:
             try:
                 receipt = await redrive(asker.admin, producer, letter)
             except OberthError as error:
-                # What was sent before is told all the same.
+                # One letter that fails does not hide the receipts of the others.
                 rows.append(
                     (letter.offset_msg_id, origin_topic(letter), f"failed: {error}", "", "", "")
                 )

@@ -238,7 +238,7 @@ async def message(console: Console, request: Request) -> Response:
 
 
 def _standing(offsets: Mapping[str, Mapping[Place, int]], found: MessageExt, topic: str) -> str:
-    """How far a group is with a message, by what it has committed."""
+    """How far a group is from a message, by the offset that it has committed."""
     committed = offsets.get(topic, {}).get((found.broker_name, found.queue_id))
     if committed is None:
         return "has committed nothing in this queue"
@@ -270,7 +270,7 @@ async def body(console: Console, request: Request) -> Response:
 
 
 def as_command(topic: str, found: MessageExt) -> str:
-    """A command that sends such a message; "" where none can, for its body is no text."""
+    """A command that sends a copy of the message; "" where its body is no text or too large."""
     try:
         text = found.body.decode()
     except UnicodeDecodeError:
@@ -288,7 +288,7 @@ def as_command(topic: str, found: MessageExt) -> str:
 
 
 def as_python(topic: str, found: MessageExt) -> str:
-    """A program that sends such a message; "" for a large body."""
+    """A Python program that sends a copy of the message; "" for a large body."""
     if len(found.body) > COPY_MAX:
         return ""
     arguments = [ascii(topic), repr(found.body)]

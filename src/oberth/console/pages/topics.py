@@ -1,4 +1,4 @@
-"""Topics: the list, one of them, and what can be changed about it."""
+"""Topics: the list, the page of one topic, and the changes that can be made to it."""
 
 from __future__ import annotations
 
