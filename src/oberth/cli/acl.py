@@ -138,7 +138,9 @@ def create_user(
 @user.command("update")
 @click.argument("name")
 @password_option
-@click.option("--type", "user_type", type=click.Choice(["Super", "Normal"]), help="What it is now.")
+@click.option(
+    "--type", "user_type", type=click.Choice(["Super", "Normal"]), help="The user's new type."
+)
 @click.option("--status", type=click.Choice(["enable", "disable"]), help="Whether it may sign.")
 @broker_option
 @namesrv_option
@@ -154,7 +156,7 @@ def update_user(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Change a user; what is not given stays. Exit code 1 if no broker has it."""
+    """Change a user; options not given leave it as it is. Exit code 1 if no broker has it."""
     password = _password(password_file, required=False)
     if password is None and user_type is None and status is None:
         raise click.UsageError("one of --password-file, --type and --status is needed")
@@ -237,7 +239,7 @@ def create_policy(
     as_json: bool,
     **effect: Any,
 ) -> None:
-    """Add to what USER may do; what was said of the same resource is replaced.
+    """Allow or deny USER something; an earlier entry for the same resource is replaced.
 
     Example: oberth acl policy create anna --resource Topic:Orders --action Pub --action Sub
     """
@@ -279,7 +281,7 @@ def update_policy(
 
 @policy.command("delete")
 @click.argument("name", metavar="USER")
-@click.option("--resource", default="", help="Only what is said of exactly this resource.")
+@click.option("--resource", default="", help="Only the entry for exactly this resource.")
 @click.option("--type", "policy_type", type=click.Choice(["Custom", "Default"]),
               help="Only of this policy.")  # fmt: skip
 @broker_option

@@ -47,7 +47,7 @@ RESTART_MAX_S: Final = 30.0
 """Before a broker that ended by itself is started again: the first time, and at most."""
 
 DRAIN_LOOK_S: Final = 10.0
-"""Between two looks at what is left of brokers that drain."""
+"""Seconds between two looks at brokers that drain."""
 
 READ_ONLY: Final = "4"
 
@@ -63,7 +63,7 @@ class Member(NamedTuple):
         number: 1 for the first.
         name: brokerName.
         store: folder of its store.
-        settings: what is set for it beside the configuration that all have.
+        settings: its own settings, beside the configuration that all have.
         drains: whether it takes no messages any more.
         replica: which replica of its name it is; 0 without replicas.
     """
@@ -77,7 +77,7 @@ class Member(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What it is called where replicas have to be told apart."""
+        """Its name where replicas have to be told apart."""
         return f"{self.name} replica {self.replica}" if self.replica else self.name
 
 
@@ -89,7 +89,7 @@ def replicated(
     broker_name: str,
     controller: str,
 ) -> list[Member]:
-    """The brokers of ``--replicas``: so many of each name, under a controller.
+    """The brokers of ``--replicas``: that number of each name, under a controller.
 
     The first replica keeps the store; that with number n has ``-rn`` behind its folder. What is
     acknowledged is at every replica in sync; of three or more these are never less than two.
@@ -185,7 +185,7 @@ class BrokerProcess:
 
     Args:
         member: which.
-        words: what the command ``oberth broker`` gets, the same for all.
+        words: arguments of the command ``oberth broker``, the same for all.
     """
 
     def __init__(self, member: Member, words: Iterable[str]) -> None:
@@ -204,7 +204,7 @@ class BrokerProcess:
         """Start it and wait until it is ready.
 
         Raises:
-            OberthError: it ended before; what it said stands on stderr.
+            OberthError: it ended before; its error stands on stderr.
         """
         if not await self._start():
             raise OberthError(f"{self.member.label} did not start, see above")
@@ -338,7 +338,7 @@ async def left_of(admin: Admin, address: str) -> tuple[int, int]:
 
 
 async def watch_drains(admin: Admin, processes: Iterable[BrokerProcess]) -> None:
-    """Say what is left of brokers that drain, whenever it changes; never ends."""
+    """Say how much brokers that drain still hold, at every change; never ends."""
     said: dict[str, tuple[int, int]] = {}
     drained = [each for each in processes if each.member.drains]
     while drained:

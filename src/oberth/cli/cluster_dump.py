@@ -54,7 +54,7 @@ class Change(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """By name what a setting is and what it becomes, where these differ."""
+        """By name the value of a setting and its new value, where these differ."""
         wanted = _settings(self.wanted)
         current = {} if self.current is None else _settings(self.current)
         return {
@@ -130,8 +130,8 @@ def dump(path: str | None, namesrv: str, cluster: str | None, as_json: bool) -> 
 def apply(path: str, dry_run: bool, namesrv: str, cluster: str | None, as_json: bool) -> None:
     """Make and change topics and groups so that they are as in FILE, which `dump` wrote.
 
-    What is not in FILE stays as it is: nothing is ever deleted. All of FILE is checked before
-    anything is changed; what is done comes as a line each.
+    Topics and groups that are not in FILE stay as they are: nothing is ever deleted. All of FILE is
+    checked before anything is changed; each change is one line of output.
 
     Example: oberth cluster apply cluster.json --dry-run
     """
@@ -237,7 +237,7 @@ Wanted = dict[tuple[str, int], tuple[C, list[str] | None]]
 
 
 def read_dump(path: str) -> tuple[Wanted[TopicConfig], Wanted[SubscriptionGroupConfig]]:
-    """What a file says.
+    """The contents of a dump.
 
     Raises:
         ConfigFormatError: it is no dump; the message names the file and the place in it.

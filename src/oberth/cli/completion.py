@@ -1,4 +1,4 @@
-"""``oberth completion``: what a shell runs so that Tab completes commands and options."""
+"""``oberth completion``: a script for the shell, with which Tab completes commands and options."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _KEYS: Final = ("accessKey", "secretKey", "securityToken")
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    """Have `client_config` find the option, whatever function the command has."""
+    """Keep the option where `client_config` finds it; the command's function does not get it."""
     context.find_root().meta.setdefault(_META, {})[parameter.name] = value
 
 
@@ -107,7 +107,7 @@ def namesrv_option(command: F) -> F:
 
 
 def client_config(namesrv: str) -> ClientConfig:
-    """What the options and the environment say about reaching a cluster.
+    """The connection to a cluster that the options and the environment describe.
 
     Raises:
         OptionError: a file that cannot be used, or half a pair of keys.
@@ -141,7 +141,7 @@ def _credentials(path: str | None, environment: Mapping[str, str]) -> dict[str, 
 
 
 def read_credentials(path: str) -> dict[str, str]:
-    """accessKey, secretKey and securityToken of a file; "" for what it lacks.
+    """accessKey, secretKey and securityToken of a file; "" for those that it lacks.
 
     Raises:
         OptionError: it is too large, or a line of it is no ``name: value`` or ``name=value``.

@@ -234,7 +234,7 @@ async def console_served(
 
 
 def default_audit_path() -> str:
-    """Where programs of a user keep what they note."""
+    """The directory in which a user's programs keep their state."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return str(Path(state).expanduser() / "oberth" / "console-audit.jsonl")
 

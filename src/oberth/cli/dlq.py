@@ -31,7 +31,12 @@ EXIT_NOT_ALL: Final = 1
 LIMIT: Final = 1000
 
 limit_option = click.option(
-    "--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="At most so many."
+    "--limit",
+    type=click.IntRange(1),
+    default=LIMIT,
+    show_default=True,
+    metavar="N",
+    help="At most N dead letters.",
 )
 since_option = click.option("--since", type=TIME, help="Dead since: ms since 1970 or ISO 8601.")
 until_option = click.option("--until", type=TIME, help="Dead before.")
@@ -154,7 +159,7 @@ def redrive(
                 receipt = await redrive_letter(admin, None if dry_run else producer, letter)
                 receipts.append(receipt)
                 if as_json:
-                    # As they come: whatever ends this, what was sent is known.
+                    # Each at once: a later error or Ctrl-C loses no receipt.
                     write_json_line(receipt.to_json())
                     sys.stdout.flush()
 

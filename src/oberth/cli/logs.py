@@ -35,7 +35,7 @@ FORMATS: Final = ("text", "json")
 LEVEL_ENVIRONMENT: Final = "OBERTH_LOG_LEVEL"
 FORMAT_ENVIRONMENT: Final = "OBERTH_LOG_FORMAT"
 MESSAGE_SIZE_MAX: Final = 64 * 1024
-"""Characters of a message or a stack; what is longer is cut."""
+"""Characters of a message or a stack; a longer one is cut."""
 
 HIDDEN: Final = "***"
 _SECRET: Final = re.compile(r"secret|passw|credential|token|signature", re.IGNORECASE)
@@ -122,7 +122,7 @@ def configure(level: str, style: str) -> None:
 
 
 def _talk(level: int, text: str) -> None:
-    """What a command says, as a line; it is said whatever the level."""
+    """A line that a command says; it is written at every level."""
     logger = logging.getLogger("oberth.cli")
     logger.handle(logger.makeRecord(logger.name, level, "", 0, text, (), None))
 
@@ -148,7 +148,7 @@ class Floods(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a line is written."""
         if not record.pathname:
-            return True  # what a command says
+            return True  # a line that a command says
         place = record.pathname, record.lineno
         second = int(self._clock())
         since, count, left_out = self._places.get(place, (second, 0, 0))
@@ -162,7 +162,7 @@ class Floods(logging.Filter):
 
 
 def redact(text: str) -> str:
-    """The text without the values of what is called a secret."""
+    """The text with ``***`` instead of the values of secrets."""
     if _SECRET.search(text) is None:
         return text
     return _SECRET_VALUE.sub(rf"\1{HIDDEN}", text)
@@ -182,8 +182,8 @@ def printable(text: str) -> str:
 class TextFormatter(logging.Formatter):
     """Lines for people, without secrets.
 
-    Names come from peers. So a message is one line, whatever is in it; only a stack goes on behind
-    it, each of its lines indented: no line that begins with a time is anybody's but a logger's.
+    Names come from peers. So a message is one line, also where it holds newlines. Only a stack
+    follows on further lines, each indented: a line that begins with a time comes from a logger.
     """
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """See the module. Whatever a call gives, a line comes out of it."""
+    """See the module. Every call gives a line, also one with values that JSON has not."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One record as one line."""
@@ -251,7 +251,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: Any, depth: int = 3) -> Any:
-    """A value that JSON has; what it does not have as text."""
+    """The value as JSON can hold it; values of other types as text."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):

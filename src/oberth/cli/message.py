@@ -85,9 +85,9 @@ def send(
 
 @message.command()
 @click.argument("topic")
-@click.option("--from-start", is_flag=True, help="Everything, not only what comes now.")
+@click.option("--from-start", is_flag=True, help="All messages of the topic, not only new ones.")
 @click.option("--tag", default="*", help="Tags, as in 'A || B'.")
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--count", type=click.IntRange(1), help="End after N messages.", metavar="N")
 @click.option("--follow/--no-follow", default=True, help="Wait for more at the end.")
 @namesrv_option
 def tail(

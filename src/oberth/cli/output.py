@@ -1,4 +1,4 @@
-"""What every command says and how: JSON or text on stdout, talk and errors on stderr, colours."""
+"""Output of all commands: JSON or text on stdout, talk and errors on stderr, colours."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Moment(int):
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """A time as ISO 8601, UTC with milliseconds; what no calendar has as its number."""
+    """A time as ISO 8601, UTC with milliseconds; a time outside the calendar as its number."""
     text = time_text(timestamp_ms) or ""
     return f"{text.replace(' ', 'T')}Z" if ":" in text else text
 

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, shown only to people: not in a pipe, not for what is done at once."""
+"""A progress bar on stderr, shown only to people: not in a pipe, not for quick work."""
 
 from __future__ import annotations
 

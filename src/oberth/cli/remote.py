@@ -1,4 +1,4 @@
-"""What the commands that talk to a cluster have in common: a loop, an Admin, --json."""
+"""Shared by the commands that talk to a cluster: a loop, an Admin, --json."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(main: Awaitable[T]) -> T:
 
 
 def ask(namesrv: str, question: Callable[[Admin], Awaitable[T]]) -> T:
-    """What an Admin of the cluster answers to a question."""
+    """The answer to a question that is put to an Admin of the cluster."""
     config = client_config(namesrv)
 
     async def work() -> T:

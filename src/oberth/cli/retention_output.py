@@ -1,4 +1,4 @@
-"""How a retention report is shown: JSON, or what goes and who has not consumed it."""
+"""Retention reports, as JSON or text: messages that go, groups that have not consumed them."""
 
 from __future__ import annotations
 

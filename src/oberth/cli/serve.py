@@ -182,7 +182,7 @@ def say_where(store: MessageStoreConfig) -> None:
 
 @contextmanager
 def telling(stores: list[MessageStore]) -> Iterator[None]:
-    """Say at the end what is saved of the stores that came into the list meanwhile."""
+    """Say at the end up to where each store in the list is saved."""
     yield
     for store in stores:
         end = store.flushed_offset
@@ -193,7 +193,7 @@ def telling(stores: list[MessageStore]) -> Iterator[None]:
 
 
 def say_recovered(store: MessageStore) -> None:
-    """Say what a start found of a store that was not closed in order."""
+    """Say what a start recovered of a store that was not closed in order."""
     report = store.report
     if report is None or not report.abnormal:
         return

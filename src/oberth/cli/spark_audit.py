@@ -39,11 +39,11 @@ EXIT_UNUSABLE: Final = 2
 )  # fmt: skip
 @click.option(
     "--receipt", metavar="FILE", type=click.Path(dir_okay=False),
-    help="Write what was compared, with checksums of all ranges, as JSON.",
+    help="Write a receipt, as JSON: the compared ranges with their checksums.",
 )  # fmt: skip
 @click.option(
     "--check", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-    help="A receipt: also find what has changed in either store since then.",
+    help="A receipt: also find ranges of either store that have changed since then.",
 )  # fmt: skip
 @live_options
 @apache_options

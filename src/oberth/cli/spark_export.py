@@ -20,7 +20,7 @@ from oberth.cli.spark_options import (
 
 _INTERVAL_S: Final = 10.0
 JOIN_EVERY: Final = 20
-"""With --continuous files are joined after so many batches, not after each."""
+"""With --continuous files are joined after this number of batches, not after each."""
 
 
 @click.command(name="export")
@@ -39,7 +39,9 @@ JOIN_EVERY: Final = 20
     help="Of Iceberg tables: http://HOST of a REST catalog, thrift://…, postgresql://…, glue.",
 )  # fmt: skip
 @click.option("--namespace", default="", help="In that catalog; oberth if not given.")
-@click.option("--warehouse", default="", help="What that catalog calls so.")
+@click.option(
+    "--warehouse", default="", help="The warehouse of that catalog, by its name or address."
+)
 @click.option("--one-table", is_flag=True, help="All topics in one table, not a table each.")
 @click.option(
     "--exact", is_flag=True,
@@ -76,7 +78,9 @@ JOIN_EVERY: Final = 20
     "as old that none has.",
 )  # fmt: skip
 @click.option(
-    "--continuous", is_flag=True, help="Go on with what is written later, until interrupted."
+    "--continuous",
+    is_flag=True,
+    help="Go on with messages that are stored later, until interrupted.",
 )
 @click.option(
     "--interval", type=click.FloatRange(0.1), default=_INTERVAL_S, show_default=True,

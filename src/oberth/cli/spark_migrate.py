@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--ledger", metavar="DIR", required=True, type=click.Path(file_okay=False),
-    help="What this migration remembers, and its receipts. Another run with it goes on.",
+    help="The state and the receipts of this migration. Another run with it goes on.",
 )  # fmt: skip
 @click.option(
     "--group", "groups", metavar="GROUP", multiple=True,
@@ -88,7 +88,7 @@ def migrate_command(
 
 
 def _side(url: str) -> Side:
-    """What a URL names.
+    """The cluster and topic that a URL names.
 
     Raises:
         click.UsageError: it is of another form.

@@ -1,4 +1,4 @@
-"""What all `oberth spark` commands have in common: the store, the session, Apache's options."""
+"""Shared by all `oberth spark` commands: the store, the session, Apache's options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ scratch_option = click.option(
     "--scratch",
     metavar="DIR",
     type=click.Path(file_okay=False),
-    help="Where tasks put what lies between the steps; every machine has to see it.",
+    help="Where tasks put files between the steps; every machine has to see it.",
 )
 
 
@@ -190,7 +190,7 @@ def _leave_out_py4j() -> None:
 
 @contextmanager
 def spark_tasks(master: str, confs: tuple[str, ...], *, app_name: str) -> Iterator[OnSpark]:
-    """What pipelines run on, for the length of a command.
+    """The session that pipelines run on, for the length of a command.
 
     Raises:
         SparkUnavailableError: no Java, or no pyspark, or the master is a Spark Connect server.

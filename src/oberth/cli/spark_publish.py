@@ -24,7 +24,7 @@ from oberth.cli.store_options import json_option
 )  # fmt: skip
 @click.option(
     "--ledger", metavar="DIR", required=True, type=click.Path(file_okay=False),
-    help="What this publication remembers. Another run with it goes on where the last one ended.",
+    help="The state of this publication. Another run with it goes on where the last one ended.",
 )  # fmt: skip
 @click.option(
     "--value", default="", help="The column of bodies; value, or the row as JSON, if not given."

@@ -73,11 +73,11 @@ _HELP: Final = r"""Statements end with ;   \d  topics and their views   \q  quit
     type=click.Path(dir_okay=False),
     help="The rows into this new file; they must fit into memory.",
 )
-@click.option("--rows", metavar="N", type=click.IntRange(1), help="At most so many rows.")
+@click.option("--rows", metavar="N", type=click.IntRange(1), help="At most N rows.")
 @click.option(
     "--only-reads",
     is_flag=True,
-    help="Refuse what is no query over the views: files, commands, programs, methods of Java.",
+    help="Refuse all but queries over the views: no files, commands, programs, methods of Java.",
 )
 @json_option
 @conf_option

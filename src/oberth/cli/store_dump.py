@@ -20,7 +20,7 @@ from oberth.cli.store_options import read_entries, store_options
     type=click.IntRange(min=0),
     help="Where to begin: a queue offset with --topic and --queue, else a CommitLog offset.",
 )
-@click.option("--limit", type=click.IntRange(min=0), help="At most so many messages.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N messages.")
 @click.option("--fillers", is_flag=True, help="Also the records that salvage put into holes.")
 def dump_command(
     directory: str,

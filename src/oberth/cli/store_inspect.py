@@ -14,7 +14,7 @@ from oberth.cli.store_options import read_entries, store_options
 @click.option(
     "--count",
     is_flag=True,
-    help="Also count each queue's bytes and what it lacks; reads all units.",
+    help="Also count each queue's bytes and missing messages; reads all units.",
 )
 @store_options
 def inspect_command(

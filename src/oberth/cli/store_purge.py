@@ -17,13 +17,13 @@ EXIT_REFUSED: Final = 1
 @click.command(name="purge")
 @store_options
 @click.argument("topic")
-@click.option("--before", type=TIME, help="What was stored earlier: ms since 1970 or ISO 8601.")
+@click.option("--before", type=TIME, help="Messages stored earlier: ms since 1970 or ISO 8601.")
 @click.option(
     "--offset",
     "offsets",
     metavar="QUEUE=OFFSET",
     multiple=True,
-    help="What is below a queue offset. Repeatable.",
+    help="Messages below a queue offset. Repeatable.",
 )
 @click.option("--force", is_flag=True, help="Also what groups have not consumed.")
 def purge_command(

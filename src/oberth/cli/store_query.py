@@ -61,7 +61,7 @@ TIME: Final = TimeType()
 @click.option("--begin", type=TIME, default=0, help="With --key: stored at or after.")
 @click.option("--end", type=TIME, default=2**63 - 1, help="With --key: stored at or before.")
 @click.option("--max", "max_num", type=click.IntRange(1), default=32, show_default=True,
-              help="With --key: at most so many, the newest.")  # fmt: skip
+              help="With --key: at most N messages, the newest.", metavar="N")  # fmt: skip
 @click.option(
     "--index-type",
     type=click.Choice(["K", "U", "T"]),

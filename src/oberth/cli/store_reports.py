@@ -1,4 +1,4 @@
-"""What commands that rebuild or verify a store say, in one process or on Spark."""
+"""Reports of commands that rebuild or verify a store, in one process or on Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_rebuilt(report: RebuildReport, *, as_json: bool) -> None:
-    """Prints what was built, and on stderr what could not be."""
+    """Prints the numbers of what was built, and on stderr the records that could not be used."""
     if as_json:
         write_json(report.to_json())
         return

@@ -55,7 +55,7 @@ def salvage_command(
 
 
 def show_report(report: SalvageReport) -> None:
-    """What was saved and lost, as text on stdout."""
+    """Writes the saved and lost ranges as text on stdout."""
     for lost in report.lost:
         _print(lost)
     for mended in report.mended:

@@ -52,7 +52,8 @@ CLEAR_REST: Final = "\x1b[J"
     type=click.IntRange(0),
     default=500,
     show_default=True,
-    help="Ask about at most so many topics; one request each.",
+    help="Ask about at most N topics; one request each.",
+    metavar="N",
 )
 @click.option("--system", is_flag=True, help="Also the brokers' own topics.")
 def top(
@@ -100,11 +101,11 @@ def top(
 
 @contextmanager
 def _screen(shown: bool) -> Iterator[None]:
-    """The terminal's other screen, and the first one again whatever ends it."""
+    """The terminal's other screen; the first one comes back at the end, also after an error."""
     if not shown:
         yield
         return
-    # Also where they are ignored, as in what a script starts in the background.
+    # Also where they are ignored, as in processes that a script starts in the background.
     ending = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.default_int_handler) for number in ending]
     sys.stdout.write(ENTER)
@@ -150,7 +151,7 @@ class Sampler:
         self._of_brokers: set[str] = set()
 
     async def sample(self) -> Sample:
-        """Everything at one time; what does not answer is in ``failures``."""
+        """One round of questions; brokers that do not answer are in ``failures``."""
         found = Sample(time.monotonic())
         info = await self._admin.cluster_info()
         self._of_brokers = named_after_brokers(info)

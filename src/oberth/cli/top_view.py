@@ -22,12 +22,12 @@ QueueKey = tuple[str, str, int]
 
 @dataclass(slots=True)
 class Sample:
-    """What was asked at one time.
+    """The answers of one round of questions.
 
     Attributes:
         at_s: when, in seconds of any clock.
         brokers: (broker name, id, address) → runtime table; an empty one: it did not answer.
-        failures: address → what it said.
+        failures: address → the error it answered with.
         ends: the end of each queue.
         offsets: (topic, group) → offset by (broker, queue id).
         members: group → consumers that are connected.

@@ -138,13 +138,13 @@ async def _wait_announced(admin: Admin, name: str, queues: int, *, everywhere: b
 
 @topic.command()
 @click.argument("name")
-@click.option("--before", type=TIME, help="What was stored earlier: ms since 1970 or ISO 8601.")
+@click.option("--before", type=TIME, help="Messages stored earlier: ms since 1970 or ISO 8601.")
 @click.option(
     "--offset",
     "offsets",
     metavar="BROKER:QUEUE=OFFSET",
     multiple=True,
-    help="What is below a queue offset. Repeatable.",
+    help="Messages below a queue offset. Repeatable.",
 )
 @click.option("--force", is_flag=True, help="Also what groups have not consumed.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")

@@ -348,5 +348,5 @@ def _serve_several(
 
 
 def _dial_host(listen_host: str) -> str:
-    """Where this process reaches what it listens on itself."""
+    """The address at which this process reaches its own listening socket."""
     return WILDCARDS.get(listen_host, listen_host)
