@@ -13,7 +13,7 @@ import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
@@ -330,3 +330,33 @@ def is_coroutine_listener(listener: object) -> bool:
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
         getattr(listener, "__call__", None)  # noqa: B004 - an object whose call is a coroutine
     )
+
+
+class MessageIterator(AsyncIterator[MessageExt]):
+    """One ``async for`` over a consumer; several may run, each message goes to one of them."""
+
+    def __init__(self, service: ConsumeService) -> None:
+        self._service = service
+        self.job: ConsumeJob | None = None
+        self._verdict: ConsumeStatus | None = None
+
+    async def __anext__(self) -> MessageExt:
+        self.settle(None)
+        job = await self._service.next_job()
+        if job is None:
+            raise StopAsyncIteration
+        self.job = job
+        return job.messages[0]
+
+    def refuse(self, delay_level: int) -> None:
+        """The message in hand is to come again."""
+        assert self.job is not None
+        self.job.context.delay_level_when_next_consume = delay_level
+        self._verdict = ConsumeStatus.RECONSUME_LATER
+
+    def settle(self, verdict: ConsumeStatus | None) -> None:
+        """The message in hand is done, unless it was refused."""
+        job, self.job = self.job, None
+        if job is not None:
+            self._service.finish(job, self._verdict or verdict)
+        self._verdict = None

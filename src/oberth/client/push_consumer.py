@@ -36,7 +36,7 @@ from oberth.client.consume import (
     ListenerFailures,
     MessageListener,
 )
-from oberth.client.consume_service import ConsumeJob, ConsumeService
+from oberth.client.consume_service import ConsumeJob, ConsumeService, MessageIterator
 from oberth.client.group_consumer import AssignedQueue, GroupConsumer
 from oberth.client.instance import ClientInstance
 from oberth.client.messages import MessageExt, decode_messages
@@ -61,11 +61,7 @@ from oberth.client.retry import (
     IdlePulls,
 )
 from oberth.client.send_back import send_message_back, send_to_retry_topic
-from oberth.client.subscriptions import (
-    MessageSelector,
-    build_subscription_data,
-    check_listener,
-)
+from oberth.client.subscriptions import MessageSelector, build_subscription_data, check_listener
 from oberth.errors import ClientError, MQBrokerError, MQClientError, OberthError, RemotingError
 from oberth.formats import names
 from oberth.formats import properties as p
@@ -76,9 +72,7 @@ from oberth.remoting.bodies.running_info import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
 )
-from oberth.remoting.bodies.running_info import (
-    ConsumeStatus as TopicRates,
-)
+from oberth.remoting.bodies.running_info import ConsumeStatus as TopicRates
 from oberth.remoting.code import ResponseCode
 
 if TYPE_CHECKING:
@@ -106,36 +100,6 @@ _STALE_AT_BROKER: Final = frozenset(
 """Answers to a pull that a heartbeat mends."""
 
 STALE_DELAY_S: Final = 0.2
-
-
-class _MessageIterator(AsyncIterator[MessageExt]):
-    """One ``async for`` over a consumer; several may run, each message goes to one of them."""
-
-    def __init__(self, service: ConsumeService) -> None:
-        self._service = service
-        self.job: ConsumeJob | None = None
-        self._verdict: ConsumeStatus | None = None
-
-    async def __anext__(self) -> MessageExt:
-        self.settle(None)
-        job = await self._service.next_job()
-        if job is None:
-            raise StopAsyncIteration
-        self.job = job
-        return job.messages[0]
-
-    def refuse(self, delay_level: int) -> None:
-        """The message in hand is to come again."""
-        assert self.job is not None
-        self.job.context.delay_level_when_next_consume = delay_level
-        self._verdict = ConsumeStatus.RECONSUME_LATER
-
-    def settle(self, verdict: ConsumeStatus | None) -> None:
-        """The message in hand is done, unless it was refused."""
-        job, self.job = self.job, None
-        if job is not None:
-            self._service.finish(job, self._verdict or verdict)
-        self._verdict = None
 
 
 class PushConsumer(GroupConsumer):
@@ -241,7 +205,7 @@ class PushConsumer(GroupConsumer):
         self._failures = ListenerFailures()
         self._service: ConsumeService | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._iterators: list[_MessageIterator] = []
+        self._iterators: list[MessageIterator] = []
         self._suspended = False
         self._rates: dict[str, TopicRates] = {}
         self._trace: TraceDispatcher | None = None
@@ -373,7 +337,7 @@ class PushConsumer(GroupConsumer):
             raise MQClientError(f"consumer {self.group} has a listener, nothing to iterate over")
         self._running()
         assert self._service is not None
-        iterator = _MessageIterator(self._service)
+        iterator = MessageIterator(self._service)
         self._iterators.append(iterator)
         return iterator
 
