@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oberth.errors import StoreError
 from oberth.formats import names
-from oberth.store.timer.timer_message_store import TimerFlush, TimerMessageStore
+from oberth.store.timer.timer_message_store import TimerMessageStore
+from oberth.store.timer.timer_steps import TimerFlush
 
 if TYPE_CHECKING:
     from collections.abc import Callable

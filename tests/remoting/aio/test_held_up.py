@@ -15,6 +15,7 @@ import pytest
 from oberth.errors import RemotingTimeoutError
 from oberth.remoting.aio.channel import UNREAD_S_MAX, Channel
 from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.descriptors import unread_bytes
 from oberth.remoting.command import RemotingCommand, create_response, encode_frame_bytes
 from oberth.remoting.connection import RemotingConnection
 
@@ -80,7 +81,7 @@ async def test_what_came_in_time_is_read_first(held: Held) -> None:
     answer.opaque = request.opaque
     held.peer.sendall(encode_frame_bytes(answer))
     async with asyncio.timeout(BOUND_S):
-        while not held.channel._bytes_in_socket():  # noqa: ASYNC110 - the system delivers it
+        while not unread_bytes(held.channel.transport):  # noqa: ASYNC110 - the system delivers it
             await asyncio.sleep(0)
     await held.pass_by(1.1)
     await held.pass_by(0.02)
@@ -102,7 +103,7 @@ async def test_who_never_reads_does_not_wait_for_ever(held: Held) -> None:
     held.channel.hold_reading()
     held.peer.sendall(b"\0")
     async with asyncio.timeout(BOUND_S):
-        while not held.channel._bytes_in_socket():  # noqa: ASYNC110 - the system delivers it
+        while not unread_bytes(held.channel.transport):  # noqa: ASYNC110 - the system delivers it
             await asyncio.sleep(0)
     waited = 0.0
     while not future.done():

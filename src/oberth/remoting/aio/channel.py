@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
@@ -30,6 +29,8 @@ from oberth.errors import (
 )
 from oberth.remoting.aio.address import Address, peer_address
 from oberth.remoting.aio.channel_options import ChannelOptions
+from oberth.remoting.aio.descriptors import unread_bytes
+from oberth.remoting.aio.long_reader import LongReader
 from oberth.remoting.aio.peer_budget import PeerBudget
 from oberth.remoting.aio.tls import LateContext, ServerTls, TlsMode
 from oberth.remoting.code import ANNOUNCED_LANGUAGE, ANNOUNCED_VERSION, ResponseCode
@@ -45,12 +46,6 @@ from oberth.remoting.first_bytes import PROXY_OPTION, detect, parse_proxy_header
 from oberth.remoting.first_bytes import Protocol as FirstProtocol
 from oberth.remoting.open_requests import OpenRequest, OpenRequests
 from oberth.remoting.rendered import FixedResponse
-
-try:
-    from fcntl import ioctl
-    from termios import FIONREAD
-except ImportError:  # not on Windows
-    ioctl = None  # type: ignore[assignment]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -87,40 +82,6 @@ class ChannelOwner(Protocol):
 
     def on_close(self, channel: Channel, error: Exception | None) -> None:
         """The connection is gone."""
-
-
-class _LongReader(asyncio.BufferedProtocol):
-    """Reads the rest of one long frame for a channel."""
-
-    __slots__ = ("_channel",)
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the loop."""
-        del sizehint
-        return self._channel.long_room()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Called by the loop."""
-        self._channel.long_received(nbytes)
-
-    def eof_received(self) -> bool:
-        """Called by the loop."""
-        return self._channel.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop."""
-        self._channel.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Called by the transport."""
-        self._channel.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Called by the transport."""
-        self._channel.resume_writing()
 
 
 ResponseCallback = Callable[[RemotingCommand | None, Exception | None], None]
@@ -322,7 +283,7 @@ class Channel(asyncio.Protocol):
             and not self.transport.is_closing()
             and self._connection.begin_long(self._long_memory)
         ):
-            self._change_reader(_LongReader(self))
+            self._change_reader(LongReader(self))
 
     def _change_reader(self, reader: asyncio.BaseProtocol) -> None:
         # The loop looks at its protocol when it begins to read.
@@ -793,23 +754,12 @@ class Channel(asyncio.Protocol):
     def _has_unread(self, now: float) -> bool:
         """Whether answers may lie in the socket that came before the time was over."""
         if self._unread is None:
-            self._unread = self._bytes_in_socket()
+            self._unread = unread_bytes(self._transport)
             self._unread_until = now + UNREAD_S_MAX
         if self._unread > 0 and now < self._unread_until:
             return True
         self._unread = None
         return False
-
-    def _bytes_in_socket(self) -> int:
-        socket = None if self._transport is None else self._transport.get_extra_info("socket")
-        if socket is None or ioctl is None:
-            return 0
-        count = array("i", [0])
-        try:
-            ioctl(socket.fileno(), FIONREAD, count)
-        except OSError:
-            return 0
-        return count[0]
 
     @property
     def is_closed(self) -> bool:

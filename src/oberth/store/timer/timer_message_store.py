@@ -24,7 +24,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from oberth.errors import ConfigFormatError, RecordError, StoreCorruptError, StoreFullError
 from oberth.formats import names
@@ -48,7 +48,8 @@ from oberth.formats.timer_log import (
 from oberth.formats.timer_wheel import SLOTS_A_TURN
 from oberth.store.messages import Append, MessageExtBrokerInner, PutMessageStatus
 from oberth.store.timer.timer_log import TimerLog
-from oberth.store.timer.timer_wheel import SlotChange, TimerWheel
+from oberth.store.timer.timer_steps import HOPELESS, Delivery, Due, TimerFlush, TimerStep
+from oberth.store.timer.timer_wheel import TimerWheel
 
 if TYPE_CHECKING:
     from oberth.store.message_store import MessageStore
@@ -70,68 +71,6 @@ DIRECT_ENQUEUE_TIME: Final = 0x7FFFFFFFFFFFFFFF
 
 TIMER_CHECK: Final = "timercheck"
 TIMER_METRICS: Final = "timermetrics"
-
-# Statuses that no further try will change.
-_HOPELESS: Final = frozenset(
-    {
-        PutMessageStatus.MESSAGE_ILLEGAL,
-        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
-        PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL,
-        PutMessageStatus.WHEEL_TIMER_NOT_ENABLE,
-    }
-)
-
-
-class TimerStep(NamedTuple):
-    """What a call of `on_time` did.
-
-    Attributes:
-        appended: messages put into the store; they want to be dispatched.
-        more: whether there is more to do at this time.
-    """
-
-    appended: int
-    more: bool
-
-
-class TimerFlush(NamedTuple):
-    """Work for `flush`: the state to be reached on the disk, as it was when it was taken."""
-
-    checkpoint: TimerCheckpoint
-    changes: list[SlotChange]
-    metrics: bytes | None
-    delete_before: int
-
-
-class _Due:
-    """A slot that is being delivered.
-
-    Attributes:
-        time: its slot number.
-        positions: of its units but deletions, in the order in which they came.
-        done: how many of them are delivered.
-        deletes: keys of messages that were recalled.
-        last_pos: of the slot, when it was opened.
-    """
-
-    __slots__ = ("deletes", "done", "last_pos", "positions", "time")
-
-    def __init__(
-        self, time: int, last_pos: int, positions: array[int], deletes: set[bytes]
-    ) -> None:
-        self.time = time
-        self.last_pos = last_pos
-        self.positions = positions
-        self.deletes = deletes
-        self.done = 0
-
-
-class _Delivery(NamedTuple):
-    """A message that is due, and whether it only rolls on."""
-
-    message: MessageExtBrokerInner
-    real_topic: str
-    end: int
 
 
 class TimerMessageStore:
@@ -166,7 +105,7 @@ class TimerMessageStore:
         """Slots before this time are due."""
         self._tick_end: int | None = None
         """Where the timer topic's queue ended when a tick came; None: the tick is dealt with."""
-        self._due: _Due | None = None
+        self._due: Due | None = None
         # Messages that the timer log had when it was opened although the checkpoint says that they
         # are still to be taken in.
         self._known: set[int] = set()
@@ -407,7 +346,7 @@ class TimerMessageStore:
         units = store.iterate_consume_queue(
             names.TIMER_TOPIC, 0, offset, min(count_max, end - offset)
         )
-        direct: list[_Delivery] = []
+        direct: list[Delivery] = []
         timed: list[tuple[int, int, int, bytes]] = []  # queue offset, log offset, size, properties
         for unit in units:
             offset += 1
@@ -537,7 +476,7 @@ class TimerMessageStore:
         units = map(self.log.read, positions)
         return [(unit.commit_log_offset, unit.record_size) for unit in units if unit is not None]
 
-    def _open_slot(self, time: int) -> _Due:
+    def _open_slot(self, time: int) -> Due:
         """Reads the chain of a slot's units."""
         slot = self.wheel.get(time)
         assert slot is not None
@@ -573,7 +512,7 @@ class TimerMessageStore:
                         positions,
                         deletes,
                     )
-        return _Due(time, slot.last_pos, positions, deletes)
+        return Due(time, slot.last_pos, positions, deletes)
 
     def _enter(
         self,
@@ -599,7 +538,7 @@ class TimerMessageStore:
         if key is not None:
             deletes.add(_delete_key(raw, key))
 
-    def _due_message(self, due: _Due, number: int, now_ms: int) -> _Delivery | None:
+    def _due_message(self, due: Due, number: int, now_ms: int) -> Delivery | None:
         unit = self.log.read(due.positions[number])
         if unit is None:
             _LOG.error("timer log: no unit at %d any more", due.positions[number])
@@ -630,7 +569,7 @@ class TimerMessageStore:
         end: int,
         unit: TimerLogUnit | None,
         now_ms: int,
-    ) -> _Delivery | None:
+    ) -> Delivery | None:
         """What is put into the store for a timed message; None if it never can be.
 
         Like RocketMQ it leaves the stored properties as they are and adds two times.
@@ -659,7 +598,7 @@ class TimerMessageStore:
         added = more.encode()
         if len(properties) + len(added) <= p.PROPERTIES_SIZE_MAX:
             properties += added
-        return _Delivery(self._message(timed, topic, queue_id, properties), real_topic, end)
+        return Delivery(self._message(timed, topic, queue_id, properties), real_topic, end)
 
     def _message(
         self, timed: MessageExt, topic: str, queue_id: int, properties: bytes
@@ -680,7 +619,7 @@ class TimerMessageStore:
             convert=False,
         )
 
-    def _append(self, deliveries: list[_Delivery]) -> int | None:
+    def _append(self, deliveries: list[Delivery]) -> int | None:
         """Puts messages into the store; the number of the first that has to wait, or None.
 
         What can never be stored is dropped, and said.
@@ -692,7 +631,7 @@ class TimerMessageStore:
             if result.ok:
                 continue
             message = deliveries[number].message
-            if result.status in _HOPELESS:
+            if result.status in HOPELESS:
                 _LOG.error("timed message for %s lost: %s", message.topic, result.status.name)
                 continue
             _LOG.error("timed message for %s waits: %s", message.topic, result.status.name)
