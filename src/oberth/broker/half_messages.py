@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from oberth.formats.java_numbers import java_long
-
-if TYPE_CHECKING:
-    pass
 
 ROOTS_MAX: Final = 100_000
 """Ended transactions that are remembered against a second end."""

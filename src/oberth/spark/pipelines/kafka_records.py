@@ -5,15 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from oberth.client.dead_letters import DROPPED
 from oberth.client.messages import RESERVED_PROPERTIES, Message
 from oberth.formats import properties as p
 from oberth.spark.pipelines.exact_send import PUBLISHED_AS
-
-if TYPE_CHECKING:
-    pass
 
 KAFKA_KEY: Final = "KAFKA_KEY"
 KAFKA_VALUE: Final = "KAFKA_VALUE"
