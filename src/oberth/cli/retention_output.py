@@ -46,7 +46,7 @@ def verdict(report: Mapping[str, Any]) -> str:
         f"{len(report['segments'])} segments, {size_text(freed)}, and {messages} messages would go"
     ]
     if report["due"] is not None:
-        lines.append(f"a run now would delete segments, because of {report['due']}")
+        lines.append(f"cleaning may delete segments now, because of {report['due']}")
     elif report["segments"]:
         lines.append(f"segments wait for the hour (deleteWhen {report['deleteWhen']})")
     held = report["heldBy"]
