@@ -154,16 +154,8 @@ def apply(path: str, dry_run: bool, namesrv: str, cluster: str | None, as_json: 
             raise ConfigFormatError(
                 f"{path}: brokers {', '.join(sorted(missing))}, there are {', '.join(masters)}"
             )
-        for change in changes if not dry_run else ():
-            say(f"{change.action} {change.kind} {change.name} at {change.broker}")
-            if isinstance(change.wanted, TopicConfig):
-                current = change.current if isinstance(change.current, TopicConfig) else None
-                await admin.put_topic_config(change.address, change.wanted, current)
-            else:
-                await admin.create_group(change.wanted, broker_addr=change.address)
-        for change in changes if not dry_run else ():
-            if isinstance(change.wanted, TopicConfig) and change.wanted.order:
-                await admin.put_order_config(change.name)
+        if not dry_run:
+            await _make(admin, changes)
         return changes
 
     changes = ask(namesrv, work)
@@ -191,6 +183,20 @@ def apply(path: str, dry_run: bool, namesrv: str, cluster: str | None, as_json: 
         )  # fmt: skip
     done = "would be made or changed" if dry_run else "made or changed"
     say(f"{len(changes)} {done}, of {len(topics)} topics and {len(groups)} groups")
+
+
+async def _make(admin: Admin, changes: list[Change]) -> None:
+    """Makes the changes, each with a line that says so; order topics then get their queues."""
+    for change in changes:
+        say(f"{change.action} {change.kind} {change.name} at {change.broker}")
+        if isinstance(change.wanted, TopicConfig):
+            current = change.current if isinstance(change.current, TopicConfig) else None
+            await admin.put_topic_config(change.address, change.wanted, current)
+        else:
+            await admin.create_group(change.wanted, broker_addr=change.address)
+    for change in changes:
+        if isinstance(change.wanted, TopicConfig) and change.wanted.order:
+            await admin.put_order_config(change.name)
 
 
 def _settings(config: TopicConfig | SubscriptionGroupConfig) -> dict[str, Any]:

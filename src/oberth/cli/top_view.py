@@ -161,25 +161,7 @@ def _groups(before: Sample | None, now: Sample, span_s: float) -> list[dict[str,
 def lines(shown: Mapping[str, Any], *, rows: int, width: int, title: str) -> list[str]:
     """The screen: at most ``rows`` lines of ``width`` columns."""
     text = [title, ""]
-    text += _table(
-        ["BROKER", "ID", "ADDRESS", "IN/S", "OUT/S", "DISK", "LOG", "BEHIND", "TO FLUSH"],
-        [
-            [
-                each["broker"],
-                str(each["id"]),
-                each["address"],
-                _rate(each["inPerS"]),
-                _rate(each["outPerS"]),
-                "-" if each["diskUsed"] is None else f"{each['diskUsed']:.0%}",
-                "-" if each["logBytes"] is None else size_text(int(each["logBytes"])),
-                "-"
-                if each["dispatchBehindBytes"] is None
-                else size_text(int(each["dispatchBehindBytes"])),
-                each["toFlush"] or "-",
-            ]
-            for each in shown["brokers"]
-        ],
-    )
+    text += _broker_lines(shown["brokers"])
     text += [f"{address}: {said}" for address, said in shown["failures"].items()]
     slow = [each for each in shown["stages"] if each["waiting"] or each["longestWaitMs"]][:3]
     slowest = ", ".join(
@@ -220,6 +202,28 @@ def lines(shown: Mapping[str, Any], *, rows: int, width: int, title: str) -> lis
         ],
     )]  # fmt: skip
     return [_printable(line)[:width] for line in text[:rows]]
+
+
+def _broker_lines(brokers: Iterable[Mapping[str, Any]]) -> list[str]:
+    return _table(
+        ["BROKER", "ID", "ADDRESS", "IN/S", "OUT/S", "DISK", "LOG", "BEHIND", "TO FLUSH"],
+        [
+            [
+                each["broker"],
+                str(each["id"]),
+                each["address"],
+                _rate(each["inPerS"]),
+                _rate(each["outPerS"]),
+                "-" if each["diskUsed"] is None else f"{each['diskUsed']:.0%}",
+                "-" if each["logBytes"] is None else size_text(int(each["logBytes"])),
+                "-"
+                if each["dispatchBehindBytes"] is None
+                else size_text(int(each["dispatchBehindBytes"])),
+                each["toFlush"] or "-",
+            ]
+            for each in brokers
+        ],
+    )
 
 
 def _table(header: list[str], rows: Iterable[list[str]]) -> list[str]:
