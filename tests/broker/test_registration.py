@@ -12,6 +12,8 @@ import pytest
 from oberth.broker import registration
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
+from oberth.broker.registration import Registration
+from oberth.errors import RemotingTimeoutError
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.namesrv.route_table import RouteTable
@@ -178,3 +180,44 @@ async def test_without_a_name_server_a_broker_serves_all_the_same(tmp_path: Path
     )
     async with Broker(config, store_config) as broker:
         assert broker.server is not None
+
+
+async def test_a_topic_made_during_the_first_registration_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_all = Registration.register_all
+
+    async def then_make_a_topic(self: Registration) -> None:
+        await register_all(self)
+        broker.parts.topics.create_by_send("Early", "TBW102", 2)
+
+    monkeypatch.setattr(Registration, "register_all", then_make_a_topic)
+    async with name_server() as server:
+        broker = make(tmp_path, server)
+        async with broker:
+            assert broker.services.registration is not None
+            await broker.services.registration.announced()
+            assert server.routes.route("Early") is not None
+
+
+async def test_what_a_name_server_did_not_take_is_sent_again_before_the_period_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "RETRY_S", 0.01)
+    async with name_server() as server:
+        async with make(tmp_path, server, registerNameServerPeriod="60000") as broker:
+            invoke = RemotingClient.invoke
+            failures = iter(range(3))
+
+            async def at_the_fourth(
+                self: RemotingClient, address: str, request: RemotingCommand, timeout_s: float
+            ) -> RemotingCommand:
+                if request.code == RequestCode.REGISTER_BROKER and next(failures, None) is not None:
+                    raise RemotingTimeoutError("not now")
+                return await invoke(self, address, request, timeout_s)
+
+            monkeypatch.setattr(RemotingClient, "invoke", at_the_fourth)
+            assert broker.parts.topics.create_by_send("New", "TBW102", 2) is not None
+            async with asyncio.timeout(40):
+                await until_known(server, "New")
+            assert next(failures, None) is None

@@ -53,7 +53,11 @@ LARGE_TABLE: Final = 500
 """Topics from which name servers are asked first whether they need the table at all."""
 
 RETRY_S: Final = 1.0
-"""Seconds until the next attempt while no name server has ever answered."""
+"""Seconds until the whole table is sent again after a name server did not take something.
+
+Twice as many after each further attempt, up to the period; while no name server has ever answered
+it stays one second.
+"""
 
 ANNOUNCE_WAIT_S: Final = 2.0
 """Seconds that the answer to who makes a topic waits for the name servers at most; requesters give
@@ -92,6 +96,9 @@ class Registration:
         self._to_announce: asyncio.Future[None] | None = None
         self._announcing: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_open = False
+        self._failed = False
+        self._retry_s = RETRY_S
         self.stays = False
         """Whether name servers are not told at the end: the broker comes back at once."""
         self.is_isolated = False
@@ -104,11 +111,13 @@ class Registration:
         """Register everywhere, and go on doing so."""
         if not self._config.namesrv_addresses:
             return
+        self._is_open = True  # requests are served already: what they change now is announced next
         await self.register_all()
         self._task = asyncio.create_task(self._run(), name="oberth-registration")
 
     async def aclose(self) -> None:
         """Stop, and tell the name servers that the broker is gone."""
+        self._is_open = False
         if self._task is None:
             return
         self._task.cancel()
@@ -141,7 +150,7 @@ class Registration:
 
     def topics_changed(self, topics: Iterable[str]) -> None:
         """Announce topics soon; several changes of one turn go together."""
-        if self._task is not None:
+        if self._is_open:
             self._changed.update(topics)
             self._wake.set()
             if self._to_announce is None:
@@ -180,7 +189,7 @@ class Registration:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        next_full = loop.time() + self._period_s()
+        next_full = self._next_full(loop.time(), 0.0, is_full=True)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(next_full):
@@ -188,22 +197,36 @@ class Registration:
             self._wake.clear()
             changed, self._changed = self._changed, set()
             self._announcing, self._to_announce = self._to_announce, None
+            is_full = loop.time() >= next_full
+            self._failed = False
             try:
-                if loop.time() >= next_full:
+                if is_full:
                     await self.register_all()
-                    next_full = loop.time() + self._period_s()
                 elif changed:
                     await self.register_topics(changed)
             except OberthError as error:
+                self._failed = True
                 _LOG.error("registration failed: %s", error)
             finally:
+                next_full = self._next_full(loop.time(), next_full, is_full=is_full)
                 if self._announcing is not None:
                     self._announcing.set_result(None)
                     self._announcing = None
 
+    def _next_full(self, now: float, next_full: float, *, is_full: bool) -> float:
+        """When the whole table is sent next, after an attempt with the whole of it or a part."""
+        if not self._failed:
+            if is_full:
+                self._retry_s = RETRY_S
+                return now + self._period_s()
+            return next_full
+        if not is_full:
+            return min(next_full, now + RETRY_S)  # what changed must not wait for the period
+        retry_s = self._retry_s if self._registered else RETRY_S
+        self._retry_s = 2 * retry_s
+        return now + min(retry_s, self._period_s())
+
     def _period_s(self) -> float:
-        if not self._registered:
-            return RETRY_S
         period_ms = self._config.register_name_server_period_ms
         return min(max(period_ms, PERIOD_MS_MIN), PERIOD_MS_MAX) / 1000
 
@@ -367,6 +390,7 @@ class Registration:
 
     def _complain(self, name_server: str, why: str) -> None:
         """Once for each outage: a name server that is down would fill the log."""
+        self._failed = True
         if name_server not in self._complained:
             self._complained.add(name_server)
             _LOG.warning("not registered at name server %s: %s", name_server, why)
