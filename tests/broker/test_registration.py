@@ -204,20 +204,22 @@ async def test_what_a_name_server_did_not_take_is_sent_again_before_the_period_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "RETRY_S", 0.01)
-    async with name_server() as server:
-        async with make(tmp_path, server, registerNameServerPeriod="60000") as broker:
-            invoke = RemotingClient.invoke
-            failures = iter(range(3))
+    async with (
+        name_server() as server,
+        make(tmp_path, server, registerNameServerPeriod="60000") as broker,
+    ):
+        invoke = RemotingClient.invoke
+        failures = iter(range(3))
 
-            async def at_the_fourth(
-                self: RemotingClient, address: str, request: RemotingCommand, timeout_s: float
-            ) -> RemotingCommand:
-                if request.code == RequestCode.REGISTER_BROKER and next(failures, None) is not None:
-                    raise RemotingTimeoutError("not now")
-                return await invoke(self, address, request, timeout_s)
+        async def at_the_fourth(
+            self: RemotingClient, address: str, request: RemotingCommand, timeout_s: float
+        ) -> RemotingCommand:
+            if request.code == RequestCode.REGISTER_BROKER and next(failures, None) is not None:
+                raise RemotingTimeoutError("not now")
+            return await invoke(self, address, request, timeout_s)
 
-            monkeypatch.setattr(RemotingClient, "invoke", at_the_fourth)
-            assert broker.parts.topics.create_by_send("New", "TBW102", 2) is not None
-            async with asyncio.timeout(40):
-                await until_known(server, "New")
-            assert next(failures, None) is None
+        monkeypatch.setattr(RemotingClient, "invoke", at_the_fourth)
+        assert broker.parts.topics.create_by_send("New", "TBW102", 2) is not None
+        async with asyncio.timeout(40):
+            await until_known(server, "New")
+        assert next(failures, None) is None
