@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from oberth.broker.acl.access_control import AccessControl
+from oberth.broker.acl.needs import ANY_NAME
 from oberth.broker.acl.users import user_of_json
 from oberth.broker.acting_master import ActingMaster
 from oberth.broker.config_changes import ConfigChanges
@@ -333,10 +334,14 @@ def _inner_client(config: BrokerConfig, processors: ProcessorTable) -> RemotingC
 
 
 def _real_topic(store: MessageStore, commit_log_offset: int) -> str | None:
-    """The topic of a record, what its sender called it; None where no record starts."""
+    """The topic of a record, what its sender called it; None where no record starts.
+
+    ANY_NAME where none starts yet: a request that waits, for a thread or its turn, may find one.
+    """
+    dispatched = store.reput.offset
     message = store.find_message(commit_log_offset)
     if message is None:
-        return None
+        return ANY_NAME if commit_log_offset >= dispatched else None
     if names.is_system_topic(message.topic):
         return message.properties.get(p.REAL_TOPIC, message.topic)
     return message.topic

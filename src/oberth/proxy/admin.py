@@ -486,7 +486,8 @@ class AdminService:
         found = [
             each
             for each in found
-            if (each.msg_id == key if unique else key in each.keys.split(" "))
+            if each.topic == topic
+            and (each.msg_id == key if unique else key in each.keys.split(" "))
             and begin_ms <= each.store_timestamp <= end_ms
         ]
         found.sort(key=lambda each: each.store_timestamp)

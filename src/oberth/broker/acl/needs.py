@@ -20,9 +20,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from oberth.errors import FormatError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.java_numbers import java_long
+from oberth.formats.message_id import decode_offset_message_id
 from oberth.formats.properties import decode_properties
 from oberth.remoting.bodies.base import BodyError, checked_list
 from oberth.remoting.bodies.pop import BatchAckMessageRequestBody
@@ -84,7 +86,8 @@ OPEN_SYSTEM_TOPICS: Final = frozenset(
 """Topics of the broker that are used like any other."""
 
 RealTopic: TypeAlias = Callable[[int], str | None]
-"""Gives the topic of the record at a CommitLog offset, what its sender called it."""
+"""Gives the topic of the record at a CommitLog offset, what its sender called it; ANY_NAME where
+one may come before the request is served."""
 
 Rule: TypeAlias = Callable[[RemotingCommand, RealTopic], Iterable[Need]]
 
@@ -171,6 +174,29 @@ def _view(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
     """33: what counts is the record's topic, not the one that the request names."""
     topic = _topic_at(request.fields.get("offset"), real_topic)
     return [] if topic is None else [topic_need(topic, _READ)]
+
+
+def _consume_directly(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    """309 shows a client of the group the message that an id names, wherever it lies."""
+    fields = request.fields
+    found = [group_need(fields.get("consumerGroup") or ANY_NAME, _UPDATE)]
+    try:
+        offset = decode_offset_message_id(fields.get("msgId") or "").commit_log_offset
+    except FormatError:
+        return found
+    topic = real_topic(offset)
+    if topic is not None:
+        found.append(topic_need(topic, _READ))
+    return found
+
+
+def _clone_offsets(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    """314: who copies where a group stands, reads it."""
+    fields = request.fields
+    return [
+        group_need(fields.get("srcGroup") or ANY_NAME, _READ),
+        group_need(fields.get("destGroup") or ANY_NAME, _UPDATE),
+    ]
 
 
 def _end_transaction(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
@@ -372,9 +398,9 @@ TABLE: Final[dict[int, Rule]] = {
     Code.QUERY_CORRECTION_OFFSET: _of(_READ, _READ, group="compareGroup"),
     Code.INVOKE_BROKER_TO_RESET_OFFSET: _of(_UPDATE, _UPDATE, group="group"),
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _of(_READ, _READ, group="group"),
-    Code.CLONE_GROUP_OFFSET: _of(None, _UPDATE, group="destGroup"),
+    Code.CLONE_GROUP_OFFSET: _clone_offsets,
     Code.GET_CONSUMER_RUNNING_INFO: _of(None, _GET),
-    Code.CONSUME_MESSAGE_DIRECTLY: _of(None, _UPDATE),
+    Code.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
     Code.SET_MESSAGE_REQUEST_MODE: _assignment(_UPDATE),
     Code.GET_ALL_MESSAGE_REQUEST_MODE: _GROUPS_LIST,
     Code.POP_ROLLBACK: _CLUSTER_UPDATE,

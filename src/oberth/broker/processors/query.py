@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from oberth.errors import RecordError
+from oberth.formats.message import decode_record
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.admin import (
@@ -49,16 +51,16 @@ class QueryMessageProcessor:
             index_last_update_timestamp=result.index_last_update_timestamp,
             index_last_update_phyoffset=result.index_last_update_offset,
         )
-        if not result.records:
+        # The index holds hashes: a key can be chosen that has the hash of another topic's.
+        records = [each for each in result.records if _is_of(each, header.topic)]
+        if not records:
             return create_response(
                 request,
                 ResponseCode.QUERY_NOT_FOUND,
                 "can not find message, maybe time range not correct",
                 header=found,
             )
-        return create_response(
-            request, ResponseCode.SUCCESS, header=found, body=list(result.records)
-        )
+        return create_response(request, ResponseCode.SUCCESS, header=found, body=list(records))
 
     def view(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """33: the message at a CommitLog offset."""
@@ -80,3 +82,11 @@ class QueryMessageProcessor:
                 f"can not find message by the offset, {header.offset}",
             )
         return create_response(request, ResponseCode.SUCCESS, body=record)
+
+
+def _is_of(record: memoryview, topic: str) -> bool:
+    """Whether a record is a topic's."""
+    try:
+        return decode_record(record).topic == topic
+    except RecordError:
+        return False

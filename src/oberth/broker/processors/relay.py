@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from oberth.broker.acl.signature import ACCESS_KEY, SIGNATURE
 from oberth.errors import FormatError, RemotingError, RemotingTimeoutError
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from oberth.broker.consumers import ConsumerTable
     from oberth.remoting.aio.channel import Channel
     from oberth.store.message_store import MessageStore
+
+_OF_THE_SIGNER: Final = frozenset({ACCESS_KEY, SIGNATURE, "SecurityToken"})
 
 RELAY_TIMEOUT_S: Final = 10.0
 """Seconds that a client gets to answer."""
@@ -46,7 +49,7 @@ class RelayProcessor:
             RequestCode.GET_CONSUMER_RUNNING_INFO,
             header.consumer_group,
             header.client_id,
-            dict(request.fields),
+            _unsigned(request),
             request.body,
         )
 
@@ -54,7 +57,7 @@ class RelayProcessor:
         """309: let a client consume one message now."""
         del channel
         header = request.header(ConsumeMessageDirectlyResultRequestHeader)
-        fields = dict(request.fields)
+        fields = _unsigned(request)
         fields["brokerName"] = self._config.broker_name
         body: Body = request.body
         if header.msg_id:
@@ -128,3 +131,13 @@ class RelayProcessor:
             ext_fields=answer.ext_fields,
             body=answer.body,
         )
+
+
+def _unsigned(request: RemotingCommand) -> dict[str, str]:
+    """The fields of a request without who signed it, and how.
+
+    A signature covers the values of fields alone, and the client chooses one of them, its id: it
+    could send what an administrator signed as another request.
+    """
+    fields = request.fields
+    return {name: fields[name] for name in fields if name not in _OF_THE_SIGNER}
