@@ -63,6 +63,9 @@ def show_report(report: SalvageReport) -> None:
             f"mended: the record at {mended.commit_log_offset} says {mended.found}, corrected to "
             f"{mended.corrected}"
         )
+    for table in report.tables:
+        instead = "its back-up takes its place" if table.from_back_up else "left out"
+        click.echo(f"{table.reason}: {instead}")
     for key, count in report.kept_ends.items():
         click.echo(f"{key}: the newest {count} messages are lost, the queue keeps its end")
     click.echo(

@@ -438,6 +438,36 @@ def test_a_gap_that_a_salvage_has_met_is_a_note(golden_store: Pristine, tmp_path
     assert {each.kind for each in report.findings} == {FindingKind.RECORD_QUEUE_OFFSET}
 
 
+@pytest.mark.parametrize("back_up", ["whole", "damaged", "missing"])
+def test_tables_that_cannot_be_read_are_not_in_the_new_store(
+    back_up: str, golden_store: Pristine, tmp_path: Path
+) -> None:
+    store = golden_store("retry-5.5.0")
+    config = store.root / "config"
+    whole = (config / "topics.json").read_bytes()
+    (config / "topics.json").write_bytes(whole[:-9])
+    (config / "timermetrics").unlink()
+    (config / "timermetrics.bak").write_bytes(b"{t")
+    kept = config / "topics.json.bak"
+    if back_up == "missing":
+        kept.unlink()
+    else:
+        kept.write_bytes(whole if back_up == "whole" else b"\0" * 9)
+    into = tmp_path / "saved"
+    with StoreReader(store.root) as reader:
+        report = salvage(reader, str(into))
+    [table] = report.tables
+    assert (table.file, table.from_back_up) == ("config/topics.json", back_up == "whole")
+    assert "config/topics.json" in table.reason
+    with StoreReader(into) as saved:
+        assert list(verify(saved).damage) == []
+    assert (into / "config" / "topics.json").exists() == (back_up == "whole")
+    assert (into / "config" / "topics.json.bak").exists() == (back_up == "whole")
+    assert not (into / "config" / "timermetrics.bak").exists()
+    untouched = (config / "subscriptionGroup.json").read_bytes()
+    assert (into / "config" / "subscriptionGroup.json").read_bytes() == untouched
+
+
 def test_a_missing_segment_is_damage_and_survives(golden_store: Pristine, tmp_path: Path) -> None:
     store = golden_store(STORE)
     logs = files_below(store.root, "commitlog")

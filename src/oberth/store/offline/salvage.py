@@ -24,9 +24,11 @@ from oberth.formats import checkpoint as checkpoint_format
 from oberth.formats import consume_queue as cq
 from oberth.formats import paths
 from oberth.formats.batch_body import decode_batch
+from oberth.formats.bean import Bean
 from oberth.formats.broker_conf import Line
 from oberth.formats.checkpoint import Checkpoint
 from oberth.formats.compression import decompress_body
+from oberth.formats.config_files import CONFIG_FILES
 from oberth.formats.message import BLANK_SIZE_MIN, MessageExt, encode_blank
 from oberth.formats.names import is_stored_topic
 from oberth.formats.properties import INNER_BASE, INNER_NUM, encode_properties, without_places
@@ -115,6 +117,21 @@ class LostRange:
         }
 
 
+class MendedTable(NamedTuple):
+    """A file of ``config/`` that could not be read, and what the new store has in its place.
+
+    Attributes:
+        file: relative to the store's root.
+        reason: why it cannot be read.
+        from_back_up: whether its back-up, the state before the last write, took its place; else the
+            new store is without it, and a broker begins with an empty one.
+    """
+
+    file: str
+    reason: str
+    from_back_up: bool
+
+
 class MendedRecord(NamedTuple):
     """A record whose place in a queue was wrong, and is right in the new store.
 
@@ -136,6 +153,7 @@ class SalvageReport:
         tail_bytes: bytes behind the log's end that were no record and were left out.
         rebuilt: what the new queues and index hold.
         mended: records whose place in a queue was corrected.
+        tables: files of ``config/`` that could not be read.
         kept_ends: queues that lost their newest messages, and how many places keep their number.
         seconds: how long it took.
     """
@@ -145,6 +163,7 @@ class SalvageReport:
     tail_bytes: int = 0
     rebuilt: RebuildReport = field(default_factory=RebuildReport)
     mended: list[MendedRecord] = field(default_factory=list)
+    tables: list[MendedTable] = field(default_factory=list)
     kept_ends: dict[QueueKey, int] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -168,6 +187,10 @@ class SalvageReport:
                     "corrected": each.corrected,
                 }
                 for each in self.mended
+            ],
+            "tables": [
+                {"file": each.file, "reason": each.reason, "fromBackUp": each.from_back_up}
+                for each in self.tables
             ],
             "keptEnds": [
                 {"topic": key.topic, "queueId": key.queue_id, "count": count}
@@ -293,6 +316,7 @@ class SalvageRun:
         for damage in self.damages:
             self._fill(damage)
         self._copy_others()
+        self.report.tables = mend_tables(self.target)
         self._checkpoint()
         self._queues()
         sync_tree(self.target)
@@ -653,6 +677,41 @@ _CARRIED_OPTIONS: Final = frozenset(
         "messageIndexEnable",
     )
 )
+
+
+def mend_tables(root: str) -> list[MendedTable]:
+    """Puts a readable back-up, or nothing, where a file of ``config/`` cannot be read.
+
+    A broker refuses to start with a table that it cannot read. Back-ups that nobody can read go
+    too; only tables are reported.
+    """
+    mended = []
+    for name, bean in CONFIG_FILES.items():
+        relative = f"{paths.CONFIG}/{name}"
+        path = os.path.join(root, paths.CONFIG, name)
+        back_up = path + ".bak"
+        if os.path.isfile(back_up) and _why_unreadable(back_up, relative + ".bak", bean):
+            os.remove(back_up)
+        if not os.path.isfile(path) or not (reason := _why_unreadable(path, relative, bean)):
+            continue
+        if has_back_up := os.path.isfile(back_up):
+            shutil.copy2(back_up, path)
+        else:
+            os.remove(path)
+        mended.append(MendedTable(relative, reason, has_back_up))
+    return mended
+
+
+def _why_unreadable(path: str, name: str, bean: type[Bean]) -> str:
+    """Why a table cannot be read; empty: it can. An empty file is a table without entries."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        if data.strip():
+            bean.decode(data, name=name)
+    except FormatError as error:
+        return str(error)
+    return ""
 
 
 def numbered_batch(message: MessageExt) -> MessageExt | None:

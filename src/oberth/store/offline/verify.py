@@ -472,7 +472,7 @@ class VerifyRun:
             try:
                 with open(path, "rb") as file:
                     data = file.read()
-                if not data:
+                if not data.strip():
                     continue
                 value = bean.decode(data, name=relative)
             except (OSError, FormatError) as error:
