@@ -173,6 +173,14 @@ class ConsumeQueueStore:
                 extent = known.get((topic, queue_id))
                 missing = missing or extent is None
                 queue.recover(extent)
+                late = extent is not None and queue.min_offset > extent.min_offset
+                if extent is not None and late and self.pool.writable:
+                    # Its first files are gone, and nothing can be put before what is left.
+                    _LOG.error(
+                        "%s: begins at %d, it began at %d; it is built again",
+                        queue.stream.directory, queue.min_offset, extent.min_offset,
+                    )  # fmt: skip
+                    queue.destroy()
         self._corrected_for = -1 if missing else extents_log_min
         if redispatch_from is not None:
             self.truncate(redispatch_from)
@@ -239,6 +247,11 @@ class ConsumeQueueStore:
     def max_physic_offset(self) -> int:
         """Up to where in the CommitLog the furthest queue is built; -1 without queues."""
         return max((queue.max_physic_offset for queue in self.all_queues()), default=-1)
+
+    @property
+    def units(self) -> int:
+        """The sum of the next queue offsets of all queues."""
+        return sum(queue.max_offset for queue in self.all_queues())
 
     def queue_offsets(self) -> dict[QueueKey, int]:
         """The next queue offset of every queue: what the CommitLog's table starts with."""

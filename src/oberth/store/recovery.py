@@ -6,7 +6,7 @@ dispatch what queues or index lack. How far back the last step goes:
     what is found                                        dispatch starts at
     oberth.state, clean, and the log ends where it says  nowhere: nothing is missing
     oberth.state, queues at least as it says             its safe_offset
-    neither, or queues are missing or short              the log's beginning
+    neither, or a queue is missing or short              the log's beginning
 
 The last row reads every header once (bodies only where the log's end is in doubt): a store of
 RocketMQ's own is checked completely when it is first opened here, where RocketMQ would start with
@@ -221,6 +221,8 @@ def _dispatch_start(
     count = sum(len(table) for table in queues.table.values())
     if count < state.queue_count:
         return log_min, f"{count} queues are left of {state.queue_count}"
+    if queues.units < state.queue_units:
+        return log_min, f"queues have {queues.units} units of {state.queue_units}"
     if abnormal:
         return state.safe_offset, "the last checkpoint"
     return state.safe_offset, "the last shutdown"

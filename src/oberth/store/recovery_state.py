@@ -29,6 +29,8 @@ class RecoveryState(msgspec.Struct):
         store_timestamp: store time of that record, ms.
         queue_end: the highest record end that any queue held then, -1 if none.
         queue_count: how many queues there were.
+        queue_units: the sum of their next queue offsets, so that one that lost its newest units is
+            noticed though others reach further; -1: not known.
         clean: whether the store was shut down in order, with nothing behind safe_offset.
         index_counts: entries of each index file that were on the disk.
         queues: after a clean stop: topic → queue id → (min offset, max offset, record end).
@@ -40,6 +42,7 @@ class RecoveryState(msgspec.Struct):
     store_timestamp: int = 0
     queue_end: int = -1
     queue_count: int = 0
+    queue_units: int = -1
     clean: bool = False
     index_counts: dict[str, int] = {}
     queues: dict[str, dict[int, tuple[int, int, int]]] = {}

@@ -46,6 +46,7 @@ class ReputPosition(NamedTuple):
         store_timestamp: of that record, ms.
         queue_end: the highest record end that a queue holds.
         queue_count: how many queues there are.
+        queue_units: the sum of their next queue offsets; -1: not known.
     """
 
     offset: int
@@ -53,6 +54,7 @@ class ReputPosition(NamedTuple):
     store_timestamp: int
     queue_end: int
     queue_count: int
+    queue_units: int = -1
 
 
 class ReputService:
@@ -120,6 +122,7 @@ class ReputService:
                 self.last_store_timestamp,
                 queues.max_physic_offset,
                 sum(len(table) for table in queues.table.values()),
+                queues.units,
             )
 
     @contextmanager

@@ -361,6 +361,7 @@ class StoreParts:
                 store_timestamp=position.store_timestamp,
                 queue_end=position.queue_end,
                 queue_count=position.queue_count,
+                queue_units=position.queue_units,
                 clean=clean,
                 index_counts=dict(index_counts),
                 queues=queues,

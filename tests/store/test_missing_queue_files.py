@@ -1,0 +1,120 @@
+"""Files of one queue are gone while others reach further: a start builds them again from the log.
+
+What is left decides nothing by itself: the store noted how much its queues held. New messages get
+numbers that nobody had.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+
+FILE_SIZE = 20 * 40
+COUNT = 150
+
+
+def config(root: Path) -> MessageStoreConfig:
+    return MessageStoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=64 * 1024,
+        mapped_file_size_consume_queue=FILE_SIZE,
+        mapped_file_size_batch_consume_queue=46 * 40,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        disk_max_used_space_ratio=95,
+        disk_space_warning_level_ratio=90,
+    )
+
+
+def open_store(root: Path) -> MessageStore:
+    return MessageStore(
+        config(root),
+        topic_attributes=lambda name: {"queue.type": "BatchCQ"} if name == "batch" else {},
+    )
+
+
+def put(store: MessageStore, topic: str, count: int = COUNT) -> list[int]:
+    results = store.put_messages(
+        [MessageExtBrokerInner.of(topic, b"%d" % n, queue_id=0) for n in range(count)]
+    )
+    assert {each.status for each in results} == {PutMessageStatus.PUT_OK}
+    return [each.commit_log_offset for each in results]
+
+
+def places(store: MessageStore, topic: str) -> list[int]:
+    """Where the messages of a queue are in the log, in the order of their numbers."""
+    queue = store.queues.find(topic, 0)
+    assert queue is not None
+    found = []
+    for number in range(queue.min_offset, queue.max_offset):
+        unit = queue.unit(number)
+        assert unit is not None
+        found.append(unit.commit_log_offset)
+    return found
+
+
+def last(files: list[Path]) -> None:
+    files[-1].unlink()
+
+
+def middle(files: list[Path]) -> None:
+    files[1].unlink()
+
+
+def first(files: list[Path]) -> None:
+    files[0].unlink()
+
+
+def all_of_them(files: list[Path]) -> None:
+    for each in files:
+        each.unlink()
+
+
+def the_directory(files: list[Path]) -> None:
+    shutil.rmtree(files[0].parent)
+
+
+def units_of_the_last(files: list[Path]) -> None:
+    files[-1].write_bytes(bytes(files[-1].stat().st_size))
+
+
+STOPPED = (last, middle, first, all_of_them, the_directory)
+"""Not `units_of_the_last`: after a stop in order files of the right size are not read."""
+KILLED = (last, middle, all_of_them, the_directory, units_of_the_last)
+"""Not `first`: after a crash nothing says where a queue began."""
+
+
+@pytest.mark.parametrize("topic", ["t", "batch"])
+@pytest.mark.parametrize(
+    ("killed", "lose"),
+    [*((False, each) for each in STOPPED), *((True, each) for each in KILLED)],
+)
+def test_what_a_queue_lost_comes_back(
+    lose: Callable[[list[Path]], None], killed: bool, topic: str, tmp_path: Path
+) -> None:
+    with open_store(tmp_path) as store:
+        expected = put(store, topic)
+        put(store, "further")
+    if killed:
+        (tmp_path / "abort").write_text("1")
+    folder = "batchconsumequeue" if topic == "batch" else "consumequeue"
+    files = sorted((tmp_path / folder / topic / "0").iterdir())
+    assert len(files) > 3
+    lose(files)
+    with open_store(tmp_path) as store:
+        assert places(store, topic) == expected
+        expected += put(store, topic, 3)
+        while store.dispatch_behind_bytes:
+            store.dispatch_nowait()
+        assert places(store, topic) == expected
+    with open_store(tmp_path) as store:  # nothing is missing now
+        assert store.report is not None
+        assert store.report.dispatch_from == store.report.log_end
+        assert places(store, topic) == expected
