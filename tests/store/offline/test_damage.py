@@ -28,6 +28,8 @@ from oberth.formats.sys_flag import (
     TRANSACTION_MASK,
     TRANSACTION_NOT,
 )
+from oberth.spark.pipelines.salvage import salvage as salvage_in_tasks
+from oberth.spark.pipelines.tasks import InProcess
 from oberth.store.offline.filler import is_filler
 from oberth.store.offline.findings import FindingKind
 from oberth.store.offline.reader import StoreReader
@@ -466,6 +468,32 @@ def test_tables_that_cannot_be_read_are_not_in_the_new_store(
     assert not (into / "config" / "timermetrics.bak").exists()
     untouched = (config / "subscriptionGroup.json").read_bytes()
     assert (into / "config" / "subscriptionGroup.json").read_bytes() == untouched
+
+
+@pytest.mark.parametrize("by_tasks", [False, True], ids=["threads", "tasks"])
+def test_the_last_segment_with_records_is_missing_and_an_empty_one_follows(
+    by_tasks: bool, golden_store: Pristine, tmp_path: Path
+) -> None:
+    store = golden_store("basic-5.5.0")
+    log = store.root / "commitlog"
+    *_, before, last = sorted(int(path.name) for path in log.iterdir())
+    size = last - before
+    (log / f"{last + size:020}").write_bytes(bytes(size))
+    (log / f"{last:020}").unlink()
+    into = tmp_path / "saved"
+    sizes = {"mappedFileSizeCommitLog": str(size)}
+    with StoreReader(store.root, sizes) as reader:
+        if by_tasks:
+            report = salvage_in_tasks(InProcess(), str(store.root), str(into), entries=sizes)
+        else:
+            report = salvage(reader, str(into))
+    assert (report.lost[-1].start, report.lost[-1].end) == (last, last + size)
+    assert report.lost[-1].records  # the queues know them
+    with StoreReader(into, sizes) as saved:
+        assert list(verify(saved).damage) == []
+        ends = {key: saved.queue(*key).end_offset() for key in saved.queue_keys()}
+    with StoreReader(store.root, sizes) as reader:
+        assert ends == {key: reader.queue(*key).end_offset() for key in reader.queue_keys()}
 
 
 def test_a_missing_segment_is_damage_and_survives(golden_store: Pristine, tmp_path: Path) -> None:
