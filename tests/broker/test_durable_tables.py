@@ -217,6 +217,39 @@ async def test_a_topic_whose_messages_are_in_the_log_is_known_again(tmp_path: Pa
     assert {each.topic for each in found} <= {"Deleted"}
 
 
+@pytest.mark.parametrize("lost", ["topics.json", "config"])
+async def test_a_batch_topic_that_the_tables_lost_keeps_its_messages(
+    tmp_path: Path, lost: str
+) -> None:
+    async with Images(tmp_path) as images:
+        made = {**TOPIC, "topic": "B", "attributes": "+queue.type=BatchCQ"}
+        assert (await images.peer.call(17, made)).code == 0
+        body = encode_batch([BatchItem(0, b"%d" % n, b"") for n in range(3)])
+        fields = images.peer.send_fields("B", 0, {"UNIQ_KEY": "K"}, m="true")
+        assert (await images.peer.call(320, fields, body)).code == 0
+        assert (await images.peer.send("T")).code == 0
+    config = images.root / "config"
+    if lost == "config":
+        shutil.rmtree(config)
+    else:
+        for path in config.glob("topics.json*"):
+            path.unlink()
+
+    async def look(broker: Broker, peer: Peer) -> None:
+        topic = broker.parts.topics.get("B")
+        assert topic is not None
+        assert topic.is_batch_queue
+        assert broker.parts.store.max_offset_in_queue("B", 0) == 3
+        assert (await peer.call(320, fields, body)).code == 0
+        assert broker.parts.store.max_offset_in_queue("B", 0) == 6
+        assert (await peer.send("Fresh")).code == 0
+        fresh = broker.parts.topics.get("Fresh")
+        assert fresh is not None
+        assert not fresh.is_batch_queue
+
+    await images.on(images.root, look)
+
+
 async def test_what_is_written_at_once_is_on_the_disk_when_it_is_answered(tmp_path: Path) -> None:
     """Users, policies, modes and mappings: the file, its name, then the answer."""
     async with Images(tmp_path) as images:

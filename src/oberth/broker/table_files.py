@@ -32,7 +32,7 @@ from oberth.broker.config_file import ConfigFile, refuse_rocksdb
 from oberth.broker.delay_progress import DelayProgress
 from oberth.broker.topic_configs import lost_topics
 from oberth.errors import StoreError
-from oberth.formats import names
+from oberth.formats import names, paths
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -181,6 +181,8 @@ class TableFiles:
         refuse_rocksdb(self._config_dir)
         self._topics_file.load(self._topics.read)
         self._loaded_ms = self._topics.data_version.timestamp
+        batch_queues = f"{self._store_config.store_path_root_dir}/{paths.BATCH_CONSUME_QUEUE}"
+        self._topics.found_batch_topics = frozenset(self._files.list(batch_queues))
         self._static_topics.load()
         self._groups_file.load(self._groups.read)
         if not self._offsets_file.load(self._offsets.read) and self._has_light_queues:
@@ -227,6 +229,7 @@ class TableFiles:
             )  # fmt: skip
             self._topics.restore(topic, queue_nums, is_batch=is_batch)
             self._store.commit_log.refresh_topic(topic)
+        self._topics.found_batch_topics = frozenset()
 
     def write_first(self) -> None:
         """Write topics and groups as they are at the start.

@@ -44,6 +44,7 @@ CLUSTER_QUEUE_NUMS: Final = 16
 REVIVE_QUEUE_NUMS: Final = 8
 
 _TABLE: Final = "topicConfigTable"
+_BATCH: Final = {QUEUE_TYPE_ATTRIBUTE: BATCH_CQ}
 
 
 def perm_text(perm: int) -> str:
@@ -82,7 +83,7 @@ def lost_topics(
         store: loaded.
         topics: the table.
         table_ms: when the table was changed last, as it was read. What has no message since then
-            was deleted from it.
+            was deleted from it, unless it has batch queues: another topic could not have its name.
 
     Returns:
         Name, number of queues as far as they are known, and whether they are batch queues.
@@ -100,9 +101,9 @@ def lost_topics(
             ),
             default=-1,
         )
-        if newest_ms >= table_ms and units:
+        is_batch = any(isinstance(queue, BatchConsumeQueue) for queue in queues)
+        if is_batch or (newest_ms >= table_ms and units):
             queue_nums = min(1 + max(queue.queue_id for queue in queues), QUEUE_NUMS_MAX)
-            is_batch = any(isinstance(queue, BatchConsumeQueue) for queue in queues)
             found.append((topic, queue_nums, is_batch))
     return found
 
@@ -147,6 +148,8 @@ class TopicConfigs:
 
     Attributes:
         is_dirty: whether anything changed since `encode`.
+        found_batch_topics: topics that have batch queues on the disk; what they are is known of
+            them though the table was lost.
     """
 
     __slots__ = (
@@ -158,6 +161,7 @@ class TopicConfigs:
         "_table",
         "_template",
         "data_version",
+        "found_batch_topics",
         "is_dirty",
         "light_topic",
         "system_topics",
@@ -178,6 +182,7 @@ class TopicConfigs:
         self._template: tuple[TopicConfig, EntryTemplate] | None = None
         self.data_version = DataVersion()
         self.is_dirty = False
+        self.found_batch_topics: frozenset[str] = frozenset()
         self.system_topics: set[str] = set()
         self.light_topic: TopicConfig | None = None
         """With light message queues: the configuration of each of them, none of which is kept."""
@@ -216,9 +221,11 @@ class TopicConfigs:
         return replace(topic_config, perm=topic_config.perm & self._config.broker_permission)
 
     def attributes(self, topic: str) -> Mapping[str, str]:
-        """A topic's attributes; none for an unknown one."""
+        """A topic's attributes; of an unknown one those that its queues show."""
         found = self._table.get(topic)
-        return {} if found is None else found.attributes
+        if found is not None:
+            return found.attributes
+        return _BATCH if topic in self.found_batch_topics else {}
 
     def is_order_topic(self, topic: str) -> bool:
         """Whether the topic is known and ordered."""
