@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from oberth.errors import StoreCorruptError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.rebuild import rebuild
 
 FILE_SIZE = 20 * 40
 COUNT = 150
@@ -42,7 +45,7 @@ def open_store(root: Path) -> MessageStore:
 
 def put(store: MessageStore, topic: str, count: int = COUNT) -> list[int]:
     results = store.put_messages(
-        [MessageExtBrokerInner.of(topic, b"%d" % n, queue_id=0) for n in range(count)]
+        [MessageExtBrokerInner.of(topic, b"%d" % n, keys="k", queue_id=0) for n in range(count)]
     )
     assert {each.status for each in results} == {PutMessageStatus.PUT_OK}
     return [each.commit_log_offset for each in results]
@@ -118,3 +121,24 @@ def test_what_a_queue_lost_comes_back(
         assert store.report is not None
         assert store.report.dispatch_from == store.report.log_end
         assert places(store, topic) == expected
+
+
+@pytest.mark.parametrize("folder", ["consumequeue/t/0", "index"])
+def test_a_file_of_another_size_is_refused_with_what_mends_it(folder: str, tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        offsets = put(store, "t")
+    path = max((tmp_path / folder).iterdir())
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    with pytest.raises(StoreCorruptError, match=f"{path.name}.*oberth store rebuild"):
+        open_store(tmp_path).load()
+    sizes = {
+        "mappedFileSizeCommitLog": str(64 * 1024),
+        "mappedFileSizeConsumeQueue": str(FILE_SIZE),
+        "maxHashSlotNum": "100",
+        "maxIndexNum": "400",
+    }
+    with StoreReader(tmp_path, sizes) as reader:
+        rebuild(reader)
+    with open_store(tmp_path) as store:
+        assert places(store, "t") == offsets

@@ -35,6 +35,9 @@ QueueKey = tuple[str, int]
 
 QUEUE_TYPE_ATTRIBUTE: Final = "queue.type"
 BATCH_QUEUE_TYPE: Final = "BatchCQ"
+REBUILD_HINT: Final = (
+    "if the settings of sizes are right, `oberth store rebuild` makes queues and index anew"
+)
 # Of the CommitLog offset that units of both kinds begin with.
 _OFFSET_SIZE: Final = 8
 
@@ -97,7 +100,10 @@ class ConsumeQueueStore:
                     if not (name.isascii() and name.isdigit()) or str(int(name)) != name:
                         continue
                     queue = self._load_queue(kind, topic, int(name))
-                    trouble = queue.load()
+                    try:
+                        trouble = queue.load()
+                    except StoreCorruptError as error:
+                        raise StoreCorruptError(f"{error}; {REBUILD_HINT}") from error
                     if trouble is not None:
                         queue.recover()
                         findings.append(

@@ -99,7 +99,8 @@ class IndexFile:
         if not create and files.size(self.path) != size:
             raise StoreCorruptError(
                 f"{self.path}: found {files.size(self.path)} bytes, {size} are what "
-                f"{slots} slots and {entries_max} entries take"
+                f"{slots} slots and {entries_max} entries take; if the settings of sizes are "
+                "right, `oberth store rebuild` makes queues and index anew"
             )
         self._mapping: Mapping = files.map(self.path, size, create=create, writable=writable)
         self.view = self._mapping.view
