@@ -84,13 +84,20 @@ def the_directory(files: list[Path]) -> None:
     shutil.rmtree(files[0].parent)
 
 
+def the_first_and_the_state(files: list[Path]) -> None:
+    files[0].unlink()
+    (files[0].parents[3] / "oberth.state").unlink()
+
+
 def units_of_the_last(files: list[Path]) -> None:
     files[-1].write_bytes(bytes(files[-1].stat().st_size))
 
 
-STOPPED = (last, middle, first, all_of_them, the_directory)
+STOPPED = (last, middle, first, the_first_and_the_state, all_of_them, the_directory)
 """Not `units_of_the_last`: after a stop in order files of the right size are not read."""
-KILLED = (last, middle, all_of_them, the_directory, units_of_the_last)
+KILLED = (
+    last, middle, the_first_and_the_state, all_of_them, the_directory, units_of_the_last,
+)  # fmt: skip
 """Not `first`: after a crash nothing says where a queue began."""
 
 

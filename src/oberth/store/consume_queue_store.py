@@ -192,6 +192,18 @@ class ConsumeQueueStore:
             self.truncate(redispatch_from)
         return self.max_physic_offset
 
+    def drop_headless(self, log_min_offset: int) -> None:
+        """Deletes queues whose first files may be gone, so that dispatch of the log makes them.
+
+        A file goes when all its units have expired. One that is left and begins with a record that
+        is not the log's first may follow one that had not; the log tells.
+        """
+        for queue in self.all_queues() if self.pool.writable else ():
+            unit = queue.unit(queue.min_offset) if queue.stream.first_start else None
+            if unit is not None and unit.commit_log_offset > log_min_offset:
+                _LOG.warning("%s: its first files are gone; it is built again", queue)
+                queue.destroy()
+
     def close(self) -> None:
         """Closes the files. What is not flushed is not written."""
         self.pool.close()

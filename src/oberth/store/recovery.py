@@ -104,6 +104,8 @@ def recover(
         }
     redispatch_from = state.safe_offset if abnormal and trusted and state is not None else None
     queue_end = queues.recover(extents)
+    if not trusted:
+        queues.drop_headless(log_min)
     scan_from, not_before = _scan_start(log, state if trusted else None, queue_end, abnormal)
     end = find_log_end(
         log.queue,
