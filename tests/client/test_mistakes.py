@@ -86,6 +86,24 @@ def test_a_listener_that_cannot_be_called(name: str) -> None:
         PushConsumer("g", {"T": "*"}, **wrong)
 
 
+async def test_a_plain_listener_that_gives_a_coroutine(
+    mq: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody would run it: what it should have worked on is not done, but comes again."""
+
+    async def handle(message: MessageExt) -> None:
+        raise AssertionError(message)
+
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=lambda message: handle(message), max_reconsume_times=0,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, config=mq.client_config,
+    ):  # fmt: skip
+        async with Producer("p", config=mq.client_config) as producer:
+            await producer.send(Message("T", b"x"))
+        await mq.wait_until(lambda: len(mq.dead_letters("g")) == 1)
+    assert "make the listener itself `async def`" in caplog.text
+
+
 @pytest.mark.parametrize("kind", [Producer, PushConsumer, PopConsumer, PullConsumer])
 def test_a_group_that_is_no_text(kind: Any) -> None:
     with pytest.raises(IllegalNameError, match="group is list, allowed is text"):

@@ -25,6 +25,7 @@ from oberth.client.consume import (
 )
 from oberth.client.group_consumer import AssignedQueue
 from oberth.client.messages import MessageExt
+from oberth.errors import MQClientError
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -297,6 +298,8 @@ class ConsumeService:
                 status = self._listener(job.messages, job.context)
             else:
                 status = self._listener(job.messages[0])
+            if status is not None:
+                refuse_coroutine(status)
         except Exception as raised:  # noqa: BLE001 - the message is tried again
             return ConsumeStatus.RECONSUME_LATER, raised
         return (ConsumeStatus.SUCCESS if status is None else status), None
@@ -317,6 +320,7 @@ class ConsumeService:
             status: ConsumeStatus | None = await self._listener(*arguments)
         else:
             status = await asyncio.to_thread(self._listener, *arguments)
+            refuse_coroutine(status)
         return status
 
     @property
@@ -330,6 +334,20 @@ def is_coroutine_listener(listener: object) -> bool:
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
         getattr(listener, "__call__", None)  # noqa: B004 - an object whose call is a coroutine
     )
+
+
+def refuse_coroutine(status: object) -> None:
+    """Look at what a plain listener gave: nobody would run a coroutine.
+
+    Raises:
+        MQClientError: it is one; the message was not worked on.
+    """
+    if inspect.iscoroutine(status):
+        status.close()
+        raise MQClientError(
+            "the listener is a plain function and gave a coroutine, which nothing runs: make the "
+            "listener itself `async def`, also where it is wrapped"
+        )
 
 
 class MessageIterator(AsyncIterator[MessageExt]):
