@@ -4,6 +4,7 @@
 
 Three sides in turns, Apache's first: its 5.5.0 with the proxy in local mode (broker and proxy in
 one JVM), a broker with the proxy in cluster mode before it, and our broker, whose own port it is.
+That proxy ends at once where the name server knows no broker, so it is started when one is there.
 The last side named is ours, the others are its rivals: the ratio is to the better of them in each
 row. Processor time is that of all processes of a side but its name server. Each run starts a side
 from nothing; the bars are those that we want to meet.
@@ -51,6 +52,7 @@ WARM_UP_S: Final = 20
 
 _HEAP: Final = "1g"
 _READY_S: Final = 240.0
+_LOG_LINES: Final = 20
 _FILL_S: Final = 300
 _OK: Final = 20000
 _CONF: Final = {
@@ -89,12 +91,35 @@ class Side:
         cluster: name server and broker, for topics.
         endpoint: where gRPC clients connect.
         nodes: processes that are measured.
+        front: the last of them, if it ends at once where no broker is registered yet.
     """
 
     kind: str
     cluster: Any
     endpoint: str
     nodes: list[Node]
+    front: Node | None = None
+
+    def launch(self) -> None:
+        """Start everything at once, but for a front, which is started when it can stay."""
+        for node in (*self.cluster.name_servers, *self.nodes):
+            if node is not self.front:
+                node.launch()
+        if self.front is not None:
+            for broker in self.cluster.brokers:
+                broker.wait_ready(_READY_S)
+            self.front.launch()
+
+    def check_running(self) -> None:
+        """Whether all of it is still there.
+
+        Raises:
+            PeerUnavailableError: a process has ended; with the last lines of its log.
+        """
+        for node in (*self.cluster.name_servers, *self.nodes):
+            if not node.running:
+                lines = node.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+                raise PeerUnavailableError("\n".join([f"{self.kind}: {node.name} ended", *lines]))
 
 
 class LocalProxy:
@@ -158,7 +183,7 @@ def make(kind: str, directory: Path) -> Side:
         proxy = ApacheProxy(cluster, directory / "proxy")
         # Suites are short and want a fast start, a load wants all that the compiler can do.
         proxy.node.command.remove("-XX:TieredStopAtLevel=1")
-        return Side(kind, cluster, proxy.endpoint, [*cluster.brokers, proxy.node])
+        return Side(kind, cluster, proxy.endpoint, [*cluster.brokers, proxy.node], proxy.node)
     port = free_port()
     ours = OberthCluster(directory, {**_CONF, "grpcServerPort": str(port)})
     return Side(kind, ours, f"127.0.0.1:{port}", ours.brokers)
@@ -182,12 +207,12 @@ async def _try_send(endpoint: str) -> bool:
 
 
 def first_ack(side: Side) -> float:
-    """Start everything at once; seconds until a message was acknowledged over gRPC."""
+    """Start a side; seconds until a message was acknowledged over gRPC."""
     began = time.monotonic()
-    for node in (*side.cluster.name_servers, *side.nodes):
-        node.launch()
+    side.launch()
     has_topic = False
     while time.monotonic() - began < _READY_S:
+        side.check_running()
         if not has_topic:
             with suppress(OSError, PeerUnavailableError, TimeoutError):
                 create_topic(side.cluster, TOPIC, "NORMAL", QUEUES)
