@@ -44,6 +44,9 @@ NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY = (
 _TYPE_NAMES: Final = {number: name for name, number in _TYPES.items()}
 
 
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = 19
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -243,23 +246,23 @@ def fill_message(
     system.born_host = properties.get(p.BORN_HOST) or message.born_host
     set_timestamp(system.store_timestamp, message.store_timestamp)
     system.store_host = message.store_host
-    deliver = properties.get(p.TIMER_DELIVER_MS) or properties.get(p.TIMER_OUT_MS)
-    if deliver and deliver.isdecimal():
-        set_timestamp(system.delivery_timestamp, int(deliver))
+    deliver_ms = _number(properties.get(p.TIMER_DELIVER_MS) or properties.get(p.TIMER_OUT_MS))
+    if deliver_ms is not None:
+        set_timestamp(system.delivery_timestamp, deliver_ms)
     if handle is not None:
         system.receipt_handle = handle
     system.queue_id = message.queue_id
     system.queue_offset = message.queue_offset
-    system.delivery_attempt = message.reconsume_times + 1
+    system.delivery_attempt = min(message.reconsume_times + 1, _INT_MAX)
     group = properties.get(p.SHARDING_KEY)
     if group:
         system.message_group = group
     lite = properties.get(p.LITE_TOPIC)
     if lite:
         system.lite_topic = lite
-    priority = properties.get(p.PRIORITY)
-    if priority and priority.isdecimal():
-        system.priority = int(priority)
+    priority = _number(properties.get(p.PRIORITY))
+    if priority is not None and priority <= _INT_MAX:
+        system.priority = priority
     trace = properties.get(p.TRACE_CONTEXT)
     if trace:
         system.trace_context = trace
@@ -269,8 +272,19 @@ def fill_message(
         system.dead_letter_queue.message_id = properties.get(p.DLQ_ORIGIN_MESSAGE_ID, "")
 
 
+def _number(text: str | None) -> int | None:
+    """A property that is a number of 64 bits from 0 on; None if it is none: senders write them."""
+    if not text or not text.isdecimal() or len(text) > _DIGITS_MAX:
+        return None
+    number = int(text)
+    return number if number <= _LONG_MAX else None
+
+
 def stored_type(properties: dict[str, str]) -> int:
-    """The type of a record. RocketMQ: GrpcConverter.buildMessageType."""
+    """The type of a message by the properties under which it is stored, whatever its sender says.
+
+    RocketMQ: TopicMessageType.parseFromMessageProperty, GrpcConverter.buildMessageType.
+    """
     if properties.get(p.TRANSACTION_PREPARED, "").lower() == "true":
         return TRANSACTION
     if (
@@ -282,10 +296,10 @@ def stored_type(properties: dict[str, str]) -> int:
         return DELAY
     if p.SHARDING_KEY in properties:
         return FIFO
-    if p.LITE_TOPIC in properties:
-        return LITE
     if p.PRIORITY in properties:
         return PRIORITY
+    if p.LITE_TOPIC in properties:
+        return LITE
     return NORMAL
 
 

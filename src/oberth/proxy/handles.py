@@ -23,11 +23,20 @@ OFFSET_DIGITS_MAX: Final = 19
 """Digits of an offset in a transaction id: a signed number of 64 bits."""
 
 
-def popped(answer: RemotingCommand, topic: str, broker_name: str) -> list[MessageExt]:
-    """The messages that a broker handed out, each with its receipt handle as its POP_CK."""
+def popped(
+    answer: RemotingCommand, topic: str, broker_name: str, *, is_lite: bool
+) -> list[MessageExt]:
+    """The messages that a broker handed out, each with its receipt handle as its POP_CK.
+
+    Whether they are of lite topics is known by what was asked, not by their properties: those are
+    their senders'. A message that was popped from its topic is acknowledged there, so it comes
+    without its lite topic.
+    """
     found = decode_messages(answer.body_bytes(), broker_name)
-    if not any(p.LITE_TOPIC in message.properties for message in found):
+    if not is_lite:
         attach_handles(found, answer.header(PopMessageResponseHeader), topic, broker_name)
+        for message in found:
+            message.properties.pop(p.LITE_TOPIC, None)
         return found
     header = answer.header(PopLiteMessageResponseHeader)
     counts = (header.order_count_info or "").split(";")

@@ -8,6 +8,7 @@ import logging
 from functools import partial
 from typing import Any, Final
 
+from oberth.client.messages import MessageExt
 from oberth.client.pop_consumer import ReceiptHandle, real_topic
 from oberth.errors import MQClientError, OberthError
 from oberth.formats import properties as p
@@ -173,12 +174,13 @@ class Receives:
             code,
             fields,
             timeout_s=poll_ms / 1000 + BROKER_TIMEOUT_S,
-            on_late=lambda late: self._give_late_back(late, topic, group, broker),
+            on_late=lambda late: self._give_late_back(late, topic, group, broker, is_lite),
         )
         if answer.code != ResponseCode.SUCCESS:
             self._send_received(call, *receive_status(answer))
             return
-        await self._hand_out(context, client, request, topic, group, broker, answer)
+        found = popped(answer, topic, broker, is_lite=is_lite)
+        await self._hand_out(context, client, request, topic, group, found)
 
     async def _asked_broker(self, request: Any, topic: str) -> str:
         """The broker that a receive names, else any that can be read, in turns."""
@@ -232,12 +234,10 @@ class Receives:
         request: Any,
         topic: str,
         group: str,
-        broker_name: str,
-        answer: RemotingCommand,
+        found: list[MessageExt],
     ) -> None:
         """Send messages to the client; those that have been tried too often go to the DLQ."""
         call = context.call
-        found = popped(answer, topic, broker_name)
         self._send_received(call, Code.OK)
         now_ms = self._core.backend.now_ms()
         config = await self._core.backend.group(group)
@@ -266,12 +266,12 @@ class Receives:
                 )
 
     def _give_late_back(
-        self, answer: RemotingCommand, topic: str, group: str, broker_name: str
+        self, answer: RemotingCommand, topic: str, group: str, broker_name: str, is_lite: bool
     ) -> None:
         """A call has ended before its messages came: others get them soon."""
         if answer.code != ResponseCode.SUCCESS:
             return
-        for message in popped(answer, topic, broker_name):
+        for message in popped(answer, topic, broker_name, is_lite=is_lite):
             lite_topic = message.properties.get(p.LITE_TOPIC, "")
             self._core.start(
                 self._give_back(topic, group, message.properties[p.POP_CK], lite_topic)
