@@ -1,10 +1,14 @@
-"""What senders write into messages does not stop their readers."""
+"""What senders write into messages neither stops their readers nor changes what kind they are."""
 
 from __future__ import annotations
+
+import time
+from typing import Any
 
 import pytest
 from tests.proxy.conftest import (
     acking,
+    add_group,
     add_topic,
     client_of,
     message,
@@ -71,6 +75,78 @@ async def test_the_last_attempt_that_can_be_counted(mq: EmbeddedBroker) -> None:
     made = m.Message()
     fill_message(made, record, "T", handle="h", now_ms=0)
     assert made.system_properties.delivery_attempt == 2**31 - 1
+
+
+FAR: Any = {"seconds": int(time.time()) + 100}
+
+
+@pytest.mark.parametrize(
+    ("topic", "first", "second"),
+    [
+        ("DELAY", {"delivery_timestamp": FAR}, {"delivery_timestamp": FAR}),
+        ("MIXED", {}, {"delivery_timestamp": FAR}),
+        ("FIFO", {"message_group": "a"}, {"message_group": "b"}),
+        ("MIXED", {}, {"message_group": "a"}),
+        ("PRIORITY", {"priority": 1}, {"priority": 3}),
+        ("LITE", {"lite_topic": "a"}, {"lite_topic": "b"}),
+    ],
+)
+async def test_messages_that_are_no_batch(
+    topic: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """A batch is stored as it is: what has to wait, or to go elsewhere, would not."""
+    async with EmbeddedBroker(LITE, grpc=True) as mq, client_of(mq) as client:
+        add_topic(mq, "T", topic, queues=4)
+        both = [message("T", b"x", _kind(each), **each) for each in (first, second)]
+        response = await client.call("SendMessage", sending(*both))
+        assert response.status.code == Code.BAD_REQUEST
+        assert mq.messages("T") == []
+        for each in both:  # one by one they are taken
+            assert (await client.call("SendMessage", sending(each))).status.code == Code.OK
+
+
+async def test_a_batch_of_one_message_group(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "F", "FIFO", queues=4)
+    async with client_of(mq) as client:
+        two = [message("F", body, "FIFO", message_group="a") for body in (b"1", b"2")]
+        assert (await client.call("SendMessage", sending(*two))).status.code == Code.OK
+        assert [each.body for each in mq.messages("F")] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "says", "fields", "code"),
+    [
+        ("NORMAL", "NORMAL", {}, Code.OK),
+        ("NORMAL", "MESSAGE_TYPE_UNSPECIFIED", {}, Code.OK),
+        ("NORMAL", "NORMAL", {"delivery_timestamp": FAR}, None),
+        ("NORMAL", "NORMAL", {"message_group": "a"}, None),
+        ("NORMAL", "NORMAL", {"lite_topic": "a"}, None),
+        ("NORMAL", "NORMAL", {"priority": 1}, None),
+        ("NORMAL", "FIFO", {}, None),
+        ("FIFO", "FIFO", {}, None),
+        ("FIFO", "FIFO", {"message_group": "a"}, Code.OK),
+        ("FIFO", "FIFO", {"message_group": "a", "delivery_timestamp": FAR}, None),
+        ("DELAY", "DELAY", {}, None),
+        ("DELAY", "DELAY", {"delivery_timestamp": FAR}, Code.OK),
+        ("MIXED", "NORMAL", {"delivery_timestamp": FAR}, Code.OK),
+    ],
+)
+async def test_a_message_is_what_its_fields_make_it(
+    mq: EmbeddedBroker, topic: str, says: str, fields: dict[str, Any], code: Code | None
+) -> None:
+    """Not only what its client says that it is; as for Apache's proxy."""
+    add_topic(mq, "T", topic)
+    add_group(mq, "G")
+    async with client_of(mq) as client:
+        response = await client.call("SendMessage", sending(message("T", b"x", says, **fields)))
+        assert response.status.code == (code or Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE)
+
+
+def _kind(fields: dict[str, Any]) -> str:
+    names = {"delivery_timestamp": "DELAY", "message_group": "FIFO", "lite_topic": "LITE"}
+    for field in fields:
+        return names.get(field, field.upper())
+    return "NORMAL"
 
 
 async def _record(mq: EmbeddedBroker) -> MessageExt:

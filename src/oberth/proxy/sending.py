@@ -18,9 +18,12 @@ from oberth.proxy.call import Call, parse
 from oberth.proxy.codes import Code, StatusError, code_of
 from oberth.proxy.convert import (
     ACCEPTED,
+    FIFO,
+    NORMAL,
     TRANSACTION,
     properties_of,
     queue_of,
+    stored_type,
     sys_flag_of,
     type_name,
     type_of,
@@ -50,6 +53,7 @@ _LOG: Final = logging.getLogger(__name__)
 DELAY_MS_MAX: Final = 86_400_000
 _RESOLUTIONS: Final = m.enum_values("TransactionResolution")
 _SOURCES: Final = m.enum_values("TransactionSource")
+_TOGETHER: Final = {NORMAL, FIFO}
 
 
 class Sends:
@@ -80,7 +84,7 @@ class Sends:
             properties = self._checked(message, topic, self._core.backend.now_ms())
             config = own.topic(topic)
             wanted = config.attributes.get("message.type", "") if config else ""
-            self._check_type(wanted, request.messages)
+            self._check_type(wanted, [(message, properties)])
             if config is None:
                 raise unknown_topic(topic)
             if not config.is_writable or not config.write_queue_nums:
@@ -156,8 +160,10 @@ class Sends:
             if message.topic.name != topic:
                 raise StatusError(Code.MESSAGE_CORRUPTED, "different message has different topic")
             items.append((message, self._checked(message, topic, now_ms)))
+        _check_together([properties for _, properties in items])
         if self._core.check_types:
-            self._check_type(await self._core.backend.message_type(topic), request.messages)
+            wanted = await self._core.backend.message_type(topic)
+            self._check_type(wanted, items)
         choices = await self._queues_for(topic, first)
         fields = self._fields(topic, first, items[0][1])
         if len(items) == 1:
@@ -184,14 +190,20 @@ class Sends:
             self._core.sent += len(items)
         _fill_result(_result_of(broker, first, answer), response)
 
-    def _check_type(self, wanted: str, sent: Iterable[Any]) -> None:
-        """Whether messages are of their topic's type; "": NORMAL."""
+    def _check_type(self, wanted: str, sent: Iterable[tuple[Any, dict[str, str]]]) -> None:
+        """Whether messages with these properties are of their topic's type; "": NORMAL.
+
+        What a message is follows from its properties, as for Apache's proxy; what it says that it
+        is counts as well, if it says it.
+        """
         if not self._core.check_types:
             return
         wanted = wanted or "NORMAL"
         accepted = ACCEPTED.get(wanted, ())
-        for message in sent:
-            kind = type_of(message)
+        for message, properties in sent:
+            kind = stored_type(properties)
+            if kind in accepted:
+                kind = type_of(message) or kind
             if kind not in accepted:
                 raise StatusError(
                     Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -279,6 +291,23 @@ class Sends:
         )
         await self._core.checked(
             context, broker, RequestCode.END_TRANSACTION, header.to_ext_fields()
+        )
+
+
+def _check_together(sent: list[dict[str, str]]) -> None:
+    """Whether these messages may be one batch: it is stored as it is, in one queue.
+
+    Raises:
+        StatusError: one of them would have to wait, or to go to another queue.
+    """
+    if len(sent) == 1:
+        return
+    kinds = {stored_type(properties) for properties in sent}
+    groups = {properties.get(p.SHARDING_KEY) for properties in sent}
+    if len(groups) > 1 or not kinds <= _TOGETHER:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            "several messages of one call must be NORMAL, or FIFO and of one message group",
         )
 
 
