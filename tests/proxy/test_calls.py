@@ -152,6 +152,22 @@ async def test_transactions_end(mq: EmbeddedBroker, commit: bool) -> None:
         assert mq.bodies("X") == ([b"half"] if commit else [])
 
 
+async def test_a_producer_that_does_not_know(mq: EmbeddedBroker) -> None:
+    """Nothing ends, and it is told so: it would wait for its deadline."""
+    add_topic(mq, "X", "TRANSACTION")
+    async with client_of(mq) as client:
+        (entry,) = (await send(client, message("X", b"half", "TRANSACTION"))).entries
+        ask = m.EndTransactionRequest(
+            message_id=entry.message_id, transaction_id=entry.transaction_id
+        )
+        ask.topic.name = "X"
+        assert (await client.call("EndTransaction", ask)).status.code == Code.OK
+        assert mq.messages("X") == []
+        ask.transaction_id = ask.transaction_id.replace("broker-a", "another")
+        response = await client.call("EndTransaction", ask)
+        assert response.status.code == Code.INVALID_TRANSACTION_ID
+
+
 async def test_an_orphaned_transaction_is_asked_for(mq: EmbeddedBroker) -> None:
     add_topic(mq, "X", "TRANSACTION")
     async with client_of(mq) as client:

@@ -12,7 +12,7 @@ from oberth.errors import OberthError, RemotingConnectError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.batch_body import BatchItem, encode_batch
-from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_ROLLBACK
 from oberth.proxy import messages as m
 from oberth.proxy.call import Call, parse
 from oberth.proxy.codes import Code, StatusError, code_of
@@ -275,10 +275,15 @@ class Sends:
         if not request.transaction_id.strip():
             raise StatusError(Code.INVALID_TRANSACTION_ID, "transaction id has no content")
         key, state_offset, log_offset, broker = parse_transaction_id(request.transaction_id)
+        own = self._core.backend.own
+        if own is not None and broker != own.name:
+            raise StatusError(
+                Code.INVALID_TRANSACTION_ID, f"the transaction is of broker {broker[:80]!r}"
+            )
         decision = {
             _RESOLUTIONS["COMMIT"]: TRANSACTION_COMMIT,
             _RESOLUTIONS["ROLLBACK"]: TRANSACTION_ROLLBACK,
-        }.get(request.resolution, 0)
+        }.get(request.resolution, TRANSACTION_NOT)
         header = EndTransactionRequestHeader(
             topic=topic,
             producer_group=topic,
@@ -289,9 +294,14 @@ class Sends:
             msg_id=request.message_id,
             transaction_id=key,
         )
-        await self._core.checked(
-            context, broker, RequestCode.END_TRANSACTION, header.to_ext_fields()
-        )
+        fields = header.to_ext_fields()
+        if decision == TRANSACTION_NOT:
+            # No broker answers a producer that does not know: it asks again in its time.
+            self._core.authorize(
+                context, RemotingCommand(code=int(RequestCode.END_TRANSACTION), ext_fields=fields)
+            )
+            return
+        await self._core.checked(context, broker, RequestCode.END_TRANSACTION, fields)
 
 
 def _check_together(sent: list[dict[str, str]]) -> None:
