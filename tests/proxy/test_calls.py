@@ -168,6 +168,17 @@ async def test_a_producer_that_does_not_know(mq: EmbeddedBroker) -> None:
         assert response.status.code == Code.INVALID_TRANSACTION_ID
 
 
+@pytest.mark.parametrize(("kind", "text"), [(2, ""), (2, "a >"), (1, " ")])
+async def test_what_is_no_filter(mq: EmbeddedBroker, kind: int, text: str) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        request = receiving("T", "G")
+        request.filter_expression.type = kind
+        request.filter_expression.expression = text
+        status, _ = received(await client.call_stream("ReceiveMessage", request))
+        assert status == Code.ILLEGAL_FILTER_EXPRESSION
+
+
 async def test_an_orphaned_transaction_is_asked_for(mq: EmbeddedBroker) -> None:
     add_topic(mq, "X", "TRANSACTION")
     async with client_of(mq) as client:
