@@ -7,8 +7,9 @@ import html
 import json
 import re
 import shlex
+import threading
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import lz4.frame
@@ -16,13 +17,19 @@ import pytest
 import zstandard
 from tests.console.conftest import Browser
 
+from oberth.client import messages as client_messages
 from oberth.client.admin import Admin
 from oberth.client.messages import Message
 from oberth.client.producer import Producer
+from oberth.console import decoding, texts
 from oberth.console.browse import browse, cursor_text, matcher, parse_cursor
 from oberth.console.decoding import decode, hex_dump, snippet, unpack
 from oberth.console.traces import steps_of
 from oberth.errors import FormatError, OptionError
+from oberth.formats import compression, names
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.code import RequestCode
+from oberth.remoting.command import RemotingCommand
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 COUNT = 100
@@ -330,3 +337,68 @@ async def test_browse_stops_where_its_bounds_are(
         found += page.messages
     assert looked == COUNT
     assert [each.body for each in found] == [b'{"order": 3}']
+
+
+async def compressed(broker: EmbeddedBroker, topic: str, stored: bytes, **properties: str) -> None:
+    """A message with the flag of compressed bodies, as any producer can send it."""
+    fields = {"a": "p", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": "1", "g": "0"}
+    fields |= {"h": "0", "j": "0", "i": "".join(f"{k}\x01{v}\x02" for k, v in properties.items())}
+    request = RemotingCommand(code=RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=stored)
+    client = RemotingClient()
+    assert (await client.invoke(broker.address, request, 60.0)).code == 0
+    await client.aclose()
+
+
+async def test_bodies_that_become_large_are_not_unpacked_on_the_loop(
+    broker: EmbeddedBroker, writer: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One page of them would hold up all the others: 64 KiB may become 64 MiB."""
+    on_loop: list[tuple[str, int]] = []
+    here = threading.get_ident()
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            made = function(*arguments)
+            if threading.get_ident() == here:
+                on_loop.append((function.__name__, len(made)))
+            return made
+
+        return call
+
+    for module, name in (
+        (client_messages, "decompress_body"),
+        (decoding, "decompress"),
+        (decoding, "decompress_head"),
+    ):
+        monkeypatch.setattr(module, name, noting(getattr(module, name)))
+    large = b"tall order ".ljust(8 << 20)
+    stored = zlib.compress(large)
+    topic = names.dlq_topic("g")
+    await compressed(broker, topic, stored, KEYS="k", UNIQ_KEY="U")
+    await compressed(broker, names.TRACE_TOPIC, stored, KEYS="U")
+    await compressed(broker, "Timed", stored, TIMER_DELAY_SEC="900")
+    pages: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("/messages", {"topic": topic}),
+        ("/messages", {"topic": topic, "body": "TALL"}),
+        ("/messages", {"topic": topic, "key": "k", "body": "TALL"}),
+        ("/letters", {"group": "g"}),
+        ("/waiting", {}),
+    )
+    for path, fields in pages:
+        assert "tall order" in await writer.get(path, **fields), path
+    place: dict[str, Any] = {"topic": topic, "queue": "broker-a:0", "offset": 0}
+    assert texts.number(len(large)) in await writer.get("/message", **place)
+    assert len(await writer.get("/body", **place)) == len(large)
+    refused = await writer.post("/write/message.again", {**place, "to": "Timed"}, 400)
+    assert "at most 4194304 can be sent" in refused
+    assert on_loop == []
+
+
+@pytest.mark.parametrize("kind", list(compression.Compression))
+def test_the_beginning_of_what_becomes_large(kind: compression.Compression) -> None:
+    large = b"tall order ".ljust(64 << 20)
+    packed = compression.compress(large, kind)
+    assert compression.decompress_head(packed, kind, 100) == large[:100]
+    assert snippet(packed) == snippet(large[:2048])
+    with pytest.raises(FormatError):
+        compression.decompress_head(b"no such body", kind, 100)

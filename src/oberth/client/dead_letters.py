@@ -8,6 +8,7 @@ calls at the same time, have no such memory. RocketMQ: SendMessageProcessor (con
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from oberth.client.producer import Producer
 from oberth.errors import MQBrokerError, MQClientError
 from oberth.formats import properties as p
 from oberth.formats.names import DLQ_PREFIX, dlq_topic
+from oberth.formats.sys_flag import COMPRESSED
 from oberth.remoting.code import ResponseCode
 
 REDRIVEN_FROM: Final = "REDRIVEN_FROM"
@@ -140,8 +142,11 @@ async def redrive(admin: Admin, producer: Producer | None, letter: MessageExt) -
     topic = origin_topic(letter)
     if not topic:
         return Receipt(letter.offset_msg_id, "", "no origin topic")
-    made = new_message(letter)
-    if letter.body_error is not None:
+    if letter.sys_flag & COMPRESSED:  # it may become 64 MiB, which others need not wait for
+        made, flaw = await asyncio.to_thread(lambda: (new_message(letter), letter.body_error))
+    else:
+        made, flaw = new_message(letter), letter.body_error
+    if flaw is not None:
         return Receipt(letter.offset_msg_id, topic, "unreadable body")
     if made.msg_id and await _was_sent(admin, topic, made.msg_id, letter.offset_msg_id):
         return Receipt(letter.offset_msg_id, topic, "already")

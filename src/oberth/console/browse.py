@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 from oberth.client.admin import Admin
 from oberth.client.messages import MessageExt
 from oberth.console.cluster import Place
-from oberth.console.decoding import unpack
+from oberth.console.decoding import head_of, unpack
 from oberth.errors import OptionError
 from oberth.formats.sql92 import compile_sql92
 from oberth.formats.sql92_nodes import Sql92EvaluationError
@@ -60,9 +60,18 @@ class _Reader:
     """One queue, read in one direction."""
 
     def __init__(
-        self, admin: Admin, queue: MessageQueue, low: int, high: int, *, is_backward: bool
+        self,
+        admin: Admin,
+        queue: MessageQueue,
+        low: int,
+        high: int,
+        *,
+        is_backward: bool,
+        match: Match | None,
     ) -> None:
         self._admin = admin
+        self._match = match
+        self._matching: set[int] = set()
         self.queue = queue
         self._low, self._high = low, high
         self._is_backward = is_backward
@@ -83,6 +92,9 @@ class _Reader:
                 await self._fill_backward(window)
             else:
                 await self._fill_forward(window)
+            if self._match is not None and self._buffer:
+                # Not on the loop: a body may take long to unpack.
+                self._matching = await asyncio.to_thread(_matching, self._match, self._buffer)
         if not self._buffer:
             self.position = self._unread
             return None
@@ -94,6 +106,10 @@ class _Reader:
         offset = message.queue_offset
         self.position = offset if self._is_backward else offset + 1
         return message
+
+    def matches(self, message: MessageExt) -> bool:
+        """Whether a message that `take` gave last is wanted."""
+        return self._match is None or message.queue_offset in self._matching
 
     async def _fill_forward(self, window: int) -> None:
         result = await self._admin.pull(self.queue, self._unread, max_num=window)
@@ -114,6 +130,10 @@ class _Reader:
             window = max(1, min(window // 2, after - start))
         self._buffer = [each for each in result.messages if start <= each.queue_offset < high]
         self._unread = start
+
+
+def _matching(match: Match, found: Sequence[MessageExt]) -> set[int]:
+    return {each.queue_offset for each in found if match(each)}
 
 
 async def browse(
@@ -144,6 +164,7 @@ async def browse(
             MessageQueue(topic=topic, broker_name=place[0], queue_id=place[1]),
             *_rest_of(place, end, cursor, is_newest_first=is_newest_first),
             is_backward=is_newest_first,
+            match=match,
         )
         for place, end in sorted(ends.items())
     ]
@@ -172,7 +193,7 @@ async def browse(
         message = reader.take()
         made.looked += 1
         size += message.store_size
-        if match is None or match(message):
+        if reader.matches(message):
             made.messages.append(message)
         head = await reader.head(window)
         if head is not None:
@@ -226,7 +247,8 @@ def matcher(*, tag: str = "", sql: str = "", text: str = "") -> Match | None:
         needle = text.lower().encode("utf-8", "replace")
 
         def by_text(message: MessageExt) -> bool:
-            return needle in unpack(message.body)[0][:SEARCHED_MAX].lower()
+            head = head_of(message, SEARCHED_MAX)
+            return needle in unpack(head)[0][:SEARCHED_MAX].lower()
 
         wanted.append(by_text)
     if not wanted:

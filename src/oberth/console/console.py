@@ -6,6 +6,7 @@ which escape it.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -30,6 +31,8 @@ from oberth.console.sql import SqlRunner
 from oberth.console.writes import Confirmations, Outcome, Plan
 
 HERE: Final = Path(__file__).parent
+WHOLE_BODIES_MAX: Final = 2
+"""Bodies that are unpacked at the same time; one may take 64 MiB."""
 
 NAVIGATION: Final = (
     ("/", "Overview"),
@@ -60,6 +63,7 @@ class Console:
         sql: asks stores of this machine.
         schemas: of bodies.
         pasted: those that browsers have pasted.
+        whole_bodies: bodies that are unpacked at the same time.
         prometheus: knows more than the last hour; None: no server was named.
 
     Raises:
@@ -79,6 +83,7 @@ class Console:
         self.sql = SqlRunner(config.stores)
         self.schemas = Schemas(config.schemas)
         self.pasted = PastedSchemas()
+        self.whole_bodies = asyncio.Semaphore(WHOLE_BODIES_MAX)
         self.prometheus = (
             Prometheus(config.prometheus, config.prometheus_token) if config.prometheus else None
         )

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from oberth.errors import FormatError
-from oberth.formats.compression import Compression, decompress
+from oberth.formats.compression import (
+    Compression,
+    compression_of,
+    decompress,
+    decompress_head,
+)
+
+if TYPE_CHECKING:
+    from oberth.client.messages import MessageExt
 
 UNPACKED_MAX: Final = 8 * 1024 * 1024
 LAYERS_MAX: Final = 3
@@ -24,6 +32,15 @@ HEX_SHOWN: Final = 4 * 1024
 SNIPPET_BYTES: Final = 2048
 SNIPPET_SHOWN: Final = 160
 ROW: Final = 16
+
+PACKED_BYTES: Final = 64 * 1024
+"""Of a body that is shown in one line, as much is unpacked as its layers may need."""
+
+_LAYERS: Final = {
+    Compression.LZ4: "LZ4",
+    Compression.ZSTD: "Zstandard",
+    Compression.ZLIB: "zlib",
+}
 
 VIEWS: Final = ("auto", "text", "json", "hex")
 
@@ -67,12 +84,9 @@ def _unpack_one(body: bytes, size_max: int) -> tuple[str, bytes] | None:
             stream = zlib.decompressobj(wbits=31)
             plain = stream.decompress(body, size_max)
             return ("gzip", plain) if stream.eof or stream.unconsumed_tail else None
-        if body[:4] == b"\x04\x22\x4d\x18":
-            return "LZ4", decompress(body, Compression.LZ4, size_max)
-        if body[:4] == b"\x28\xb5\x2f\xfd":
-            return "Zstandard", decompress(body, Compression.ZSTD, size_max)
-        if len(body) > 2 and body[0] == 0x78 and int.from_bytes(body[:2]) % 31 == 0:
-            return "zlib", decompress(body, Compression.ZLIB, size_max)
+        kind = _kind_of(body)
+        if kind is not None:
+            return _LAYERS[kind], decompress(body, kind, size_max)
     except (zlib.error, FormatError):
         return None  # it only began like one
     return None
@@ -102,21 +116,58 @@ def decode(body: bytes, view: str = "auto") -> Decoded:
     return Decoded("hex", hex_dump(plain[:HEX_SHOWN]), layers, size, size > HEX_SHOWN, problem)
 
 
-def snippet(body: bytes) -> str:
-    """The beginning of a body in one line."""
-    packed = body[:SNIPPET_BYTES] if body[:3] == b"\x1f\x8b\x08" else body
-    plain = _head_of_gzip(packed) if packed is not body else unpack(body)[0][:SNIPPET_BYTES]
+def head_of(message: MessageExt, size_max: int) -> bytes:
+    """The first bytes of a message's body, whatever the rest of it becomes when it is unpacked."""
+    stored = message.stored_body
+    try:
+        compression = compression_of(message.sys_flag)
+        if compression is not None:
+            return decompress_head(stored, compression, size_max)
+    except FormatError:
+        pass  # shown as it is stored, as everywhere
+    return stored[:size_max]
+
+
+def message_snippet(message: MessageExt) -> str:
+    """The beginning of a message's body in one line; it takes no longer for what becomes large."""
+    return snippet(head_of(message, PACKED_BYTES), len(message.stored_body))
+
+
+def snippet(body: bytes, size: int | None = None) -> str:
+    """The beginning of a body in one line; ``size``: its bytes, if it is more than is given."""
+    plain = body
+    for _ in range(LAYERS_MAX):
+        found = _head_of_packed(plain)
+        if found is None:
+            break
+        plain = found
+    plain = plain[:SNIPPET_BYTES]
     if not _is_text(plain, is_whole=False):
-        return f"{plain[:24].hex(' ')} … {len(body)} bytes" if len(plain) > 24 else plain.hex(" ")
+        length = len(body) if size is None else size
+        return f"{plain[:24].hex(' ')} … {length} bytes" if len(plain) > 24 else plain.hex(" ")
     text = " ".join(plain.decode("utf-8", "ignore")[: 4 * SNIPPET_SHOWN].split())
     return text if len(text) <= SNIPPET_SHOWN else f"{text[:SNIPPET_SHOWN]}…"
 
 
-def _head_of_gzip(head: bytes) -> bytes:
+def _head_of_packed(body: bytes) -> bytes | None:
+    """The beginning of what a producer compressed; None if it did not."""
     try:
-        return zlib.decompressobj(wbits=31).decompress(head, SNIPPET_BYTES)
-    except zlib.error:
-        return head
+        if body[:3] == b"\x1f\x8b\x08":
+            return zlib.decompressobj(wbits=31).decompress(body, PACKED_BYTES) or None
+        kind = _kind_of(body)
+        return None if kind is None else decompress_head(body, kind, PACKED_BYTES) or None
+    except (zlib.error, FormatError):
+        return None  # it only began like one
+
+
+def _kind_of(body: bytes) -> Compression | None:
+    if body[:4] == b"\x04\x22\x4d\x18":
+        return Compression.LZ4
+    if body[:4] == b"\x28\xb5\x2f\xfd":
+        return Compression.ZSTD
+    if len(body) > 2 and body[0] == 0x78 and int.from_bytes(body[:2]) % 31 == 0:
+        return Compression.ZLIB
+    return None
 
 
 def _json(plain: bytes) -> str | None:

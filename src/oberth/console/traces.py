@@ -5,16 +5,20 @@ The records are those of `oberth.client.trace`, in the fields of RocketMQ's Trac
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from oberth.client.admin import Admin
 from oberth.client.trace import FIELD_SEPARATOR, RECORD_SEPARATOR
+from oberth.console.decoding import head_of
 from oberth.errors import MQBrokerError
 from oberth.formats.names import TRACE_TOPIC
 
 STEPS_MAX: Final = 500
+TRACE_MAX: Final = 1024 * 1024
+"""Bytes of a trace message that are looked at; clients write 128 000 into one."""
 CODES: Final = {"0": "success", "1": "time-out", "2": "exception", "3": "null", "4": "failed"}
 
 
@@ -88,4 +92,9 @@ async def trace(admin: Admin, msg_id: str) -> list[Step]:
         found = await admin.query_message(TRACE_TOPIC, msg_id)
     except MQBrokerError:
         return []
-    return steps_of((each.body.decode("utf-8", "replace") for each in found), msg_id)
+    # Anybody may write to the topic, with any key: what becomes long is looked at beside the loop.
+    return await asyncio.to_thread(
+        lambda: steps_of(
+            (head_of(each, TRACE_MAX).decode("utf-8", "replace") for each in found), msg_id
+        )
+    )

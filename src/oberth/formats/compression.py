@@ -31,6 +31,9 @@ from oberth.formats.sys_flag import (
 BODY_SIZE_MAX: Final = 64 << 20
 """Bytes that a body may have after decompression; sixteen times RocketMQ's largest message."""
 
+ZSTD_WINDOW_MAX: Final = 8 << 20
+"""Bytes that a Zstandard frame may have its reader keep where the beginning is all that is read."""
+
 DEFAULT_LEVEL: Final = 5
 
 
@@ -100,6 +103,36 @@ def decompress(body: bytes, compression: Compression, size_max: int = BODY_SIZE_
             f"{compression.name} body of {len(body)} bytes becomes more than {size_max}"
         )
     return plain
+
+
+def decompress_head(body: bytes, compression: Compression, size_max: int) -> bytes:
+    """The first bytes of the original body, at most ``size_max``, whatever the rest becomes.
+
+    Of a body that is cut off or damaged further on, those that are whole.
+
+    Raises:
+        FormatError: there are none.
+    """
+    try:
+        if compression is Compression.LZ4:
+            import lz4.frame  # noqa: PLC0415 - few bodies are compressed so
+
+            head: bytes = lz4.frame.LZ4FrameDecompressor().decompress(body, size_max)
+            return head
+        if compression is Compression.ZSTD:
+            import zstandard  # noqa: PLC0415 - few bodies are compressed so
+
+            try:
+                decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX)
+                with decompressor.stream_reader(body) as reader:
+                    return bytes(reader.read(size_max))
+            except zstandard.ZstdError as error:
+                raise FormatError(f"ZSTD body of {len(body)} bytes: {error}") from None
+        return zlib.decompressobj().decompress(body, size_max)
+    except (zlib.error, RuntimeError, EOFError, ValueError, MemoryError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{compression.name} body of {len(body)} bytes: {error}") from None
 
 
 def decompress_body(body: bytes, sys_flag: int, size_max: int = BODY_SIZE_MAX) -> bytes:

@@ -20,9 +20,13 @@ from oberth.console import texts
 from oberth.console.browse import browse, cursor_text, parse_cursor
 from oberth.console.cluster import Part
 from oberth.console.console import Asker, Console, Page, Write
-from oberth.console.decoding import snippet
 from oberth.console.pages.groups import known_group_name
-from oberth.console.pages.messages import PRODUCER_GROUP, message_link, read_message
+from oberth.console.pages.messages import (
+    PRODUCER_GROUP,
+    message_link,
+    read_message,
+    snippets,
+)
 from oberth.console.security import Form
 from oberth.console.writes import Outcome, Plan, required
 from oberth.errors import MQBrokerError, OberthError, OptionError
@@ -67,9 +71,9 @@ async def letters(console: Console, request: Request) -> Response:
                 "origin": origin_topic(each),
                 "origin_id": origin_message_id(each),
                 "reason": each.properties.get(REASON),
-                "body": snippet(each.body),
+                "body": text,
             }
-            for each in found
+            for each, text in zip(found, await snippets(found), strict=True)
         ],
         more=more and texts.href("/letters", group=name, cursor=more),
     )

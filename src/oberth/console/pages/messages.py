@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from oberth.client.messages import Message, MessageExt, SendResult
 from oberth.client.producer import Producer
 from oberth.console import texts
 from oberth.console.browse import (
+    Match,
     browse,
     cursor_text,
     matcher,
@@ -24,7 +25,7 @@ from oberth.console.browse import (
 )
 from oberth.console.cluster import Part, Place
 from oberth.console.console import Asker, Console, Page, Write
-from oberth.console.decoding import VIEWS, decode, snippet
+from oberth.console.decoding import VIEWS, Decoded, decode, message_snippet, snippet
 from oberth.console.pages.topics import known_topic_name
 from oberth.console.schemas import PASTED
 from oberth.console.security import Form, Session
@@ -72,11 +73,10 @@ async def messages(console: Console, request: Request) -> Response:
         match = matcher(tag=filters["tag"], sql=filters["sql"], text=filters["body"])
         if key:
             direction = "key"
-            values["shown"] = [
-                each
-                for each in reversed(await admin.query_message(topic, key))
-                if match is None or match(each)
-            ]
+            with_key = list(reversed(await admin.query_message(topic, key)))
+            if match is not None:
+                with_key = await asyncio.to_thread(_filtered, match, with_key)
+            values["shown"] = with_key
         else:
             direction, start, chosen = await _start(admin, topic, ends, query)
             found_page = await browse(
@@ -100,7 +100,10 @@ async def messages(console: Console, request: Request) -> Response:
         topic=topic,
         ends=sorted(ends.items()),
         kept=sum(each.max_offset - each.min_offset for each in ends.values()),
-        rows=[(each, snippet(each.body), message_link(topic, each)) for each in shown],
+        rows=[
+            (each, text, message_link(topic, each))
+            for each, text in zip(shown, await snippets(shown), strict=True)
+        ],
         span=times_of(shown),
         filters=filters,
         key=key,
@@ -112,6 +115,15 @@ async def messages(console: Console, request: Request) -> Response:
         is_first="cursor" not in query,
         **{name: values[name] for name in ("problem", "looked", "more")},
     )
+
+
+def _filtered(match: Match, found: Sequence[MessageExt]) -> list[MessageExt]:
+    return [each for each in found if match(each)]
+
+
+async def snippets(found: Sequence[MessageExt]) -> list[str]:
+    """The beginnings of bodies, each in one line."""
+    return await asyncio.to_thread(lambda: [message_snippet(each) for each in found])
 
 
 async def _start(
@@ -202,14 +214,18 @@ async def message(console: Console, request: Request) -> Response:
     schema = query.get("schema", "") or (
         next((each for each in choices if Path(each).stem == topic), "") if view == "auto" else ""
     )
-    if schema.startswith(PASTED):
-        body = await asyncio.to_thread(
-            console.pasted.decode, session.identifier, found.body, schema
-        )
-    elif schema:
-        body = await asyncio.to_thread(schemas.decode, found.body, schema)
-    else:
-        body = await asyncio.to_thread(decode, found.body, view)
+
+    def shown() -> tuple[Decoded, int, str | None, str, str]:
+        whole = found.body  # up to 64 MiB, made of far fewer: in a thread, and not kept
+        if schema.startswith(PASTED):
+            body = console.pasted.decode(session.identifier, whole, schema)
+        else:
+            body = schemas.decode(whole, schema) if schema else decode(whole, view)
+        command, python = as_command(topic, found, whole), as_python(topic, found, whole)
+        return body, len(whole), found.body_error, command, python
+
+    async with console.whole_bodies:
+        body, size, flaw, command, python = await asyncio.to_thread(shown)
     state = await console.cluster.soon(Part.OFFSETS)
     groups = sorted(await admin.topic_consumed_by(topic))
     return console.render(
@@ -219,6 +235,8 @@ async def message(console: Console, request: Request) -> Response:
         topic=topic,
         found=found,
         body=body,
+        size=size,
+        flaw=flaw,
         view=view,
         views=VIEWS,
         schema=schema,
@@ -227,8 +245,8 @@ async def message(console: Console, request: Request) -> Response:
         steps=await trace(admin, found.msg_id),
         groups=[(group, _standing(state.offsets.get(group, {}), found, topic)) for group in groups],
         members=state.members,
-        command=as_command(topic, found),
-        python=as_python(topic, found),
+        command=command,
+        python=python,
         here={
             "topic": topic,
             "queue": f"{found.broker_name}:{found.queue_id}",
@@ -261,21 +279,25 @@ async def paste(console: Console, request: Request) -> Response:
 async def body(console: Console, request: Request) -> Response:
     """The body of a message as a file."""
     found = await read_message(console.admin_of(request), request.query_params)
+    async with console.whole_bodies:
+        whole = await asyncio.to_thread(lambda: found.body)
     name = f"message-{found.queue_id}-{found.queue_offset}.bin"
     return Response(
-        found.body,
+        whole,
         media_type="application/octet-stream",
         headers={"content-disposition": f'attachment; filename="{name}"'},
     )
 
 
-def as_command(topic: str, found: MessageExt) -> str:
+def as_command(topic: str, found: MessageExt, body: bytes) -> str:
     """A command that sends a copy of the message; "" where its body is no text or too large."""
+    if len(body) > COPY_MAX:
+        return ""
     try:
-        text = found.body.decode()
+        text = body.decode()
     except UnicodeDecodeError:
         return ""
-    if len(found.body) > COPY_MAX or "\0" in text:
+    if "\0" in text:
         return ""
     words = ["oberth", "message", "send", topic, text]
     if text.startswith("-"):
@@ -287,11 +309,11 @@ def as_command(topic: str, found: MessageExt) -> str:
     return shlex.join([*words[:3], *tags, *keys, *options, *words[3:]])
 
 
-def as_python(topic: str, found: MessageExt) -> str:
+def as_python(topic: str, found: MessageExt, body: bytes) -> str:
     """A Python program that sends a copy of the message; "" for a large body."""
-    if len(found.body) > COPY_MAX:
+    if len(body) > COPY_MAX:
         return ""
-    arguments = [ascii(topic), repr(found.body)]
+    arguments = [ascii(topic), repr(body)]
     arguments += [f"tags={found.tags!a}"] if found.tags else []
     arguments += [f"keys={found.keys.split()!a}"] if found.keys else []
     made = _application(found)
@@ -399,9 +421,12 @@ def _sent(topic: str, sent: SendResult) -> Outcome:
 
 async def _copy(asker: Asker, form: Form) -> tuple[MessageExt, Message]:
     found = await read_message(asker.admin, form.fields)
-    if found.body_error is not None:
-        raise OptionError(f"its body cannot be read: {found.body_error}")
-    made = Message.of(found)
+    async with asker.console.whole_bodies:
+        made, flaw = await asyncio.to_thread(lambda: (Message.of(found), found.body_error))
+    if flaw is not None:
+        raise OptionError(f"its body cannot be read: {flaw}")
+    if len(made.body) > BODY_MAX:
+        raise OptionError(f"its body has {len(made.body)} bytes, at most {BODY_MAX} can be sent")
     made.topic = names.check_topic(form.fields.get("to", "").strip() or form.fields["topic"])
     return found, made
 

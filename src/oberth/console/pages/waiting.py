@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from starlette.requests import Request
@@ -13,8 +13,7 @@ from oberth.client.messages import MessageExt
 from oberth.console.browse import browse
 from oberth.console.cluster import Part
 from oberth.console.console import Console, Page, Write
-from oberth.console.decoding import snippet
-from oberth.console.pages.messages import message_link
+from oberth.console.pages.messages import message_link, snippets
 from oberth.errors import MQBrokerError, OberthError
 from oberth.formats import names
 from oberth.formats import properties as p
@@ -41,7 +40,7 @@ class Waiting:
     topic: str
     until_ms: int
     link: str
-    body: str
+    body: str = ""
 
 
 async def waiting(console: Console, request: Request) -> Response:
@@ -82,7 +81,7 @@ async def _timed(admin: Admin, now_ms: int) -> list[Waiting]:
         if until_ms > now_ms:
             made.append(_waiting(each, until_ms, names.TIMER_TOPIC))
     made.sort(key=lambda each: each.until_ms)
-    return made[:SHOWN]
+    return await _with_bodies(made[:SHOWN])
 
 
 async def _newest(admin: Admin, topic: str) -> list[MessageExt]:
@@ -103,7 +102,12 @@ def _number(text: str) -> int:
 
 def _waiting(each: MessageExt, until_ms: int, topic: str) -> Waiting:
     real = each.properties.get(p.REAL_TOPIC, each.topic)
-    return Waiting(each, real, until_ms, message_link(topic, each), snippet(each.body))
+    return Waiting(each, real, until_ms, message_link(topic, each))
+
+
+async def _with_bodies(waiting: list[Waiting]) -> list[Waiting]:
+    lines = await snippets([each.message for each in waiting])
+    return [replace(each, body=line) for each, line in zip(waiting, lines, strict=True)]
 
 
 async def _halves(admin: Admin) -> list[Waiting]:
@@ -126,7 +130,7 @@ async def _halves(admin: Admin) -> list[Waiting]:
             if each.queue_offset not in ended
         ]
     made.sort(key=lambda each: each.message.store_timestamp)
-    return made[:SHOWN]
+    return await _with_bodies(made[:SHOWN])
 
 
 async def _ended(admin: Admin, half: MessageQueue) -> set[int]:
@@ -143,7 +147,7 @@ async def _ended(admin: Admin, half: MessageQueue) -> set[int]:
     return {
         int(text)
         for each in found
-        for text in each.body.decode("ascii", "replace").split(",")
+        for text in each.stored_body.decode("ascii", "replace").split(",")
         if text.isascii() and text.isdigit() and len(text) < 19
     }
 
