@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import socket
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.console.conftest import Browser, a_console, hidden
 
 from oberth.client.config import ClientConfig
+from oberth.console import connections
+from oberth.console.app import App
 from oberth.console.config import ConsoleConfig, Login
+from oberth.console.connections import CONNECTIONS_MAX
 from oberth.console.console import Console
+from oberth.console.listening import listen
 from oberth.console.security import FORM_WITHOUT_LOGIN_MAX, HEADERS, Sessions
+from oberth.console.server import serving
 from oberth.errors import OptionError
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -234,3 +243,91 @@ def test_sessions_end_and_are_bounded() -> None:
     kept = [sessions.begin("token", None)[0] for _ in range(1001)]
     assert sessions.find(kept[0].identifier) is None
     assert sessions.find(kept[-1].identifier) is kept[-1]
+
+
+async def test_passwords_are_not_tried_out_at_once(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that wait for the brokers' answer count, too."""
+    begun = 0
+    go_on = asyncio.Event()
+
+    async def user(self: App, name: str, password: str) -> tuple[None, str]:
+        nonlocal begun
+        begun += 1
+        await go_on.wait()
+        return None, "No."
+
+    monkeypatch.setattr(App, "_user", user)
+    async with a_console(broker, login=Login.USERS) as browser:
+        csrf = hidden((await browser.http.get("/login")).text, "csrf")
+        fields = {"csrf": csrf, "user": "root", "password": "guess"}
+        tries = [asyncio.ensure_future(browser.http.post("/login", data=fields)) for _ in range(50)]
+        refused, _ = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
+        while len(refused) < 40:
+            refused, _ = await asyncio.wait(set(tries) - refused, timeout=0.01)
+            refused = {each for each in tries if each.done()}
+        go_on.set()
+        codes = [(await each).status_code for each in tries]
+        assert (begun, codes.count(429), codes.count(403)) == (10, 40, 10)
+
+
+async def test_who_logs_in_has_not_failed() -> None:
+    browser = Browser(Console(WITH_TOKEN))
+    async with browser.http:
+        for _ in range(9):
+            await browser.post("/login", {"token": "wrong"}, 403)
+        for _ in range(5):
+            await browser.post("/login", {"token": TOKEN}, 303)
+            browser.http.cookies.clear()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\n\r\na",
+    ],
+)
+async def test_who_dawdles_does_not_keep_others_out(begun: bytes) -> None:
+    listener = listen("127.0.0.1", 0)
+    address = listener.getsockname()
+    async with serving(WITH_TOKEN, listener), contextlib.AsyncExitStack() as stack:
+        loop = asyncio.get_running_loop()
+        slow = []
+        for _ in range(CONNECTIONS_MAX + 20):
+            slow.append(stack.enter_context(socket.socket()))
+            slow[-1].setblocking(False)
+            await loop.sock_connect(slow[-1], address)
+            await loop.sock_sendall(slow[-1], begun)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{address[1]}") as http:
+            answer = await http.get("/login")
+        assert answer.status_code == 200
+        with contextlib.suppress(ConnectionError):
+            assert await loop.sock_recv(slow[0], 1) == b""
+
+
+async def test_a_request_that_does_not_end_and_an_answer_that_nobody_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.2)
+    monkeypatch.setattr(connections, "UNREAD_S", 0.1)
+    listener = listen("127.0.0.1", 0)
+    address = listener.getsockname()
+    async with serving(WITH_TOKEN, listener):
+        loop = asyncio.get_running_loop()
+        with socket.socket() as slow, socket.socket() as deaf:
+            slow.setblocking(False)
+            await loop.sock_connect(slow, address)
+            await loop.sock_sendall(slow, b"GET / HTTP/1.1\r\nX-Slow: ")
+            with contextlib.suppress(ConnectionError):
+                assert await loop.sock_recv(slow, 1) == b""
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.setblocking(False)
+            await loop.sock_connect(deaf, address)
+            asked = b"GET /static/console.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400
+            with contextlib.suppress(ConnectionError):
+                while True:  # until it is closed
+                    await loop.sock_sendall(deaf, asked)

@@ -149,6 +149,7 @@ class App:
             return RedirectResponse("/", 303)
         if not self.sessions.may_try(peer):
             return self._show_login(request, 429, "Too many attempts; wait a minute.")
+        tried_s = self.sessions.note_try(peer)
         form: Form = request.state.form
         user, admin, problem = "", None, ""
         if self.config.login is Login.TOKEN:
@@ -160,9 +161,9 @@ class App:
             user = form.fields.get("user", "").strip()
             admin, problem = await self._user(user, form.fields.get("password", ""))
         if problem:
-            self.sessions.note_failure(peer)
             _LOG.warning("login from %s failed", peer)
             return self._show_login(request, 403, problem)
+        self.sessions.forgive(peer, tried_s)
         session, over = self.sessions.begin(user, admin)
         for each in over:
             await each.shutdown()

@@ -153,9 +153,20 @@ class Sessions:
             self._failures.popitem(last=False)
         return len(recent) < LOGIN_FAILURES_MAX
 
-    def note_failure(self, peer: str) -> None:
-        """Count a login of a peer that failed."""
-        self._failures.setdefault(peer, []).append(self._now_s())
+    def note_try(self, peer: str) -> float:
+        """Count a login of a peer as one that fails, before it is known: others may come at once.
+
+        Returns:
+            What `forgive` takes.
+        """
+        now_s = self._now_s()
+        self._failures.setdefault(peer, []).append(now_s)
+        return now_s
+
+    def forgive(self, peer: str, tried_s: float) -> None:
+        """A login has not failed."""
+        if tried_s in (tries := self._failures.get(peer, [])):
+            tries.remove(tried_s)
 
 
 class Guard:

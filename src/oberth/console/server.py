@@ -13,10 +13,10 @@ import uvicorn
 
 from oberth.console.app import App
 from oberth.console.config import ConsoleConfig
+from oberth.console.connections import CONNECTIONS_MAX, Connection
 from oberth.console.console import Console
 
 CLOSE_TIMEOUT_S: Final = 3
-CONNECTIONS_MAX: Final = 256
 
 
 class _Server(uvicorn.Server):
@@ -54,7 +54,8 @@ async def serving(
                 ws="none",
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=CONNECTIONS_MAX,
+                http=Connection,
+                limit_concurrency=CONNECTIONS_MAX + 1,
                 h11_max_incomplete_event_size=64 * 1024,
                 timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
                 ssl_certfile=certificate,
