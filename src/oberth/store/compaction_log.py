@@ -27,14 +27,16 @@ from typing import Final, NamedTuple
 
 from oberth.errors import RecordError, StoreCorruptError
 from oberth.formats.batch_consume_queue import NOT_COMPACTED, UNIT, UNIT_SIZE
-from oberth.formats.consume_queue import PRE_BLANK_SIZE
+from oberth.formats.consume_queue import EXT_ADDRESS_MAX, PRE_BLANK_SIZE
 from oberth.formats.consume_queue import UNIT as QUEUE_UNIT
 from oberth.formats.message import (
     BLANK,
     BLANK_MAGIC,
     BLANK_SIZE_MIN,
+    DispatchRequest,
     decode_record,
     properties_at,
+    read_dispatch_request,
     store_timestamp_at,
 )
 from oberth.formats.message_store_config import MessageStoreConfig
@@ -388,10 +390,9 @@ class CompactionLog:
                 QUEUE_UNIT.iter_unpack(units)
             ):
                 if 0 < size < PRE_BLANK_SIZE:
-                    ext = queue.ext_unit(tags_code)
-                    if ext is not None:
-                        tags_code = ext.tags_code
                     record = log.select(commit_log_offset, size)
+                    if record is not None and tags_code <= EXT_ADDRESS_MAX:
+                        tags_code = _real_tags_code(queue, tags_code, record, commit_log_offset)
                     if record is not None and not self._copy(record, start + number, tags_code):
                         return False
                 self.next_offset = start + number + 1
@@ -636,3 +637,14 @@ def _is_kept(record: memoryview, queue_offset: int, newest: dict[bytes, int]) ->
     if newest.get(_digest(_key_of(record)), -1) > queue_offset:
         return False
     return bool(decode_record(record, check_crc=False).body)
+
+
+def _real_tags_code(
+    queue: ConsumeQueue, address: int, record: memoryview, commit_log_offset: int
+) -> int:
+    """The tags code that an ext unit holds; where the unit is gone the record tells it."""
+    ext = queue.ext_unit(address)
+    if ext is not None:
+        return ext.tags_code
+    request = read_dispatch_request(record, 0, len(record), commit_log_offset)
+    return request.tags_code if isinstance(request, DispatchRequest) else 0

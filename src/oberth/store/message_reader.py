@@ -16,7 +16,9 @@ from typing import Final
 
 from oberth.formats.batch_consume_queue import UNIT as BATCH_UNIT
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from oberth.formats.message import DispatchRequest, read_dispatch_request
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
+from oberth.formats.names import is_lmq
 from oberth.formats.options import Line
 from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.commit_log import CommitLog
@@ -43,6 +45,10 @@ _GAP_MAX: Final = 64 << 10
 _UNITS_AT_ONCE_MAX: Final = 256
 # Taken where the machine does not tell.
 _MEMORY_UNKNOWN: Final = 24 << 30
+
+
+_SIZE_MIN: Final = 4
+_size_at: Final = struct.Struct(">i").unpack_from
 
 
 @lru_cache(maxsize=_UNITS_AT_ONCE_MAX)
@@ -252,7 +258,7 @@ class MessageReader:
             return None
         fields = _units_layout(count).unpack(units)
         offsets, sizes = fields[::3], fields[1::3]
-        if min(sizes) <= 0 or len(set(offsets)) != count:
+        if min(sizes) < _SIZE_MIN or len(set(offsets)) != count:
             return None
         if count > wanted:
             if not offsets[wanted]:
@@ -272,6 +278,8 @@ class MessageReader:
         start = segment.start_offset
         buffer = segment.buffer[:]
         if not buffer.nbytes or max(map(add, offsets, sizes)) > start + segment.read_position:
+            return None
+        if [_size_at(buffer, each - start)[0] for each in offsets] != list(sizes):
             return None
         result = GetMessageResult(GetMessageStatus.FOUND, offset + count)
         records = result.records
@@ -369,13 +377,16 @@ class MessageReader:
                 next_offset += 1
                 if commit_log_offset < skip_until:
                     continue
+                lacks_tags = False
                 if message_filter is not None:
                     ext = None
                     if tags_code <= EXT_ADDRESS_MAX:
                         ext = queue.ext_unit(tags_code)
                         if ext is not None:
                             tags_code = ext.tags_code
-                    if (
+                        else:
+                            lacks_tags = codes is not None or judges_tags
+                    if not lacks_tags and (
                         tags_code not in codes
                         if codes is not None
                         else (ext is not None or judges_tags)
@@ -398,14 +409,28 @@ class MessageReader:
                         if not buffer.nbytes:
                             segment = None
                 position = commit_log_offset - segment_start
-                if segment is None or position + size > readable_end:
-                    if segment is not None:
-                        readable_end = segment.read_position
-                    if segment is None or position + size > readable_end:
-                        if not count:
-                            result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                if segment is None or position >= segment.read_position:
+                    if not count:
+                        result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                    if commit_log_offset < log_max:  # else the unit is damaged, and the next is not
                         skip_until = log.next_segment_offset(commit_log_offset)
+                    continue
+                if (
+                    lacks_tags
+                    or not _SIZE_MIN <= size <= readable_end - position
+                    or _size_at(buffer, position)[0] != size
+                ):
+                    readable_end = segment.read_position
+                    request = _record_of(queue, buffer, position, readable_end, segment_start)
+                    if request is None or (
+                        lacks_tags
+                        and message_filter is not None
+                        and not message_filter.matches_consume_queue(request.tags_code, None)
+                    ):
+                        if not count:
+                            result.status = GetMessageStatus.NO_MATCHED_MESSAGE
                         continue
+                    size = request.record_size
                 if judge is not None and not judge(buffer, position, size):
                     if not count:
                         result.status = GetMessageStatus.NO_MATCHED_MESSAGE
@@ -438,6 +463,16 @@ class MessageReader:
         result.buffer_total_size = bytes_total
         result.suggest_pulling_from_slave = log_max - last_examined > self._young_bytes
         return result
+
+    def _select(self, queue: BatchConsumeQueue, offset: int, size: int) -> memoryview | None:
+        """The record of a unit, as long as it says itself."""
+        record = self._log.select(offset, size) if size >= _SIZE_MIN else None
+        if record is not None and _size_at(record, 0)[0] == size:
+            return record
+        record = self._log.select_record(offset)
+        if record is None or _record_of(queue, record, 0, len(record), offset) is None:
+            return None
+        return record
 
     def _get_batches(
         self,
@@ -478,11 +513,12 @@ class MessageReader:
                 tags_code, None
             ):
                 continue
-            record = log.select(commit_log_offset, size)
+            record = self._select(queue, commit_log_offset, size)
             if record is None:
                 if not result.message_count:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                skip_until = log.next_segment_offset(commit_log_offset)
+                if log.queue.find(commit_log_offset) is None and commit_log_offset < log.max_offset:
+                    skip_until = log.next_segment_offset(commit_log_offset)
                 continue
             if message_filter is not None and not message_filter.matches_record(
                 record, 0, len(record)
@@ -497,3 +533,21 @@ class MessageReader:
             result.status = GetMessageStatus.FOUND
         result.next_begin_offset = next_offset
         return result
+
+
+def _record_of(
+    queue: ConsumeQueue | BatchConsumeQueue,
+    buffer: memoryview,
+    position: int,
+    limit: int,
+    stream_offset: int,
+) -> DispatchRequest | None:
+    """The record of a unit that does not say how long it is, or what its tags are.
+
+    None: there is no record, or one of another queue: the unit is damaged in its offset as well.
+    """
+    request = read_dispatch_request(buffer, position, limit, stream_offset)
+    if not isinstance(request, DispatchRequest):
+        return None
+    is_own = (request.topic, request.queue_id) == (queue.topic, queue.queue_id)
+    return request if is_own or is_lmq(queue.topic) else None
