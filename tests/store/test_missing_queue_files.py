@@ -1,4 +1,4 @@
-"""Files of one queue are gone while others reach further: a start builds them again from the log.
+"""Files of one queue, or of the index, are gone while others go on: a start builds them again.
 
 What is left decides nothing by itself: the store noted how much its queues held. New messages get
 numbers that nobody had.
@@ -14,10 +14,13 @@ import pytest
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store.files import OsFileSystem
+from oberth.store.index_file import IndexFile
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import rebuild
+from oberth.store.offline.verify import verify
 
 FILE_SIZE = 20 * 40
 COUNT = 150
@@ -149,3 +152,44 @@ def test_a_file_of_another_size_is_refused_with_what_mends_it(folder: str, tmp_p
         rebuild(reader)
     with open_store(tmp_path) as store:
         assert places(store, "t") == offsets
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_an_index_file_that_is_gone_comes_back(which: int, killed: bool, tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        for n in range(1200):
+            store.put_message(MessageExtBrokerInner.of("t", b"x", keys=f"k{n}", queue_id=0))
+    files = sorted((tmp_path / "index").iterdir())
+    assert len(files) > 3
+    files[which].unlink()
+    if killed:
+        (tmp_path / "abort").write_text("1")
+    with open_store(tmp_path) as store:
+        for n in range(1200):
+            assert len(store.query_message("t", f"k{n}", 9, 0, 2**62).commit_log_offsets) == 1, n
+    sizes = {
+        "mappedFileSizeCommitLog": str(64 * 1024),
+        "mappedFileSizeConsumeQueue": str(FILE_SIZE),
+        "maxHashSlotNum": "100",
+        "maxIndexNum": "400",
+    }
+    with StoreReader(tmp_path, sizes) as reader:
+        assert list(verify(reader).damage) == []
+
+
+def test_index_files_that_expired_are_not_missed(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        for n in range(2400):
+            store.put_message(MessageExtBrokerInner.of("t", b"x", keys=f"k{n}", queue_id=0))
+    first, *rest = sorted((tmp_path / "index").iterdir())
+    kept = {path.name: path.stat().st_ino for path in rest}
+    with StoreReader(tmp_path) as reader:
+        begins = reader.layout.commit_log[1].start
+    assert IndexFile(OsFileSystem(), str(first.parent), first.name, 100, 400).end_offset < begins
+    first.unlink()  # a cleaning got so far, and was killed before it noted it
+    (tmp_path / "commitlog" / f"{0:020}").unlink()
+    (tmp_path / "abort").write_text("1")
+    with open_store(tmp_path):
+        now = {path.name: path.stat().st_ino for path in (tmp_path / "index").iterdir()}
+    assert kept.items() <= now.items()

@@ -205,6 +205,7 @@ class IndexService:
         *,
         clean: bool = True,
         log_end_offset: int = INT64_MAX,
+        log_min_offset: int = INT64_MAX,
         safe_counts: Mapping[str, int] | None = None,
         safe_offset: int = -1,
         flushed_timestamp: int = 0,
@@ -214,6 +215,7 @@ class IndexService:
         Args:
             clean: the last user of the store stopped properly.
             log_end_offset: where the CommitLog ends after its recovery; entries behind are cut.
+            log_min_offset: where the CommitLog begins; without it no file is missed.
             safe_counts: what `safe_counts` said after a flush.
             safe_offset: records before it were indexed then.
             flushed_timestamp: full files that end at or before it are on the disk; the
@@ -238,6 +240,8 @@ class IndexService:
                 continue
             self.index_files.append(self._open(name))
         counts = dict(safe_counts or {})
+        if self._writable:
+            self._drop_behind_gap(counts, log_min_offset)
         here = {file.name: file for file in self.index_files}
         if self._writable and not clean:
             self._repair(counts, flushed_timestamp)
@@ -269,6 +273,20 @@ class IndexService:
             self.config.max_index_num,
             writable=self._writable,
         )
+
+    def _drop_behind_gap(self, counts: Mapping[str, int], log_min_offset: int) -> None:
+        """Deletes what follows a file that is gone: it is built again with what was in that one.
+
+        Not where the next one begins with the log: then the one that is gone had expired.
+        """
+        here = {file.name for file in self.index_files}
+        gone = min((name for name in counts if name not in here), default=None)
+        behind = [file for file in self.index_files if gone is not None and file.name > gone]
+        if behind and behind[0].begin_offset > log_min_offset:
+            _LOG.warning("%s/%s is gone; it is built again, and what follows", self.directory, gone)
+            for file in behind:
+                file.destroy()
+            del self.index_files[-len(behind) :]
 
     def _drop_damaged(self) -> bool:
         """Takes out files that contradict themselves; those in the middle go into `damaged`.

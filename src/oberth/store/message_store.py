@@ -161,6 +161,7 @@ class MessageStore(StoreReading):
                 clean=is_clean and is_index_whole,
                 state=state,
                 flushed_timestamp=self.checkpoint.values.index_msg_timestamp,
+                log_min_offset=self.commit_log.queue.min_offset,
             ),
             state,
             abnormal=not is_clean or (state is not None and not state.clean),

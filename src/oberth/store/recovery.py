@@ -236,6 +236,7 @@ def load_index_at(
     clean: bool,
     state: RecoveryState | None,
     flushed_timestamp: int,
+    log_min_offset: int,
 ) -> Callable[[int], int]:
     """The ``load_index`` that `recover` takes."""
 
@@ -245,6 +246,7 @@ def load_index_at(
         return index.load(
             clean=clean,
             log_end_offset=log_end,
+            log_min_offset=log_min_offset,
             safe_counts=state.index_counts if state is not None else None,
             safe_offset=state.safe_offset if state is not None else -1,
             flushed_timestamp=flushed_timestamp,
