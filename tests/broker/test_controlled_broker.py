@@ -27,11 +27,13 @@ from oberth.client.producer import Producer
 from oberth.controller.controller import Controller
 from oberth.controller.controller_config import ControllerConfig
 from oberth.errors import ConfigFormatError, OberthError, OptionError, RemotingConnectError
+from oberth.formats.message import decode_record
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import create_request
+from oberth.remoting.headers.admin import ViewMessageRequestHeader
 from oberth.remoting.headers.controller import ElectMasterRequestHeader
 from oberth.store.epoch_replication import SlaveHello
 from oberth.store.files import FileSystem
@@ -184,6 +186,16 @@ def bodies(each: ControlledBroker, *queue_ids: int) -> list[bytes]:
     return found
 
 
+async def view(each: ControlledBroker, offset: int) -> bytes | None:
+    """What a client is shown that asks for a place in the log."""
+    request = create_request(
+        RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset, topic="t")
+    )
+    async with RemotingClient() as client:
+        answer = await client.invoke(each.address, request)
+    return decode_record(answer.body_bytes(), at=offset).body if answer.code == 0 else None
+
+
 async def test_the_first_is_the_master_and_the_others_follow(group: Group) -> None:
     first = await group.start("1")
     assert is_master(first)
@@ -247,7 +259,9 @@ async def test_a_master_that_was_not_told_acknowledges_nothing_and_is_cut(
     unheard = asyncio.ensure_future(acknowledged(first, b"lost"))
     assert await acknowledged(second, b"b") is PutMessageStatus.PUT_OK
     assert bodies(first) == [b"a"]  # what is not confirmed is not shown
+    assert [await view(first, 0), await view(first, common)] == [b"a", None]
     await until(lambda: bodies(second) == [b"a", b"b"])
+    assert await view(second, common) == b"b"
     monkeypatch.undo()
     assert await unheard is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
     await until(lambda: first.broker is not None and not is_master(first))
@@ -538,6 +552,7 @@ async def test_a_slave_shows_its_unconfirmed_tail_when_it_has_joined(
     assert end(second) > confirmed
     assert ha(second).confirm_offset() == confirmed
     assert bodies(second) == [b"a"]
+    assert [await view(second, 0), await view(second, confirmed)] == [b"a", None]
     assert life(second).parts.store.dispatch_behind_bytes == 0
 
     await group.start("1")

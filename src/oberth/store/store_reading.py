@@ -163,6 +163,16 @@ class StoreReading(StoreParts):
         is_new = commit_log_offset >= reached and self._leads_to(reached, commit_log_offset)
         return message if is_new else None
 
+    def find_shown_message(self, commit_log_offset: int) -> MessageExt | None:
+        """The same for readers: nothing that consumers are not shown yet, see `confirm_offset`.
+
+        What no replica and no disk has confirmed may be cut off, and nobody has read it then.
+        """
+        message = self.find_message(commit_log_offset)
+        if message is None or commit_log_offset + message.record_size > self.confirm_offset:
+            return None
+        return message
+
     def _leads_to(self, start: int, offset: int) -> bool:
         """Whether going from record to record from one that starts at ``start`` comes by."""
         for _ in range(_WALK_MAX):

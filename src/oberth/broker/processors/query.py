@@ -69,7 +69,7 @@ class QueryMessageProcessor:
         store = self._store
         store.bring_in_record(header.offset)
         # Decoded first: an offset that a client made up may point into the middle of a record.
-        message = store.find_message(header.offset)
+        message = store.find_shown_message(header.offset)
         if message is not None and store.retention.is_hidden(
             message.topic, message.queue_id, header.offset
         ):

@@ -66,7 +66,7 @@ class RelayProcessor:
             except FormatError as error:
                 return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))
             store = self._store
-            message = store.find_message(offset)
+            message = store.find_shown_message(offset)
             record = store.select_record(offset) if message is not None else None
             if record is None:
                 return create_response(

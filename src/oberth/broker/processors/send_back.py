@@ -107,7 +107,7 @@ class SendBackProcessor:
             raise Refusal(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden"
             )
-        record = self._store.find_message(header.offset)
+        record = self._store.find_shown_message(header.offset)
         if record is None:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
