@@ -496,6 +496,39 @@ def test_a_record_waits_a_moment_for_others_to_be_dispatched_with(
         assert store.max_offset_in_queue("t", 0) == 20
 
 
+@pytest.mark.parametrize("into_it", [3, 60, 100])
+def test_what_may_be_shown_ends_in_the_middle_of_a_record_and_the_record_comes_whole(
+    tmp_path: Path, into_it: int
+) -> None:
+    shown = 0
+
+    def opened() -> MessageStore:
+        store = MessageStore(small(tmp_path))
+        store.confirmed_by_replicas = lambda: shown
+        store.load()
+        store.start(reput_thread=False, background=False)
+        return store
+
+    store = opened()
+    offsets = put(store, 3)
+    store.shutdown()
+    store = opened()  # a slave that was restarted has a tail that is not confirmed
+    try:
+        shown = offsets[1] + into_it
+        store.dispatch_nowait()
+        assert store.dispatched_offset == offsets[1]
+        assert store.find_message(offsets[1]) is not None
+        assert store.find_shown_message(offsets[0]) is not None
+        assert store.find_shown_message(offsets[1]) is None
+        shown = store.max_phy_offset
+        drain(store)
+        units = [store.consume_queue_unit("t", *each) for each in ((0, 0), (1, 0), (0, 1))]
+        assert [unit and unit.commit_log_offset for unit in units] == offsets
+        assert store.find_shown_message(offsets[1]) is not None
+    finally:
+        store.shutdown()
+
+
 def test_what_stands_in_for_a_lost_message_is_handed_out_once(tmp_path: Path) -> None:
     """The queue is built over a damaged record; RocketMQ reads such a queue too (see interop)."""
     config = MessageStoreConfig(

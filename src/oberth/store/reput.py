@@ -246,8 +246,10 @@ class ReputService:
         if known is not None:
             return known - segment.start_offset
         following = find_behind(segment, bad, check_crc=True, limit=limit)
+        # Replicas confirm bytes: what may be shown ends anywhere in a record that is whole.
+        has_more = limit < segment.read_position
         at_end = limit == segment.file_size or segment.start_offset + limit <= self.found_end
-        if following is None and at_end:
+        if following is None and at_end and not has_more:
             return limit
         return following
 
