@@ -4,11 +4,11 @@
     python -m oberth.testing.failover --seeds 200
 
 Brokers and the controller are killed, the network parts them, connections tear, disks fill up and
-fail, clocks jump; a client sends all the while, and reads at whoever believes to be the master. In
-three of five seeds the brokers run with SYNC_FLUSH, and power fails in the middle of a write, at
-several at once, too. Then everything comes back, and what the client saw is judged by
-`oberth.testing.history`; all three logs must be equal. A seed that fails is printed with the
-command that runs it again.
+fail, clocks jump; a client sends all the while, and reads at every broker that serves, by queue and
+by place in the log. In three of five seeds the brokers run with SYNC_FLUSH, and power fails in the
+middle of a write, at several at once, too. Then everything comes back, and what the client saw is
+judged by `oberth.testing.history`; all three logs must be equal. A seed that fails is printed with
+the command that runs it again.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ from oberth.client.producer import Producer
 from oberth.controller.controller import Controller
 from oberth.controller.controller_config import ControllerConfig
 from oberth.errors import OberthError
+from oberth.formats.message_id import decode_offset_message_id
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.bodies.base import MessageQueue
+from oberth.store.message_store import MessageStore
 from oberth.testing.fault_disk import FaultDisk
 from oberth.testing.history import History, Outcome
 from oberth.testing.simulated_loop import Machine, SimulatedLoop, simulated
@@ -94,6 +96,8 @@ class Failover:
         self.machines: dict[str, Machine] = {}
         self.brokers: dict[str, ControlledBroker] = {}
         self.is_over = False
+        self._places: list[int] = []
+        """Where in the log answers said that messages are, confirmed or not."""
         self.is_read = False
         """Whether everything was read at the end."""
         self.is_synced = self.rng.random() < SYNCED_SHARE
@@ -285,6 +289,7 @@ class Failover:
         except (OberthError, OSError):
             self.history.sent(body, begun, outcome=Outcome.UNKNOWN)
             return
+        self._places.append(decode_offset_message_id(sent.offset_msg_id).commit_log_offset)
         is_ok = sent.status is SendStatus.SEND_OK
         outcome = Outcome.ACKNOWLEDGED if is_ok else Outcome.UNKNOWN
         self.history.sent(body, begun, outcome=outcome, queue=TOPIC, offset=sent.queue_offset)
@@ -292,8 +297,10 @@ class Failover:
     async def _read(self) -> None:
         while not self.is_over:
             await asyncio.sleep(self.rng.uniform(0.1, 1.0))
-            for name in self._masters():
-                self._pull(name, self.rng.randrange(0, 20))
+            for name, each in sorted(self.brokers.items()):  # slaves, too, and deposed masters
+                if each.broker is not None:
+                    self._pull(name, self.rng.randrange(0, 20))
+                    self._view(each.broker.parts.store)
 
     def _pull(self, name: str, behind: int) -> bool:
         """Reads one message, so many before the end; whether there was one."""
@@ -310,6 +317,15 @@ class Failover:
         body = None if message is None else message.body.decode()
         self.history.pulled(TOPIC, offset, body, begun)
         return True
+
+    def _view(self, store: MessageStore) -> None:
+        """Reads what one of the last sends stored, by its place in the log."""
+        if not self._places:
+            return
+        begun = self.history.begin()
+        message = store.find_shown_message(self.rng.choice(self._places[-20:]))
+        if message is not None and message.topic == TOPIC:
+            self.history.pulled(TOPIC, message.queue_offset, message.body.decode(), begun)
 
     # The run
 
