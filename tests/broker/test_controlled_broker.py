@@ -31,6 +31,7 @@ from oberth.formats.message import decode_record
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.tls import make_certificate
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import create_request
 from oberth.remoting.headers.admin import ViewMessageRequestHeader
@@ -58,11 +59,11 @@ SETTINGS = {
 class Group:
     """A name server, a controller, and brokers of one name."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **tls: str) -> None:
         self.root = root
-        self.name_server = NameServer(NamesrvConfig(listen_port=0))
+        self.name_server = NameServer(NamesrvConfig(listen_port=0, **tls))  # type: ignore[arg-type]
         self.controller = Controller(
-            ControllerConfig(listen_port=0, store_path=str(root / "controller"))
+            ControllerConfig(listen_port=0, store_path=str(root / "controller"), **tls)  # type: ignore[arg-type]
         )
         self.brokers: dict[str, ControlledBroker] = {}
 
@@ -614,3 +615,35 @@ async def test_a_broker_that_could_not_be_opened_can_be_opened_later(group: Grou
     await until(lambda: is_master(second))
     first = await group.start("1")
     await until(lambda: first.broker is not None and end(first) == end(second))
+
+
+async def test_a_group_in_which_everybody_speaks_tls_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pem, trusted = tmp_path / "own.pem", tmp_path / "strange.pem"
+    for path in (pem, trusted):
+        made = make_certificate(2)
+        assert made is not None
+        path.write_bytes(made)
+    keys = {"tls_mode": "enforcing", "tls_cert_path": str(pem)}
+    entries = {"tlsServerMode": "enforcing", "tlsServerCertPath": str(pem)}
+    group = Group(tmp_path, **keys, tls_client_trust_cert_path=str(pem))
+    async with AsyncExitStack() as stack:
+        await group.name_server.start()
+        await group.controller.start()
+        stack.push_async_callback(group.aclose)
+        first = await group.start("1", None, **entries, tlsClientTrustCertPath=str(pem))
+        life(first).parts.topics.create_internal("wanted", 2)
+        second = await group.start("2", None, **entries)  # encrypted, and it trusts everybody
+        await group.agree(1, 2)
+        assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
+        await until(lambda: "wanted" in life(second).parts.topics)
+        await until(lambda: group.name_server.routes.route("wanted"))
+        third = group.start("3", None, **entries, tlsClientTrustCertPath=str(trusted))
+        waiting = asyncio.ensure_future(third)
+        await until(lambda: "verify failed" in caplog.text)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await group.stop("1")
+        await until(lambda: is_master(second))
+        assert await acknowledged(second, b"b") is PutMessageStatus.PUT_OK

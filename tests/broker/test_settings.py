@@ -101,6 +101,11 @@ async def test_a_certificate_that_is_not_there(at_rest: Brokers, tmp_path: Path,
         await broker.start()
 
 
+async def test_certificates_of_others_that_are_not_there(at_rest: Brokers, tmp_path: Path) -> None:
+    with pytest.raises(OberthError, match=r"missing\.pem"):
+        at_rest(listenPort="0", tlsClientTrustCertPath=str(tmp_path / "missing.pem"))
+
+
 # ------------------------------------------------------------------------------------ replication
 
 

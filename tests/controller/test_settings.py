@@ -49,6 +49,11 @@ async def test_a_certificate_that_is_not_there(tmp_path: Path, key: str) -> None
             pass
 
 
+def test_certificates_of_brokers_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OberthError, match=r"missing\.pem"):
+        Controller(ControllerConfig(tls_client_trust_cert_path=str(tmp_path / "missing.pem")))
+
+
 def test_what_the_tls_mode_may_be() -> None:
     with pytest.raises(OptionError, match="tlsServerMode: 'maybe'"):
         ControllerConfig(tls_mode="maybe")

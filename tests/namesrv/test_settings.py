@@ -47,6 +47,11 @@ async def test_a_certificate_that_is_not_there(tmp_path: Path, key: str) -> None
             pass
 
 
+def test_certificates_of_brokers_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OberthError, match=r"missing\.pem"):
+        NameServer(NamesrvConfig(tls_client_trust_cert_path=str(tmp_path / "missing.pem")))
+
+
 async def test_where_it_listens() -> None:
     async with NameServer(NamesrvConfig(listen_port=0, listen_host="127.0.0.2")) as server:
         assert server.address.host == "127.0.0.2"

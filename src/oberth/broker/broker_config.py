@@ -136,6 +136,11 @@ class BrokerConfig:
     )
     tls_cert_path: str = option("tlsServerCertPath", "", "PEM certificate chain of the server")
     tls_key_path: str = option("tlsServerKeyPath", "", "PEM key of the certificate")
+    tls_client_trust_cert_path: str = option(
+        "tlsClientTrustCertPath", "",
+        "PEM certificates by which those of name servers, controllers and brokers are judged; they "
+        "are asked over TLS with this, and with tlsServerMode=enforcing (tls.client.trustCertPath)",
+    )  # fmt: skip
     ha_allowed_addresses: str = option(
         "haAllowedAddresses",
         "",

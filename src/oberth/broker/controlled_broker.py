@@ -39,7 +39,7 @@ from oberth.errors import (
     RemotingError,
 )
 from oberth.formats.message_store_config import BrokerRole
-from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.client import RemotingClient, own_requests
 from oberth.remoting.aio.service import Service
 from oberth.remoting.bodies.controller import SyncStateSet
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -109,7 +109,7 @@ class ControlledBroker(Service):
         self._background = background
         self.root = os.path.abspath(os.path.expanduser(store_config.store_path_root_dir))
         self._identity_path = store_config.store_path_broker_identity or f"{self.root}/{IDENTITY}"
-        self._client = RemotingClient()
+        self._client = self._new_client()
         self._reserved: socket.socket | None = None
         self._leader = self._controllers[0]
         self.broker_id = 0
@@ -123,6 +123,12 @@ class ControlledBroker(Service):
         self._cut_at: int | None = None
         self._ends = (0, 0)
         self._said: dict[str, str] = {}
+
+    def _new_client(self) -> RemotingClient:
+        config = self._config
+        return RemotingClient(
+            options=own_requests(config.tls_mode, config.tls_client_trust_cert_path)
+        )
 
     @property
     def address(self) -> str:
@@ -207,7 +213,7 @@ class ControlledBroker(Service):
         """
         while True:
             await self._fall_silent()
-            self._client = RemotingClient()
+            self._client = self._new_client()
             await self._close_life(is_last=False)
             await self._let_epoch_end()
             self._beating = asyncio.create_task(self._heartbeats(), name="oberth-heartbeats")

@@ -39,7 +39,7 @@ from oberth.broker.unused_groups import UnusedGroups
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.message_store_config import FlushDiskType
-from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.client import RemotingClient, own_requests
 from oberth.remoting.aio.processors import SERVER_BODY_SIZE_MAX, ProcessorTable
 
 if TYPE_CHECKING:
@@ -323,14 +323,15 @@ class Services:
 
 def _inner_client(config: BrokerConfig, processors: ProcessorTable) -> RemotingClient:
     credentials = config.inner_client_authentication_credentials
+    options = own_requests(config.tls_mode, config.tls_client_trust_cert_path)
     if not credentials:
-        return RemotingClient(processors)
+        return RemotingClient(processors, options)
     from oberth.broker.acl.inner_client import SigningClient  # noqa: PLC0415 - only with access control
 
     access_key, secret_key = user_of_json(
         credentials, "innerClientAuthenticationCredentials", "accessKey", "secretKey"
     )
-    return SigningClient(processors, access_key, secret_key)
+    return SigningClient(processors, options, access_key, secret_key)
 
 
 def _real_topic(store: MessageStore, commit_log_offset: int) -> str | None:

@@ -166,6 +166,8 @@ def up(
             listen_host=broker_config.listen_host,
             listen_port=name_server_port,
             proxy_protocol_trusted=broker_config.proxy_protocol_trusted,
+            tls_cert_path=broker_config.tls_cert_path,
+            tls_key_path=broker_config.tls_key_path,
         )
     )
 
@@ -194,6 +196,10 @@ def up(
                 listen_host=broker_config.listen_host,
                 listen_port=0 if takes_any else PORTS["controller"],
                 store_path=wanted("")[0].store + CONTROLLER_SUFFIX,
+                tls_mode=broker_config.tls_mode,
+                tls_cert_path=broker_config.tls_cert_path,
+                tls_key_path=broker_config.tls_key_path,
+                tls_client_trust_cert_path=broker_config.tls_client_trust_cert_path,
             )
         _serve_several(
             name_server,

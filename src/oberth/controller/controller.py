@@ -36,7 +36,7 @@ from oberth.formats.options import change_options
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.channel_options import ChannelOptions
-from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.client import RemotingClient, own_requests
 from oberth.remoting.aio.processors import (
     SERVER_BODY_SIZE_MAX,
     SERVER_HEADER_SIZE_MAX,
@@ -86,7 +86,9 @@ class Controller(Service):
         self._log = StateLog(Path(self.config.store_path).expanduser())
         self._allowed = AddressSet(self.config.allowed_addresses, ALLOWED_OPTION)
         self._changing = asyncio.Lock()
-        self._client = RemotingClient()
+        self._client = RemotingClient(
+            options=own_requests(self.config.tls_mode, self.config.tls_client_trust_cert_path)
+        )
         self._server: RemotingServer | None = None
         self._is_closing = False
         self._tasks: set[asyncio.Task[None]] = set()

@@ -66,6 +66,11 @@ class ControllerConfig:
     tls_mode: str = option("tlsServerMode", "permissive", "disabled, permissive or enforcing")
     tls_cert_path: str = option("tlsServerCertPath", "", "PEM certificate chain of the server")
     tls_key_path: str = option("tlsServerKeyPath", "", "PEM key of the certificate")
+    tls_client_trust_cert_path: str = option(
+        "tlsClientTrustCertPath", "",
+        "PEM certificates by which those of brokers are judged; they are asked over TLS "
+        "with this, and with tlsServerMode=enforcing (tls.client.trustCertPath)",
+    )  # fmt: skip
     proxy_protocol_trusted: str = option(
         "proxyProtocolTrusted", "", "addresses and networks whose PROXY headers are believed"
     )

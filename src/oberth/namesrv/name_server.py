@@ -36,7 +36,7 @@ from oberth.namesrv.route_table import (
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.channel_options import ChannelOptions
-from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.client import RemotingClient, own_requests
 from oberth.remoting.aio.processors import (
     SERVER_BODY_SIZE_MAX,
     SERVER_HEADER_SIZE_MAX,
@@ -89,7 +89,9 @@ class NameServer(Service):
         self.kv = KvConfigTable(self.config.kv_path)
         self._apply_config()
         self._files = Stage("kv-config", threads=1)
-        self._client = RemotingClient()
+        self._client = RemotingClient(
+            options=own_requests(self.config.tls_mode, self.config.tls_client_trust_cert_path)
+        )
         self._server: RemotingServer | None = None
         self.own_broker: Address | None = None
         self._announcements: set[asyncio.Task[None]] = set()

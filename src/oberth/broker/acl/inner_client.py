@@ -6,7 +6,7 @@ RocketMQ: ``innerClientAuthenticationCredentials``.
 from __future__ import annotations
 
 from oberth.broker.acl.signature import ACCESS_KEY, SIGNATURE, SecretKey, content
-from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.client import ClientOptions, RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.command import RemotingCommand
 
@@ -14,8 +14,10 @@ from oberth.remoting.command import RemotingCommand
 class SigningClient(RemotingClient):
     """A client whose requests are signed."""
 
-    def __init__(self, processors: ProcessorTable, access_key: str, secret_key: str) -> None:
-        super().__init__(processors)
+    def __init__(
+        self, processors: ProcessorTable, options: ClientOptions, access_key: str, secret_key: str
+    ) -> None:
+        super().__init__(processors, options)
         self._access_key = access_key
         self._key = SecretKey(secret_key.encode())
 

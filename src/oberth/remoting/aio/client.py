@@ -20,6 +20,7 @@ from oberth.remoting.aio.channel import Channel, ResponseCallback
 from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.service import Service
+from oberth.remoting.aio.tls import TlsMode, load_client_context
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand
 
@@ -41,6 +42,17 @@ class ClientOptions:
     connect_timeout_s: float = 3.0
     timeout_s: float = 3.0
     tls_context: ssl.SSLContext | None = None
+
+
+def own_requests(tls_mode: str, trust_cert_path: str) -> ClientOptions:
+    """How a server reaches other servers: with TLS if it takes nothing else, or trusts somebody.
+
+    Raises:
+        OptionError: see `load_client_context`.
+    """
+    if tls_mode != TlsMode.ENFORCING.value and not trust_cert_path:
+        return ClientOptions()
+    return ClientOptions(tls_context=load_client_context(trust_cert_path))
 
 
 class RemotingClient(Service):

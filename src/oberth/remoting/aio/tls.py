@@ -89,6 +89,29 @@ def load_server_context(
     return context
 
 
+def load_client_context(trust_cert_path: str = "") -> ssl.SSLContext:
+    """What a server's own requests are encrypted with.
+
+    Args:
+        trust_cert_path: PEM certificates by which the peer's is judged, which must name its
+            address; empty: nobody is authenticated, as with RocketMQ's ``tls.client.authServer``
+            unset.
+
+    Raises:
+        OptionError: the file cannot be read or is not what it should be.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not trust_cert_path:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    try:
+        context.load_verify_locations(trust_cert_path)
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(f"TLS certificates {trust_cert_path}: {error}") from None
+    return context
+
+
 def self_signed_context() -> ssl.SSLContext | None:
     """A context with a certificate made on the spot, one for the process.
 
