@@ -253,6 +253,7 @@ def broker() -> Iterator[EmbeddedBroker]:
                 Message("Evil", f"{EVIL}\u202e\x1b".encode(), keys=EVIL, tags=EVIL,
                         properties={EVIL: EVIL})
             )  # fmt: skip
+            producer.send(Message("Long", b"{}", tags="T" * 200, keys="k" * 300))
             made.wait_until(lambda: len(made.dead_letters("mailer")) == 3, what="dead letters")
             made.wait_until(lambda: made.offsets("fulfilment", "Orders") != {}, what="offsets")
             yield made
@@ -402,6 +403,25 @@ def test_pages_hold_in_the_dark_and_where_it_is_narrow(
         assert {path: found for path, found in problems.items() if found} == {}
     finally:
         window.media("light", 1280, 900)
+
+
+def test_nothing_lies_over_something_else(window: Window, broker: EmbeddedBroker) -> None:
+    script = """
+        const box = (each) => each.getBoundingClientRect();
+        const fields = [...document.querySelectorAll(".fields > *")];
+        return {
+            wide: fields.filter((each) => [...each.querySelectorAll("input, select")].some(
+                (inner) => box(inner).right > box(each).right + 1)).map((each) => each.innerText),
+            high: [...document.querySelectorAll("tbody tr")].map((each) => box(each).height),
+        };
+    """
+    for path in ("/messages?topic=Long", "/topic?name=Orders", "/group?name=fulfilment"):
+        window.open(path)
+        window.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        found = window.run(script)
+        assert found["wide"] == [], path
+        if "Long" in path:
+            assert [each for each in found["high"] if each > 60] == []
 
 
 def test_the_keyboard_reaches_everything(window: Window) -> None:
