@@ -118,6 +118,18 @@ def test_ids_are_given_once() -> None:
     assert next_id() == 3
 
 
+def test_an_id_leaves_room_for_those_that_come_later() -> None:
+    world = World()
+    world.join(1)
+    for number in (2**31, 2**63 - 1, 0, -1):
+        request = headers.ApplyBrokerIdRequestHeader(
+            cluster_name="c", broker_name="b", applied_broker_id=number, register_check_code="a;1"
+        )
+        answer = world.do(world.sets.apply_id(request))
+        assert answer.code == Code.CONTROLLER_BROKER_ID_INVALID
+    assert world.sets.sets["b"].next_id == 2
+
+
 def test_the_first_id_of_a_name_is_one() -> None:
     request = headers.ApplyBrokerIdRequestHeader(
         cluster_name="c", broker_name="new", applied_broker_id=4, register_check_code="a:1;1"

@@ -37,6 +37,8 @@ BY_CONTROLLER: Final = -1
 """The id in an election that no broker asks for."""
 
 SETS_MAX: Final = 1000
+ID_MAX: Final = 2**31 - 1
+"""Of a replica. An id near the end of 64 bits would leave none for those that come later."""
 REPLICAS_MAX: Final = 32
 """Of one broker name. A look at every replica of every name takes some 10 ms."""
 TEXT_SIZE_MAX: Final = 255
@@ -179,7 +181,7 @@ class ReplicaSets:
                 refused = f"{len(self.sets)} broker names are known, allowed {SETS_MAX}"
         elif refused is None and found is not None:
             own = found.replicas.get(wanted)
-            if wanted < FIRST_ID or (own is not None and own.check_code != check):
+            if not FIRST_ID <= wanted <= ID_MAX or (own is not None and own.check_code != check):
                 refused = f"Fail to apply brokerId: {wanted} in broker-set: {name}"
             elif own is not None:
                 return Decision(header=header)

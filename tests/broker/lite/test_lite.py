@@ -427,6 +427,10 @@ async def test_a_group_has_no_say_about_the_clients_of_another(peer: Peer) -> No
         assert refused.code == ResponseCode.ILLEGAL_OPERATION, action
     fields = peer.pop_fields("c1", consumerGroup="Other")
     assert (await peer.call(200070, fields)).code == ResponseCode.INVALID_PARAMETER
+    asked = {"parentTopic": PARENT, "group": "Other", "clientId": "c1", "maxCount": 9}
+    for code in (200077, 200079):  # shown what it takes, noted for it what it does not take
+        refused = await peer.call(code, asked)
+        assert (refused.code, refused.body_bytes()) == (ResponseCode.INVALID_PARAMETER, b"")
     assert [each.body for each in await peer.pop("c1")] == [b"for c1"]
     for name in ("client id", "topic"):
         changes = {"client id": {"client_id": "c" * 256}, "topic": {"topic": "t" * 256}}[name]

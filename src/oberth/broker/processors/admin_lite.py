@@ -141,6 +141,15 @@ class LiteAdminProcessor:
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"Group [{group}] is not a LITE group.")
         return parent
 
+    def _check_member(self, client_id: str, group: str) -> None:
+        """A group has no say about the clients of another."""
+        known = self._lite.subscriptions.get(client_id)
+        if known is not None and known.group != group:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"client {client_id} is of another group than {group}",
+            )
+
     # Figures
 
     def _light_queue_count(self) -> int:
@@ -209,6 +218,7 @@ class LiteAdminProcessor:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER, f"Subscription [{group}]-[{parent}] not match."
             )
+        self._check_member(client_id, group)
         subscription = self._lite.subscriptions.get(client_id)
         events = self._lite.events.get(client_id)
         shown = min(header.max_count, LITE_TOPICS_SHOWN_MAX)
@@ -282,6 +292,7 @@ class LiteAdminProcessor:
         header = request.header(TriggerLiteDispatchRequestHeader)
         self._bound_parent_of(header.group)
         if header.client_id:
+            self._check_member(header.client_id, header.group)
             self._lite.full_turn(header.client_id, header.group)
         else:
             self._lite.full_turn_of_group(header.group)
