@@ -26,6 +26,7 @@ import pytest
 
 from oberth import kernels
 from oberth.broker.processors.client import HEARTBEAT_SIZE_MAX
+from oberth.formats import names
 from oberth.formats.batch_body import ITEM_COUNT_MAX
 from oberth.formats.json_reader import CONTAINERS_MAX, VALUES_MAX, parse_config
 from oberth.formats.topic_config import TopicConfig
@@ -95,6 +96,8 @@ WIDE = 8192
 """Queues of a topic: more would only take longer."""
 MANY = 3000
 """Topics, groups, producers."""
+LITE_TOPICS = 40_000
+"""That one group takes: offsets of far more are kept."""
 
 
 DIALECT = "a dialect of JSON"
@@ -561,6 +564,30 @@ async def test_what_shows_all_that_is_stored(
         answer = found[name][1]
         assert answer is not None
         assert answer.body_bytes().count(b'"queueId":') == WIDE
+
+
+async def test_what_shows_all_lite_topics(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live(enableLmq="true", enableMultiDispatch="true")
+    parts = live.broker.parts
+    attributes = {"message.type": "LITE"}
+    parts.topics.update(TopicConfig(topic_name="parent", attributes=attributes))
+    group = {"groupName": "G", "attributes": {"+lite.bind.topic": "parent"}}
+    await live.peer.call(200, body=dump(group))
+    for number in range(LITE_TOPICS):
+        parts.offsets.commit("G", names.lite_queue("parent", f"l{number}"), 0, 1, 1)
+    turns = Turns(monkeypatch)
+    asked = {"group": "G", "topK": str(2**31 - 1), "topic": "parent"}
+    frames = [Frame("lite", code, asked) for code in (200074, 200075, 200078, 343)]
+    frames = [each._replace(name=f"{each.code} of lite topics") for each in frames]
+    found = await measure(turns, live.broker.address, live.broker.services.processors, frames)
+    assert not too_much(found), str(too_much(found))
+    for name, count in (("200078 of lite topics", 0), ("343 of lite topics", LITE_TOPICS)):
+        answer = found[name][1]
+        assert answer is not None
+        assert answer.code == 0, answer.remark
+        assert answer.body_bytes().count(b"%LMQ%") == count
 
 
 async def test_every_frame_to_a_name_server(monkeypatch: pytest.MonkeyPatch) -> None:

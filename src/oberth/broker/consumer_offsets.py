@@ -13,7 +13,7 @@ Names are checked by who commits: no key holds a second ``@``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
@@ -31,6 +31,9 @@ PAIRS_MAX: Final = 1_000_000
 
 OFFSETS_MAX: Final = 4_000_000
 """Offsets of queues in all of them."""
+
+KEYS_A_TURN: Final = 10_000
+"""Pairs that one turn of the loop looks at."""
 
 _OFFSETS: Final = "offsetTable"
 _PULL_OFFSETS: Final = "pullOffsetTable"
@@ -186,10 +189,31 @@ class ConsumerOffsets:
 
     # Topics and groups
 
+    @property
+    def pair_count(self) -> int:
+        """Pairs of topic and group that have offsets."""
+        return len(self._offsets)
+
     def topics_of_group(self, group: str) -> list[str]:
         """Topics for which the group has offsets."""
         end = SEPARATOR + group
         return [key[: -len(end)] for key in self._offsets if key.endswith(end)]
+
+    def topics_of_group_in_slices(self, group: str) -> Generator[None, None, list[str]]:
+        """The same, yielding about each millisecond."""
+        end = SEPARATOR + group
+        keys = self._keys_for(group)
+        found: list[str] = []
+        for first in range(0, len(keys), KEYS_A_TURN):
+            if first:
+                yield
+            piece = keys[first : first + KEYS_A_TURN]
+            found += [key[: -len(end)] for key in piece if key.endswith(end)]
+        return found
+
+    def _keys_for(self, group: str) -> list[str]:
+        """Those among which a group's are."""
+        return list(self._offsets)
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that have offsets in the topic."""

@@ -56,12 +56,20 @@ class LmqConsumerOffsets(ConsumerOffsets):
         offset = self._light.get(offset_key(topic, group))
         return {} if offset is None else {LMQ_QUEUE_ID: offset}
 
+    @property
+    def pair_count(self) -> int:
+        """See ConsumerOffsets."""
+        return super().pair_count + len(self._light)
+
     def topics_of_group(self, group: str) -> list[str]:
         """See ConsumerOffsets."""
         if not is_lmq(group):
             return super().topics_of_group(group)
         end = f"@{group}"
         return [key[: -len(end)] for key in self._light if key.endswith(end)]
+
+    def _keys_for(self, group: str) -> list[str]:
+        return list(self._light) if is_lmq(group) else super()._keys_for(group)
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """See ConsumerOffsets."""

@@ -185,7 +185,7 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Sliced((Code.GET_CONSUMER_CONNECTION_LIST,), of.groups.consumers)
     yield Sliced((Code.GET_PRODUCER_CONNECTION_LIST,), of.groups.producers)
     yield Sliced((Code.GET_ALL_PRODUCER_INFO,), of.groups.all_producers)
-    yield Sync((Code.QUERY_TOPICS_BY_CONSUMER,), of.groups.topics_of_group)
+    yield Sliced((Code.QUERY_TOPICS_BY_CONSUMER,), of.groups.topics_of_group)
     yield Sync((Code.QUERY_SUBSCRIPTION_BY_CONSUMER,), of.groups.subscription)
 
     yield Sliced((Code.GET_CONSUME_STATS,), of.offsets.consume_stats)
@@ -230,6 +230,7 @@ def rows(of: Processors) -> Iterator[Row]:
     for code, handle in of.lite.handlers().items():
         yield Sync((code,), handle)
     yield Async((Code.GET_LITE_TOPIC_INFO,), of.lite.find_topic_info, RELAY)
+    yield Sliced((Code.GET_LITE_GROUP_INFO,), of.lite.group_info)
 
     yield Sync((Code.UPDATE_AND_CREATE_ACL_CONFIG,), of.accounts.update_account)
     yield Sync((Code.DELETE_ACL_CONFIG,), of.accounts.delete_account)

@@ -263,14 +263,15 @@ class GroupAdminProcessor:
 
     # Subscriptions
 
-    def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def topics_of_group(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """343: topics in which a group has offsets."""
         del channel
         group = request.header(QueryTopicsByConsumerRequestHeader).group
-        topics = self._offsets.topics_of_group(group)
-        return create_response(
-            request, ResponseCode.SUCCESS, body=TopicList(topic_list=topics).encode()
-        )
+        topics = yield from self._offsets.topics_of_group_in_slices(group)
+        raw = yield from render_in_slices(TopicList(topic_list=topics))
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
     def subscription(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """345: what a group wants of a topic."""

@@ -8,13 +8,14 @@ LiteConsumerLagCalculator.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker.attributes import LITE, MESSAGE_TYPE
 from oberth.broker.lite.lite_service import LiteService
 from oberth.formats import names
-from oberth.remoting.bodies.base import Body
+from oberth.remoting.bodies.base import Body, render_in_slices
 from oberth.remoting.bodies.lite import (
     BrokerLiteInfo,
     ClientGroup,
@@ -53,6 +54,9 @@ LITE_TOPICS_SHOWN_MAX: Final = 10_000
 LAGS_SHOWN_MAX: Final = 10_000
 """Lite topics that are behind that an answer names."""
 
+LAGS_A_TURN: Final = 500
+"""Lite topics whose lag one turn of the loop finds out."""
+
 _ANY_CLIENT: Final = "*"
 """Stands for the clients of a group that takes every lite topic."""
 
@@ -84,12 +88,11 @@ class LiteAdminProcessor:
         self._lite = lite
 
     def handlers(self) -> dict[RequestCode, SyncHandler]:
-        """What serves 200074 to 200079, but for `find_topic_info`."""
+        """What serves 200074 to 200079, but for `find_topic_info` and `group_info`."""
         answers: tuple[tuple[RequestCode, Callable[[RemotingCommand], Body | None]], ...] = (
             (RequestCode.GET_BROKER_LITE_INFO, self.broker_info),
             (RequestCode.GET_PARENT_TOPIC_INFO, self.parent_info),
             (RequestCode.GET_LITE_CLIENT_INFO, self.client_info),
-            (RequestCode.GET_LITE_GROUP_INFO, self.group_info),
             (RequestCode.TRIGGER_LITE_DISPATCH, self.trigger_dispatch),
         )
         return {code: self._handler(answer) for code, answer in answers}
@@ -166,7 +169,7 @@ class LiteAdminProcessor:
             lite_subscription_count=len(lite.subscriptions),
             order_info_count=len(lite.orders),
             cq_table_size=len(self._store.topics()),
-            offset_table_size=sum(1 for _ in self._offsets),
+            offset_table_size=self._offsets.pair_count,
             event_map_size=len(lite.events),
             topic_meta=lite.parents(),
             group_meta=lite.groups_of_parents(),
@@ -232,17 +235,25 @@ class LiteAdminProcessor:
             last_consume_time=0,
         )
 
-    def group_info(self, request: RemotingCommand) -> LiteGroupInfo:
+    def group_info(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """200078: how far a group is behind, in one lite topic or in all."""
+        del channel
+        self._dispatch_now()
         header = request.header(GetLiteGroupInfoRequestHeader)
         group, lite_topic = header.group, header.lite_topic
-        parent = self._bound_parent_of(group)
+        try:
+            parent = self._bound_parent_of(group)
+        except Refusal as refusal:
+            return refusal.answer(request)
         body = LiteGroupInfo(group=group, parent_topic=parent, lite_topic=lite_topic)
         if lite_topic:
             self._tell_lag(body, names.lite_queue(parent, lite_topic))
         else:
-            self._tell_lags(body, min(max(header.top_k, 0), LAGS_SHOWN_MAX))
-        return body
+            yield from self._tell_lags(body, min(max(header.top_k, 0), LAGS_SHOWN_MAX))
+        raw = yield from render_in_slices(body)
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
     def _tell_lag(self, body: LiteGroupInfo, queue: str) -> None:
         store = self._store
@@ -260,32 +271,40 @@ class LiteAdminProcessor:
             broker_offset=end, consumer_offset=offset, last_timestamp=last
         )
 
-    def _tell_lags(self, body: LiteGroupInfo, count: int) -> None:
-        lags = []
-        for queue in self._offsets.topics_of_group(body.group):
+    def _tell_lags(self, body: LiteGroupInfo, count: int) -> Generator[None, None, None]:
+        most: list[LiteLagInfo] = []
+        oldest: list[LiteLagInfo] = []
+        first_ms = -1
+        queues = yield from self._offsets.topics_of_group_in_slices(body.group)
+        for start in range(0, len(queues), LAGS_A_TURN):
+            if start:
+                yield
+            lags = list(self._lags(body.group, queues[start : start + LAGS_A_TURN]))
+            if not lags:
+                continue
+            body.total_lag_count += sum(each.lag_count for each in lags)
+            most = heapq.nlargest(count, most + lags, key=attrgetter("lag_count"))
+            if self._config.lite_lag_latency_collect_enable:
+                by_time = attrgetter("earliest_unconsumed_timestamp")
+                oldest = heapq.nsmallest(count, oldest + lags, key=by_time)
+                slice_ms = min(map(by_time, lags))
+                first_ms = slice_ms if first_ms < 0 else min(first_ms, slice_ms)
+        body.lag_count_top_k = most
+        body.lag_timestamp_top_k = oldest
+        body.earliest_unconsumed_timestamp = first_ms
+
+    def _lags(self, group: str, queues: Iterable[str]) -> Iterator[LiteLagInfo]:
+        for queue in queues:
             lite = names.split_lite_queue(queue)
             if lite is None:
                 continue
-            offset = self._offsets.query(body.group, queue, _QUEUE)
+            offset = self._offsets.query(group, queue, _QUEUE)
             behind = self._lite.end(queue) - offset if offset >= 0 else 0
             if behind > 0:
                 since = self._store.message_store_timestamp(queue, _QUEUE, offset)
-                lags.append(
-                    LiteLagInfo(
-                        lite_topic=lite[1], lag_count=behind, earliest_unconsumed_timestamp=since
-                    )
+                yield LiteLagInfo(
+                    lite_topic=lite[1], lag_count=behind, earliest_unconsumed_timestamp=since
                 )
-        body.total_lag_count = sum(each.lag_count for each in lags)
-        body.lag_count_top_k = heapq.nlargest(count, lags, key=lambda each: each.lag_count)
-        body.lag_timestamp_top_k = []
-        body.earliest_unconsumed_timestamp = -1
-        if self._config.lite_lag_latency_collect_enable and lags:
-            body.lag_timestamp_top_k = heapq.nsmallest(
-                count, lags, key=lambda each: each.earliest_unconsumed_timestamp
-            )
-            body.earliest_unconsumed_timestamp = min(
-                each.earliest_unconsumed_timestamp for each in lags
-            )
 
     def trigger_dispatch(self, request: RemotingCommand) -> None:
         """200079: look at all that a client takes, or all clients of a group, for messages."""

@@ -120,7 +120,7 @@ class OffsetAdminProcessor:
 
     def _consume_stats(self, group: str, wanted: list[str]) -> Generator[None, None, ConsumeStats]:
         stats = ConsumeStats()
-        topics = wanted or self._offsets.topics_of_group(group)
+        topics = wanted or (yield from self._offsets.topics_of_group_in_slices(group))
         online = self._consumers.get(group)
         for number, topic in enumerate(topics):
             if number % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
