@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.datasource import EqualTo, LessThan
 from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 
+from oberth.broker.broker_config import read_configs
 from oberth.formats.batch_body import BatchItem, encode_batch
+from oberth.formats.checkpoint import Checkpoint
 from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
@@ -22,6 +26,8 @@ from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.stream import RocketMQStreamReader
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
 
 UNIT_SIZE = 20
 
@@ -201,3 +207,147 @@ def test_lookups_are_cut_like_ranges() -> None:
     plans = pack([cut], options)
     pieces = [piece for plan in plans for piece in plan.pieces]
     assert [len(piece.positions) for piece in pieces if isinstance(piece, p.Lookup)] == [4, 4, 2]
+
+
+# Stores of a broker that was killed.
+
+
+class Killed:
+    """A store that is written to by this process, which then stops as if it was killed."""
+
+    def __init__(self, root: Path, **entries: str) -> None:
+        values = {
+            "storePathRootDir": str(root), "mappedFileSizeCommitLog": "65536",
+            "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "100", "maxIndexNum": "1000",
+            "namesrvAddr": "127.0.0.1:1", "timerWheelEnable": "false", **entries,
+        }  # fmt: skip
+        self.root = root
+        self.store = MessageStore(read_configs(values)[1])
+        self.store.load()
+        self.store.start(reput_thread=False, background=False)
+
+    def put(self, topic: str, body: str, *, dispatch: bool = True, **properties: str) -> None:
+        message = MessageExtBrokerInner.of(topic, body.encode(), properties=properties)
+        assert self.store.append_messages([message])[0].ok
+        if dispatch:
+            self.store.dispatch_nowait()
+
+    def write_units(self) -> None:
+        self.store._write_queues()
+
+    def kill(self) -> None:
+        self.store.kill()
+        self.store.commit_log.queue.close()
+
+
+def _bodies(rows: list[dict[str, Any]]) -> list[tuple[str, int, bytes]]:
+    return [(r["topic"], r["offset"], r["value"]) for r in rows]
+
+
+def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, read_store: Any) -> None:
+    killed = Killed(tmp_path / "s")
+    for number in range(5):
+        killed.put("A", f"old {number}")
+        killed.put("B", f"b {number}")
+    killed.store.delete_topics(["A"])
+    for number in range(2):
+        killed.put("A", f"new {number}")
+    killed.put("B", "b 5")
+    killed.kill()
+    rows = read_store(tmp_path / "s", readOrder="queue").rows
+    assert _bodies(rows) == [
+        *(("A", n, b"new %d" % n) for n in range(2)),
+        *(("B", n, b"b %d" % n) for n in range(6)),
+    ]
+
+
+def test_a_state_that_a_lost_queue_belies_is_not_believed(tmp_path: Path, read_store: Any) -> None:
+    killed = Killed(tmp_path / "s")
+    for topic in ("A", "B"):
+        killed.put(topic, "one")
+    killed.store.checkpoint_now()
+    killed.kill()
+    shutil.rmtree(tmp_path / "s" / "consumequeue" / "A")
+    rows = read_store(tmp_path / "s", readOrder="queue").rows
+    assert _bodies(rows) == [("A", 0, b"one"), ("B", 0, b"one")]
+
+
+def test_a_queue_without_files_goes_on_with_its_numbers(tmp_path: Path, read_store: Any) -> None:
+    killed = Killed(tmp_path / "s")
+    for number in range(3):
+        killed.put("A", f"{number}")
+        killed.put("B", f"{number}")
+    killed.store.checkpoint_now()
+    killed.kill()
+    shutil.rmtree(tmp_path / "s" / "consumequeue" / "A")
+    ends = {"version": 1, "queues": {"A": {"0": 3}}}
+    (tmp_path / "s" / "oberth.queue-ends").write_text(json.dumps(ends))
+    again = Killed(tmp_path / "s")
+    again.put("A", "goes on", dispatch=False)
+    again.kill()
+    rows = read_store(tmp_path / "s", subscribe="A", readOrder="queue").rows
+    assert _bodies(rows) == [("A", 3, b"goes on")]
+
+
+def test_a_topic_that_the_power_took_from_the_configuration(crashed: Any, read_store: Any) -> None:
+    (crashed.root / "config").mkdir()
+    tables = {"topicConfigTable": {}, "dataVersion": {"timestamp": 1_700_000_000_000}}
+    (crashed.root / "config" / "topics.json").write_text(json.dumps(tables))
+    assert {r["topic"] for r in read_store(crashed.root, readOrder="queue").rows} == {"A", "B"}
+    tables["dataVersion"]["timestamp"] += 1
+    (crashed.root / "config" / "topics.json").write_text(json.dumps(tables))
+    assert {r["topic"] for r in read_store(crashed.root, readOrder="queue").rows} == {"A"}
+
+
+@pytest.mark.parametrize("cut", ["1k", "128m"])
+def test_light_queues_go_on_in_the_log(tmp_path: Path, read_store: Any, cut: str) -> None:
+    killed = Killed(tmp_path / "s", enableLmq="true", enableMultiDispatch="true")
+    for number in range(30):
+        named = "%LMQ%a,%LMQ%b" if number % 3 else "%LMQ%b"
+        killed.put("A", f"{number}", INNER_MULTI_DISPATCH=named, TAGS=f"t{number % 2}")
+        if number == 10:
+            killed.write_units()
+    killed.kill()
+    light = {"subscribe": "%LMQ%a", "targetPartitionBytes": cut}
+    wanted = [("%LMQ%a", at, b"%d" % n) for at, n in enumerate(n for n in range(30) if n % 3)]
+    rows = read_store(tmp_path / "s", **light).rows
+    assert _bodies(rows) == wanted
+    assert {(r["partition"], r["bodyError"]) for r in rows} == {(0, None)}
+    starts = '{"%LMQ%a":{"s":{"0":12}}}'
+    assert _bodies(read_store(tmp_path / "s", startingOffsets=starts, **light).rows) == wanted[12:]
+    tagged = read_store(tmp_path / "s", filter__tag="t1", **light).rows
+    assert _bodies(tagged) == [each for each in wanted if int(each[2]) % 2]
+    place = rows[15]["physicalOffset"]
+    filters = [LessThan(("physicalOffset",), place)]
+    assert _bodies(read_store(tmp_path / "s", filters, **light).rows) == wanted[:15]
+
+
+def test_a_key_is_found_before_and_behind_the_last_unit(tmp_path: Path, read_store: Any) -> None:
+    killed = Killed(tmp_path / "s")
+    for number in range(60):
+        killed.put("A", f"{number}", KEYS=f"k{number}", UNIQ_KEY=f"U{number}")
+        if number == 50:
+            killed.write_units()
+    killed.kill()
+    rows = read_store(tmp_path / "s").rows
+    assert len(rows) == 60
+    for column in ("key", "uniqueKey", "msgId", "offsetMsgId"):
+        for wanted in (rows[3], rows[50], rows[51], rows[59]):
+            read = read_store(tmp_path / "s", [EqualTo((column,), wanted[column])])
+            assert wanted in read.rows
+            assert len(read.rows) < 30
+            assert read.lost == []
+
+
+def test_a_tail_from_before_the_clock_was_set_back(growing_store: Any, read_store: Any) -> None:
+    growing_store.append("A", 0, b"first", time=1_700_000_000_000)
+    hour = 3_600_000
+    for number in range(3_000):
+        growing_store.append(
+            "A", 0, b"%d" % number * 200, time=1_700_000_000_000 - hour + number, dispatch=False
+        )
+    checkpoint = Checkpoint(1_700_000_000_000, 1_700_000_000_000, 1_700_000_000_000)
+    (growing_store.root / "checkpoint").write_bytes(checkpoint.encode().ljust(4096, b"\0"))
+    (growing_store.root / "abort").touch()
+    rows = read_store(growing_store.root, columns="offset", readOrder="queue").rows
+    assert [r["offset"] for r in rows] == list(range(3_001))

@@ -5,16 +5,18 @@ were only in memory are gone. The messages were acknowledged all the same; the b
 their units when it starts again. Until then they are read from the log, in the place that their
 queue offset says.
 
-Where to look: from the store time on up to which the checkpoint knows queues to be on the disk, as
-a broker's recovery does. What lies there with an offset that its queue does not reach yet, and goes
-on where the queue ends without a gap, belongs to the queue's end. Light queues show records of
-other topics; theirs are not looked for.
+Where to look: from the place on up to which `oberth.state` promises units, or, where there is none,
+from the store time on up to which the checkpoint knows queues to be on the disk, as a broker's
+recovery does. What was deleted with its topic lies before that place. What lies behind it with an
+offset that its queue does not reach yet, and goes on where the queue ends without a gap, belongs to
+the queue's end. A record that is in light queues too says which number it has in each.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -22,6 +24,9 @@ from oberth.errors import ConfigFormatError, FormatError, NotFoundError
 from oberth.formats import names, paths
 from oberth.formats import sys_flag as flags
 from oberth.formats.checkpoint import Checkpoint, decode_checkpoint
+from oberth.formats.java_numbers import java_long
+from oberth.formats.message import stated_size
+from oberth.formats.properties import find_property
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import scan
@@ -36,10 +41,14 @@ _WINDOW: Final = 1 << 20
 _READ_SIZE: Final = 16 << 20
 _ROWS: Final = 16_384
 _QUEUE_MAX: Final = 2**31 - 1
+_TIME_MAX: Final = 2**63 - 1
 _NAMES: Final = (
     "record_size", "commit_log_offset", "topic_id", "queue_id", "queue_offset", "sys_flag",
-    "store_timestamp", "inner_num", "inner_base",
+    "store_timestamp", "inner_num", "inner_base", "properties_at", "properties_size",
 )  # fmt: skip
+_DISPATCHED_TO: Final = b"INNER_MULTI_DISPATCH"
+_NUMBERED: Final = b"INNER_MULTI_QUEUE_OFFSET"
+_SHOWN: Final = (flags.TRANSACTION_NOT, flags.TRANSACTION_COMMIT)
 
 
 class TailMessage(NamedTuple):
@@ -97,6 +106,15 @@ class LogOfStore(QueuedLog, Protocol):
     def queue(self, topic: str, queue: int) -> ReadQueue:
         """A queue; NotFoundError if the store has no such topic."""
 
+    def topics(self) -> Mapping[str, str]:
+        """Topics that have queues."""
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic."""
+
+    def store_timestamp(self, offset: int) -> int:
+        """The store time of the record at an offset, ms; NotFoundError if it is gone."""
+
     def config(self, name: str) -> Any:
         """A file of the directory config as Java wrote it, or None."""
 
@@ -108,28 +126,94 @@ def find_tail(store: LogOfStore) -> LogTail:
         store: with its queues; one that has none is read by its log.
     """
     search = _Search(store.bare())
+    search.log_start = max(search.log_start, _dispatched_end(store.bare(), len(search.ends)))
     since = _checkpoint(store).min_timestamp
     window = _WINDOW
     while True:
         begin = max(search.log_start, search.log_end - window)
         oldest = search.look(begin)
-        if begin == search.log_start or (oldest is not None and oldest < since):
-            return search.placed("")
-        if window >= TAIL_MAX:
-            return search.placed(f"; only the last {window >> 20} MiB were looked at")
+        tail = search.placed()
+        # Where the clock was set back what is missing may be older than it looks.
+        is_old = oldest is not None and oldest < since and not tail.left_out
+        is_all = begin == search.log_start
+        if is_all or is_old or window >= TAIL_MAX:
+            _warn(
+                store, tail, "" if is_all else f"; only the last {window >> 20} MiB were looked at"
+            )
+            return tail
         window *= 8
 
 
+def _warn(store: LogOfStore, tail: LogTail, limit: str) -> None:
+    for name, why in tail.left_out.items():
+        _LOG.warning(
+            "%s: topic %s, queue %d: %s%s. The messages from there on are left out; "
+            "readOrder=commitlog reads them, `oberth store recover` gives them their place",
+            store.root, name.topic, name.queue, why, limit,
+        )  # fmt: skip
+
+
 def _checkpoint(store: LogOfStore) -> Checkpoint:
-    for entry in store.storage.entries(store.root):
-        if entry.name == paths.CHECKPOINT and entry.size > 0:
-            try:
-                return decode_checkpoint(
-                    store.storage.read(f"{store.root}/{entry.name}", 0, entry.size)
-                )
-            except (FormatError, NotFoundError):
-                break
+    data = _small_file(store, paths.CHECKPOINT)
+    if data is not None:
+        with contextlib.suppress(FormatError):
+            return decode_checkpoint(data)
     return Checkpoint()
+
+
+def _dispatched_end(store: LogOfStore, ended: int) -> int:
+    """Up to where the store says that records have their units; 0 if it does not say, or is wrong.
+
+    As a start takes it: the log has to have the record that it names, and no queue may be missing.
+
+    Args:
+        store: whose log.
+        ended: how many queues have no files, and go on where they ended.
+    """
+    from oberth.store.recovery_state import FILE_NAME, decode_state  # what few stores need
+
+    state = decode_state(_small_file(store, FILE_NAME))
+    if state is None or state.last_record < 0 or state.safe_offset > store.log_end():
+        return 0
+    try:
+        if store.store_timestamp(state.last_record) != state.store_timestamp:
+            return 0
+        end = state.last_record + stated_size(store.read_log(state.last_record, 4))
+    except NotFoundError:
+        return 0
+    segment = store.segment_of(end - 1)
+    if state.safe_offset not in (end, segment.end if segment is not None else end):
+        return 0
+    count = sum(len(store.queue_ids(topic)) for topic in store.topics())
+    return state.safe_offset if count + ended >= state.queue_count else 0
+
+
+def _queue_ends(store: LogOfStore) -> dict[QueueName, int]:
+    """Where queues without files go on."""
+    from oberth.store.queue_ends import FILE_NAME, decode_ends  # what few stores need
+
+    found = decode_ends(_small_file(store, FILE_NAME), store.root)
+    return {QueueName(topic, q): end for topic, ends in found.items() for q, end in ends.items()}
+
+
+def _small_file(store: LogOfStore, name: str) -> bytes | None:
+    for entry in store.storage.entries(store.root):
+        if entry.name == name and entry.size > 0:
+            with contextlib.suppress(NotFoundError):
+                return store.storage.read(f"{store.root}/{name}", 0, entry.size)
+    return None
+
+
+def light_offsets(properties: bytes) -> list[tuple[str, int]]:
+    """The light queues that a record is in too, by its properties, and its number in each."""
+    found = find_property(properties, _DISPATCHED_TO)
+    numbers = [
+        java_long(text, -1) for text in (find_property(properties, _NUMBERED) or b"").split(b",")
+    ]
+    topics = [] if found is None else str(found, "utf-8", "replace").split(",")
+    if len(topics) != len(numbers) or min(numbers) < 0:
+        return []
+    return [each for each in zip(topics, numbers, strict=True) if names.is_lmq(each[0])]
 
 
 class _Reach(NamedTuple):
@@ -146,7 +230,9 @@ class _Search:
         self.log_start, self.log_end = store.log_start(), store.log_end()
         self._store = store
         self._reaches: dict[QueueName, _Reach | None] = {}
-        self._known = _known_topics(store)
+        self.ends = _queue_ends(store)
+        self._topics, self._topics_ms = _known_topics(store)
+        self._has_light_queues = any(names.is_lmq(topic) for topic in store.topics())
         self._found: list[tuple[QueueName, TailMessage]] = []
 
     def look(self, begin: int) -> int | None:
@@ -181,6 +267,8 @@ class _Search:
             if columns.count:
                 oldest = columns.store_timestamp[0] if oldest is None else oldest
                 self._take(columns, topics)
+                if self._has_light_queues and data.find(_DISPATCHED_TO) >= 0:
+                    self._take_light(columns, topics, data)
             at += ended.position
             if ended.end in (ScanEnd.STOP, ScanEnd.FULL):
                 continue
@@ -199,8 +287,7 @@ class _Search:
         import numpy as np
 
         rows = {name: columns.array(name) for name in _NAMES}
-        kinds = rows["sys_flag"] & flags.TRANSACTION_MASK
-        shown = (kinds == flags.TRANSACTION_NOT) | (kinds == flags.TRANSACTION_COMMIT)
+        shown = np.isin(rows["sys_flag"] & flags.TRANSACTION_MASK, _SHOWN)
         inner = ((rows["sys_flag"] & flags.INNER_BATCH) != 0) & (rows["inner_num"] > 0)
         counts = np.where(inner, rows["inner_num"], 1)
         firsts = rows["queue_offset"].astype(np.int64)
@@ -222,6 +309,26 @@ class _Search:
             )  # fmt: skip
             self._found.append((QueueName(topic, int(rows["queue_id"][row])), record))
 
+    def _take_light(self, columns: Columns, topics: TopicTable, data: bytes) -> None:
+        """Takes what light queues do not reach."""
+        for row in range(columns.count):
+            start = columns.properties_at[row]
+            raw = data[start : start + columns.properties_size[row]]
+            kind = columns.sys_flag[row] & flags.TRANSACTION_MASK
+            if _DISPATCHED_TO not in raw or kind not in _SHOWN:
+                continue
+            topic = topics.names[columns.topic_id[row]].decode("utf-8", "replace")
+            for light, offset in light_offsets(raw) if names.allows_lmq(topic) else ():
+                name = QueueName(light, names.LMQ_QUEUE_ID)
+                reach = self._reach(name)
+                at = columns.commit_log_offset[row]
+                if reach is None or offset < reach.end or at <= reach.at:
+                    continue
+                record = TailMessage(
+                    offset, offset + 1, at, columns.record_size[row], columns.store_timestamp[row]
+                )
+                self._found.append((name, record))
+
     def _reach(self, name: QueueName) -> _Reach | None:
         """How far a queue's units go; None for a queue that is not to be."""
         if name not in self._reaches:
@@ -231,19 +338,40 @@ class _Search:
     def _find_reach(self, name: QueueName) -> _Reach | None:
         if name.queue > _QUEUE_MAX or not names.is_stored_topic(name.topic):
             return None
-        reach = _Reach(0, -1)
         with contextlib.suppress(NotFoundError):
             queue = self._store.queue(*name)
             reach = _Reach(queue.bounds()[1], queue.last_place())
-        # What was deleted has no queue any more, and its records are still in the log.
-        is_gone = self._known is not None and name.topic not in self._known
-        return None if reach.at < 0 and is_gone else reach
+            if reach.at >= 0:
+                return reach
+        return _Reach(self.ends.get(name, 0), -1)
 
-    def placed(self, limit: str) -> LogTail:
+    def _deleted(self) -> set[str]:
+        """Topics without queues that the configuration lacks.
+
+        What was deleted is older than the configuration; a topic with a message that is not was
+        lost from it with the power, and a broker makes it known again.
+        """
+        if self._topics is None:
+            return set()
+        unknown = {
+            name.topic
+            for name, reach in self._reaches.items()
+            if reach is not None and reach.at < 0 and name.topic not in self._topics
+        }
+        newest = dict.fromkeys(unknown, -1)
+        for name, record in self._found:
+            if name.topic in newest:
+                newest[name.topic] = max(newest[name.topic], record.timestamp)
+        return {topic for topic, time in newest.items() if time < self._topics_ms}
+
+    def placed(self) -> LogTail:
         """The records that go on where their queues end."""
         tail = LogTail()
         ends: dict[QueueName, int] = {}
+        deleted = self._deleted()
         for name, record in self._found:
+            if name.topic in deleted:
+                continue
             reach = self._reaches[name]
             assert reach is not None
             end = ends.get(name, reach.end)
@@ -252,25 +380,21 @@ class _Search:
             if record.first != end:
                 tail.left_out[name] = (
                     f"the log has offset {record.first} at {record.at}, its ConsumeQueue ends at "
-                    f"{end}{limit}"
+                    f"{end}"
                 )
                 continue
             ends[name] = record.end
             tail.messages.setdefault(name, []).append(record)
-        for name, why in tail.left_out.items():
-            _LOG.warning(
-                "%s: topic %s, queue %d: %s. The messages from there on are left out; "
-                "readOrder=commitlog reads them, `oberth store recover` gives them their place",
-                self._store.root, name.topic, name.queue, why,
-            )  # fmt: skip
         return tail
 
 
-def _known_topics(store: LogOfStore) -> set[str] | None:
-    """The topics of the configuration, None where there is none."""
+def _known_topics(store: LogOfStore) -> tuple[set[str] | None, int]:
+    """The topics of the configuration, None where there is none, and when it was changed last."""
     with contextlib.suppress(ConfigFormatError):
         parsed = store.config("topics.json")
-        table = parsed.get("topicConfigTable") if isinstance(parsed, dict) else None
+        parsed = parsed if isinstance(parsed, dict) else {}
+        table, version = parsed.get("topicConfigTable"), parsed.get("dataVersion")
         if isinstance(table, dict):
-            return set(table)
-    return None
+            changed = version.get("timestamp") if isinstance(version, dict) else None
+            return set(table), changed if isinstance(changed, int) else _TIME_MAX
+    return None, 0

@@ -93,14 +93,13 @@ def queue_cuts(
         if start >= end:
             continue
         tail: list[TailMessage] = []
-        size = 0
+        size, middle = 0, end
         with contextlib.suppress(NotFoundError):
             queue = stores.queue(key)
             if isinstance(queue, QueueFiles):
-                tail = queue.tail_within(start, end)
+                tail, middle = queue.tail_within(start, end), queue.tail_begin(start, end)
             size = queue.record_bytes(start, end)
         behind = sum(each.size for each in tail)
-        middle = min(max(tail[0].first, start), end) if tail else end
         if start < middle:
             piece = p.QueueRange(number, key.topic, key.queue, start, middle)
             cuts.append(Cut(piece, middle - start, max(size - behind, middle - start)))

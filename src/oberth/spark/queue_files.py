@@ -376,6 +376,11 @@ class QueueFiles:
         """The records of the tail that have any of the queue offsets [start, end)."""
         return [each for each in self.tail if each.first < end and each.end > start]
 
+    def tail_begin(self, start: int, end: int) -> int:
+        """Which of the queue offsets [start, end) is the tail's first; the end if none is."""
+        tail = self.tail_within(start, end)
+        return min(max(tail[0].first, start), end) if tail else end
+
     def numbers_of(self, start: int, end: int) -> tuple[int, int]:
         """The numbers of the units that hold the queue offsets [start, end)."""
         if not self.is_batch:

@@ -25,13 +25,14 @@ from oberth.formats.batch_body import BatchItem
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX
 from oberth.formats.java_string import tags_hash
 from oberth.formats.message import FIXED, FIXED_SIZE_V1, HOST_BITS, stated_size
-from oberth.formats.names import SCHEDULE_TOPIC, is_lmq
+from oberth.formats.names import LMQ_QUEUE_ID, SCHEDULE_TOPIC, is_lmq
 from oberth.formats.properties import decode_properties, find_property
 from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import scan
 from oberth.spark.batches import BatchMaker, Records, gather, scan_columns
+from oberth.spark.log_tail import light_offsets
 from oberth.spark.options import BadBodies
 from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, TopicFilter
 from oberth.spark.predicates import EVERYTHING, Predicate
@@ -691,6 +692,7 @@ class PieceReader:
         store = self._stores[piece.store]
         limits = None if piece.limits is None else _limits_by_queue(piece.limits)
         starts = RecordStarts(store, check_crc=self._settings.verify_crc)
+        light = _light_limit(piece) if piece.joined else None
         positions, sizes = [], []
         for position in piece.positions:
             try:
@@ -714,9 +716,31 @@ class PieceReader:
             )
             for number in missing if piece.joined else ():
                 self._loss(f"{store.root}: no whole record at CommitLog {where[at + number]}")
-            if records.count:
+            if records.count and light is not None:
+                yield from self._light_tail(store, records, *light)
+            elif records.count:
                 yield from self._emit(store, records, limits)
             at += count
+
+    def _light_tail(
+        self, store: StoreFiles, records: Records, topic: str, start: int, end: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a light queue from records that say themselves which number they have in it."""
+        offsets = np.array(
+            [
+                dict(light_offsets(records.bytes_of(number, "properties"))).get(topic, -1)
+                for number in range(records.count)
+            ],
+            np.int64,
+        )
+        keep = (offsets >= start) & (offsets < end)
+        for mask in interval_masks(records.columns["stored_offset"], self._settings.predicate.log):
+            keep &= mask
+        rows = np.flatnonzero(keep)
+        shared = records.take(rows)
+        shared.topic, shared.queue, shared.offsets = topic, LMQ_QUEUE_ID, offsets[rows]
+        if shared.count:
+            yield from self._filtered_rows(store, shared)
 
 
 def _field(heads: Any, at: int, kind: str) -> Any:
@@ -750,6 +774,14 @@ def _take(data: memoryview, at: Any, sizes: Any) -> memoryview:
     """Stretches of data put one after the other, in memory of their own."""
     taken = gather(data, at, sizes, pa.binary())
     return memoryview(taken.buffers()[2])[: int(sizes.sum())]
+
+
+def _light_limit(piece: Lookup) -> tuple[str, int, int] | None:
+    """The light queue that the places belong to, and which of its offsets."""
+    if piece.limits is None or not is_lmq(piece.limits[0][0]):
+        return None
+    topic, _, start, end = piece.limits[0]
+    return topic, start, end
 
 
 def _limits_by_queue(

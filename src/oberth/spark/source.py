@@ -530,7 +530,9 @@ def _units_of_interest(
     import numpy as np
 
     keys = sorted(ranges)
-    named = [_positions_named(stores.queue(key), *ranges[key]) for key in keys]
+    # What has no unit yet is little, and all of it is read.
+    behind = {key: (stores.queue(key).tail_begin(*ranges[key]), ranges[key][1]) for key in keys}
+    named = [_positions_named(stores.queue(key), ranges[key][0], behind[key][0]) for key in keys]
     every = np.concatenate([np.empty(0, np.int64), *named])
     if positions is None:
         assert chosen is not None
@@ -546,7 +548,7 @@ def _units_of_interest(
     keep |= np.isin(every, np.array(sorted(positions), np.int64))
     if keep.sum() > INDEX_UNCOVERED_MAX * len(every):
         return None
-    cuts: list[Cut] = []
+    cuts = queue_cuts(number, stores, behind)
     at = 0
     for key, part in zip(keys, named, strict=True):
         offsets = np.flatnonzero(keep[at : at + len(part)]) + ranges[key][0]

@@ -35,20 +35,29 @@ class _Ends(msgspec.Struct):
 
 def restore_ends(files: FileSystem, root: str, queues: ConsumeQueueStore) -> None:
     """Has queues without files go on where they ended. Before the queues are recovered."""
-    data = files.read_file(f"{root}/{FILE_NAME}")
+    for topic, ends in decode_ends(files.read_file(f"{root}/{FILE_NAME}"), root).items():
+        for queue_id, end in ends.items():
+            queues.go_on_at(topic, queue_id, end)
+
+
+def decode_ends(data: bytes | None, root: str) -> dict[str, dict[int, int]]:
+    """Where queues without files go on, by topic and number; nothing if the bytes say nothing.
+
+    Args:
+        data: the file's content, None where there is no file.
+        root: the store's directory, for messages.
+    """
     if data is None:
-        return
+        return {}
     try:
         found = msgspec.json.decode(data, type=_Ends)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         _LOG.error("%s/%s: %s; queues without files begin at 0", root, FILE_NAME, error)
-        return
+        return {}
     if found.version != VERSION:
         _LOG.error("%s/%s: version %d is not known", root, FILE_NAME, found.version)
-        return
-    for topic, ends in found.queues.items():
-        for queue_id, end in ends.items():
-            queues.go_on_at(topic, queue_id, end)
+        return {}
+    return found.queues
 
 
 def save_ends(

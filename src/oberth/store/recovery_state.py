@@ -50,7 +50,11 @@ class RecoveryState(msgspec.Struct):
 
 def load_state(files: FileSystem, root: str) -> RecoveryState | None:
     """The state, or None if there is none that can be read."""
-    data = files.read_file(f"{root}/{FILE_NAME}")
+    return decode_state(files.read_file(f"{root}/{FILE_NAME}"))
+
+
+def decode_state(data: bytes | None) -> RecoveryState | None:
+    """The state that a file's bytes hold, or None if they hold none."""
     if data is None:
         return None
     try:
