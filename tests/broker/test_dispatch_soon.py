@@ -108,3 +108,12 @@ def test_a_dispatcher_that_does_nothing_is_looked_at_less_often() -> None:
     assert delays == sorted(delays)
     assert (delays[0] > FOLLOW_S, delays[-1]) == (True, FOLLOW_MAX_S)
     assert times.look_again_in_s(1) == FOLLOW_S
+
+
+async def test_who_listens_for_arrivals_hears_of_many_at_once(make_live: MakeLive) -> None:
+    """A large backlog is dispatched without a look at single messages; those who pop wait too."""
+    dispatching = (await make_live()).broker.services.dispatching
+    heard: list[tuple[Any, ...]] = []
+    dispatching.arrival_listeners.append(lambda *arrival: heard.append(arrival))
+    dispatching._on_arrivals("T", 3, 500)
+    assert heard == [("T", 3, 500, None, b"")]

@@ -182,6 +182,20 @@ def request_at(topic: str, queue_id: int, offset: int, queue_offset: int) -> Any
     return DispatchRequest(topic, queue_id, offset, 99, 7, 1, queue_offset, 0, 0, b"")
 
 
+def test_what_is_only_in_memory_is_not_counted_as_synced(tmp_path: Path) -> None:
+    queues = make(tmp_path)
+    for topic in ("a", "b"):
+        queues.find_or_create(topic, 0).put_request(
+            request_at(topic, 0, 0 if topic == "a" else 100, 0)
+        )
+    queues.write_behind()
+    queues.find_or_create("a", 0).put_request(request_at("a", 0, 200, 1))
+    queues.find_or_create("b", 0).put_request(request_at("b", 0, 300, 1))
+    assert queues.sync_written(400) == 200
+    queues.write_behind()
+    assert queues.sync_written(400) == 400
+
+
 def test_a_batch_topic_gets_batch_queues_and_other_directories_are_refused(tmp_path: Path) -> None:
     attributes = {"inner": {"queue.type": "BatchCQ"}}
     queues = make(tmp_path, topic_attributes=lambda topic: attributes.get(topic, {}))

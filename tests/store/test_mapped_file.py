@@ -235,6 +235,13 @@ def make_queue(
     return queue
 
 
+def test_a_first_segment_begins_where_a_segment_can(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path)
+    segment = queue.last_or_create(2 * SIZE + 7)
+    assert segment is not None
+    assert segment.start_offset == 2 * SIZE
+
+
 def test_segments_are_found_by_offset(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, count=3)
     for offset, start in ((0, 0), (SIZE - 1, 0), (SIZE, SIZE), (3 * SIZE - 1, 2 * SIZE)):

@@ -173,6 +173,17 @@ def test_what_is_far_away_rolls(tmp_path: Path) -> None:
     rig.close()
 
 
+@pytest.mark.parametrize(
+    ("given", "taken"), [(1, 604_740), (2, 2), (604_740, 604_740), (604_741, 604_740)]
+)
+def test_a_window_that_the_wheel_cannot_hold_is_the_largest_one(
+    given: int, taken: int, tmp_path: Path
+) -> None:
+    rig = Rig(tmp_path, timer_roll_window_slot=given)
+    assert rig.timer._window_ms == taken * rig.config.timer_precision_ms
+    rig.close()
+
+
 @pytest.mark.parametrize("window", [60, 172_800])
 def test_a_recalled_message_does_not_come(tmp_path: Path, window: int) -> None:
     rig = Rig(tmp_path, timer_roll_window_slot=window)
