@@ -22,6 +22,7 @@ from oberth.formats.config_files import CompactionPositions
 from oberth.formats.message import BLANK, BLANK_MAGIC, decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.properties import encode_properties
+from oberth.store import compaction_store
 from oberth.store.compaction_log import READY, log_file_size, unit_file_size
 from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
@@ -415,3 +416,34 @@ def test_model(
     kept.check()
     kept.store.shutdown()
     shutil.rmtree(kept.root)
+
+
+def test_a_single_message_is_read(kept: Kept) -> None:
+    kept.put("k", b"only")
+    kept.compact()
+    assert kept.read() == [(0, "k", b"only")]
+
+
+def test_other_topics_have_no_compaction_log(kept: Kept) -> None:
+    kept.put("k", b"x")
+    kept.store.append_messages([MessageExtBrokerInner.of("plain", b"x", keys="k")])
+    kept.store.dispatch_nowait()
+    kept.compact()
+    kept.store.compaction.follow()  # type: ignore[union-attr]
+    assert [path.name for path in (kept.root / "compaction" / "compactionLog").iterdir()] == [T]
+
+
+def test_compactions_are_as_far_apart_as_the_setting_says(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compaction = kept.store.compaction
+    assert compaction is not None
+    runs: list[float] = []
+    now_s = [1e6]
+    monkeypatch.setattr(compaction_store.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(type(compaction), "run", lambda _self: runs.append(now_s[0]))
+    interval_s = kept.store.config.compaction_schedule_interval_ms / 1000
+    for after_s in (0.0, interval_s - 1, 1.0, interval_s / 2):
+        now_s[0] += after_s
+        compaction.run_due()
+    assert runs == [1e6, 1e6 + interval_s]

@@ -12,6 +12,7 @@ import pytest
 
 from oberth.formats.message import MAGIC_V1, encode_blank
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store import log_scan
 from oberth.store.commit_log import CommitLog
 from oberth.store.files import OsFileSystem
 from oberth.store.log_scan import NOT_WHOLE, LogEnd, find_log_end, find_record
@@ -204,3 +205,13 @@ def test_find_record_sees_through_false_magics(write: Write) -> None:
     segment.buffer[200:216] = magic * 4
     assert find_record(segment, 1, check_crc=True) == second.commit_log_offset
     assert find_record(segment, results[-1].commit_log_offset + 1, check_crc=True) is None
+
+
+@pytest.mark.parametrize("chunk_size", range(40, 60))
+def test_find_record_looks_across_the_pieces_that_it_reads(
+    chunk_size: int, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a piece ends, the magic that lies across its end is found."""
+    queue, results = write(2)
+    monkeypatch.setattr(log_scan, "_CHUNK_SIZE", chunk_size)
+    assert find_record(queue.segments[0], 1, check_crc=True) == results[1].commit_log_offset
