@@ -22,7 +22,6 @@ from oberth.formats.config_files import CompactionPositions
 from oberth.formats.message import BLANK, BLANK_MAGIC, decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.properties import encode_properties
-from oberth.store import compaction_store
 from oberth.store.compaction_log import READY, log_file_size, unit_file_size
 from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
@@ -440,7 +439,7 @@ def test_compactions_are_as_far_apart_as_the_setting_says(
     assert compaction is not None
     runs: list[float] = []
     now_s = [1e6]
-    monkeypatch.setattr(compaction_store.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr("oberth.store.compaction_store.time.monotonic", lambda: now_s[0])
     monkeypatch.setattr(type(compaction), "run", lambda _self: runs.append(now_s[0]))
     interval_s = kept.store.config.compaction_schedule_interval_ms / 1000
     for after_s in (0.0, interval_s - 1, 1.0, interval_s / 2):
