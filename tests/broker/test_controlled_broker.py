@@ -617,6 +617,27 @@ async def test_a_broker_that_could_not_be_opened_can_be_opened_later(group: Grou
     await until(lambda: first.broker is not None and end(first) == end(second))
 
 
+async def test_an_option_that_was_changed_holds_in_the_next_life_and_for_readers(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await group.start("1", allAckInSyncStateSet="false")
+    second = await group.start("2", allAckInSyncStateSet="false")
+    await group.agree(1, 2)
+    life(second).services.changes.update({"inSyncReplicas": "2"})
+    await group.elect(2)
+    await until(lambda: is_master(second) and first.broker is not None and not is_master(first))
+    await group.agree(1, 2)
+    assert await acknowledged(second, b"a") is PutMessageStatus.PUT_OK
+    confirmed = end(second)
+    monkeypatch.setattr(ha(second), "confirm_offset", lambda: confirmed)
+    put(second, b"b")
+    await until(lambda: end(first) == end(second))
+    assert bodies(second) == [b"a"]
+    # As soon as nobody waits for replicas, readers do not either.
+    life(second).services.changes.update({"inSyncReplicas": "1"})
+    await until(lambda: bodies(second) == [b"a", b"b"])
+
+
 async def test_a_group_in_which_everybody_speaks_tls_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

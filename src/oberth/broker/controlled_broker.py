@@ -23,7 +23,7 @@ import copy
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -39,6 +39,7 @@ from oberth.errors import (
     RemotingError,
 )
 from oberth.formats.message_store_config import BrokerRole
+from oberth.formats.options import update_option
 from oberth.remoting.aio.client import RemotingClient, own_requests
 from oberth.remoting.aio.service import Service
 from oberth.remoting.bodies.controller import SyncStateSet
@@ -247,6 +248,7 @@ class ControlledBroker(Service):
         self.role = role
         async with AsyncExitStack() as opening:
             await opening.enter_async_context(broker)
+            broker.services.changes.listeners.append(self._keep)
             if self._beside is not None:
                 await opening.enter_async_context(self._beside(broker))
             self._life = opening.pop_all()
@@ -258,6 +260,12 @@ class ControlledBroker(Service):
             "master" if role.is_master else f"slave of {role.master_address or 'nobody yet'}",
             role.epoch,
         )
+
+    def _keep(self, changed: Mapping[str, str]) -> None:
+        """Options that were changed in one life hold in the next."""
+        for key, text in changed.items():
+            for each in (self._config, self._store_config):
+                update_option(each, key, text)
 
     def _cut(self, at: int) -> None:
         """Cuts the log; what is cut off is kept beside the store. Blocks."""

@@ -171,8 +171,8 @@ class ControlledHAService(HAService):
         if self.is_slave:
             # Queues and index never held what was not confirmed.
             self._confirmed = store.dispatched_offset
-        elif self._is_waiting:
-            store.confirmed_by_replicas = self.confirm_offset
+        else:
+            store.confirmed_by_replicas = self._shown_offset
 
     def close(self) -> None:
         """Nothing: epochs are on the disk when they begin."""
@@ -195,6 +195,10 @@ class ControlledHAService(HAService):
         if self.sync_set is not None:
             return self.sync_set.confirm_offset(self._store.max_phy_offset)
         return self._confirmed
+
+    def _shown_offset(self) -> int:
+        """Up to where a master shows its log: as far as it acknowledges it."""
+        return self.confirm_offset() if self._is_waiting else self._store.max_phy_offset
 
     def needed_acks(self) -> int:
         """How many slaves must have a message, beside every member of the sync set."""
@@ -319,7 +323,7 @@ class ControlledHAService(HAService):
         for done, status in self._table.satisfied():
             done(status)
         self._review()
-        if self._is_waiting and self._store.dispatch_behind_bytes:
+        if self._store.dispatch_behind_bytes:
             self._dispatch_soon()
 
     def _review(self) -> None:
