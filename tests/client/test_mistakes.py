@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from oberth import client
 from oberth.client import (
     ConsumeFromWhere,
     Message,
@@ -29,7 +30,7 @@ from oberth.client.messages import KEPT_BODY_RATIO, KEPT_BODY_SIZE, as_bytes, de
 from oberth.client.pulling import PullResult, PullStatus
 from oberth.client.retry import HELD_PULL_S, IDLE_REST_MAX_S, IdlePulls
 from oberth.client.route import QUEUES_MAX, check_route, publish_queues, subscribe_queues
-from oberth.errors import IllegalNameError, MQClientError, RemoteProtocolError
+from oberth.errors import IllegalNameError, MQClientError, OptionError, RemoteProtocolError
 from oberth.formats.compression import Compression, compress, with_compression
 from oberth.formats.message import MAGIC_V1, body_crc, record_size
 from oberth.formats.message import MessageExt as StoredMessage
@@ -84,6 +85,61 @@ def test_a_listener_that_cannot_be_called(name: str) -> None:
     wrong: Any = {name: "listen"}
     with pytest.raises(MQClientError, match=f"{name} is str, allowed is a function"):
         PushConsumer("g", {"T": "*"}, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"listener": lambda: None}, "is called with a message and takes"),
+        ({"listener": lambda messages, context: None}, "is called with a message and takes"),
+        ({"batch_listener": lambda messages: None}, "a list of messages and a context and takes"),
+        ({"message_model": "BROADCASTING"}, "allowed are MessageModel.BROADCASTING"),
+        ({"consume_from_where": "first"}, "allowed are ConsumeFromWhere"),
+        ({"allocate_strategy": "circle"}, "oberth.client.rebalance"),
+    ],
+)
+def test_a_consumer_with_wrong_arguments(named: dict[str, Any], said: str) -> None:
+    with pytest.raises(MQClientError, match=said):
+        PushConsumer("g", {"T": "*"}, **named)
+
+
+def test_listeners_of_every_kind_are_taken() -> None:
+    class Listener:
+        async def __call__(self, message: MessageExt, more: int = 0) -> None:
+            """Nothing."""
+
+    kinds: list[Any] = [print, [].append, Listener(), lambda *found: None]
+    for listener in kinds:
+        PushConsumer("g", {"T": "*"}, listener=listener)
+
+
+@pytest.mark.parametrize(
+    "address", [9876, ["127.0.0.1:9876"], "a:9876,b:9876", "http://127.0.0.1:9876", "a:1 b:2"]
+)
+def test_name_servers_that_are_no_addresses(address: Any) -> None:
+    with pytest.raises(OptionError, match=r"allowed is .*host:port, or several of them with ';'"):
+        Producer("g", namesrv_addr=address)
+
+
+@pytest.mark.parametrize("named", [{"tags": ["a"]}, {"keys": 5}, {"keys": [1]}, {"keys": b"k"}])
+def test_tags_and_keys_that_are_no_text(named: dict[str, Any]) -> None:
+    with pytest.raises(MQClientError, match=r"(tags|keys) is .*, allowed is"):
+        Message("T", b"x", **named)
+
+
+async def test_a_queue_that_is_none(mq: EmbeddedBroker) -> None:
+    wrong: Any = "T"
+    async with Producer("g", config=mq.client_config) as producer:
+        for send in (producer.send, producer.send_async, producer.send_oneway):
+            with pytest.raises(MQClientError, match="mq is 'T', allowed is a MessageQueue"):
+                await send(Message("T", b"x"), mq=wrong)
+
+
+def test_everything_is_imported_by_a_star() -> None:
+    found: dict[str, Any] = {}
+    exec("from oberth.client import *", found)
+    assert {"Message", "Producer", "PushConsumer", "ClientConfig"} <= found.keys()
+    assert all(name in found for name in client.__all__)
 
 
 async def test_a_plain_listener_that_gives_a_coroutine(

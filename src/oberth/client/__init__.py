@@ -60,6 +60,8 @@ _HOMES: Final = {
     "select_by_random": "oberth.client.selectors",
 }
 
+__all__ = tuple(sorted(_HOMES))
+
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)

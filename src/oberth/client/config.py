@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from oberth.errors import OptionError
 from oberth.formats.names import TRACE_TOPIC
 from oberth.remoting.aio.address import parse_address
 
@@ -20,6 +21,10 @@ NAMESRV_ENVIRONMENT: Final = "NAMESRV_ADDR"
 """The variable that Java's client reads too."""
 
 DEFAULT_NAMESRV_ADDR: Final = "127.0.0.1:9876"
+_NAMESRV_FORM: Final = "host:port, or several of them with ';' between"
+_NO_HOST: Final = frozenset(", /")
+"""In none: people write commas between addresses, and http:// before them."""
+
 VIP_PORT_DISTANCE: Final = 2
 """A broker's fast port lies this much below its port."""
 
@@ -89,8 +94,21 @@ class ClientConfig:
     traceparent: Callable[[], str | None] | None = None
 
     def __post_init__(self) -> None:
-        for addr in split_addresses(self.namesrv_addr):
-            parse_address(addr)
+        _check_name_servers(self.namesrv_addr)
+
+
+def _check_name_servers(text: object) -> None:
+    """Refuse what names no servers.
+
+    Raises:
+        OptionError: it is no text, or not of addresses; the message says how they are written.
+    """
+    if not isinstance(text, str):
+        raise OptionError(f"namesrv_addr is {type(text).__name__}, allowed is {_NAMESRV_FORM}")
+    for addr in split_addresses(text):
+        parse_address(addr)
+        if not _NO_HOST.isdisjoint(addr):
+            raise OptionError(f"namesrv_addr {text[:80]!r}, allowed is {_NAMESRV_FORM}")
 
 
 def split_addresses(text: str) -> list[str]:

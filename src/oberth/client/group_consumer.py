@@ -16,6 +16,7 @@ import contextlib
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import Final
 
 from oberth.client.config import ClientConfig, client_config
@@ -136,6 +137,13 @@ class AssignedQueue:
         return True
 
 
+def _check_kind(what: str, value: object, kind: type[Enum]) -> None:
+    """Refuse a word where a member of an enumeration is compared with."""
+    if not isinstance(value, kind):
+        members = ", ".join(f"{kind.__name__}.{each.name}" for each in kind)
+        raise MQClientError(f"{what} is {value!r}, allowed are {members}")
+
+
 class GroupConsumer(ClientService):
     """Base of consumers; see the module.
 
@@ -165,6 +173,13 @@ class GroupConsumer(ClientService):
         self.group: str = names.check_group(
             with_namespace(self._namespace, consumer_group), length_max=names.GROUP_LENGTH_MAX_4_9
         )
+        _check_kind("message_model", message_model, MessageModel)
+        _check_kind("consume_from_where", consume_from_where, ConsumeFromWhere)
+        if allocate_strategy is not None and not hasattr(allocate_strategy, "allocate"):
+            raise MQClientError(
+                f"allocate_strategy is {type(allocate_strategy).__name__}, allowed is one of "
+                "oberth.client.rebalance, such as AllocateMessageQueueAveragely()"
+            )
         self.message_model = message_model
         self.consume_from_where = consume_from_where
         self.consume_timestamp_ms = consume_timestamp_ms

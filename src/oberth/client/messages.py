@@ -120,9 +120,9 @@ class Message:
         made = {p.WAIT: "true" if wait_store_msg_ok else "false"}
         self.properties: dict[str, str] = made
         if tags:
-            made[p.TAGS] = tags
+            made[p.TAGS] = tags if tags.__class__ is str else _one_tag(tags)
         if keys:
-            made[p.KEYS] = keys if isinstance(keys, str) else p.KEY_SEPARATOR.join(keys)
+            made[p.KEYS] = keys if isinstance(keys, str) else _joined_keys(keys)
         if delay_time_level:
             made[p.DELAY] = str(delay_time_level)
         if delay_ms is not None:
@@ -194,6 +194,35 @@ class Message:
     def get_property(self, name: str, default: str = "") -> str:
         """One property."""
         return self.properties.get(name, default)
+
+
+def _one_tag(tags: object) -> str:
+    """A tag as the property has it.
+
+    Raises:
+        MQClientError: it is no text.
+    """
+    if isinstance(tags, str):
+        return tags
+    raise MQClientError(
+        f"tags is {type(tags).__name__}, allowed is one text: a message has one tag",
+        MESSAGE_ILLEGAL,
+    )
+
+
+def _joined_keys(keys: object) -> str:
+    """Several keys as the property has them.
+
+    Raises:
+        MQClientError: they are not texts.
+    """
+    if isinstance(keys, Iterable) and not isinstance(keys, bytes):
+        words = list(keys)
+        if all(isinstance(each, str) for each in words):
+            return p.KEY_SEPARATOR.join(words)
+    raise MQClientError(
+        f"keys is {keys!r:.80}, allowed is a text, or several texts in a list", MESSAGE_ILLEGAL
+    )
 
 
 def as_bytes(body: object) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from oberth.errors import MQClientError
 from oberth.formats import names
 from oberth.remoting.bodies.base import MessageQueue
 
@@ -52,7 +53,16 @@ def without_namespace(namespace: str, name: str) -> str:
 
 
 def queue_with_namespace(namespace: str, queue: MessageQueue) -> MessageQueue:
-    """A queue as brokers know it."""
+    """A queue as brokers know it.
+
+    Raises:
+        MQClientError: it is no queue.
+    """
+    if not isinstance(queue, MessageQueue):
+        raise MQClientError(
+            f"mq is {queue!r:.80}, allowed is a MessageQueue; fetch_publish_message_queues(topic) "
+            "gives those of a topic"
+        )
     return _renamed(queue, with_namespace(namespace, queue.topic))
 
 

@@ -180,8 +180,8 @@ class PushConsumer(GroupConsumer):
             allocate_strategy=allocate_strategy,
             offset_store_dir=offset_store_dir,
         )
-        check_listener(listener, "listener")
-        check_listener(batch_listener, "batch_listener")
+        check_listener(listener, "listener", ("a message",))
+        check_listener(batch_listener, "batch_listener", ("a list of messages", "a context"))
         if listener is not None and batch_listener is not None:
             raise MQClientError("a listener and a batch listener: one of them is enough")
         self.orderly = orderly

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -55,16 +56,33 @@ def check_subscriptions(subscriptions: object) -> None:
             )
 
 
-def check_listener(listener: object, name: str) -> None:
+def check_listener(listener: object, name: str, takes: tuple[str, ...]) -> None:
     """Compare a listener with what is called.
 
+    Args:
+        listener: what the program gave; None: nothing.
+        name: of the argument.
+        takes: what it is called with.
+
     Raises:
-        MQClientError: it cannot be called.
+        MQClientError: it cannot be called, or not with that.
     """
-    if listener is not None and not callable(listener):
+    if listener is None:
+        return
+    if not callable(listener):
         raise MQClientError(
             f"{name} is {type(listener).__name__}, allowed is a function, plain or async"
         )
+    try:
+        signature = inspect.signature(listener)
+    except (TypeError, ValueError):
+        return  # of a function in C that does not tell
+    try:
+        signature.bind(*takes)
+    except TypeError as error:
+        raise MQClientError(
+            f"{name} is called with {' and '.join(takes)} and takes {signature}: {error}"
+        ) from None
 
 
 def build_subscription_data(
