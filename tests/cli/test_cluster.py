@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oberth.cli.main import oberth
+from oberth.errors import MQClientError
 from oberth.testing.blocking import EmbeddedBroker
 
 
@@ -125,3 +126,21 @@ def test_figures_are_numbers(broker: EmbeddedBroker) -> None:
     assert (type(row["inTps"]), type(row["outTps"])) == (float, float)
     status = read(broker, "cluster", "status", row["broker"])
     assert isinstance(status["commitLogMaxOffset"], int)
+
+
+@pytest.mark.parametrize(
+    "words", [("topic", "list"), ("group", "list"), ("top", "--once"), ("cluster", "dump")]
+)
+def test_an_unknown_cluster_is_named(broker: EmbeddedBroker, words: tuple[str, ...]) -> None:
+    """Not shown as an empty one."""
+    result = CliRunner().invoke(oberth, [*words, "--cluster", "nope", "-n", broker.namesrv_addr])
+    assert isinstance(result.exception, MQClientError)
+    assert str(result.exception) == "there is no cluster 'nope'; known: DefaultCluster"
+    assert result.stdout == ""
+
+
+def test_no_message_has_the_key(broker: EmbeddedBroker) -> None:
+    run(broker, "topic", "create", "Empty")
+    result = run(broker, "message", "query", "Empty", "--key", "nope", code=1)
+    assert result.stdout == ""
+    assert "Empty has no message with key 'nope'" in result.stderr

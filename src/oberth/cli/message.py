@@ -150,6 +150,7 @@ def query(
         return len(found)
 
     if not ask(namesrv, find):
+        say(f"{topic} has no message with key {key!r} stored in that time")
         sys.exit(EXIT_NOTHING)
 
 

@@ -21,7 +21,7 @@ from oberth.cli.output import say, write_json, write_json_line
 from oberth.cli.remote import ask, cluster_option, named_after_brokers, namesrv_option
 from oberth.cli.top_view import Sample, lines, view
 from oberth.client.admin import Admin
-from oberth.errors import MQBrokerError, OberthError
+from oberth.errors import MQBrokerError, MQClientError, OberthError
 from oberth.formats.names import is_system_topic
 from oberth.remoting.bodies.route import MASTER_ID
 
@@ -157,7 +157,10 @@ class Sampler:
         self._of_brokers = named_after_brokers(info)
         wanted = set(info.broker_addr_table)
         if self._cluster is not None:
-            wanted = set(info.cluster_addr_table.get(self._cluster, ()))
+            if self._cluster not in info.cluster_addr_table:
+                known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+                raise MQClientError(f"there is no cluster {self._cluster!r}; known: {known}")
+            wanted = set(info.cluster_addr_table[self._cluster])
         masters: dict[str, str] = {}
         work: list[Awaitable[None]] = []
         for name in sorted(wanted):

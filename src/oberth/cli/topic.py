@@ -52,6 +52,8 @@ def list_(namesrv: str, cluster: str | None, with_system: bool, as_json: bool) -
     """List the topics that the name server knows."""
 
     async def look(admin: Admin) -> list[str]:
+        if cluster is not None:
+            await admin.masters(cluster)  # a name server answers with nothing for any name
         names = await admin.topic_list(cluster)
         if with_system:
             return names

@@ -84,7 +84,8 @@ class AdminBase(ClientService):
         """
         info = await self.cluster_info()
         if cluster is not None and cluster not in info.cluster_addr_table:
-            raise MQClientError(f"cluster {cluster!r}, there are {sorted(info.cluster_addr_table)}")
+            known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+            raise MQClientError(f"there is no cluster {cluster!r}; known: {known}")
         wanted = set(
             info.broker_addr_table if cluster is None else info.cluster_addr_table[cluster]
         )
