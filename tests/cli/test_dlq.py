@@ -99,7 +99,10 @@ def test_letters_are_sent_again_once(broker: EmbeddedBroker) -> None:
     assert {each["status"] for each in again} == {"already"}
     assert len(broker.messages("Orders")) == 2 * COUNT
     assert len(broker.dead_letters("Failing")) == COUNT
-    assert "no dead letters" in run(broker, "dlq redrive Nobody", code=1).stderr
+    none = run(broker, "dlq redrive Nobody", code=1)
+    assert none.stderr.endswith("Nobody has no dead letters\n")
+    none = run(broker, "dlq redrive Failing --id zz --dry-run", code=1)
+    assert none.stderr.endswith("Failing has no dead letters with id zz\n")
 
 
 def test_a_delay_or_transaction_that_is_over_does_not_begin_again(broker: EmbeddedBroker) -> None:

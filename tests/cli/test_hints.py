@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,6 +132,16 @@ def test_packages_and_their_extras() -> None:
     assert "package protobuf" in (missing_extra(ImportError("x", name="google")) or "")
     assert "oberth[delta]" in (missing_extra(ImportError("needs deltalake >= 1")) or "")
     assert missing_extra(ModuleNotFoundError("No module named 'x'", name="x")) is None
+
+
+def test_a_proxy_without_its_extra_names_the_whole_extra(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("google", "google.protobuf", "hpack"):
+        monkeypatch.setitem(sys.modules, module, None)
+    code, err = run("proxy")
+    assert code == 2
+    assert "hint: pip install 'oberth[grpc]'" in err
 
 
 def test_help_shows_what_is_taken_if_nothing_is_given() -> None:

@@ -169,7 +169,11 @@ def redrive(
         if not as_json:
             header = ["dead letter", "origin topic", "status", "queue", "offset", "message"]
             show(False, header, [list(each) for each in receipts])
-        say(_summary(receipts) + (f"; more are left (--limit {limit})" if left else ""))
+        more = f"; more are left (--limit {limit})" if left else ""
+        say(
+            (_summary(receipts) or f"{group} has no dead letters{_chosen(ids, since, until)}")
+            + more
+        )
     done = {"redriven", "already", "would be redriven"}
     if not receipts or any(each.status not in done for each in receipts):
         sys.exit(EXIT_NOT_ALL)
@@ -179,7 +183,14 @@ def _summary(receipts: Sequence[Receipt]) -> str:
     counts: dict[str, int] = {}
     for each in receipts:
         counts[each.status] = counts.get(each.status, 0) + 1
-    return ", ".join(f"{count} {status}" for status, count in counts.items()) or "no dead letters"
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def _chosen(ids: Sequence[str], since: int | None, until: int | None) -> str:
+    """What the options leave over, as the end of a sentence."""
+    if ids:
+        return f" with id {' or '.join(ids)}"
+    return "" if since is None and until is None else " of that time"
 
 
 def _is_within(letter: MessageExt, since: int | None, until: int | None) -> bool:

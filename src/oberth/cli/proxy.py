@@ -101,6 +101,8 @@ def proxy(
 
     Example: oberth proxy -n 10.0.0.1:9876 --listen 0.0.0.0
     """
+    import hpack  # noqa: F401 - of the extra `grpc`, before what `protobuf` alone has: it is named
+
     start_logging(verbose)
     warn_about_tls(tls_mode, certificate or "")
     config = client_config(namesrv)
