@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from oberth.__main__ import main as command
 from oberth.broker.broker_config import DEFAULT_PORT as BROKER_PORT
 from oberth.cli.hints import hint_for, listener_on, missing_extra, package_of, taken_port
 from oberth.cli.main import main, oberth
@@ -142,6 +143,22 @@ def test_a_proxy_without_its_extra_names_the_whole_extra(
     code, err = run("proxy")
     assert code == 2
     assert "hint: pip install 'oberth[grpc]'" in err
+
+
+def test_ctrl_c_while_the_command_line_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Pressed:
+        def find_spec(self, name: str, path: object, target: object = None) -> None:
+            if name == "oberth.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "oberth.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Pressed(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "aborted\n"
 
 
 def test_help_shows_what_is_taken_if_nothing_is_given() -> None:
