@@ -24,6 +24,7 @@ from oberth.errors import (
     OberthError,
     OptionError,
     RemotingConnectError,
+    RemotingSendRequestError,
     UnknownOptionError,
 )
 from oberth.formats.message_store_config import DEFAULT_ROOT
@@ -116,6 +117,8 @@ def test_nothing_listens(run: Run) -> None:
         (PermissionError(errno.EACCES, "denied", "/store/lock"), "user that the broker runs as"),
         (PermissionError(errno.EACCES, "denied"), None),
         (RemotingConnectError("no connection to a:1 within 3 s"), None),
+        (RemotingSendRequestError("connection to a:1 closed before the response"), "name server"),
+        (RemotingSendRequestError("queue of requests is full"), None),
         (OberthError("anything"), None),
     ],
 )

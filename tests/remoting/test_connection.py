@@ -87,6 +87,7 @@ def test_random_headers_in_good_frames(content: bytes, serialize_type: int) -> N
         (struct.pack(">iI", 5_000_000, 4_999_990), "header of 4999990 bytes, allowed 4194304"),
         (struct.pack(">iI", 6, 7 << 24 | 2) + b"{}", "serialize type 7"),
         (b"GET / HTTP/1.1\r\n", "frame of"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "the peer speaks HTTP"),
     ],
 )
 def test_hostile_heads(head: bytes, message: str) -> None:

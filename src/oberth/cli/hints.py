@@ -16,6 +16,7 @@ from oberth.errors import (
     NotFoundError,
     OptionError,
     RemotingConnectError,
+    RemotingSendRequestError,
     StoreCorruptError,
     StoreFullError,
     StoreLockedError,
@@ -87,6 +88,10 @@ def hint_for(error: BaseException) -> str | None:
         if isinstance(error.__cause__, ConnectionRefusedError):
             return "nothing listens there; `oberth up` starts a name server and a broker"
         return None
+    if isinstance(error, RemotingSendRequestError) and "closed before the response" in str(error):
+        return (
+            "is it a name server or broker that listens there? theirs are 9876 and 10911 at first"
+        )
     if isinstance(error, MQBrokerError | MQClientError):
         if error.response_code in (TOPIC_NOT_EXIST, NOT_FOUND_TOPIC):
             what = "group" if " group " in str(error) else "topic"

@@ -35,6 +35,9 @@ COPIED_SIZE_MAX: Final = 64 * 1024
 LONG_SIZE_MIN: Final = 64 * 1024
 """Bytes that a frame must still lack to be received straight into its place."""
 
+_HTTP: Final = int.from_bytes(b"HTTP", "big")
+"""What an answer of a web server begins with, read as the length of a frame."""
+
 _HEAD: Final = struct.Struct(
     ">"
     "i"  # length
@@ -197,6 +200,8 @@ class RemotingConnection:
         self._frame_size = needed
 
     def _bad_head(self, length: int, header_size: int) -> RemoteProtocolError:
+        if length == _HTTP:
+            return RemoteProtocolError("the peer speaks HTTP, which is no remoting protocol")
         if not 0 <= length <= self.frame_size_max - 4:
             return RemoteProtocolError(
                 f"frame of {length} bytes after its length field, "
