@@ -13,6 +13,11 @@ what is counted is what leaves the broker. Checked is, without a client,
     what was popped or acknowledged before  a second pop, an old receipt, an ack of another's
     names, sizes, permissions               sends and pulls that no client would make
     which subscription is the newest        versions beside that of the heartbeat
+    when a message is due                   levels and times that are none, or too far away
+    where a queue begins and ends           queues and topics that are not there
+    what there is                           messages by key, id and offset; statistics, time spans
+    that a group may be set back            with members and without, beyond both ends
+    which messages are handed out           peeks, notifications, receipts that are none
 """
 
 from __future__ import annotations
@@ -355,7 +360,163 @@ def versions(session: Session) -> None:
     session.note("newer", session.pull("Versions", "VERSIONS", **newer)[0])
 
 
-SCENARIOS = (tags, expressions, locks, offsets, popped, refusals, versions)
+def times(session: Session) -> None:
+    """Levels beyond the last, times that are none, in the past, or beyond what the wheel holds."""
+    session.topic("Times")
+    far = str(time.time_ns() // 1_000_000 + 10**12)
+    for name, text in (
+        ("DELAY", "99"),
+        ("DELAY", "-1"),
+        ("DELAY", "0"),
+        ("TIMER_DELIVER_MS", far),
+        ("TIMER_DELIVER_MS", "x"),
+        ("TIMER_DELIVER_MS", "-1"),
+        ("TIMER_DELAY_SEC", "99999999"),
+        ("TIMER_DELAY_SEC", "x"),
+        ("TIMER_DELAY_MS", far),
+        ("TIMER_DELAY_MS", "-5"),
+        ("TIMER_DELAY_MS", "5x"),
+    ):
+        session.note(
+            f"{name} {text if text != far else 'far'}", session.send("Times", b"x", {name: text})[0]
+        )
+    # A level that is no number is refused by both, by Apache's broker as its own failure.
+    session.note("DELAY x", session.send("Times", b"x", {"DELAY": "x"})[0] != 0)
+    session.note("half, unknown topic", session.send("Halves", b"x", {"TRAN_MSG": "true"}, f=4)[0])
+    session.note("half, a flag alone", session.send("Times", b"x", {}, f=4)[0])
+
+
+def ends(session: Session) -> None:
+    """Both ends, and the place of a time, of queues that are there and that are not."""
+    session.fill("There")
+    now = time.time_ns() // 1_000_000
+    for topic, queue_id in (("There", 0), ("There", 5), ("There", -1), ("Nowhere", 0)):
+        fields: dict[str, Any] = {"topic": topic, "queueId": queue_id}
+        for code in (30, 31):
+            answer, given, _ = session.ask(code, fields)
+            session.note(f"{code} {topic} {queue_id}", answer, given.get("offset"))
+        session.note(f"32 {topic} {queue_id}", session.ask(32, fields)[0])
+        for bound in ("LOWER", "UPPER"):
+            for what, at in (("early", now - 10**7), ("late", now + 10**7), ("0", 0), ("-1", -1)):
+                asked = {**fields, "timestamp": at, "boundaryType": bound}
+                answer, given, _ = session.ask(29, asked)
+                session.note(f"29 {topic} {queue_id} {what} {bound}", answer, given.get("offset"))
+
+
+def looked_up(session: Session) -> None:
+    """Messages by key, unique key and offset, and what is told of topics and groups."""
+    session.topic("Looked")
+    session.group("LOOKER")
+    unique = "AC1100010000000000000000DEADBEEF"
+    assert session.send("Looked", b"x", {"KEYS": "alpha beta", "UNIQ_KEY": unique})[0] == 0
+    asked: dict[str, Any] = {"maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62}
+    deadline = time.monotonic() + DISPATCHED_S
+    while session.ask(12, {**asked, "topic": "Looked", "key": "beta"})[0] != 0:
+        assert time.monotonic() < deadline, "never indexed"
+        time.sleep(0.05)
+    for topic, key, by_id in (
+        ("Looked", "alpha", False),
+        ("Looked", "none", False),
+        ("Looked", "", False),
+        ("Nowhere", "alpha", False),
+        ("Looked", unique, False),
+        ("Looked", unique, True),
+        ("Looked", "alpha", True),
+    ):
+        fields = {**asked, "topic": topic, "key": key}
+        if by_id:
+            fields["_UNIQUE_KEY_QUERY"] = "true"
+        code, _, raw = session.ask(12, fields)
+        session.note(f"{topic} {key} {by_id}", code, len(list(decode_messages(raw, "broker-a"))))
+    for offset in (-1, 10, 10**12, 2**62):
+        session.note(f"at {offset}", session.ask(33, {"offset": offset})[0])
+    for code, fields in (
+        (202, {"topic": "Looked"}),
+        (202, {"topic": "Nowhere"}),
+        (300, {"topic": "Nowhere"}),
+        (208, {"consumerGroup": "LOOKER"}),
+        (208, {"consumerGroup": "NOBODY"}),
+        (208, {"consumerGroup": "LOOKER", "topic": "Nowhere"}),
+        (303, {"topic": "Looked", "group": "LOOKER"}),
+        (303, {"topic": "Nowhere", "group": "LOOKER"}),
+        (303, {"topic": "Looked", "group": "NOBODY"}),
+        (38, {"consumerGroup": "NOBODY"}),
+        (203, {"consumerGroup": "NOBODY"}),
+        (204, {"producerGroup": "NOBODY"}),
+        (307, {"consumerGroup": "LOOKER", "clientId": "c"}),
+    ):
+        answer, _, raw = session.ask(code, fields)
+        session.note(f"{code} {fields}", answer, bool(raw))
+
+
+def set_back(session: Session) -> None:
+    """A group's places, set by time and by offset, before it has a member and afterwards."""
+    session.fill("Back")
+    session.group("BACK")
+    late = time.time_ns() // 1_000_000 + 10**7
+    place = {"consumerGroup": "BACK", "topic": "Back", "queueId": 0}
+    for member in (False, True):
+        if member:
+            assert session.heartbeat("me", "BACK", "Back", "*") == 0
+        for what, fields in (
+            ("to the beginning", {"timestamp": 0}),
+            ("to the end", {"timestamp": -1}),
+            ("to later", {"timestamp": late}),
+            ("to 5", {"timestamp": -1, "offset": 5, "queueId": 0}),
+            ("beyond", {"timestamp": -1, "offset": 10**9, "queueId": 0}),
+            ("below", {"timestamp": -1, "offset": -3, "queueId": 0}),
+            ("a queue that is not there", {"timestamp": -1, "offset": 5, "queueId": 99}),
+            ("nowhere", {"timestamp": 0, "topic": "Nowhere"}),
+        ):
+            asked = {"topic": "Back", "group": "BACK", "isForce": "true", **fields}
+            code, _, _ = session.ask(222, asked)
+            session.note(f"{what} {member}", code, session.ask(14, place)[1].get("offset"))
+
+
+def receipts(session: Session) -> None:
+    """Peeks and notifications, and receipts that are none."""
+    session.fill("Shown")
+    session.topic("Hidden", perm=2)
+    session.group("SHOWN")
+    code, given, _ = session.pop("Shown", "SHOWN", maxMsgNums=4)
+    receipt = f"0 {given['popTime']} {given['invisibleTime']} {given['reviveQid']} 0 broker-a 0"
+    base: dict[str, Any] = {"consumerGroup": "SHOWN", "topic": "Shown", "queueId": 0, "offset": 0}
+    for what, more in (
+        ("its own", {"extraInfo": f"{receipt} 1", "offset": 1}),
+        ("again", {"extraInfo": f"{receipt} 1", "offset": 1}),
+        ("of nothing", {"extraInfo": ""}),
+        ("of words", {"extraInfo": "x"}),
+        ("too short", {"extraInfo": "0 1 2"}),
+        ("beyond the end", {"extraInfo": f"{receipt} 99", "offset": 99}),
+        ("of no topic", {"extraInfo": f"{receipt} 0", "topic": "Nowhere"}),
+        ("of no queue", {"extraInfo": f"{receipt} 0", "queueId": 7}),
+    ):
+        asked = {**base, "invisibleTime": 20_000, **more}
+        session.note(f"another time, {what}", session.ask(200053, asked)[0])
+        session.note(f"ack, {what}", session.ask(ACK, {**base, **more})[0])
+    for body in (b"xx", b'{"brokerName":"broker-a","acks":[]}'):
+        session.note(f"batch of acks {body!r}", session.ask(200151, {}, body)[0])
+    asked = {"pollTime": 0, "bornTime": time.time_ns() // 1_000_000, "maxMsgNums": 4}
+    for topic, group, queue_id in (
+        ("Shown", "SHOWN", 0),
+        ("Shown", "SHOWN", -1),
+        ("Shown", "SHOWN", 9),
+        ("Shown", "NOBODY", 0),
+        ("Nowhere", "SHOWN", 0),
+        ("Hidden", "SHOWN", 0),
+    ):
+        fields = {**asked, "topic": topic, "consumerGroup": group, "queueId": queue_id}
+        code, _, raw = session.ask(200052, fields)
+        session.note(f"peek {topic} {group} {queue_id}", code, _tags(raw if code == 0 else b""))
+        code, given, _ = session.ask(200054, fields)
+        session.note(f"notify {topic} {group} {queue_id}", code, given.get("hasMsg") == "true")
+        session.note(f"polling {topic} {group} {queue_id}", session.ask(200055, fields)[0])
+
+
+SCENARIOS = (
+    *(tags, expressions, locks, offsets, popped, refusals, versions),
+    *(times, ends, looked_up, set_back, receipts),
+)
 
 
 @pytest.fixture(scope="module")

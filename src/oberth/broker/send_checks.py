@@ -10,11 +10,14 @@ from typing import Final
 from oberth.errors import FormatError
 from oberth.formats import names
 from oberth.formats import properties as p
+from oberth.formats.java_numbers import java_long
 from oberth.kernels.batch import clean_batch
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.refusal import Refusal
 
 NO_KEY: Final = "Required message key is missing"
+
+_TIMES: Final = (p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.TIMER_DELIVER_MS)
 
 _OTHER_TYPES: Final = frozenset(
     {p.DELAY, p.TIMER_DELIVER_MS, p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.SHARDING_KEY}
@@ -31,6 +34,26 @@ def is_of_priority(properties: dict[str, str]) -> bool:
     """Whether a priority counts. RocketMQ: TopicMessageType.parseFromMessageProperty."""
     is_half = properties.get(p.TRANSACTION_PREPARED, "").lower() == "true"
     return not is_half and _OTHER_TYPES.isdisjoint(properties)
+
+
+def names_time(text: str) -> bool:
+    """Whether properties may say when a message is due."""
+    return "DELAY" in text or p.TIMER_DELIVER_MS in text
+
+
+def check_times(text: str) -> None:
+    """A level or time that is no number is none: the message would come at once.
+
+    RocketMQ: HookUtils.handleScheduleMessage, which fails for such a level with another code.
+    """
+    properties = client_properties(text)
+    level = java_long(properties.get(p.DELAY, "0"), None)
+    if level is not None and level > 0:
+        return
+    for name in (p.DELAY, *_TIMES):
+        found = properties.get(name)
+        if found is not None and java_long(found, None) is None:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"{name} {found[:40]!r} is no number")
 
 
 def lite_queue(topic: str, lite_topic: str) -> str:

@@ -478,3 +478,23 @@ async def test_compaction_topics_want_keys(live: Any) -> None:
     for n in range(3):
         assert (await live.peer.send("Kept", b"%d" % n, 0, {"KEYS": "k"})).code == 0
     assert [message.body for message in await live.peer.read("Kept")] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ({"DELAY": "x"}, 13),
+        ({"TIMER_DELIVER_MS": "tomorrow"}, 13),
+        ({"TIMER_DELAY_SEC": "1.5"}, 13),
+        ({"TIMER_DELAY_MS": "9" * 30}, 13),
+        ({"DELAY": "0", "TIMER_DELAY_SEC": "x"}, 13),
+        ({"DELAY": "99"}, 0),  # the highest level
+        ({"DELAY": "1", "TIMER_DELAY_SEC": "x"}, 0),  # the level counts
+        ({"DELAY": "-1"}, 0),
+        ({"NO_DELAY": "x"}, 0),
+    ],
+)
+async def test_a_time_that_is_no_number(live: Any, properties: dict[str, str], code: int) -> None:
+    """It is refused: the message would come at once, and its sender would not know."""
+    response = await live.peer.send("T", b"x", 0, properties)
+    assert response.code == code, response.remark

@@ -25,9 +25,11 @@ from oberth.broker.send_checks import (
     NO_KEY,
     check_keys,
     check_light_queues,
+    check_times,
     client_properties,
     is_of_priority,
     lite_queue,
+    names_time,
 )
 from oberth.broker.send_topics import DLQ_QUEUE_NUMS, ClientAddresses, SendTopic, internal_topic
 from oberth.broker.static_topics import NOT_LEADER
@@ -332,6 +334,9 @@ class SendMessageProcessor:
         if text and text[-1] != "\x02":
             text += "\x02"
         wait = "WAIT\x01false" not in text
+        # Not for what is tried again: it was taken once.
+        if names_time(text) and not topic.is_retry:
+            check_times(text)
         if topic.is_special or _SPECIAL.search("\x02" + text):
             return self._begin_special(
                 request, addresses, topic_name, topic, queue_id, sys_flag, born_timestamp, flag,
