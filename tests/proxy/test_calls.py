@@ -462,6 +462,26 @@ async def test_who_does_not_say_who_it_is(mq: EmbeddedBroker) -> None:
         assert response.status.code == Code.CLIENT_ID_REQUIRED
 
 
+async def test_receives_that_were_given_up_take_nothing(mq: EmbeddedBroker) -> None:
+    """Else each would count as an attempt, until the message is a dead letter that nobody saw."""
+    add_topic(mq, "T")
+    add_group(mq, "G", retry_max_times=0)
+    receive_one = framed(receiving("T", "G").SerializeToString())
+    polling = mq.broker.services.pop.polling
+    async with client_of(mq, "gone") as gone, client_of(mq) as client:
+        given_up = [await gone.open("ReceiveMessage", receive_one) for _ in range(3)]
+        await mq.wait_until(lambda: len(polling) == 3)
+        for each in given_up:
+            await each.cancel()
+        await gone.call("QueryRoute", m.QueryRouteRequest())  # behind them on the same connection
+        stream = await client.open("ReceiveMessage", receive_one)
+        await mq.wait_until(lambda: len(polling) == 4)
+        await send(client, message("T", b"x"))
+        pieces = [m.ReceiveMessageResponse.FromString(each) for each in await stream.all()]
+        status, (got,) = received(pieces)
+        assert (status, got.body, got.system_properties.delivery_attempt) == (Code.OK, b"x", 1)
+
+
 async def test_closing_ends_what_waits(mq: EmbeddedBroker) -> None:
     add_topic(mq, "T")
     async with client_of(mq) as client:

@@ -196,6 +196,10 @@ class LocalPeer:
         """Whether nothing can be sent any more."""
         return self._is_closed
 
+    def awaits(self, opaque: int) -> bool:
+        """Whether a call still waits for the answer to a request: it may have been cancelled."""
+        return opaque in self._open or opaque in self._waiters
+
     def work_started(self, size: int) -> None:
         """A request with so long a body was queued."""
         del size

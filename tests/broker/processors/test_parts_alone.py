@@ -39,6 +39,9 @@ class FakeChannel:
         self._connection = RemotingConnection()
         self.answers: list[RemotingCommand] = []
 
+    def awaits(self, _opaque: int) -> bool:
+        return True
+
     def reply(self, _request: RemotingCommand, response: RemotingCommand) -> None:
         self.answers.append(response)
 

@@ -4,7 +4,8 @@ A state machine like PullRequestHold: requests, arrivals and the time go in, the
 come out, each exactly once. A request that waits for any queue (-1) is woken by every queue of the
 topic, and by the group's retry topics of it. An arrival wakes one request of each group: the others
 would find nothing, and if it leaves something it wakes the next. What a closed connection waited
-for wakes nobody, and is forgotten some at a time. RocketMQ: PopLongPollingService.
+for wakes nobody, and is forgotten some at a time; nor is a request woken whose answer nobody waits
+for any more. RocketMQ: PopLongPollingService.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ class Waiting:
         judged_max: of an expression, how many messages it may judge in a turn; 0: what ``matches``
             costs does not count.
         size: what ``held_requests`` says that it takes.
+        is_wanted: whether its answer is still waited for; None: as long as the channel is open.
     """
 
     __slots__ = (
-        "channel", "deadline_ms", "judged_max", "key", "matches", "number", "request", "size",
+        "channel", "deadline_ms", "is_wanted", "judged_max", "key", "matches", "number", "request",
+        "size",
     )  # fmt: skip
 
     def __init__(
@@ -57,8 +60,10 @@ class Waiting:
         matches: Matches | None = None,
         size: int = 0,
         judged_max: int = 0,
+        is_wanted: Callable[[], bool] | None = None,
     ) -> None:
         self.channel = channel
+        self.is_wanted = is_wanted
         self.judged_max = judged_max
         self.request = request
         self.key = (topic, group, queue_id)
@@ -155,9 +160,13 @@ class PopPolling:
         queue = self._waiting.get((topic, group, queue_id))
         if not queue:
             return None
+        unwanted: list[Waiting] = []
+        found = None
         for waiting in list(queue) if self._gone else queue:
             if waiting.channel not in self._channels:
                 self._remove(waiting)
+            elif waiting.is_wanted is not None and not waiting.is_wanted():
+                unwanted.append(waiting)
             elif (
                 tags_code is None
                 or waiting.matches is None
@@ -167,9 +176,13 @@ class PopPolling:
                 )
                 or waiting.matches(tags_code, properties_raw)
             ):
-                self._remove(waiting)
-                return waiting
-        return None
+                found = waiting
+                break
+        for waiting in unwanted:
+            self._remove(waiting)
+        if found is not None:
+            self._remove(found)
+        return found
 
     def on_time(self, now_ms: int) -> list[Waiting]:
         """Those whose time is over, at most `DUE_AT_ONCE`."""

@@ -798,4 +798,5 @@ def _waiting(
         wanted.arrives,
         size,
         wanted.judged_max,
+        partial(channel.awaits, kept.opaque),
     )

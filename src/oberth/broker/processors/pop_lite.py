@@ -320,7 +320,11 @@ class PopLiteMessageProcessor:
         if header.poll_time > 0 and deadline_ms > now_ms:
             kept, size = kept_request(request, PopLiteMessageRequestHeader)
             wait_until(kept, deadline_ms, header.born_time)
-            waiting = Waiting(channel, kept, header.client_id, "", _QUEUE, deadline_ms, size=size)
+            waiting = Waiting(
+                *(channel, kept, header.client_id, "", _QUEUE, deadline_ms),
+                size=size,
+                is_wanted=partial(channel.awaits, kept.opaque),
+            )
             if self._lite.waiting.wait(waiting):
                 return None
             code = ResponseCode.POLLING_FULL

@@ -766,6 +766,11 @@ class Channel(asyncio.Protocol):
         """True when nothing can be sent any more."""
         return self._closing
 
+    def awaits(self, opaque: int) -> bool:
+        """Whether the peer still waits for the answer to a request; remoting has no word for no."""
+        del opaque
+        return not self._closing
+
     @property
     def open_request_count(self) -> int:
         """Our requests that wait for a response."""
