@@ -434,6 +434,39 @@ def test_missing_queues_and_index_come_back_after_a_clean_stop(tmp_path: Path) -
         assert store.query_message("t", "k5", 9, 0, 2**62).commit_log_offsets == [offsets[5]]
 
 
+@pytest.mark.parametrize("count", [3, 1000], ids=["one by one", "in bulk"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_missing_index_brings_no_deleted_topic_back(
+    tmp_path: Path, count: int, killed: bool
+) -> None:
+    store = MessageStore(small(tmp_path))
+    store.load()
+    store.start(reput_thread=False, background=False)
+    put(store, count, "gone")
+    kept = put(store, count)
+    drain(store)
+    assert store.delete_topics(["gone"]) == 1
+    put(store, 1, "t")
+    if killed:
+        store.kill()
+        store.commit_log.queue.close()
+    else:
+        store.shutdown()
+    shutil.rmtree(tmp_path / "index")
+    with MessageStore(small(tmp_path)) as store:
+        drain(store)
+        assert store.topics() == ["t"]
+        assert store.query_message("t", "k0", 32, 0, 2**62).records
+        assert sum(store.max_offset_in_queue("t", queue_id) for queue_id in range(2)) == count + 1
+        put(store, 2, "gone")
+        drain(store)
+        assert [store.max_offset_in_queue("gone", queue_id) for queue_id in range(2)] == [1, 1]
+        put(store, 2)
+        drain(store)
+        assert sum(store.max_offset_in_queue("t", queue_id) for queue_id in range(2)) == count + 3
+    assert len(kept) == count
+
+
 def test_cleaning_deletes_whole_segments_and_queues_follow(tmp_path: Path) -> None:
     config = small(tmp_path, file_reserved_time_hours=0, delete_commit_log_files_interval_ms=0)
     with MessageStore(config) as store:

@@ -98,9 +98,24 @@ class BulkDispatch:
         self.touched: set[tuple[str, int]] = set()
 
     def step(
-        self, buffer: memoryview, base: int, start: int, stop: int, delays_ms: tuple[int, ...]
+        self,
+        buffer: memoryview,
+        base: int,
+        start: int,
+        stop: int,
+        delays_ms: tuple[int, ...],
+        *,
+        only_index: bool = False,
     ) -> BulkStep:
         """Dispatches the records from ``start`` on that end before ``stop``, ROWS_MAX at most.
+
+        Args:
+            buffer: the segment.
+            base: CommitLog offset of its first byte.
+            start: position of the first record.
+            stop: where the records end.
+            delays_ms: of the delay levels.
+            only_index: whether they are given to no queue.
 
         Raises:
             StoreFullError: the disk has no room; the same records are to be dispatched again.
@@ -116,16 +131,18 @@ class BulkDispatch:
         rows = columns.count
         if not rows:
             return BulkStep(start, 0, -1, 0, 0, [])
+        arrivals: list[Arrival] = []
         try:
-            built = build_units(
-                columns, table, data, multi_dispatch=self._config.enable_multi_dispatch
-            )
-            if built.anomaly_count:
-                self._table = None
-                return BulkStep(start, 0, -1, 0, 0, [])
-            arrivals = [
-                arrival for run in built.runs if (arrival := self._put_run(run)) is not None
-            ]
+            if not only_index:
+                built = build_units(
+                    columns, table, data, multi_dispatch=self._config.enable_multi_dispatch
+                )
+                if built.anomaly_count:
+                    self._table = None
+                    return BulkStep(start, 0, -1, 0, 0, [])
+                arrivals = [
+                    arrival for run in built.runs if (arrival := self._put_run(run)) is not None
+                ]
             if self._index is not None:
                 self._entries.clear()
                 index_keys(
@@ -145,7 +162,7 @@ class BulkDispatch:
             rows,
             last,
             columns.store_timestamp[rows - 1],
-            _queued_timestamp(columns),
+            0 if only_index else _queued_timestamp(columns),
             arrivals,
         )
 

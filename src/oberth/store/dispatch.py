@@ -86,6 +86,8 @@ class CommitLogDispatcher:
         # backlogs go in bulk, and that one is called instead, once for many messages.
         self.arrival_listener: ArrivalListener | None = None
         self.bulk_arrival_listener: BulkArrivalListener | None = None
+        # From where on records go to queues: what lies before may be of a topic that was deleted.
+        self.queues_from = 0
         self._bulk: BulkDispatch | None = None
         self._delays_ms = tuple(parse_delay_levels(config.message_delay_level))
         self._before: list[Dispatcher] = []
@@ -109,7 +111,7 @@ class CommitLogDispatcher:
         transaction = request.sys_flag & TRANSACTION_MASK
         queue = None
         light: list[LightQueue] = []
-        if transaction in _QUEUED:
+        if transaction in _QUEUED and request.commit_log_offset >= self.queues_from:
             queue = self._queue(request)
             if queue is not None:
                 queue.put_request(request)
@@ -205,7 +207,17 @@ class CommitLogDispatcher:
             return None
         reached: DispatchedRange | None = None
         while start < stop:
-            step = bulk.step(buffer, base, start, stop, self._delays_ms)
+            before = self.queues_from - base
+            if start < before < stop:
+                stop = before  # the queues' part begins with the next call
+            step = bulk.step(
+                buffer,
+                base,
+                start,
+                stop,
+                self._delays_ms,
+                only_index=base + start < self.queues_from,
+            )
             if not step.row_count:
                 break
             if step.queued_timestamp:

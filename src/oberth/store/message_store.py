@@ -171,6 +171,7 @@ class MessageStore(StoreReading):
 
     def _dispatch_from(self, report: RecoveryReport) -> None:
         self.reput.offset = report.dispatch_from
+        self.dispatcher.queues_from = report.queues_from
         self.reput.damages = {damage.start: damage.end for damage in report.damages}
         self.reput.found_end = report.log_end
         self.reput.last_record = report.last_record
@@ -195,6 +196,7 @@ class MessageStore(StoreReading):
         with self._number_lock:
             if not self._numbered and self.reput.offset >= self._found_end:
                 self.commit_log.set_queue_offsets(self._queue_offsets())
+                self.dispatcher.queues_from = 0  # all of that is behind us
                 self._numbered = True
             return self._numbered
 

@@ -51,7 +51,9 @@ class RecoveryReport(NamedTuple):
         damages: places in the middle of what was scanned that hold no valid record.
         truncated_to: the log's end, if bytes behind it were given up; else -1.
         dispatch_from: where dispatch starts.
-        reason: why there.
+        queues_from: from where on records are given to queues. Below it they have their units, or
+            their topic was deleted, and only the index lacks them.
+        reason: why dispatch starts there.
     """
 
     abnormal: bool
@@ -61,6 +63,7 @@ class RecoveryReport(NamedTuple):
     damages: tuple[Damage, ...]
     truncated_to: int
     dispatch_from: int
+    queues_from: int
     reason: str
     last_record: int
     last_store_timestamp: int
@@ -92,7 +95,7 @@ def recover(
         queues.destroy_all()
         load_index(0)
         log.set_end(0)
-        return RecoveryReport(abnormal, 0, 0, 0, (), -1, 0, "no CommitLog", -1, 0)
+        return RecoveryReport(abnormal, 0, 0, 0, (), -1, 0, 0, "no CommitLog", -1, 0)
     log_min = log.queue.min_offset
     trusted = state is not None and _fits(log, state)
     extents = None
@@ -131,6 +134,7 @@ def recover(
     dispatch_from, reason = _dispatch_start(
         log_min, end, state if trusted else None, queues, queue_end, abnormal
     )
+    queues_from = max(dispatch_from, log_min)
     if index_from < dispatch_from:
         dispatch_from, reason = index_from, "the index reaches only up to there"
     dispatch_from = max(dispatch_from, log_min)
@@ -151,6 +155,7 @@ def recover(
         end.damages,
         end.end_offset if end.stale_end and before > end.end_offset else -1,
         dispatch_from,
+        queues_from,
         reason,
         last_record,
         timestamp,
