@@ -446,3 +446,17 @@ def test_compactions_are_as_far_apart_as_the_setting_says(
         now_s[0] += after_s
         compaction.run_due()
     assert runs == [1e6, 1e6 + interval_s]
+
+
+@pytest.mark.parametrize("half", ["compactionLog", "compactionCq"])
+def test_an_empty_half_of_a_segment_is_refused_by_its_path(kept: Kept, half: str) -> None:
+    kept.put("k", b"x")
+    kept.compact()
+    kept.store.shutdown()
+    path = next((kept.root / "compaction" / half / T / "0").glob("0*"))
+    kept_bytes = path.read_bytes()
+    path.write_bytes(b"")
+    with pytest.raises(StoreCorruptError, match=f"{half}.*{path.name}: found 0 bytes"):
+        kept.open()
+    path.write_bytes(kept_bytes)
+    kept.open()

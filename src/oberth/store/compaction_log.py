@@ -257,6 +257,9 @@ class SegmentRow:
             # A crash while the segment was made: it has nothing yet.
             files.remove(f"{self.log_directory}/{name}")
         for name in names:
+            for path in (f"{self.log_directory}/{name}", f"{self.unit_directory}/{name}"):
+                if not files.size(path):
+                    raise StoreCorruptError(f"{path}: found 0 bytes, and the other half is there")
             segment = self.open(int(name), create=False)
             segment.recover(is_last=name == names[-1])
             self.segments.append(segment)
