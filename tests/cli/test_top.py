@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from oberth.cli.main import oberth
 from oberth.cli.top_view import Sample, lines, view
+from oberth.client.blocking import Admin
 
 READY = re.compile(r"ready: name server (\S+), broker (\S+), store (\S+), in ([0-9.]+) s")
 BROKER = ("broker-a", 0, "127.0.0.1:1")
@@ -165,6 +166,14 @@ def test_once_as_text(cluster: str) -> None:
     assert "\x1b" not in text
     few = run(cluster, "--once", "--topics", "0")
     assert "topics are not looked at" in few
+
+
+def test_groups_of_the_brokers_own_are_shown_when_asked_for(cluster: str) -> None:
+    with Admin(namesrv_addr=cluster) as admin:
+        (queue,) = admin.topic_queues("T")
+        admin.update_consume_offset("CID_RMQ_SYS_ours", queue, 0)
+    assert "CID_RMQ_SYS_ours" not in run(cluster, "--once")
+    assert "CID_RMQ_SYS_ours" in run(cluster, "--once", "--system")
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])

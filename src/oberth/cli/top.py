@@ -22,7 +22,7 @@ from oberth.cli.remote import ask, cluster_option, named_after_brokers, namesrv_
 from oberth.cli.top_view import Sample, lines, view
 from oberth.client.admin import Admin
 from oberth.errors import MQBrokerError, MQClientError, OberthError
-from oberth.formats.names import is_system_topic
+from oberth.formats.names import is_system_group, is_system_topic
 from oberth.remoting.bodies.route import MASTER_ID
 
 QUESTIONS_MAX: Final = 16
@@ -55,7 +55,7 @@ CLEAR_REST: Final = "\x1b[J"
     help="Ask about at most N topics; one request each.",
     metavar="N",
 )
-@click.option("--system", is_flag=True, help="Also the brokers' own topics.")
+@click.option("--system", is_flag=True, help="Also the brokers' own topics and groups.")
 def top(
     namesrv: str,
     cluster: str | None,
@@ -226,6 +226,8 @@ class Sampler:
     async def _offsets(self, found: Sample, broker: str, address: str) -> None:
         async def question() -> None:
             for key, queues in (await self._admin.all_consumer_offsets(address)).items():
+                if not self._with_system and is_system_group(key[1]):
+                    continue
                 table = found.offsets.setdefault(key, {})
                 for queue_id, offset in queues.items():
                     table[broker, queue_id] = offset
