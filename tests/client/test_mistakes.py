@@ -210,6 +210,27 @@ def test_a_blocking_producer_that_is_never_shut_down_is_told() -> None:
     assert "use `with`" in line
 
 
+def test_a_blocking_producer_in_a_forked_child_is_told() -> None:
+    program = (
+        "import os\n"
+        "from oberth.client import Message\n"
+        "from oberth.client.blocking import Producer\n"
+        "with Producer('g', namesrv_addr='127.0.0.1:1') as producer:\n"
+        "    if os.fork():\n"
+        "        os.wait()\n"
+        "    else:\n"
+        "        try:\n"
+        "            producer.send(Message('T', b'x'))\n"
+        "        except Exception as error:\n"
+        "            print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+    )
+    wanted = "this Producer was made before the process was forked: make one in the child\n"
+    assert done.stdout == wanted
+
+
 async def test_sends_count_from_when_the_loop_could_work(mq: EmbeddedBroker) -> None:
     """A program that sends thousands in a loop in debug mode holds the loop for seconds."""
     async with Producer("g", namesrv_addr=mq.namesrv_addr, send_msg_timeout_ms=2000) as producer:

@@ -31,6 +31,9 @@ _T = TypeVar("_T")
 RENAMED: Final = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
 """Special methods and what they become."""
 
+ENDS: Final = frozenset({"shutdown", "__aexit__"})
+"""What a forked child may leave undone."""
+
 INNER_METHODS: Final = frozenset(
     {
         "aclose", "consume_directly", "consumer_data", "consumer_status", "do_rebalance",
@@ -130,6 +133,13 @@ async def _run(function: Callable[..., Any], arguments: Any, named: Any) -> Any:
 
 def _method(name: str, waits: bool) -> Callable[..., Any]:
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        if self._pid != os.getpid():
+            if name in ENDS:
+                return None  # its connections are the parent's
+            raise MQClientError(
+                f"this {type(self).__name__} was made before the process was forked: "
+                "make one in the child"
+            )
         inner = self._inner
         if not waits and LOOP.is_here:
             return getattr(inner, name)(*arguments, **named)
@@ -183,9 +193,10 @@ def derive(async_class: type, module: str) -> type:
             return async_class(*arguments, **named)
 
         self._inner = LOOP.call(make)
+        self._pid = os.getpid()
 
     def getattr_(self: Any, name: str) -> Any:
-        if name == "_inner":
+        if name in ("_inner", "_pid"):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
@@ -194,7 +205,7 @@ def derive(async_class: type, module: str) -> type:
         "__getattr__": getattr_,
         "__doc__": f"``{async_class.__module__}.{async_class.__name__}``, blocking.",
         "__module__": module,
-        "__slots__": ("_inner",),
+        "__slots__": ("_inner", "_pid"),
     }
     for name in public_names(async_class):
         value = inspect.getattr_static(async_class, name)
