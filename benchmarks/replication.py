@@ -5,7 +5,7 @@
 sync      SYNC_MASTER with two copies, the official client, 1 KiB
 catchup   bytes of log a second to a slave that was away, from its first piece to the log's end
 delayed   the same with 2 ms of delay each way on loopback (``tc netem``), in a network of its own
-relayed   in its place, for ours alone, where the kernel has no netem: a relay adds as much each way
+relayed   in its place where the kernel has no netem: a relay to the HA port adds as much each way
 readable  from the send to the master until a reader of the slave has it, 1 000/s, ASYNC_MASTER
 chain     what the checksums of the log cost a put of ours
 """
@@ -41,6 +41,8 @@ CONF = {
 }
 DELAY_MS = 2
 DELAY = f"{DELAY_MS}ms"
+RELAY_HOST = "::1"
+"""Apache's master takes its HA port at every IPv4 address, and slaves hear that port's number."""
 BODY_BYTES = 16 << 10
 RATE = 1000
 _TIMEOUT_S = 300
@@ -59,7 +61,7 @@ def rows() -> dict[str, Row]:
         "sync-1": Row("SYNC_MASTER, two in sync, one thread, 1 KiB, p50", "us", 0.7, True),
         "catchup": Row("log to a slave that was away", "MB/s", 1.0),
         "delayed": Row(f"the same with {DELAY} of delay each way", "MB/s", 5.0),
-        "relayed": Row(f"the same through a relay that adds {DELAY} each way", "MB/s", None),
+        "relayed": Row(f"the same through a relay that adds {DELAY} each way", "MB/s", 5.0),
         "readable-p50": Row("append to readable on the slave at 1 000/s, p50", "ms", 0.5, True),
         "readable-p99": Row("append to readable on the slave at 1 000/s, p99", "ms", 0.5, True),
         "chain": Row("put of 1 KiB with checksums / without", "ratio", None, True, 1.03),
@@ -73,7 +75,7 @@ class Pair:
         kind: whose brokers.
         directory: where they keep their files.
         role: of the master.
-        relayed: whether a relay makes the two slow to hear each other; for ours.
+        relayed: whether a relay makes the two slow to hear each other.
     """
 
     def __init__(self, kind: str, directory: Path, role: str, *, relayed: bool = False) -> None:
@@ -82,13 +84,19 @@ class Pair:
         slave = {**CONF, "brokerRole": "SLAVE", "brokerId": "1"}
         if kind == "oberth":
             self.first: ApacheCluster | OberthCluster = OberthCluster(directory / "m", master)
-            slave |= self._way_to(self.first.brokers[0]) if relayed else {}
+            if relayed:
+                slave["haMasterAddress"] = self._relay_to(self.first.brokers[0])
             second: ApacheCluster | OberthCluster = OberthCluster(
                 directory / "s", slave, namesrv_addr=self.first.namesrv_addr
             )
         else:
             version = kind.removeprefix("apache-")
+            if relayed:  # name servers tell the slave that the master's HA port is at the relay
+                master["brokerIP2"] = RELAY_HOST
             self.first = ApacheCluster(version, directory / "m", master, heap="1g", pretouch=True)
+            if relayed:
+                self.first.brokers[0].command.insert(1, "-Djava.net.preferIPv4Stack=true")
+                self._relay_to(self.first.brokers[0], same_port=True)
             second = ApacheCluster(
                 version, directory / "s", slave, heap="1g", pretouch=True,
                 namesrv_addr=self.first.namesrv_addr,
@@ -97,11 +105,13 @@ class Pair:
         self.slave = second.brokers[0]
         self.namesrv_addr = self.first.namesrv_addr
 
-    def _way_to(self, master: Node) -> dict[str, str]:
-        """Settings of a slave that reaches its master's HA port through a relay."""
+    def _relay_to(self, master: Node, *, same_port: bool = False) -> str:
+        """Where a relay to the master's HA port listens; at the same port it is IPv6's."""
         host, _, port = master.address.rpartition(":")
-        self.relay = DelayingRelay(f"{host}:{int(port) + 1}", DELAY_MS / 1000)
-        return {"haMasterAddress": self.relay.address}
+        ha_port = int(port) + 1
+        at = (RELAY_HOST, ha_port) if same_port else ("127.0.0.1", 0)
+        self.relay = DelayingRelay(f"{host}:{ha_port}", DELAY_MS / 1000, at=at)
+        return self.relay.address
 
     def close(self) -> None:
         """Kill everything."""
@@ -304,15 +314,12 @@ class Run:
         """With 2 ms each way, by the kernel or else by a relay."""
         if self.options.has_netem:
             self._delayed_by_kernel(add)
-        elif self.kind == "oberth":
-            with running(
-                self.kind, self.directory / "relayed", "ASYNC_MASTER", relayed=True
-            ) as pair:
-                add("relayed", catch_up(pair, self.options.mb, delayed=False))
-        else:
-            # Its slave dials "null" where haMasterAddress is set, and its master's port is one
-            # option for listening and for what name servers are told.
-            sys.stderr.write(f"relayed: not {self.kind}, whose slave takes no haMasterAddress\n")
+            return
+        with running(self.kind, self.directory / "relayed", "ASYNC_MASTER", relayed=True) as pair:
+            rate = catch_up(pair, self.options.mb, delayed=False)
+            if pair.relay is None or not pair.relay.carried_bytes:
+                raise RuntimeError("the slave went past the relay")
+            add("relayed", rate)
 
     def _delayed_by_kernel(self, add: Add) -> None:
         """This program again, in a network that has nothing but a slow loopback."""

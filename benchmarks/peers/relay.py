@@ -26,19 +26,28 @@ class DelayingRelay:
     Args:
         target: ``host:port``.
         delay_s: how long each way takes.
+        at: where to listen; ``::1`` for who takes every IPv4 address of the target's port.
         wait: waits for so many seconds.
     """
 
     def __init__(
-        self, target: str, delay_s: float, wait: Callable[[float], None] = time.sleep
+        self,
+        target: str,
+        delay_s: float,
+        *,
+        at: tuple[str, int] = ("127.0.0.1", 0),
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         host, _, port = target.rpartition(":")
         self._target = host, int(port)
         self._delay_s = delay_s
         self._wait = wait
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+        self._server = socket.create_server(at, family=family)
+        self.address = f"{at[0]}:{self._server.getsockname()[1]}"
         self._ends: list[socket.socket] = []
+        self.carried_bytes = 0
+        """Read from either end, about: threads add to it unguarded."""
         self._start(self._accept)
 
     def close(self) -> None:
@@ -80,6 +89,7 @@ class DelayingRelay:
                 data = source.recv(_READ_BYTES)
             except OSError:
                 data = b""
+            self.carried_bytes += len(data)
             way.put(time.monotonic() + self._delay_s, data)
 
     def _write(self, way: _Way, sink: socket.socket, source: socket.socket) -> None:

@@ -27,7 +27,7 @@ def test_everything_comes_in_order_both_ways_and_each_piece_waits() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         answering = threading.Thread(target=answer)
         answering.start()
-        slow = DelayingRelay(f"127.0.0.1:{server.getsockname()[1]}", DELAY_S, waits.append)
+        slow = DelayingRelay(f"127.0.0.1:{server.getsockname()[1]}", DELAY_S, wait=waits.append)
         host, _, port = slow.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=BOUND_S) as client:
             client.sendall(asked)
@@ -44,7 +44,7 @@ def test_everything_comes_in_order_both_ways_and_each_piece_waits() -> None:
 def test_who_dials_where_nobody_listens_hears_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = f"127.0.0.1:{server.getsockname()[1]}"
-    slow = DelayingRelay(nobody, DELAY_S, lambda _: None)
+    slow = DelayingRelay(nobody, DELAY_S, wait=lambda _: None)
     host, _, port = slow.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=BOUND_S) as client:
         assert client.recv(1) == b""
