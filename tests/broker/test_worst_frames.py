@@ -581,6 +581,7 @@ async def test_what_shows_all_lite_topics(
     asked = {"group": "G", "topK": str(2**31 - 1), "topic": "parent"}
     frames = [Frame("lite", code, asked) for code in (200074, 200075, 200078, 343)]
     frames = [each._replace(name=f"{each.code} of lite topics") for each in frames]
+    frames.append(Frame("207 of lite topics", 207, {"groupName": "G"}))
     found = await measure(turns, live.broker.address, live.broker.services.processors, frames)
     assert not too_much(found), str(too_much(found))
     for name, count in (("200078 of lite topics", 0), ("343 of lite topics", LITE_TOPICS)):
@@ -588,6 +589,56 @@ async def test_what_shows_all_lite_topics(
         assert answer is not None
         assert answer.code == 0, answer.remark
         assert answer.body_bytes().count(b"%LMQ%") == count
+    while parts.offsets.pair_count:  # noqa: ASYNC110 - each turn is a slice
+        await asyncio.sleep(0)
+
+
+def lite_subscription(name: str, action: str, client: str, names_: list[str]) -> Frame:
+    entry = {
+        "action": action, "clientId": client, "group": "G", "topic": "parent",
+        "liteTopicSet": names_, "version": 1,
+    }  # fmt: skip
+    return Frame(name, 200071, {}, dump({"subscriptionSet": [entry]}))
+
+
+async def test_a_client_of_very_many_lite_topics(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it takes is looked at, added, removed, and handed to others in turns."""
+    live = await make_live(
+        enableLmq="true", enableMultiDispatch="true", maxLiteSubscriptionCount="1000000"
+    )
+    parts, lite = live.broker.parts, live.broker.services.lite
+    parts.topics.update(TopicConfig(topic_name="parent", attributes={"message.type": "LITE"}))
+    attributes = {"+lite.bind.topic": "parent", "+lite.sub.client.max.event.cnt": "100000"}
+    await live.peer.call(200, body=dump({"groupName": "G", "attributes": attributes}))
+    queues = [names.lite_queue("parent", f"l{number}") for number in range(LITE_TOPICS)]
+    taken = lite.subscriptions
+    for client in "abcd":
+        mine = taken.of_client(client, "G", "parent", 0)
+        for queue in queues:
+            taken.add(client, queue)
+        assert len(mine.queues) == LITE_TOPICS
+    monkeypatch.setattr(lite, "end", lambda queue: 1)
+    turns = Turns(monkeypatch)
+    again, others = [f"l{n}" for n in range(2000)], [f"m{n}" for n in range(2000)]
+    frames = [
+        Frame("full turn of a client", 200079, {"group": "G", "clientId": "a"}),
+        lite_subscription("new ones", "PARTIAL_ADD", "a", others),
+        lite_subscription("others given up", "PARTIAL_REMOVE", "a", others),
+        lite_subscription("few instead of many", "COMPLETE_ADD", "b", again),
+        lite_subscription("others instead", "COMPLETE_ADD", "b", others),
+        lite_subscription("a client leaves", "COMPLETE_REMOVE", "a", []),
+        Frame("full turn of a group", 200079, {"group": "G"}),
+    ]
+    found = await measure(turns, live.broker.address, live.broker.services.processors, frames)
+    assert not too_much(found), str(too_much(found))
+    assert {answer.code for _, answer in found.values() if answer is not None} == {0}
+    while lite.is_at_work:  # noqa: ASYNC110 - each turn is a slice
+        await asyncio.sleep(0)
+    assert taken.get("a") is None
+    assert "a" not in taken.takers(queues[-1])
+    assert len(taken) == 2 * LITE_TOPICS + 2000
 
 
 async def test_every_frame_to_a_name_server(monkeypatch: pytest.MonkeyPatch) -> None:

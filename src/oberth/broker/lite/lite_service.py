@@ -18,7 +18,8 @@ from __future__ import annotations
 import heapq
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker.attributes import (
@@ -34,9 +35,9 @@ from oberth.broker.attributes import (
     MESSAGE_TYPE,
 )
 from oberth.broker.held_requests import HoldLimits, InTurns
-from oberth.broker.lite.events import LiteEvents
+from oberth.broker.lite.events import ClientEvents, LiteEvents
 from oberth.broker.lite.sharding import broker_of, writable_queues
-from oberth.broker.lite.subscriptions import LiteSubscriptions, wildcard_queue
+from oberth.broker.lite.subscriptions import LiteSubscription, LiteSubscriptions, wildcard_queue
 from oberth.broker.pop.order_infos import OrderInfos
 from oberth.broker.pop.polling import PopPolling, Waiting
 from oberth.errors import OberthError, RemotingError
@@ -69,14 +70,31 @@ TURN_SPREAD_MS: Final = 15_000
 """Full turns of clients that do not come are spread by up to so much."""
 
 TURN_WAKE_EVERY: Final = 10
+LOOKS_A_TURN: Final = 500
+"""Lite topics that full turns, and what follows a client that is gone, look at before the loop
+turns."""
+
+QUEUES_A_TURN: Final = 200
+"""Lite topics that one turn of the loop adds to what a client takes, or removes from it."""
+
 NAME_LENGTH_MAX: Final = 255
 """Characters of a client id, or of the name of a parent topic, that is kept."""
 
 EXPIRED_AT_ONCE: Final = 500
 """Lite topics that one look deletes at most; the next tick goes on."""
 
+_DONE: Final = object()
+_TURN: Final = "turn"
+_TURN_OF_GROUP: Final = "turn of a group"
+_GONE: Final = "gone"
 _FROM_BEGINNING: Final = 1
 _FROM_END: Final = 2
+
+
+def pieces(queues: Iterable[str]) -> list[list[str]]:
+    """Queues, as many as one turn of the loop adds or removes."""
+    listed = list(queues)
+    return [listed[first : first + QUEUES_A_TURN] for first in range(0, len(listed), QUEUES_A_TURN)]
 
 
 class QuotaExceededError(OberthError):
@@ -127,6 +145,8 @@ class LiteService:
         self._channels: dict[str, Channel] = {}
         self._unlocks: list[tuple[int, str, str]] = []  # heap: when what was handed out is visible
         self._woken: InTurns[Waiting]
+        self._works: dict[tuple[str, str], Iterator[None]] = {}  # see _work
+        self._work_in_turns = InTurns(self._go_on)
         self._listens = False
         self._routes: dict[str, list[str]] = {}  # parent → the broker of each writable queue
         started_at_ms = now_ms()
@@ -139,6 +159,39 @@ class LiteService:
     def start(self, resume: Callable[[Waiting], None]) -> None:
         """Requests that are woken go to ``resume``. To be called before the first one waits."""
         self._woken = InTurns(resume)
+
+    # What may look at very many lite topics
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether lite topics are yet to be looked at."""
+        return bool(self._works)
+
+    def _work(self, key: tuple[str, str], steps: Iterator[None]) -> None:
+        """Go through what looks at one lite topic a step: some now, the rest in turns of the loop.
+
+        What is under way under the same key goes on first.
+        """
+        under_way = self._works.get(key)
+        if under_way is not None:
+            self._works[key] = chain(under_way, steps)
+            return
+        self._works[key] = steps
+        self._go_on(key)
+
+    def _go_on(self, key: tuple[str, str]) -> None:
+        steps = self._works.get(key)
+        if steps is None:
+            return  # the broker stops
+        try:
+            has_more = next(islice(steps, LOOKS_A_TURN - 1, None), _DONE) is not _DONE
+        except BaseException:
+            del self._works[key]
+            raise
+        if has_more:
+            self._work_in_turns.soon([key])
+        else:
+            del self._works[key]
 
     # Topics and groups
 
@@ -303,8 +356,8 @@ class LiteService:
 
     def subscribe_to_exactly(
         self, channel: Channel, client_id: str, group: str, topic: str, queues: Sequence[str]
-    ) -> None:
-        """COMPLETE_ADD: all that a client takes; it says so every now and then.
+    ) -> Generator[None, None, None]:
+        """COMPLETE_ADD: all that a client takes; it says so every now and then. In slices.
 
         Raises:
             QuotaExceededError: the broker would have more subscriptions than it may.
@@ -313,17 +366,29 @@ class LiteService:
         self._check_group(group)
         self._check_client(client_id, group, topic)
         if self.takes_all(group):
-            wanted = {wildcard_queue(topic, group): None}
+            wanted = [wildcard_queue(topic, group)]
         else:
-            wanted = {queue: None for queue in queues if self._may_take(topic, queue)}
+            wanted = []
+            for number, piece in enumerate(pieces(queues)):
+                if number:
+                    yield
+                wanted += [queue for queue in piece if self._may_take(topic, queue)]
         known = self.subscriptions.get(client_id)
         self._check_room(client_id, len(wanted) - (0 if known is None else len(known.queues)))
-        mine = self.subscriptions.of_client(client_id, group, topic, self._now_ms())
-        self._channels[client_id] = channel
-        for queue in set(mine.queues).difference(wanted):
-            self.subscriptions.discard(client_id, queue)
-        for queue in wanted:
-            self._add(client_id, mine.group, queue)
+        for piece in pieces(() if known is None else known.queues.keys() - wanted):
+            for queue in piece:
+                self.subscriptions.discard(client_id, queue)
+            yield
+        for number, piece in enumerate(pieces(wanted) or [[]]):
+            if number:
+                yield
+                self._check_client(client_id, group, topic)
+            known = self.subscriptions.get(client_id)
+            self._check_room(client_id, len(set(piece).difference(known.queues if known else ())))
+            mine = self.subscriptions.of_client(client_id, group, topic, self._now_ms())
+            self._channels[client_id] = channel
+            for queue in piece:
+                self._add(client_id, mine.group, queue)
         self._listen_as_needed()
 
     def unsubscribe_client(self, client_id: str, group: str, topic: str) -> None:
@@ -341,9 +406,20 @@ class LiteService:
         gone = self.subscriptions.remove_client(client_id)
         self._listen_as_needed()
         events = self.events.remove(client_id)
-        if gone is not None and events is not None:
-            for queue in events.queues:
-                self.dispatch(queue, events.group, avoided=client_id)
+        self._work((_GONE, client_id), self._leaving(client_id, gone, events))
+
+    def _leaving(
+        self, client_id: str, gone: LiteSubscription | None, events: ClientEvents | None
+    ) -> Iterator[None]:
+        if gone is not None:
+            yield from self.subscriptions.release(client_id, gone)
+            if events is not None:
+                yield from self._hand_over(client_id, events)
+
+    def _hand_over(self, client_id: str, events: ClientEvents) -> Iterator[None]:
+        for queue in events.queues:
+            self.dispatch(queue, events.group, avoided=client_id)
+            yield
 
     def _add(self, client_id: str, group: str, queue: str) -> None:
         if not self.subscriptions.add(client_id, queue):
@@ -479,6 +555,22 @@ class LiteService:
 
     def full_turn(self, client_id: str, group: str) -> None:
         """Look at everything that a client takes, and note what has something."""
+        key = (_TURN, client_id)
+        if key in self._works:
+            self._schedule_turn(client_id, group, self._now_ms())
+        else:
+            self._work(key, self._turn(client_id, group))
+
+    def full_turn_of_group(self, group: str) -> None:
+        """The same for all clients of a group."""
+        key = (_TURN_OF_GROUP, group)
+        if key not in self._works:
+            takes_all = self.takes_all(group)
+            self._work(key, self._turn_of_all(group) if takes_all else self._turns_of(group))
+        elif self.takes_all(group):
+            self.events.schedule_turn(f"${group}$", group, self._now_ms() + WILDCARD_TURN_MS)
+
+    def _turn(self, client_id: str, group: str) -> Iterator[None]:
         subscription = self.subscriptions.get(client_id)
         if subscription is None or not subscription.queues:
             return
@@ -489,9 +581,13 @@ class LiteService:
             self._schedule_turn(client_id, group, now_ms)
             return
         count = 0
-        for queue in subscription.queues:
-            if not self._has_more(group, queue):
+        for queue in list(subscription.queues):
+            yield
+            if queue not in subscription.queues or not self._has_more(group, queue):
                 continue
+            if self.subscriptions.get(client_id) is not subscription:
+                return  # it left meanwhile
+            now_ms = self._now_ms()
             if not self.events.offer(client_id, group, queue, limit, now_ms):
                 self._schedule_turn(client_id, group, now_ms)
                 break
@@ -500,19 +596,23 @@ class LiteService:
             count += 1
         self._wake_client(client_id)
 
-    def full_turn_of_group(self, group: str) -> None:
-        """The same for all clients of a group."""
-        if not self.takes_all(group):
-            for client_id in self.subscriptions.clients_of_group(group):
-                self.full_turn(client_id, group)
-            return
+    def _turns_of(self, group: str) -> Iterator[None]:
+        for client_id in self.subscriptions.clients_of_group(group):
+            yield
+            yield from self._turn(client_id, group)
+
+    def _turn_of_all(self, group: str) -> Iterator[None]:
         parent = self.parent_of(group)
-        clients = list(self.subscriptions.takers(wildcard_queue(parent or "", group)))
-        if parent is None or not clients:
+        if parent is None:
             return
-        for queue in self.queues(parent):
-            if self._has_more(group, queue) and not self._give_out(queue, group, clients, None):
-                break
+        wildcard, start = wildcard_queue(parent, group), names.lite_queue(parent, "")
+        for queue in self._store.topics():
+            yield
+            if not queue.startswith(start) or not self._has_more(group, queue):
+                continue
+            clients = list(self.subscriptions.takers(wildcard))
+            if not clients or not self._give_out(queue, group, clients, None):
+                return
 
     def _has_more(self, group: str, queue: str) -> bool:
         offset = self._offsets.query(group, queue, names.LMQ_QUEUE_ID)
@@ -542,7 +642,8 @@ class LiteService:
         self._woken.soon([waiting])  # after what is going on now
 
     def serve_woken(self) -> None:
-        """Serve at once what was woken: the broker stops."""
+        """Serve at once what was woken, and look at nothing more: the broker stops."""
+        self._works.clear()
         self._woken.serve_all()
 
     # Expiry
@@ -624,8 +725,7 @@ class LiteService:
 
     def _scan(self, now_ms: int) -> None:
         for client_id, events in self.events.take_stuck(now_ms):
-            for queue in events.queues:
-                self.dispatch(queue, events.group, avoided=client_id)
+            self._work((_GONE, client_id), self._hand_over(client_id, events))
         for key, group in self.events.due_turns(now_ms):
             if self.takes_all(group):
                 self.full_turn_of_group(group)

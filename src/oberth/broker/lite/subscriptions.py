@@ -12,7 +12,7 @@ A state machine: what clients say and the time go in. RocketMQ: LiteSubscription
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class LiteSubscription:
@@ -97,29 +97,40 @@ class LiteSubscriptions:
         if subscription is None or queue not in subscription.queues:
             return False
         del subscription.queues[queue]
-        takers = self._takers[queue]
-        del takers[client_id]
         self._count -= 1
-        if not takers:
-            del self._takers[queue]
-            groups = self._wildcard_groups.get(subscription.topic)
-            if groups and queue == wildcard_queue(subscription.topic, subscription.group):
-                groups.pop(subscription.group, None)
-                if not groups:
-                    del self._wildcard_groups[subscription.topic]
+        self._forget_taker(client_id, subscription, queue)
         return True
 
+    def _forget_taker(self, client_id: str, its: LiteSubscription, queue: str) -> None:
+        takers = self._takers.get(queue)
+        if takers is None:
+            return
+        takers.pop(client_id, None)
+        if not takers:
+            del self._takers[queue]
+            groups = self._wildcard_groups.get(its.topic)
+            if groups and queue == wildcard_queue(its.topic, its.group):
+                groups.pop(its.group, None)
+                if not groups:
+                    del self._wildcard_groups[its.topic]
+
     def remove_client(self, client_id: str) -> LiteSubscription | None:
-        """Forget a client; what it took."""
-        subscription = self._clients.get(client_id)
-        if subscription is None:
-            return None
-        queues = list(subscription.queues)
-        for queue in queues:
-            self.discard(client_id, queue)
-        del self._clients[client_id]
-        subscription.queues = dict.fromkeys(queues)
+        """Forget a client; what it took, which is then to be released."""
+        subscription = self._clients.pop(client_id, None)
+        if subscription is not None:
+            self._count -= len(subscription.queues)
         return subscription
+
+    def release(self, client_id: str, gone: LiteSubscription) -> Iterator[None]:
+        """Let others find queues without a client that was removed, one queue a step.
+
+        The client may be back meanwhile: what it takes again stays.
+        """
+        for queue in gone.queues:
+            now = self._clients.get(client_id)
+            if now is None or queue not in now.queues:
+                self._forget_taker(client_id, gone, queue)
+            yield
 
     def remove_queues(self, queues: Iterable[str]) -> None:
         """Queues are deleted: nobody takes them."""

@@ -21,6 +21,7 @@ from oberth.broker.lite.lite_service import (
     IllegalSubscriptionError,
     LiteService,
     QuotaExceededError,
+    pieces,
 )
 from oberth.broker.pop.check_point import MESSAGES_PER_POP_MAX, ORDER_REVIVE_QUEUE, Receipt
 from oberth.broker.pop.order_infos import NO_EFFECT, UNKNOWN_OFFSET
@@ -391,7 +392,7 @@ class PopLiteMessageProcessor:
             for number, entry in enumerate(entries):
                 if number:
                     yield
-                self._subscribe(channel, entry)
+                yield from self._subscribe(channel, entry)
         except QuotaExceededError as error:
             return create_response(
                 request, ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)
@@ -400,7 +401,9 @@ class PopLiteMessageProcessor:
             return create_response(request, ResponseCode.ILLEGAL_OPERATION, str(error))
         return create_response(request, ResponseCode.SUCCESS)
 
-    def _subscribe(self, channel: Channel, entry: LiteSubscriptionEntry) -> None:
+    def _subscribe(
+        self, channel: Channel, entry: LiteSubscriptionEntry
+    ) -> Generator[None, None, None]:
         client_id, group, topic = entry.client_id, entry.group, entry.topic
         if not (client_id.strip() and group.strip() and topic.strip()):
             return
@@ -410,13 +413,20 @@ class PopLiteMessageProcessor:
                 f"{len(entry.lite_topic_set)} lite topics in one entry, at most "
                 f"{LITE_TOPICS_MAX} are allowed; send several"
             )
-        queues = [names.lite_queue(topic, each) for each in entry.lite_topic_set if each]
+        lite_topics = dict.fromkeys(entry.lite_topic_set)
+        queues = [names.lite_queue(topic, each) for each in lite_topics if each]
         if entry.action == "PARTIAL_ADD":
-            lite.subscribe(channel, client_id, group, topic, queues, entry.offset_option)
+            for number, piece in enumerate(pieces(queues) or [[]]):
+                if number:
+                    yield
+                lite.subscribe(channel, client_id, group, topic, piece, entry.offset_option)
         elif entry.action == "PARTIAL_REMOVE":
-            lite.unsubscribe(client_id, group, topic, queues)
+            for number, piece in enumerate(pieces(queues) or [[]]):
+                if number:
+                    yield
+                lite.unsubscribe(client_id, group, topic, piece)
         elif entry.action == "COMPLETE_ADD":
-            lite.subscribe_to_exactly(channel, client_id, group, topic, queues)
+            yield from lite.subscribe_to_exactly(channel, client_id, group, topic, queues)
         elif entry.action == "COMPLETE_REMOVE":
             lite.unsubscribe_client(client_id, group, topic)
         else:
