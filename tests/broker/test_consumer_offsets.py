@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tarfile
 from collections.abc import Generator
 from pathlib import Path
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.broker import consumer_offsets
-from oberth.broker.consumer_offsets import ConsumerOffsets
+from oberth.broker.consumer_offsets import DELETED_A_TURN, ConsumerOffsets
 from oberth.broker.lmq_consumer_offsets import LmqConsumerOffsets
+from oberth.broker.tasks import in_turns
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_json import parse_config
 from oberth.formats.json_writer import config_in_slices
@@ -283,3 +285,30 @@ def test_a_light_topic_with_an_at_sign_is_no_part_of_another() -> None:
     offsets.delete_topic("%LMQ%$p$x")
     assert offsets.query("g", "%LMQ%$p$x", 0) == -1
     assert offsets.query("g", "%LMQ%$p$x@y", 0) == 2
+
+
+async def test_very_many_groups_are_forgotten_in_one_look() -> None:
+    offsets = ConsumerOffsets()
+    count = 3 * DELETED_A_TURN
+    for number in range(count):
+        offsets.commit(f"g{number}", "T", 0, 1, 1)
+        offsets.commit_pull(f"g{number}", "T", 0, 1)
+    gone = {f"g{number}" for number in range(0, count, 2)}
+    slices = offsets.delete_in_slices(groups=gone)
+    left = [offsets.pair_count for _ in slices]
+    assert left == [count - (n + 1) * DELETED_A_TURN // 2 for n in range(3)] + [count // 2] * 3
+    assert set(offsets.groups_of_topic("T")) == {f"g{number}" for number in range(1, count, 2)}
+    assert all(offsets.query_pull(group, "T", 0) == -1 for group in gone)
+
+
+async def test_a_deletion_that_is_cancelled_leaves_nothing_out() -> None:
+    offsets = ConsumerOffsets()
+    for number in range(3 * DELETED_A_TURN):
+        offsets.commit("G", f"t{number}", 0, 1, 1)
+    task = asyncio.ensure_future(in_turns(offsets.delete_in_slices(groups=("G",))))
+    await asyncio.sleep(0)
+    assert offsets.pair_count == 2 * DELETED_A_TURN
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert offsets.pair_count == 0

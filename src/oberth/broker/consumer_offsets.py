@@ -13,7 +13,7 @@ Names are checked by who commits: no key holds a second ``@``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
@@ -34,6 +34,9 @@ OFFSETS_MAX: Final = 4_000_000
 
 KEYS_A_TURN: Final = 10_000
 """Pairs that one turn of the loop looks at."""
+
+DELETED_A_TURN: Final = 2_000
+"""Pairs that one turn of the loop looks at and may forget."""
 
 _OFFSETS: Final = "offsetTable"
 _PULL_OFFSETS: Final = "pullOffsetTable"
@@ -228,19 +231,42 @@ class ConsumerOffsets:
 
     def delete_topic(self, topic: str) -> None:
         """Forget what every group has in a topic."""
-        self._delete(keys_of_topic(self._all_keys(), topic))
+        for _ in self.delete_in_slices(topics=(topic,)):
+            pass
 
     def delete_group(self, group: str) -> None:
         """Forget what a group has in every topic."""
-        end = SEPARATOR + group
-        self._delete([key for key in self._all_keys() if key.endswith(end)])
+        for _ in self.delete_in_slices(groups=(group,)):
+            pass
+
+    def delete_in_slices(
+        self, *, topics: Collection[str] = (), groups: Collection[str] = ()
+    ) -> Iterator[None]:
+        """Forget what is of these topics and groups, yielding about each millisecond.
+
+        They may be very many: what is kept is looked at once for all of them.
+        """
+        gone_topics, gone_groups = frozenset(topics), frozenset(groups)
+        for table in self._tables():
+            keys = list(table)
+            for first in range(0, len(keys), DELETED_A_TURN):
+                if first:
+                    yield
+                found = []
+                for key in keys[first : first + DELETED_A_TURN]:
+                    topic, _, group = key.rpartition(SEPARATOR)
+                    if group in gone_groups or topic in gone_topics:
+                        found.append(key)
+                self._delete(found)
+            yield
 
     def delete(self, group: str, topic: str) -> None:
         """Forget what a group has in a topic."""
         self._delete([f"{topic}@{group}"])
 
-    def _all_keys(self) -> set[str]:
-        return {*self._offsets, *self._pull_offsets, *self._resets}
+    def _tables(self) -> tuple[Mapping[str, object], ...]:
+        """All in which pairs of a topic and a group stand."""
+        return self._offsets, self._pull_offsets, self._resets
 
     def _delete(self, keys: list[str]) -> None:
         for key in keys:

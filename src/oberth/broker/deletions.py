@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oberth.broker.tasks import in_turns
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -63,12 +65,12 @@ class Deletions:
         for topic in gone:
             self._wake_topic(topic)
 
-    def delete_group(self, group: str, *, clean_offset: bool) -> None:
-        """Forget a group, and with ``clean_offset`` how far it has come."""
+    async def delete_group(self, group: str, *, clean_offset: bool) -> None:
+        """Forget a group, and with ``clean_offset`` how far it has come, in turns of the loop."""
         # Of lite topics nobody else knows that this group was ever there.
         clean_offset = clean_offset or self._lite.parent_of(group) is not None
         self._groups.delete(group)
-        if clean_offset:
-            self._offsets.delete_group(group)
         self._consumers.remove_group(group)
         self._stats.group_deleted(group)
+        if clean_offset:
+            await in_turns(self._offsets.delete_in_slices(groups=(group,)))

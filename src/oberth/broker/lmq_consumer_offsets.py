@@ -8,7 +8,7 @@ for consumerOffset.json. RocketMQ: LmqConsumerOffsetManager.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
@@ -83,8 +83,8 @@ class LmqConsumerOffsets(ConsumerOffsets):
             topic, _, group = key.rpartition("@")
             yield topic, group, {LMQ_QUEUE_ID: offset}
 
-    def _all_keys(self) -> set[str]:
-        return super()._all_keys() | self._light.keys()
+    def _tables(self) -> tuple[Mapping[str, object], ...]:
+        return *super()._tables(), self._light
 
     def _delete(self, keys: list[str]) -> None:
         super()._delete(keys)

@@ -181,7 +181,7 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Sliced((Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,), of.groups.all_configs)
     yield Sync((Code.GET_SUBSCRIPTIONGROUP_CONFIG,), of.groups.config)
     yield Sync((Code.UPDATE_AND_GET_GROUP_FORBIDDEN,), of.groups.forbidden)
-    yield Sync((Code.DELETE_SUBSCRIPTIONGROUP,), of.groups.delete)
+    yield Async((Code.DELETE_SUBSCRIPTIONGROUP,), of.groups.delete, RELAY)
     yield Sliced((Code.GET_CONSUMER_CONNECTION_LIST,), of.groups.consumers)
     yield Sliced((Code.GET_PRODUCER_CONNECTION_LIST,), of.groups.producers)
     yield Sliced((Code.GET_ALL_PRODUCER_INFO,), of.groups.all_producers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from oberth.broker.tasks import in_turns
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_json import encode_config, parse_config
 from oberth.formats.data_version import DataVersion
@@ -121,10 +122,11 @@ class SlaveTables:
             return False
         changed = _version(document) != self._topics.data_version
         if changed:
-            before = {each.topic_name for each in self._topics}
+            before = {str(each.topic_name) for each in self._topics}
             self._topics.read(document)
-            for topic in before - {each.topic_name for each in self._topics}:
-                self._offsets.delete_topic(topic or "")
+            gone = before - {str(each.topic_name) for each in self._topics}
+            if gone:
+                await in_turns(self._offsets.delete_in_slices(topics=gone))
         self._static_topics.replace_all(document)
         return changed
 
@@ -133,10 +135,11 @@ class SlaveTables:
         document = await self._fetch(address, _GROUP_PAGES)
         if document is None or _version(document) == self._groups.data_version:
             return False
-        before = {each.group_name for each in self._groups}
+        before = {str(each.group_name) for each in self._groups}
         self._groups.read(document)
-        for group in before - {each.group_name for each in self._groups}:
-            self._offsets.delete_group(group or "")
+        gone = before - {str(each.group_name) for each in self._groups}
+        if gone:
+            await in_turns(self._offsets.delete_in_slices(groups=gone))
         return True
 
     async def _fetch(self, address: str, pages: _Pages) -> dict[str, Any] | None:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeAlias
 
 StartTask: TypeAlias = Callable[[Coroutine[Any, Any, Any]], None]
+
+
+async def in_turns(slices: Iterator[None]) -> None:
+    """Do a slice a turn of the loop. Who is cancelled does the others at once: none is left out."""
+    try:
+        for _ in slices:
+            await asyncio.sleep(0)
+    finally:
+        for _ in slices:
+            pass
 
 
 class Tasks:

@@ -181,10 +181,10 @@ class GroupAdminProcessor:
         done = create_response(request, ResponseCode.SUCCESS, body=body.encode())
         return self._answer_when_on_disk(channel, request, done)
 
-    def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    async def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """207: forget a group, and its offsets if the request says so."""
         header = request.header(DeleteSubscriptionGroupRequestHeader)
-        self._deletions.delete_group(header.group_name, clean_offset=header.clean_offset)
+        await self._deletions.delete_group(header.group_name, clean_offset=header.clean_offset)
         done = create_response(request, ResponseCode.SUCCESS)
         return self._answer_when_on_disk(channel, request, done)
 
