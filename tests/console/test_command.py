@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from oberth.cli import console as command
 from oberth.cli.main import oberth
 from oberth.errors import OptionError
+from oberth.remoting.aio.tls import make_certificate
 
 READY = re.compile(r"ready: name server (\S+), .* console (http://127\.0\.0\.1:\d+), in ")
 TIMEOUT_S = 120
@@ -51,6 +52,40 @@ def test_up_serves_a_console_that_ends_with_it(tmp_path: Path) -> None:
     port = int(found[2].rpartition(":")[2])
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
         pass
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_the_console_and_broker_processes_of_an_up_that_takes_tls_only(
+    tmp_path: Path, trusts: bool
+) -> None:
+    pem = tmp_path / "own.pem"
+    made = make_certificate(2)
+    assert made is not None
+    pem.write_bytes(made)
+    words = ["up", "--port", "0", "--namesrv-port", "0", "--console-port", "0"]
+    words += ["--set", "tlsServerMode=enforcing", "--set", f"tlsServerCertPath={pem}"]
+    if trusts:
+        words += ["--brokers", "2", "--set", f"tlsClientTrustCertPath={pem}"]
+        (tmp_path / "store" / "config").mkdir(parents=True)
+        (tmp_path / "store" / "config" / "topics.json").write_text(
+            '{"topicConfigTable": {"Before": {"topicName": "Before"}}}'
+        )
+    with start(*words, "--store", str(tmp_path / "store"), "--set", "brokerName=guarded") as up:
+        assert up.stdout is not None
+        found = READY.match(line := up.stdout.readline())
+        assert found is not None, line
+        code = ["topic", "create", "Here", "-n", found[1]]
+        assert CliRunner().invoke(oberth, code).exit_code != 0
+        assert CliRunner().invoke(oberth, [*code, "--tls-ca", str(pem)]).exit_code == 0
+        page = httpx.get(found[2], timeout=TIMEOUT_S)
+        assert "guarded" in page.text
+        assert "does not answer" not in page.text
+        up.send_signal(signal.SIGTERM)
+        _, talk = up.communicate(timeout=TIMEOUT_S)
+        assert up.returncode == 0, talk
+        # Of the command that tried it, and nobody else.
+        assert talk.count("plain text, allowed TLS only") == 1
+        assert ("made where they were missing" in talk) == trusts
 
 
 def test_a_console_ends_when_its_up_is_killed(tmp_path: Path) -> None:

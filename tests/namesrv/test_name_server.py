@@ -25,9 +25,10 @@ from oberth.namesrv.name_server import NameServer, _replace_file
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
-from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.client import RemotingClient, own_requests
 from oberth.remoting.aio.processors import ProcessorTable
-from oberth.remoting.aio.server import RemotingServer
+from oberth.remoting.aio.server import RemotingServer, ServerOptions
+from oberth.remoting.aio.tls import TlsMode, load_server_context, make_certificate
 from oberth.remoting.bodies.registration import RegisterBrokerBody, RegisteredTopic
 from oberth.remoting.bodies.route import (
     ClusterInfo,
@@ -454,6 +455,35 @@ async def test_smallest_broker_id_is_announced_to_brokers(peer: Peer) -> None:
             await peer.register(["T", "U"])
             header = (await heard.get()).header(headers.NotifyMinBrokerIdChangeRequestHeader)
     assert (header.min_broker_id, header.min_broker_addr) == (0, "10.0.0.1:10911")
+
+
+async def test_brokers_that_take_tls_only_are_told_over_tls(tmp_path: Path) -> None:
+    made = make_certificate(2)
+    assert made is not None
+    pem = tmp_path / "own.pem"
+    pem.write_bytes(made)
+    heard: asyncio.Queue[Channel] = asyncio.Queue()
+    table = ProcessorTable()
+    table.sync(
+        [RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE], lambda channel, _: heard.put_nowait(channel)
+    )
+    config = NamesrvConfig(
+        listen_port=0,
+        notify_min_broker_id_changed=True,
+        tls_mode="enforcing",
+        tls_cert_path=str(pem),
+        tls_client_trust_cert_path=str(pem),
+    )
+    only_tls = ServerOptions(tls_context=load_server_context(str(pem)), tls_mode=TlsMode.ENFORCING)
+    encrypted = own_requests("enforcing", "")
+    async with (
+        NameServer(config) as server,
+        RemotingServer(table, only_tls) as slave,
+        RemotingClient(options=encrypted) as client,
+        asyncio.timeout(BOUND_S),
+    ):
+        await Peer(server, client).register(["T", "U"], broker_id=1, addr=str(slave.address))
+        assert (await heard.get()).is_tls
 
 
 async def test_unknown_code(peer: Peer) -> None:

@@ -40,6 +40,7 @@ from oberth.proxy.cluster import ClusterBackend, Facts
 from oberth.proxy.codes import Code
 from oberth.proxy.front import Front, FrontConfig
 from oberth.proxy.handles import parse_transaction_id
+from oberth.remoting.aio.tls import load_client_context, make_certificate
 from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
 NAMES = ("broker-a", "broker-b")
@@ -295,6 +296,34 @@ async def test_the_command(tmp_path: Path) -> None:
                 assert response.status.code == Code.OK
                 process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
+
+
+async def test_the_command_before_a_cluster_that_takes_tls_only(tmp_path: Path) -> None:
+    pem = tmp_path / "own.pem"
+    made = make_certificate(2)
+    assert made is not None
+    pem.write_bytes(made)
+    words = ["up", "--port", "0", "--namesrv-port", "0", "--store", str(tmp_path / "s")]
+    for each in ("tlsServerMode=enforcing", f"tlsServerCertPath={pem}", "brokerName=broker-a"):
+        words += ["--set", each]
+    async with running(*words) as (line, _):
+        namesrv = line.split()[3].rstrip(",")
+        proxy = ("proxy", "-n", namesrv, "--port", "0", "--tls-ca", str(pem))
+        config = ClientConfig(namesrv_addr=namesrv, tls_context=load_client_context(str(pem)))
+        async with Admin(config=config) as admin:
+            await admin.create_topic("T", queue_nums=1)
+            await admin.create_group(SubscriptionGroupConfig(group_name="G"))
+        async with (
+            running(*proxy) as (ready, _),
+            GrpcClient(ready.split()[2].rstrip(",")) as client,
+        ):
+            assert (await client.call("SendMessage", sending(message("T")))).status.code == Code.OK
+            status, (got,) = received(
+                await client.call_stream("ReceiveMessage", receiving("T", "G"))
+            )
+            assert status == Code.OK
+            acked = await client.call("AckMessage", acking("T", "G", got))
+            assert acked.status.code == Code.OK
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -126,6 +126,18 @@ def client_config(namesrv: str) -> ClientConfig:
     )
 
 
+def tls_words(tls_mode: str, trust_cert_path: str, environment: Mapping[str, str]) -> list[str]:
+    """Options by which a command asks servers of this configuration as they ask each other.
+
+    None where the command needs none, or where the environment says how it connects.
+    """
+    if any(environment.get(name) for name in ("OBERTH_TLS", "OBERTH_TLS_CA", "OBERTH_TLS_CERT")):
+        return []
+    if trust_cert_path:
+        return ["--tls-ca", trust_cert_path]
+    return ["--tls-insecure"] if tls_mode == "enforcing" else []
+
+
 def _credentials(path: str | None, environment: Mapping[str, str]) -> dict[str, str]:
     if path is not None:
         keys = read_credentials(path)

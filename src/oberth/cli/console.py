@@ -172,6 +172,7 @@ async def console_served(
     is_wanted: bool,
     allow_writes: bool,
     stores: Sequence[str] = (),
+    tls: Sequence[str] = (),
 ) -> AsyncIterator[str]:
     """Serve a console on loopback in a process of its own; gives its words in the ready line.
 
@@ -184,6 +185,7 @@ async def console_served(
         is_wanted: whether the port was asked for; else it may be missing, and a line says why.
         allow_writes: whether its pages may change something.
         stores: what its page for SQL may ask.
+        tls: options of `oberth console` by which it asks the cluster, see `tls_words`.
 
     Raises:
         OptionError: it was asked for, and packages are missing.
@@ -211,6 +213,7 @@ async def console_served(
     with listener:
         words = [sys.executable, "-m", "oberth", "console", "-n", namesrv]
         words += ["--socket-fd", str(listener.fileno()), *(["--allow-writes"] * allow_writes)]
+        words += tls
         words += [word for store in stores for word in ("--store", store)]
         process = await asyncio.create_subprocess_exec(
             *words,

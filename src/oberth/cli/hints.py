@@ -90,7 +90,8 @@ def hint_for(error: BaseException) -> str | None:
         return None
     if isinstance(error, RemotingSendRequestError) and "closed before the response" in str(error):
         return (
-            "is it a name server or broker that listens there? theirs are 9876 and 10911 at first"
+            "is it a name server or broker that listens there? theirs are 9876 and 10911 at first; "
+            "if it takes nothing but TLS, --tls-ca FILE, --tls or --tls-insecure is missing"
         )
     if isinstance(error, MQBrokerError | MQClientError):
         if error.response_code in (TOPIC_NOT_EXIST, NOT_FOUND_TOPIC):

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -20,6 +21,7 @@ from oberth.cli.brokers import (
     spread,
     watch_drains,
 )
+from oberth.cli.connection import client_config, tls_words
 from oberth.cli.console import PORT as CONSOLE_PORT
 from oberth.cli.console import console_served
 from oberth.cli.lake import lake_kept
@@ -166,8 +168,10 @@ def up(
             listen_host=broker_config.listen_host,
             listen_port=name_server_port,
             proxy_protocol_trusted=broker_config.proxy_protocol_trusted,
+            tls_mode=broker_config.tls_mode,
             tls_cert_path=broker_config.tls_cert_path,
             tls_key_path=broker_config.tls_key_path,
+            tls_client_trust_cert_path=broker_config.tls_client_trust_cert_path,
         )
     )
 
@@ -238,6 +242,7 @@ def up(
                         is_wanted=wants_console,
                         allow_writes=console_writes,
                         stores=[broker.parts.store.root],
+                        tls=_tls_words(broker_config),
                     ) as console,
                     lake_kept(
                         str(broker.parts.store.root),
@@ -277,8 +282,8 @@ def _serve_several(
 ) -> None:
     """Serve a name server here, a controller if need be, and brokers in processes of their own."""
     from oberth.broker.http_endpoint import HttpEndpoint
-    from oberth.cli.connection import client_config
     from oberth.client.admin import Admin
+    from oberth.remoting.aio.client import own_requests
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[str]:
@@ -296,7 +301,9 @@ def _serve_several(
             addresses = [own, *(each for each in config.namesrv_addresses if each != own)]
             given = [*words, "--listen", config.listen_host, "-n", ";".join(addresses)]
             processes = await stack.enter_async_context(running(wanted, given))
-            admin = await stack.enter_async_context(Admin(config=client_config(own)))
+            options = own_requests(config.tls_mode, config.tls_client_trust_cert_path)
+            asking = replace(client_config(own), tls_context=options.tls_context)
+            admin = await stack.enter_async_context(Admin(config=asking))
             try:
                 made = await spread(admin, processes)
                 if made:
@@ -329,6 +336,7 @@ def _serve_several(
                     is_wanted=wants_console,
                     allow_writes=console_writes,
                     stores=[each.store for each in wanted],
+                    tls=_tls_words(config),
                 )
             )
             brokers = " ".join(
@@ -351,6 +359,10 @@ def _serve_several(
             0 if controller_config is None else controller_config.listen_port: "--port 0",
         },
     )
+
+
+def _tls_words(config: BrokerConfig) -> list[str]:
+    return tls_words(config.tls_mode, config.tls_client_trust_cert_path, os.environ)
 
 
 def _dial_host(listen_host: str) -> str:

@@ -31,7 +31,7 @@ from oberth.remoting.aio.client import ClientOptions, RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.server import ALONE_MAX, RemotingServer, ServerOptions
 from oberth.remoting.aio.stage import Stage
-from oberth.remoting.aio.tls import TlsMode, server_context
+from oberth.remoting.aio.tls import TlsMode, load_client_context, server_context
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
 from oberth.remoting.command import (
     ONEWAY_FLAG,
@@ -465,8 +465,21 @@ async def test_tls_modes(
     encrypted = start_client(None, ClientOptions(tls_context=client_context))
     good, bad = (encrypted, plain) if mode is TlsMode.ENFORCING else (plain, encrypted)
     assert (await good.invoke(addr, RemotingCommand(code=ECHO))).code == 0
-    with pytest.raises((RemotingConnectError, RemotingSendRequestError)):
+    said = "take plain text only" if mode is TlsMode.DISABLED else "closed before the response"
+    with pytest.raises((RemotingConnectError, RemotingSendRequestError), match=said):
         await bad.invoke(addr, RemotingCommand(code=ECHO))
+
+
+async def test_tls_with_who_answers_something_else(start_client: StartClient) -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(64))
+        writer.close()
+
+    client = start_client(None, ClientOptions(tls_context=load_client_context()))
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(RemotingConnectError, match="does it take plain text only"):
+            await client.channel(f"127.0.0.1:{port}")
 
 
 def proxied_options(trusted: str) -> ServerOptions:

@@ -26,6 +26,9 @@ from oberth.remoting.command import RemotingCommand
 
 _LOG: Final = logging.getLogger(__name__)
 
+_PLAIN_REASONS: Final = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING")
+"""What OpenSSL says of a peer that answered a handshake with something else, or not at all."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
@@ -53,6 +56,17 @@ def own_requests(tls_mode: str, trust_cert_path: str) -> ClientOptions:
     if tls_mode != TlsMode.ENFORCING.value and not trust_cert_path:
         return ClientOptions()
     return ClientOptions(tls_context=load_client_context(trust_cert_path))
+
+
+def _why(error: OSError) -> str:
+    """Why a connection could not be opened; who takes plain text only closes it without a word."""
+    if isinstance(error, ssl.SSLError):
+        is_plain = error.reason in _PLAIN_REASONS
+    else:
+        is_plain = isinstance(error, ConnectionResetError) and not error.errno
+    if is_plain:
+        return "it did not answer the TLS handshake; does it take plain text only?"
+    return str(error) or type(error).__name__
 
 
 class RemotingClient(Service):
@@ -131,7 +145,7 @@ class RemotingClient(Service):
                 f"no connection to {addr} within {options.connect_timeout_s:g} s"
             ) from None
         except OSError as error:
-            raise RemotingConnectError(f"no connection to {addr}: {error}") from error
+            raise RemotingConnectError(f"no connection to {addr}: {_why(error)}") from error
         if self._is_closed or channel.is_closed:
             channel.abort()
             raise RemotingConnectError(f"connection to {addr} closed at once")
