@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 from oberth.broker.broker_config import read_configs
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.checkpoint import Checkpoint
+from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
@@ -291,10 +292,12 @@ def test_a_queue_without_files_goes_on_with_its_numbers(tmp_path: Path, read_sto
 
 def test_a_topic_that_the_power_took_from_the_configuration(crashed: Any, read_store: Any) -> None:
     (crashed.root / "config").mkdir()
-    tables = {"topicConfigTable": {}, "dataVersion": {"timestamp": 1_700_000_000_000}}
+    table = {"A": {"topicName": "A"}}
+    changed = {"timestamp": 1_700_000_000_000}
+    tables = {"topicConfigTable": table, "dataVersion": changed}
     (crashed.root / "config" / "topics.json").write_text(json.dumps(tables))
     assert {r["topic"] for r in read_store(crashed.root, readOrder="queue").rows} == {"A", "B"}
-    tables["dataVersion"]["timestamp"] += 1
+    changed["timestamp"] += 1
     (crashed.root / "config" / "topics.json").write_text(json.dumps(tables))
     assert {r["topic"] for r in read_store(crashed.root, readOrder="queue").rows} == {"A"}
 
@@ -351,3 +354,26 @@ def test_a_tail_from_before_the_clock_was_set_back(growing_store: Any, read_stor
     (growing_store.root / "abort").touch()
     rows = read_store(growing_store.root, columns="offset", readOrder="queue").rows
     assert [r["offset"] for r in rows] == list(range(3_001))
+
+
+@pytest.mark.parametrize("changed_ms", [1, 4_102_444_800_000], ids=["lost", "deleted"])
+@pytest.mark.parametrize("others", [True, False], ids=["one of three", "all"])
+def test_a_topic_without_queues_is_read_as_a_start_will_show_it(
+    others: bool, changed_ms: int, golden_store: Any, read_store: Any
+) -> None:
+    golden = golden_store("client-5.5.0")
+    root = golden.root
+    path = root / "config" / "topics.json"
+    tables = json.loads(path.read_bytes())
+    for topic in ["RequestTopic"] if others else ["RequestTopic", "ClientTopic"]:
+        del tables["topicConfigTable"][topic]
+    tables["dataVersion"]["timestamp"] = changed_ms
+    path.write_text(json.dumps(tables))
+    shutil.rmtree(root / "consumequeue" / "RequestTopic")
+    (root / "abort").touch()
+    rows = read_store(root, readOrder="queue").rows
+    options = MessageStoreConfig.from_properties({"storePathRootDir": str(root), **golden.config})
+    with MessageStore(options) as store:
+        assert {r["topic"] for r in rows} == set(store.topics())
+        assert len(rows) == store.queues.units
+        assert ("RequestTopic" in store.topics()) == (changed_ms == 1 or not others)

@@ -232,7 +232,8 @@ class _Search:
         self._reaches: dict[QueueName, _Reach | None] = {}
         self.ends = _queue_ends(store)
         self._topics, self._topics_ms = _known_topics(store)
-        self._has_light_queues = any(names.is_lmq(topic) for topic in store.topics())
+        self._queued = set(store.topics())
+        self._has_light_queues = any(names.is_lmq(topic) for topic in self._queued)
         self._found: list[tuple[QueueName, TailMessage]] = []
 
     def look(self, begin: int) -> int | None:
@@ -346,23 +347,34 @@ class _Search:
         return _Reach(self.ends.get(name, 0), -1)
 
     def _deleted(self) -> set[str]:
-        """Topics without queues that the configuration lacks.
+        """Topics without queues that the configuration lacks, as a start of the store takes it.
 
         What was deleted is older than the configuration; a topic with a message that is not was
-        lost from it with the power, and a broker makes it known again.
+        lost from it with the power, and a broker makes it known again. See
+        `oberth.store.deleted_topics`.
         """
-        if self._topics is None:
+        if self._topics is None or not self._knows_queues():
             return set()
         unknown = {
             name.topic
             for name, reach in self._reaches.items()
             if reach is not None and reach.at < 0 and name.topic not in self._topics
+            if name.topic not in self._queued
         }
         newest = dict.fromkeys(unknown, -1)
         for name, record in self._found:
             if name.topic in newest:
                 newest[name.topic] = max(newest[name.topic], record.timestamp)
         return {topic for topic, time in newest.items() if time < self._topics_ms}
+
+    def _knows_queues(self) -> bool:
+        """Whether a topic of the configuration has messages in a queue."""
+        return any(
+            self._store.queue(topic, queue).bounds()[1] > 0
+            for topic in sorted(self._queued & (self._topics or set()))
+            if not names.is_system_topic(topic)
+            for queue in self._store.queue_ids(topic)
+        )
 
     def placed(self) -> LogTail:
         """The records that go on where their queues end."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.formats import batch_consume_queue
 from oberth.formats.batch_consume_queue import BatchConsumeQueueUnit
@@ -27,6 +27,9 @@ from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.index_service import IndexService
+
+if TYPE_CHECKING:
+    from oberth.store.deleted_topics import DeletedTopics
 
 # Rows of one step; their columns stay in the processor's second cache.
 ROWS_MAX: Final = 16_384
@@ -106,6 +109,7 @@ class BulkDispatch:
         delays_ms: tuple[int, ...],
         *,
         only_index: bool = False,
+        deleted: DeletedTopics | None = None,
     ) -> BulkStep:
         """Dispatches the records from ``start`` on that end before ``stop``, ROWS_MAX at most.
 
@@ -116,6 +120,7 @@ class BulkDispatch:
             stop: where the records end.
             delays_ms: of the delay levels.
             only_index: whether they are given to no queue.
+            deleted: topics that are to have no queues.
 
         Raises:
             StoreFullError: the disk has no room; the same records are to be dispatched again.
@@ -141,7 +146,10 @@ class BulkDispatch:
                     self._table = None
                     return BulkStep(start, 0, -1, 0, 0, [])
                 arrivals = [
-                    arrival for run in built.runs if (arrival := self._put_run(run)) is not None
+                    arrival
+                    for run in built.runs
+                    if deleted is None or not _is_hidden(run, deleted, columns, table.topics)
+                    if (arrival := self._put_run(run)) is not None
                 ]
             if self._index is not None:
                 self._entries.clear()
@@ -196,6 +204,19 @@ class BulkDispatch:
             assert isinstance(queue, ConsumeQueue)
             queue.put_many(run.units, run.first)
         return Arrival(topic, run.queue_id, queue.max_offset)
+
+
+def _is_hidden(run: UnitRun, deleted: DeletedTopics, columns: Columns, topics: TopicTable) -> bool:
+    """Whether a run's topic was deleted, by the newest of its records in these columns."""
+    topic = _stored_name(run.topic)
+    if topic is None or not deleted.may_hide(topic):
+        return False
+    times = [
+        columns.store_timestamp[row]
+        for row in range(columns.count)
+        if topics.names[columns.topic_id[row]] == run.topic
+    ]
+    return deleted.hides(topic, max(times, default=0))
 
 
 @lru_cache(maxsize=16_384)

@@ -33,6 +33,7 @@ from oberth.store.store_checkpoint import StoreCheckpoint
 
 if TYPE_CHECKING:
     from oberth.store.bulk_dispatch import BulkDispatch
+    from oberth.store.deleted_topics import DeletedTopics
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -88,6 +89,8 @@ class CommitLogDispatcher:
         self.bulk_arrival_listener: BulkArrivalListener | None = None
         # From where on records go to queues: what lies before may be of a topic that was deleted.
         self.queues_from = 0
+        # While a start dispatches: topics that are to have no queues.
+        self.deleted: DeletedTopics | None = None
         self._bulk: BulkDispatch | None = None
         self._delays_ms = tuple(parse_delay_levels(config.message_delay_level))
         self._before: list[Dispatcher] = []
@@ -143,6 +146,8 @@ class CommitLogDispatcher:
             # No checksum covers topic and queue id, and no broker stores such ones.
             _LOG.error("%r: there can be no such queue; the record is in none", request)
             return None
+        if self.deleted is not None and self.deleted.hides(request.topic, request.store_timestamp):
+            return None
         return self.queues.find_or_create(request.topic, request.queue_id)
 
     @staticmethod
@@ -179,6 +184,8 @@ class CommitLogDispatcher:
         for name, number in zip(names, numbers, strict=True):
             if not is_stored_topic(name):
                 _LOG.error("%r: %r can be no queue's name", request, name)
+                continue
+            if self.deleted is not None and self.deleted.hides(name, request.store_timestamp):
                 continue
             light = self.config.enable_lmq and is_lmq(name)
             yield LightQueue(name, LMQ_QUEUE_ID if light else request.queue_id, number)
@@ -217,6 +224,7 @@ class CommitLogDispatcher:
                 stop,
                 self._delays_ms,
                 only_index=base + start < self.queues_from,
+                deleted=self.deleted,
             )
             if not step.row_count:
                 break

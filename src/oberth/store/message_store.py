@@ -36,6 +36,7 @@ from oberth.formats.paths import (
 )
 from oberth.kernels.sends import PlainSends, Slot
 from oberth.store.consume_queue import ConsumeQueue
+from oberth.store.deleted_topics import find_deleted_topics
 from oberth.store.dispatch_state import DispatchState
 from oberth.store.files import is_full
 from oberth.store.group_commit import Done
@@ -125,7 +126,7 @@ class MessageStore(StoreReading):
             self.commit_log.queue.sync_from(report.scanned_from)
             self.checksums.load()
             self._dispatch_from(report)
-            self._catch_up(min(report.log_end, self._dispatch_limit()))
+            self._dispatch_rest(report)
             if self.index is not None:
                 rebuild_damaged_files(self.index, self.commit_log.queue)
             self._write_queues()
@@ -211,6 +212,31 @@ class MessageStore(StoreReading):
                     f"{self.root}: no CommitLog, but {name}: the log of a DLedger broker "
                     "(enableDLegerCommitLog), which is not supported"
                 )
+
+    def _dispatch_rest(self, report: RecoveryReport) -> None:
+        """Dispatches what queues and index lack, for topics that were not deleted."""
+        log_end = min(report.log_end, self._dispatch_limit())
+        # The log has to be seen to its end to know that a topic was deleted.
+        deleted = None
+        if report.queues_from < log_end == report.log_end:
+            deleted = find_deleted_topics(self.files, self.root, self.queues)
+        self.dispatcher.deleted = deleted
+        self._catch_up(log_end)
+        if deleted is None:
+            return
+        if self.reput.offset < log_end:  # a full disk: the rest comes when others read already
+            self.dispatcher.deleted = None
+            self._dispatch_anew(report, log_end)
+            return
+        if deleted.keep_lost():
+            self._dispatch_anew(report, log_end)
+        self.dispatcher.deleted = None
+        deleted.report()
+
+    def _dispatch_anew(self, report: RecoveryReport, log_end: int) -> None:
+        self.queues.generation += 1  # what the kernels hid is not in the queues
+        self._dispatch_from(report)
+        self._catch_up(log_end)
 
     def _catch_up(self, log_end: int) -> None:
         """Dispatches what queues and index lack, before anybody can put or get.

@@ -11,7 +11,8 @@ dispatch what queues or index lack. How far back the last step goes:
 The last row reads every header once (bodies only where the log's end is in doubt): a store of
 RocketMQ's own is checked completely when it is first opened here, where RocketMQ would start with
 the segment that the checkpoint selects and leave earlier holes as they are. Dispatch is idempotent,
-so nothing that is right is written again.
+so nothing that is right is written again; topics that were deleted get no queues, see
+`deleted_topics`.
 
 RocketMQ: DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally.
 """
