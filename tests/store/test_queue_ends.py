@@ -141,6 +141,25 @@ def test_numbers_go_on_after_a_crash(tmp_path: Path, store: MessageStore, count:
     assert damage(tmp_path / "written") == []
 
 
+def test_numbers_go_on_where_the_log_lost_what_came_since(
+    tmp_path: Path, store: MessageStore, count: int
+) -> None:
+    store.checkpoint_now()
+    (result,) = store.append_messages([MessageExtBrokerInner("old", b"y")])
+    store.dispatch_nowait()
+    store.queues.write_behind()
+    shutil.copytree(store.root, tmp_path / "cut")
+    (segment,) = (tmp_path / "cut" / "commitlog").glob(
+        f"{result.commit_log_offset - result.commit_log_offset % (1 << 20):020}"
+    )
+    with segment.open("r+b") as file:  # the loss of power left its units alone
+        file.seek(result.commit_log_offset % (1 << 20))
+        file.write(bytes(200))
+    again = opened(tmp_path / "cut")
+    goes_on(again, count)
+    again.shutdown()
+
+
 def test_a_topic_that_is_deleted_begins_at_0(
     tmp_path: Path, store: MessageStore, count: int
 ) -> None:

@@ -127,6 +127,8 @@ class MessageStore(StoreReading):
             self.checksums.load()
             self._dispatch_from(report)
             self._dispatch_rest(report)
+            # Recovery may have taken from a queue all that it got since it had no files.
+            restore_ends(self.files, self.root, self.queues)
             if self.index is not None:
                 rebuild_damaged_files(self.index, self.commit_log.queue)
             self._write_queues()
