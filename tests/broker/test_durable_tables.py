@@ -241,7 +241,8 @@ async def test_a_batch_topic_that_the_tables_lost_keeps_its_messages(
         assert topic.is_batch_queue
         assert broker.parts.store.max_offset_in_queue("B", 0) == 3
         assert (await peer.call(320, fields, body)).code == 0
-        assert broker.parts.store.max_offset_in_queue("B", 0) == 6
+        end = await peer.call(30, {"topic": "B", "queueId": "0"})  # dispatches what is there
+        assert end.fields == {"offset": "6"}
         assert (await peer.send("Fresh")).code == 0
         fresh = broker.parts.topics.get("Fresh")
         assert fresh is not None

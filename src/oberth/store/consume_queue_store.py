@@ -201,7 +201,7 @@ class ConsumeQueueStore:
         for queue in self.all_queues() if self.pool.writable else ():
             unit = queue.unit(queue.min_offset) if queue.stream.first_start else None
             if unit is not None and unit.commit_log_offset > log_min_offset:
-                _LOG.warning("%s: its first files are gone; it is built again", queue)
+                _LOG.info("%s: its first files expired or are lost; it is built again", queue)
                 queue.destroy()
 
     def close(self) -> None:

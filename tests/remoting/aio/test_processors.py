@@ -25,6 +25,12 @@ BOUND_S = 100.0
 Slicing = Generator[None, None, RemotingCommand | None]
 
 
+@pytest.fixture
+def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of the loop has all the time it needs, also where the machine stands still."""
+    monkeypatch.setattr(processors_module, "TURN_S", BOUND_S)
+
+
 class FakeChannel:
     """Keeps what is replied, and counts what is at work."""
 
@@ -217,6 +223,7 @@ def fake_channel() -> Any:
     return fake
 
 
+@pytest.mark.usefixtures("long_turns")
 async def test_a_turn_joins_bursts_and_keeps_the_order_of_each_channel() -> None:
     served: list[list[int]] = []
 
@@ -245,6 +252,7 @@ async def test_a_turn_joins_bursts_and_keeps_the_order_of_each_channel() -> None
     assert fourth.replies[0][1].code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
+@pytest.mark.usefixtures("long_turns")
 async def test_bursts_behind_other_requests_are_joined_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -294,6 +302,7 @@ async def test_bursts_behind_other_requests_are_joined_too(
     assert all([opaque for opaque, _ in fake.replies] == [0, 1, 2] for fake in fakes)
 
 
+@pytest.mark.usefixtures("long_turns")
 async def test_timed_requests_of_many_channels_are_served_together_as_far_as_time_goes() -> None:
     served: list[list[int]] = []
 
@@ -336,6 +345,7 @@ async def test_timed_requests_of_many_channels_are_served_together_as_far_as_tim
     assert not any(fake.is_held for fake in fakes)
 
 
+@pytest.mark.usefixtures("long_turns")
 async def test_what_was_put_off_is_joined_too() -> None:
     served: list[list[int]] = []
     count = [1]
@@ -357,6 +367,7 @@ async def test_what_was_put_off_is_joined_too() -> None:
     assert table._put_off.waiting_bytes == 0
 
 
+@pytest.mark.usefixtures("long_turns")
 async def test_timed_requests_that_fail_or_get_too_many_answers_hear_of_it() -> None:
     def fails(
         channels: Any, run: list[RemotingCommand], until: float
@@ -374,6 +385,7 @@ async def test_timed_requests_that_fail_or_get_too_many_answers_hear_of_it() -> 
     assert "0 responses to 1 requests" in str(fakes[0].replies[1][1].remark)
 
 
+@pytest.mark.usefixtures("long_turns")
 async def test_a_turn_that_fails_or_is_refused_answers_everybody() -> None:
     def fails(channels: Any, run: list[RemotingCommand]) -> list[RemotingCommand | None]:
         raise StoreFullError("no room")
