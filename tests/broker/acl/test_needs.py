@@ -48,10 +48,10 @@ CLIENT = {
     "GET_PARENT_TOPIC_INFO": "Topic:T Get|Pub|Sub",
     "GET_LITE_TOPIC_INFO": "Topic:T Get|Pub|Sub",
     "QUERY_TOPIC_CONSUME_BY_WHO": "Topic:T Get|Sub",
-    "QUERY_CONSUME_QUEUE": "Topic:T Get|Sub",
+    "QUERY_CONSUME_QUEUE": "Topic:T Get|Sub, Group:G Get|Sub",
     "GET_SUBSCRIPTIONGROUP_CONFIG": "Group:G Get|Sub",
     "GET_CONSUMER_CONNECTION_LIST": "Group:G Get|Sub",
-    "GET_CONSUME_STATS": "Group:G Get|Sub",
+    "GET_CONSUME_STATS": "Group:G Get|Sub, Topic:T Get|Pub|Sub",
     "QUERY_TOPICS_BY_CONSUMER": "Group:G Get|Sub",
     "QUERY_SUBSCRIPTION_BY_CONSUMER": "Group:G Get|Sub",
     "POP_LITE_MESSAGE": "Topic:T Sub, Group:G Sub",
@@ -227,6 +227,17 @@ def test_view_looks_at_the_record_and_not_at_the_request() -> None:
     command = RemotingCommand(code=Code.VIEW_MESSAGE_BY_ID, ext_fields=fields)
     assert needs(command, "THEIRS") == "Topic:THEIRS Get|Sub"
     assert needs(command, None) == ""
+
+
+def test_progress_in_topics_that_are_named_takes_a_right_to_them() -> None:
+    fields = {"consumerGroup": "G", "topicList": "T;%RETRY%G;;U"}
+    assert needs(RemotingCommand(code=Code.GET_CONSUME_STATS, ext_fields=fields)) == (
+        "Group:G Get|Sub, Topic:T Get|Pub|Sub, Group:G Sub, Topic:U Get|Pub|Sub"
+    )
+    fields = {"consumerGroup": "G"}
+    assert needs(RemotingCommand(code=Code.GET_CONSUME_STATS, ext_fields=fields)) == (
+        "Group:G Get|Sub"
+    )
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"consumerDataSet": 3}', b"\xff" * 9])

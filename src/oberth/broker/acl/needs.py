@@ -199,6 +199,25 @@ def _clone_offsets(request: RemotingCommand, real_topic: RealTopic) -> list[Need
     ]
 
 
+def _consume_stats(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    """208 shows where the queues of the topics that it names end, whoever reads them."""
+    fields = request.fields
+    topics = [fields.get("topic", ""), *fields.get("topicList", "").split(";")]
+    return [
+        group_need(fields.get("consumerGroup") or ANY_NAME, _READ),
+        *(topic_need(topic, _USE) for topic in dict.fromkeys(topics) if topic),
+    ]
+
+
+def _consume_queue(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    """321 shows what the group that it may name subscribes to, too."""
+    fields = request.fields
+    found = [topic_need(fields.get("topic") or ANY_NAME, _READ)]
+    if group := fields.get("consumerGroup"):
+        found.append(group_need(group, _READ))
+    return found
+
+
 def _end_transaction(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
     topic = _topic_at(request.fields.get("commitLogOffset"), real_topic)
     return [] if topic is None else [topic_need(topic, _PUB)]
@@ -378,7 +397,7 @@ TABLE: Final[dict[int, Rule]] = {
     Code.GET_TOPIC_CONFIG: _of(_USE),
     Code.GET_TOPIC_STATS_INFO: _of(_USE),
     Code.QUERY_TOPIC_CONSUME_BY_WHO: _of(_READ),
-    Code.QUERY_CONSUME_QUEUE: _of(_READ),
+    Code.QUERY_CONSUME_QUEUE: _consume_queue,
     Code.RESUME_CHECK_HALF_MESSAGE: _CLUSTER_UPDATE,
     Code.CLEAN_UNUSED_TOPIC: _CLUSTER_UPDATE,
     # Groups
@@ -391,7 +410,7 @@ TABLE: Final[dict[int, Rule]] = {
     Code.GET_CONSUMER_CONNECTION_LIST: _of(None, _READ),
     Code.GET_PRODUCER_CONNECTION_LIST: _CLUSTER_GET,
     Code.GET_ALL_PRODUCER_INFO: _CLUSTER_GET,
-    Code.GET_CONSUME_STATS: _of(None, _READ),
+    Code.GET_CONSUME_STATS: _consume_stats,
     Code.QUERY_TOPICS_BY_CONSUMER: _of(None, _READ, group="group"),
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _of(None, _READ, group="group"),
     Code.QUERY_CONSUME_TIME_SPAN: _of(_READ, _READ, group="group"),
