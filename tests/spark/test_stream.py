@@ -188,6 +188,23 @@ def test_a_queue_that_ends_before_its_offset_is_a_loss(growing_store: Any) -> No
     assert kind.next_end({A0: 5}, ALL) == {A0: 1}
 
 
+def test_available_now_goes_on_where_a_queue_ends_that_was_made_again(growing_store: Any) -> None:
+    for number in range(3):
+        growing_store.append("A", 0, b"anew %d" % number)
+    planner = _planner(growing_store.root, failOnDataLoss="false")
+    planner.freeze()
+    growing_store.append("A", 0, b"next")
+    assert planner.next_end({A0: 9}, ALL) == {A0: 3}
+    assert planner.next_end({A0: 3}, ALL) == {A0: 3}
+    planner = _planner(growing_store.root, failOnDataLoss="false")
+    planner.freeze()
+    assert planner.next_end({A0: 3}, ALL) == {A0: 4}
+    planner = _planner(growing_store.root)
+    planner.freeze()
+    with pytest.raises(DataLossError, match="read to 9 and ends at 4"):
+        planner.next_end({A0: 9}, ALL)
+
+
 def test_a_queue_that_begins_late_is_entered_before_it_is_read(
     golden_pristine: Callable[[str], Any],
 ) -> None:

@@ -206,10 +206,12 @@ class TriggerPlanner:
         assert self._target is not None
         ends = self._ends(start, bounds)
         known = {key: end for key, end in ends.items() if key in start or key in self._target}
-        return {
-            key: max(min(end, self._target.get(key, end)), start.get(key, 0))
-            for key, end in known.items()
-        }
+        clipped: p.Offsets = {}
+        for key, end in known.items():
+            target, begin = min(end, self._target.get(key, end)), start.get(key, 0)
+            # A queue that ends before its start has lost messages: it goes on where it ends now.
+            clipped[key] = target if end < begin else max(target, begin)
+        return clipped
 
     def _ends(self, start: p.Offsets, bounds: Mapping[p.QueueKey, tuple[int, int]]) -> p.Offsets:
         """The end of every queue, for queues of the start as well as new ones."""
