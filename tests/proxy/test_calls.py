@@ -22,7 +22,8 @@ from tests.proxy.conftest import (
     subscribe,
 )
 
-from oberth.client import Message, Producer, PushConsumer
+from oberth.client import Message, PopConsumer, Producer, PushConsumer
+from oberth.client.admin import Admin
 from oberth.formats import names
 from oberth.proxy import messages as m
 from oberth.proxy.call import GrpcStatus
@@ -542,3 +543,63 @@ async def test_the_shortest_times_may_be_shorter() -> None:
             if given:
                 pieces = await client.call_stream("ReceiveMessage", request, deadline="3S")
                 assert received(pieces)[0] == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_message_comes_to_one_member_of_those_that_pop(mq: EmbeddedBroker) -> None:
+    """Members of both protocols share a topic; what failed is lag once, in its retry topic."""
+    add_topic(mq, "T", queues=3)
+    taken: list[bytes] = []
+    async with (
+        client_of(mq, "by-grpc") as client,
+        PopConsumer("G", {"T": "*"}, namesrv_addr=mq.namesrv_addr) as consumer,
+        Admin(namesrv_addr=mq.namesrv_addr) as admin,
+    ):
+        await subscribe(client, "T", "G", "SIMPLE_CONSUMER")
+        bodies = [b"%d" % number for number in range(60)]
+        for body in bodies:
+            await send(client, message("T", body))
+        while len(taken) < len(bodies):
+            for got in await consumer.receive(max_message_num=5):
+                taken.append(got.body)
+                await consumer.ack(got)
+            found = received(await client.call_stream("ReceiveMessage", receiving("T", "G", 5)))[1]
+            taken += [each.body for each in found]
+            if found:
+                ack = await client.call("AckMessage", acking("T", "G", *found))
+                assert ack.status.code == Code.OK
+        assert sorted(taken) == sorted(bodies)
+
+        await send(client, message("T", b"fails"))
+        (failed,) = await receive(client, receiving("T", "G"))
+        retry = names.pop_retry_topic("T", "G")
+        mq.advance(seconds=40)
+        await mq.wait_until(lambda: mq.broker.parts.store.max_offset_in_queue(retry, 0) == 1)
+        progress = await admin.consume_stats("G")
+        assert {each.queue.topic: each.lag for each in progress.queues if each.lag} == {retry: 1}
+        (again,) = await receive(client, receiving("T", "G"))
+        assert again.body == failed.body
+        ack = await client.call("AckMessage", acking("T", "G", again))
+        assert ack.status.code == Code.OK
+        assert (await admin.consume_stats("G")).lag == 0
+
+
+async def test_a_handle_in_the_hands_of_another_group(mq: EmbeddedBroker) -> None:
+    """It says where a message lies, as Apache's do: the group that got it keeps its message."""
+    add_topic(mq, "T")
+    async with client_of(mq, "one") as one, client_of(mq, "two") as two:
+        await send(one, message("T", b"x"))
+        (got,) = await receive(one, receiving("T", "G1"))
+        ack = await two.call("AckMessage", acking("T", "G2", got))
+        assert ack.status.code == Code.OK
+        change = m.ChangeInvisibleDurationRequest()
+        change.topic.name, change.group.name = "T", "G2"
+        change.receipt_handle = got.system_properties.receipt_handle
+        change.invisible_duration.seconds = 3600
+        assert (await two.call("ChangeInvisibleDuration", change)).status.code == Code.OK
+        (other,) = await receive(two, receiving("T", "G2"))
+        assert other.body == b"x"
+        mq.advance(seconds=40)
+        again: list[Any] = []
+        while not again:
+            again = await receive(one, receiving("T", "G1"))
+        assert (again[0].body, again[0].system_properties.delivery_attempt) == (b"x", 2)

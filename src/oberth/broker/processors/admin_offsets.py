@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.consumer_offsets import ConsumerOffsets
-    from oberth.broker.consumers import ConsumerTable
+    from oberth.broker.consumers import ConsumerGroup, ConsumerTable
     from oberth.broker.own_address import OwnAddress
     from oberth.broker.schedule_service import ScheduleService
     from oberth.broker.static_topics import StaticTopics
@@ -128,14 +128,17 @@ class OffsetAdminProcessor:
             topic_config = self._topics.get(topic)
             if topic_config is None:
                 continue
-            if not wanted and online is not None and topic not in online.subscriptions:
+            is_subscribed = bool(wanted) or online is None or topic in online.subscriptions
+            if not is_subscribed and not (online is not None and _pops(online, group, topic)):
                 # It was subscribed to in an earlier life of the group.
                 continue
             for queue_id in range(topic_config.read_queue_nums):
                 queue = MessageQueue(
                     broker_name=self._config.broker_name, queue_id=queue_id, topic=topic
                 )
-                stats.offset_table[queue] = self._offset_wrapper(group, topic, queue_id)
+                found = self._offset_wrapper(group, topic, queue_id)
+                if is_subscribed or found.broker_offset > found.consumer_offset:
+                    stats.offset_table[queue] = found
                 if len(stats.offset_table) % STATS_A_TURN == 0:
                     yield
             stats.consume_tps += self._stats.tps(GROUP_GET_NUMS, f"{topic}@{group}")
@@ -503,6 +506,17 @@ class OffsetAdminProcessor:
         if response.code != ResponseCode.SUCCESS or not response.body:
             raise BodyError(f"code {response.code}: {response.remark}")
         return GetConsumerStatusBody.decode(response.body_bytes()).message_queue_table
+
+
+def _pops(online: ConsumerGroup, group: str, topic: str) -> bool:
+    """Whether members pop what failed of a topic that they subscribe to from this one.
+
+    RocketMQ leaves it out while there are members, though messages wait there for them.
+    """
+    return any(
+        topic.startswith(prefix) and topic.removeprefix(prefix) in online.subscriptions
+        for prefix in (names.pop_retry_topic("", group), names.pop_retry_topic("", group, v2=True))
+    )
 
 
 def _time_text(timestamp_ms: int) -> str:
