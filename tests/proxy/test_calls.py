@@ -603,3 +603,22 @@ async def test_a_handle_in_the_hands_of_another_group(mq: EmbeddedBroker) -> Non
         while not again:
             again = await receive(one, receiving("T", "G1"))
         assert (again[0].body, again[0].system_properties.delivery_attempt) == (b"x", 2)
+
+
+async def test_an_ordered_message_that_nobody_acknowledged_outlives_a_kill(
+    mq: EmbeddedBroker,
+) -> None:
+    add_topic(mq, "T", "FIFO")
+    add_group(mq, "G", consume_message_orderly=True)
+    async with client_of(mq) as client:
+        for body in (b"0", b"1"):
+            await send(client, message("T", body, "FIFO", message_group="g"))
+        held = await receive(client, receiving("T", "G"))
+        assert [each.body for each in held] == [b"0", b"1"]
+    await mq.kill()
+    await mq.recover()
+    async with client_of(mq) as client:
+        ack = await client.call("AckMessage", acking("T", "G", held[1]))
+        assert ack.status.code == Code.OK
+        found = await receive(client, receiving("T", "G"))
+        assert [each.body for each in found] == [b"0", b"1"]

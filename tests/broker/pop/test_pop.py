@@ -411,6 +411,23 @@ async def test_ordered_pops_block_until_all_is_acknowledged(peer: Peer) -> None:
     assert peer.mq.offsets(GROUP, TOPIC)[0] == 2
 
 
+async def test_what_a_crash_forgot_of_an_order_is_not_skipped(peer: Peer) -> None:
+    """An ack of what was handed out before says nothing of the messages before it."""
+    for number in range(4):
+        await peer.send(b"%d" % number)
+    order: dict[str, object] = {"order": "true", "queueId": 0}
+    first = await peer.pop(**order, maxMsgNums=1)
+    assert await peer.ack(first[0]) == 0
+    held = await peer.pop(**order, maxMsgNums=3)
+    assert bodies(held) == [b"1", b"2", b"3"]
+    peer.mq.broker.services.pop.orders.clear(TOPIC, GROUP, 0)
+    assert await peer.ack(held[1]) == 0
+    assert peer.mq.offsets(GROUP, TOPIC)[0] == 1
+    assert await peer.ack(held[0]) == 0
+    assert peer.mq.offsets(GROUP, TOPIC)[0] == 2
+    assert bodies(await peer.pop(**order)) == [b"2", b"3"]
+
+
 async def test_an_offset_reset_is_followed(peer: Peer) -> None:
     for number in range(4):
         await peer.send(b"%d" % number)

@@ -127,12 +127,17 @@ class OrderInfos:
         return [*entries, f"{retry_flag} {queue_id} {lowest}"]
 
     def commit_and_next(
-        self, topic: str, group: str, queue_id: int, offset: int, pop_time: int
+        self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, committed: int
     ) -> int:
-        """An ack: the offset to be committed, or NO_EFFECT, or UNKNOWN_OFFSET."""
+        """An ack: the offset to be committed, or NO_EFFECT, or UNKNOWN_OFFSET.
+
+        What was handed out may be unknown: a crash forgot it, or the group's offset was reset.
+        Then only the message that comes next is known to have nothing before it that is not
+        acknowledged. RocketMQ takes any, and what lies before is never handed out again.
+        """
         info = self.get(topic, group, queue_id)
         if info is None:
-            return offset + 1
+            return offset + 1 if offset == committed else NO_EFFECT
         if info.pop_time != pop_time:
             return NO_EFFECT
         offsets = offsets_of(info)

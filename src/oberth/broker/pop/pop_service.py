@@ -390,9 +390,10 @@ class PopService:
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int
     ) -> bool:
         """An ack of ordered consumption; False if the offset was never handed out."""
-        if offset < self._offsets.query(group, topic, queue_id):
+        committed = self._offsets.query(group, topic, queue_id)
+        if offset < committed:
             return True
-        following = self.orders.commit_and_next(topic, group, queue_id, offset, pop_time)
+        following = self.orders.commit_and_next(topic, group, queue_id, offset, pop_time, committed)
         if following < 0:
             return following != -1
         if not self._offsets.has_reset(group, topic, queue_id):

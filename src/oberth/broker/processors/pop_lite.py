@@ -445,10 +445,13 @@ class PopLiteMessageProcessor:
         if header.queue_id != _QUEUE or receipt.revive_queue_id != ORDER_REVIVE_QUEUE:
             return int(ResponseCode.INVALID_PARAMETER), "ack queue illegal."
         offsets = self._offsets
-        if header.offset < offsets.query(group, queue, _QUEUE):
+        committed = offsets.query(group, queue, _QUEUE)
+        if header.offset < committed:
             return int(ResponseCode.SUCCESS), None
         orders = self._lite.orders
-        following = orders.commit_and_next(queue, group, _QUEUE, header.offset, receipt.pop_time)
+        following = orders.commit_and_next(
+            queue, group, _QUEUE, header.offset, receipt.pop_time, committed
+        )
         if following == UNKNOWN_OFFSET:
             return int(ResponseCode.MESSAGE_ILLEGAL), "ack offset illegal."
         if following != NO_EFFECT:
