@@ -84,6 +84,27 @@ def test_values_that_cannot_be_are_refused(entries: dict[str, str]) -> None:
         read_configs(entries)
 
 
+def test_a_slave_has_an_id_of_its_own(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=a\nbrokerRole=SLAVE\n")
+    with pytest.raises(OptionError, match=r"broker\.conf: line 2: brokerRole SLAVE needs a broker"):
+        read_configs(read_entries(conf, environment={}))
+    assert read_configs({"brokerRole": "SLAVE", "brokerId": "1"})[0].broker_id == 1
+    under_controller = {"brokerRole": "SLAVE", "enableControllerMode": "true"}
+    assert read_configs(under_controller)[0].broker_id == 0, "the controller gives it one"
+
+
+def test_a_name_alone_in_a_line_is_warned_about(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("namesrvAddr=\n brokerName \nbrokerClusterName c\nstorePathRootDir\n")
+    entries = read_entries(conf, environment={}, overrides={"storePathRootDir": "/s"})
+    assert entries["brokerClusterName"] == "c", "white space parts name and value, too"
+    assert read_configs(entries)[2] == [
+        f"{conf}: line 2: brokerName stands there without a value, and is empty; "
+        "write brokerName= if that is meant"
+    ]
+
+
 def test_the_default_name_can_be_a_topic() -> None:
     assert check_topic(default_broker_name())
     assert BrokerConfig().broker_name == default_broker_name()

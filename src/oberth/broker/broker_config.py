@@ -17,9 +17,16 @@ from typing import Final
 
 from oberth.errors import OptionError
 from oberth.formats.broker_conf import BROKER_KEYS, KEYS_WITHOUT_EFFECT, MessageStoreConfig
-from oberth.formats.java_properties import PlacedText, parse_properties, place_of
+from oberth.formats.java_properties import (
+    PlacedText,
+    bare_lines,
+    parse_properties,
+    place_of,
+)
+from oberth.formats.message_store_config import BrokerRole
 from oberth.formats.options import (
     format_options,
+    naming_places,
     option,
     options_of,
     read_options,
@@ -583,18 +590,19 @@ def _our_keys() -> frozenset[str]:
 
 
 def read_configs(entries: Mapping[str, str]) -> tuple[BrokerConfig, MessageStoreConfig, list[str]]:
-    """The broker's and the store's options, and a warning for every key that changes nothing.
+    """The broker's and the store's options, and warnings about lines of the file.
 
-    That is one that nobody knows, and one that Apache knows and that has no effect here, unless it
-    has Apache's default. A value that does not parse is an error.
+    They name every key that changes nothing: one that nobody knows, and one that Apache knows and
+    that has no effect here, unless it has Apache's default; and every key without a value. A value
+    that does not parse is an error.
 
     Raises:
-        OptionError: a value that does not parse or is out of range.
+        OptionError: a value that does not parse or is out of range, or a slave with a master's id.
     """
     known = _our_keys() | BROKER_KEYS | set(KEYS_WITHOUT_EFFECT)
     for each in options_of(MessageStoreConfig):
         known |= set(each.aliases)
-    warnings = []
+    warnings = bare_lines(entries)
     for key, text in entries.items():
         place = place_of(text)
         where = "" if place is None else f"{place}: "
@@ -610,6 +618,13 @@ def read_configs(entries: Mapping[str, str]) -> tuple[BrokerConfig, MessageStore
         also_known=BROKER_KEYS,
         strict=False,
     )
+    is_slave = store.broker_role is BrokerRole.SLAVE
+    if is_slave and broker.broker_id == 0 and not broker.enable_controller_mode:
+        with naming_places(entries):
+            raise OptionError(
+                "brokerRole SLAVE needs a brokerId above 0, such as brokerId=1; "
+                "0 is the master's, and clients would take this broker for it"
+            )
     return broker, store, warnings
 
 

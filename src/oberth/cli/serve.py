@@ -56,28 +56,28 @@ PORTS: Final = {"broker": 10911, "name server": 9876, "controller": 9878}
 GRPC_HINT: Final = "pip install 'oberth[grpc]' brings it"
 
 listen_option = click.option(
-    "--listen", metavar="HOST", help="Address to listen on; 127.0.0.1 unless told otherwise."
+    "--listen", metavar="HOST", help="Address to listen on; 127.0.0.1 if not given."
 )
 config_option = click.option(
     "-c",
     "--config",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Options by Apache's names, as in its broker.conf.",
+    help="File of settings by Apache's names, as its broker.conf.",
 )
 set_option = click.option(
     "--set",
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="One option by Apache's name, over those of -c. Repeatable.",
+    help="A setting by Apache's name; it overrides that of -c. Repeatable.",
 )
 verbose_option = log_options
 store_option = click.option(
     "--store",
     metavar="DIR",
     type=click.Path(file_okay=False),
-    help="Where the store lies; ~/store if not given.",
+    help="Directory of the store; ~/store if not given.",
 )
 
 
@@ -112,12 +112,14 @@ def entries_of(config: str | None, settings: tuple[str, ...], **flags: object) -
         ConfigFormatError: the file does not parse.
         click.UsageError: a --set that is not key=value.
     """
-    from oberth.formats.java_properties import parse_properties
+    from oberth.formats.java_properties import bare_lines, parse_properties
 
     entries: dict[str, str] = {}
     if config is not None:
         entries |= parse_properties(Path(config).read_bytes(), name=config, placed=True)
-    return entries | overrides_of(settings, **flags)
+    entries |= overrides_of(settings, **flags)
+    warn_about(bare_lines(entries))
+    return entries
 
 
 def broker_ports(broker: BrokerConfig, store: MessageStoreConfig) -> dict[int, str]:

@@ -39,24 +39,37 @@ class PlacedText(str):
 
     Attributes:
         place: for messages, such as ``broker.conf: line 3``.
+        is_bare: whether the line has a name and nothing behind it, not even a ``=``.
     """
 
-    __slots__ = ("place",)
+    __slots__ = ("is_bare", "place")
     place: str
+    is_bare: bool
 
-    def __new__(cls, text: str, place: str) -> Self:
+    def __new__(cls, text: str, place: str, is_bare: bool = False) -> Self:
         """The text, with its place."""
         made = super().__new__(cls, text)
         made.place = place
+        made.is_bare = is_bare
         return made
 
-    def __reduce__(self) -> tuple[type[PlacedText], tuple[str, str]]:
-        return PlacedText, (str(self), self.place)
+    def __reduce__(self) -> tuple[type[PlacedText], tuple[str, str, bool]]:
+        return PlacedText, (str(self), self.place, self.is_bare)
 
 
 def place_of(text: str | None) -> str | None:
     """Where a value was given, if it knows."""
     return text.place if isinstance(text, PlacedText) else None
+
+
+def bare_lines(entries: Mapping[str, str]) -> list[str]:
+    """A warning for each line of a file that has a name alone; Java reads it as an empty value."""
+    return [
+        f"{text.place}: {name} stands there without a value, and is empty; "
+        f"write {name}= if that is meant"
+        for name, text in entries.items()
+        if isinstance(text, PlacedText) and text.is_bare
+    ]
 
 
 def parse_properties(
@@ -98,7 +111,9 @@ def parse_properties(
                 at += 1
         where = f"{name}: line {line_number}"
         value = _unescape(line[at:], where)
-        entries[_unescape(line[:end], where)] = PlacedText(value, where) if placed else value
+        if placed:
+            value = PlacedText(value, where, is_bare=not line[end:].strip(_WHITE))
+        entries[_unescape(line[:end], where)] = value
     return entries
 
 
