@@ -155,5 +155,5 @@ def test_what_replicas_are_called_and_where_they_lie() -> None:
     for entry in ("brokerRole", "storePathCommitLog", "controllerAddr"):
         with pytest.raises(OptionError, match=entry):
             replicated(1, 2, {entry: "x"}, store_config, "b", "c:1")
-    with pytest.raises(OptionError, match="allowed 64"):
+    with pytest.raises(OptionError, match="at most 64 are allowed"):
         replicated(64, 2, {}, store_config, "b", "c:1")

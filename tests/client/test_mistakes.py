@@ -44,7 +44,7 @@ from oberth.testing.embedded_broker import EmbeddedBroker
     ("body", "advice"), [("text", "body.encode()"), ({"a": 1}, "json.dumps"), (None, "json.dumps")]
 )
 def test_a_body_that_is_not_bytes(body: Any, advice: str) -> None:
-    with pytest.raises(MQClientError, match="allowed is bytes") as caught:
+    with pytest.raises(MQClientError, match="it must be bytes") as caught:
         Message("T", body)
     assert advice in str(caught.value)
 
@@ -69,21 +69,21 @@ async def test_a_body_that_became_text_later(mq: EmbeddedBroker) -> None:
 @pytest.mark.parametrize("wrong", ["T", b"x", ["T"], 7])
 async def test_what_is_no_message(mq: EmbeddedBroker, wrong: Any) -> None:
     async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
-        with pytest.raises(MQClientError, match=r"allowed is Message\(topic, body\)"):
+        with pytest.raises(MQClientError, match=r"it must be Message\(topic, body\)"):
             await producer.send(wrong)
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, PopConsumer, PullConsumer])
 @pytest.mark.parametrize("subscriptions", ["T", ["T"], {"T": None}, {"T": ["A"]}, {1: "*"}])
 def test_a_consumer_with_wrong_subscriptions(kind: Any, subscriptions: Any) -> None:
-    with pytest.raises(MQClientError, match=r"subscription.*allowed"):
+    with pytest.raises(MQClientError, match=r"subscription.*it must be"):
         kind("g", subscriptions)
 
 
 @pytest.mark.parametrize("name", ["listener", "batch_listener"])
 def test_a_listener_that_cannot_be_called(name: str) -> None:
     wrong: Any = {name: "listen"}
-    with pytest.raises(MQClientError, match=f"{name} is str, allowed is a function"):
+    with pytest.raises(MQClientError, match=f"{name} is str; it must be a function"):
         PushConsumer("g", {"T": "*"}, **wrong)
 
 
@@ -93,8 +93,8 @@ def test_a_listener_that_cannot_be_called(name: str) -> None:
         ({"listener": lambda: None}, "is called with a message and takes"),
         ({"listener": lambda messages, context: None}, "is called with a message and takes"),
         ({"batch_listener": lambda messages: None}, "a list of messages and a context and takes"),
-        ({"message_model": "BROADCASTING"}, "allowed are MessageModel.BROADCASTING"),
-        ({"consume_from_where": "first"}, "allowed are ConsumeFromWhere"),
+        ({"message_model": "BROADCASTING"}, "it must be one of MessageModel.BROADCASTING"),
+        ({"consume_from_where": "first"}, "it must be one of ConsumeFromWhere"),
         ({"allocate_strategy": "circle"}, "oberth.client.rebalance"),
     ],
 )
@@ -117,13 +117,20 @@ def test_listeners_of_every_kind_are_taken() -> None:
     "address", [9876, ["127.0.0.1:9876"], "a:9876,b:9876", "http://127.0.0.1:9876", "a:1 b:2"]
 )
 def test_name_servers_that_are_no_addresses(address: Any) -> None:
-    with pytest.raises(OptionError, match=r"allowed is .*host:port, or several of them with ';'"):
+    with pytest.raises(OptionError, match=r"it must be .*host:port, or several of them with ';'"):
         Producer("g", namesrv_addr=address)
+
+
+@pytest.mark.parametrize("given", [{"access_key": "a"}, {"secret_key": "s"}])
+def test_half_a_pair_of_keys(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(OptionError, match=f"{name} is given without .*; a signature needs both"):
+        client.ClientConfig(**given)
 
 
 @pytest.mark.parametrize("named", [{"tags": ["a"]}, {"keys": 5}, {"keys": [1]}, {"keys": b"k"}])
 def test_tags_and_keys_that_are_no_text(named: dict[str, Any]) -> None:
-    with pytest.raises(MQClientError, match=r"(tags|keys) is .*, allowed is"):
+    with pytest.raises(MQClientError, match=r"(tags|keys) is .*; it must be"):
         Message("T", b"x", **named)
 
 
@@ -131,7 +138,7 @@ async def test_a_queue_that_is_none(mq: EmbeddedBroker) -> None:
     wrong: Any = "T"
     async with Producer("g", config=mq.client_config) as producer:
         for send in (producer.send, producer.send_async, producer.send_oneway):
-            with pytest.raises(MQClientError, match="mq is 'T', allowed is a MessageQueue"):
+            with pytest.raises(MQClientError, match="mq is 'T'; it must be a MessageQueue"):
                 await send(Message("T", b"x"), mq=wrong)
 
 
@@ -162,7 +169,7 @@ async def test_a_plain_listener_that_gives_a_coroutine(
 
 @pytest.mark.parametrize("kind", [Producer, PushConsumer, PopConsumer, PullConsumer])
 def test_a_group_that_is_no_text(kind: Any) -> None:
-    with pytest.raises(IllegalNameError, match="group is list, allowed is text"):
+    with pytest.raises(IllegalNameError, match="group is list; it must be text"):
         kind(["g"])
 
 

@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_shown_as_it_is(folder: Path) -> None:
     for name in ("../Orders.avsc", "/etc/passwd", "none.avsc", "two.pb", "readme.txt"):
         with pytest.raises(OptionError, match="no schema"):
             schemas.decode(b"x", name)
-    with pytest.raises(OptionError, match="no JSON"):
+    with pytest.raises(OptionError, match="not JSON"):
         schemas.decode(b"x", "broken.avsc")
     assert Schemas("").names() == []
 
@@ -175,8 +175,8 @@ def doubling_messages(depth: int) -> str:
 @pytest.mark.parametrize(
     ("kind", "text", "says"),
     [
-        ("avro", "{", "no JSON"),
-        ("avro", "[" * 60_000, "nested too deep|no JSON"),
+        ("avro", "{", "not JSON"),
+        ("avro", "[" * 60_000, "nested too deep|not JSON"),
         ("avro", "1", "none|records"),
         ("avro", " " * (PASTED_MAX + 1), "characters"),
         ("avro", doubling(40), "unfolds"),

@@ -140,10 +140,10 @@ def test_bodies_that_do_not_decode_are_left_out_or_an_error(
     options = {"body": "json", "bodySchema": JSON_TYPES, "columns": "body,offset"}
     kept = rows(growing_store.root, badBodies="skip", **options)
     assert [row["offset"] for row in kept] == [0, 2]
-    assert "orders of store, queue 3, offset 1: body: no JSON" in caplog.text.replace(
+    assert "orders of store, queue 3, offset 1: body: not JSON" in caplog.text.replace(
         growing_store.root.name, "store"
     )
-    with pytest.raises(RecordError, match="queue 3, offset 1: body: no JSON"):
+    with pytest.raises(RecordError, match="queue 3, offset 1: body: not JSON"):
         rows(growing_store.root, badBodies="fail", **options)
 
 

@@ -81,7 +81,7 @@ def test_kafkas_own_servers_get_a_hint() -> None:
         ({"path": "/s", "startingOffsets": "first"}, True, "found 'first'"),
         ({"path": "/s", "startingOffsets": '{"A":{"0":-3}}'}, True, "allowed is -2"),
         ({"path": "/s", "startingOffsets": '{"A":{"x":1}}'}, True, "found queue 'x'"),
-        ({"path": "/s", "startingOffsets": '{"A":'}, True, "no JSON"),
+        ({"path": "/s", "startingOffsets": '{"A":'}, True, "not JSON"),
         ({"path": "/s", "startingOffsets": "group"}, True, "rocketmq.consumer.group"),
         ({"path": "/s", "endingOffsets": "group"}, False, "found 'group'"),
         (

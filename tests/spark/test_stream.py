@@ -283,7 +283,7 @@ def test_lag() -> None:
 
 @pytest.mark.parametrize(
     "foreign",
-    ['{"topic": {"0": 5}}', "7", '{"step": 3}', '{"topic": {"b": {"first": 1}}}', "no JSON"],
+    ['{"topic": {"0": 5}}', "7", '{"step": 3}', '{"topic": {"b": {"first": 1}}}', "not JSON"],
 )
 def test_offsets_of_other_sources_have_no_lag(foreign: str) -> None:
     assert lag_metrics(foreign, foreign) == {}

@@ -103,7 +103,7 @@ def replicated(
         if key in entries:
             raise OptionError(f"{flag}: {key} is the controller's business")
     if groups * replicas > BROKERS_MAX:
-        raise OptionError(f"{flag}: {groups * replicas} brokers, allowed {BROKERS_MAX}")
+        raise OptionError(f"{flag}: {groups * replicas} brokers, at most {BROKERS_MAX} are allowed")
     root = os.path.abspath(os.path.expanduser(store_config.store_path_root_dir))
     made = []
     for number in range(1, groups * replicas + 1):

@@ -57,7 +57,9 @@ def _keep(context: click.Context, parameter: click.Parameter, value: object) -> 
 
 
 _OPTIONS: Final = (
-    click.option("-v", "--verbose", count=True, help="Say more; twice: everything."),
+    click.option(
+        "-v", "--verbose", count=True, help="Log more (info); given twice, log everything (debug)."
+    ),
     click.option(
         "--log-level",
         type=click.Choice(LEVELS, case_sensitive=False),
@@ -65,7 +67,7 @@ _OPTIONS: Final = (
         show_envvar=True,
         expose_value=False,
         callback=_keep,
-        help="Least level of log lines; warning unless told otherwise.",
+        help="Lowest level of log lines; warning if not given.",
     ),
     click.option(
         "--log-format",
@@ -74,7 +76,7 @@ _OPTIONS: Final = (
         show_envvar=True,
         expose_value=False,
         callback=_keep,
-        help="Lines on stderr: text, or each one JSON object.",
+        help="Write lines on stderr as text, or each as a JSON object.",
     ),
 )
 
@@ -109,9 +111,9 @@ def configure(level: str, style: str) -> None:
         OptionError: an unknown level or format.
     """
     if level.lower() not in LEVELS:
-        raise OptionError(f"log level {level!r}, allowed are {', '.join(LEVELS)}")
+        raise OptionError(f"log level {level!r} is none of {', '.join(LEVELS)}")
     if style.lower() not in FORMATS:
-        raise OptionError(f"log format {style!r}, allowed are {', '.join(FORMATS)}")
+        raise OptionError(f"log format {style!r} is none of {', '.join(FORMATS)}")
     as_json = style.lower() == "json"
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())

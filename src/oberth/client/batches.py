@@ -25,7 +25,8 @@ def check_batch(msgs: Sequence[Message]) -> None:
     found: object = msgs
     if not isinstance(found, Sequence) or not all(isinstance(each, Message) for each in found):
         raise MQClientError(
-            f"found {type(msgs).__name__}, allowed is Message(topic, body) or a list of them",
+            f"what is sent is {type(msgs).__name__}; it must be Message(topic, body), or a list "
+            "of them",
             MESSAGE_ILLEGAL,
         )
     if not msgs:

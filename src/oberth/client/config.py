@@ -95,6 +95,11 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         _check_name_servers(self.namesrv_addr)
+        if bool(self.access_key) != bool(self.secret_key):
+            given, missing = "access_key", "secret_key"
+            if not self.access_key:
+                given, missing = missing, given
+            raise OptionError(f"{given} is given without {missing}; a signature needs both")
 
 
 def _check_name_servers(text: object) -> None:
@@ -104,11 +109,11 @@ def _check_name_servers(text: object) -> None:
         OptionError: it is no text, or not of addresses; the message says how they are written.
     """
     if not isinstance(text, str):
-        raise OptionError(f"namesrv_addr is {type(text).__name__}, allowed is {_NAMESRV_FORM}")
+        raise OptionError(f"namesrv_addr is {type(text).__name__}; it must be {_NAMESRV_FORM}")
     for addr in split_addresses(text):
         parse_address(addr)
         if not _NO_HOST.isdisjoint(addr):
-            raise OptionError(f"namesrv_addr {text[:80]!r}, allowed is {_NAMESRV_FORM}")
+            raise OptionError(f"namesrv_addr is {text[:80]!r}; it must be {_NAMESRV_FORM}")
 
 
 def split_addresses(text: str) -> list[str]:

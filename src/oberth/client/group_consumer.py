@@ -141,7 +141,7 @@ def _check_kind(what: str, value: object, kind: type[Enum]) -> None:
     """Refuse a word where a member of an enumeration is compared with."""
     if not isinstance(value, kind):
         members = ", ".join(f"{kind.__name__}.{each.name}" for each in kind)
-        raise MQClientError(f"{what} is {value!r}, allowed are {members}")
+        raise MQClientError(f"{what} is {value!r}; it must be one of {members}")
 
 
 class GroupConsumer(ClientService):
@@ -177,7 +177,7 @@ class GroupConsumer(ClientService):
         _check_kind("consume_from_where", consume_from_where, ConsumeFromWhere)
         if allocate_strategy is not None and not hasattr(allocate_strategy, "allocate"):
             raise MQClientError(
-                f"allocate_strategy is {type(allocate_strategy).__name__}, allowed is one of "
+                f"allocate_strategy is {type(allocate_strategy).__name__}; it must be one of "
                 "oberth.client.rebalance, such as AllocateMessageQueueAveragely()"
             )
         self.message_model = message_model

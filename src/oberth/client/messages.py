@@ -205,7 +205,7 @@ def _one_tag(tags: object) -> str:
     if isinstance(tags, str):
         return tags
     raise MQClientError(
-        f"tags is {type(tags).__name__}, allowed is one text: a message has one tag",
+        f"tags is {type(tags).__name__}; it must be one text: a message has one tag",
         MESSAGE_ILLEGAL,
     )
 
@@ -221,7 +221,7 @@ def _joined_keys(keys: object) -> str:
         if all(isinstance(each, str) for each in words):
             return p.KEY_SEPARATOR.join(words)
     raise MQClientError(
-        f"keys is {keys!r:.80}, allowed is a text, or several texts in a list", MESSAGE_ILLEGAL
+        f"keys is {keys!r:.80}; it must be a text, or several texts in a list", MESSAGE_ILLEGAL
     )
 
 
@@ -240,7 +240,7 @@ def as_bytes(body: object) -> bytes:
         if isinstance(body, str)
         else "encode it first, for example json.dumps(body).encode()"
     )
-    raise MQClientError(f"body is {type(body).__name__}, allowed is bytes; {how}", MESSAGE_ILLEGAL)
+    raise MQClientError(f"body is {type(body).__name__}; it must be bytes: {how}", MESSAGE_ILLEGAL)
 
 
 class SendStatus(enum.Enum):
@@ -562,7 +562,7 @@ def _no_record(data: bytes, position: int) -> RecordError:
     size, magic = BLANK.unpack_from(data, position)
     return RecordError(
         f"answer of {len(data)} bytes: at {position} a size of {size} and the magic "
-        f"0x{magic & 0xFFFFFFFF:08X}, allowed is a record"
+        f"0x{magic & 0xFFFFFFFF:08X} are no record"
     )
 
 
@@ -615,7 +615,7 @@ def encode_message_properties(properties: Mapping[str, str]) -> str:
         raise MQClientError(f"properties: {p.check_properties(properties)}", MESSAGE_ILLEGAL)
     if len(text) * 4 > p.PROPERTIES_SIZE_MAX and len(text.encode()) > p.PROPERTIES_SIZE_MAX:
         raise MQClientError(
-            f"properties of {len(text.encode())} bytes, allowed {p.PROPERTIES_SIZE_MAX}",
+            f"properties have {len(text.encode())} bytes; at most {p.PROPERTIES_SIZE_MAX} may be",
             MESSAGE_ILLEGAL,
         )
     return text if count else ""

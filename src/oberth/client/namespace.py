@@ -60,7 +60,7 @@ def queue_with_namespace(namespace: str, queue: MessageQueue) -> MessageQueue:
     """
     if not isinstance(queue, MessageQueue):
         raise MQClientError(
-            f"mq is {queue!r:.80}, allowed is a MessageQueue; fetch_publish_message_queues(topic) "
+            f"mq is {queue!r:.80}; it must be a MessageQueue: fetch_publish_message_queues(topic) "
             "gives those of a topic"
         )
     return _renamed(queue, with_namespace(namespace, queue.topic))

@@ -256,7 +256,9 @@ class PopConsumer(ClientService):
         self.invisible_duration_ms = invisible_duration_ms
         self.await_duration_ms = await_duration_ms
         if not 1 <= max_message_num <= POP_BATCH_MAX:
-            raise MQClientError(f"max_message_num {max_message_num}, allowed 1 to {POP_BATCH_MAX}")
+            raise MQClientError(
+                f"max_message_num is {max_message_num}; it must be 1 to {POP_BATCH_MAX}"
+            )
         self.max_message_num = max_message_num
         self.consume_from_where = consume_from_where
         self._subscriptions: dict[str, SubscriptionData] = {}

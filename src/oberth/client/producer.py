@@ -339,7 +339,7 @@ class Producer(Preparing, BackPressure, ClientService):
             first = message if isinstance(message, Message) else message[0]
             queue = selector(queues, first, arg)
             if not isinstance(queue, MessageQueue):
-                raise MQClientError(f"the selector gave {queue!r}, allowed is a MessageQueue")
+                raise MQClientError(f"the selector gave {queue!r}; it must give a MessageQueue")
             return queue_with_namespace(self._namespace, queue)
         if not isinstance(message, Message):
             return None

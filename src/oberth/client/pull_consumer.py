@@ -399,7 +399,7 @@ class PullConsumer(GroupConsumer):
             raise MQClientError(f"{queue} is not assigned to this consumer")
         low, high = await self.min_offset(queue), await self.max_offset(queue)
         if not low <= offset <= high:
-            raise MQClientError(f"seek {queue} to {offset}, allowed {low} to {high}")
+            raise MQClientError(f"seek {queue} to {offset}: the offset must be {low} to {high}")
         async with self._rebalance_lock:
             if self.assigned.get(queue) is not assigned:
                 raise MQClientError(f"{queue} is no longer assigned to this consumer")

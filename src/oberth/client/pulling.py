@@ -309,7 +309,7 @@ async def update_consumer_offset(
 ) -> None:
     """Commit an offset."""
     if offset < 0:
-        raise MQClientError(f"offset {offset} of {queue}, allowed 0 and above")
+        raise MQClientError(f"offset {offset} of {queue} is below 0")
     addr = await instance.require_address(queue)
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset

@@ -216,7 +216,7 @@ class PushConsumer(GroupConsumer):
             ("pull_batch_size", pull_batch_size),
         ):
             if not 1 <= value <= 1024:
-                raise MQClientError(f"{what} is {value}, allowed 1 to 1024")
+                raise MQClientError(f"{what} is {value}; it must be 1 to 1024")
 
     # Life cycle
 

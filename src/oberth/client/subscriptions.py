@@ -45,13 +45,13 @@ def check_subscriptions(subscriptions: object) -> None:
         return
     if not isinstance(subscriptions, Mapping):
         raise MQClientError(
-            f"subscriptions is {type(subscriptions).__name__}, allowed is a dict: topics and the "
+            f"subscriptions is {type(subscriptions).__name__}; it must be a dict: topics and the "
             'tags that are wanted of them, such as {"OrderTopic": "*"}'
         )
     for topic, expression in subscriptions.items():
         if not isinstance(topic, str) or not isinstance(expression, str | MessageSelector):
             raise MQClientError(
-                f"subscription {topic!r}: {expression!r}, allowed are a topic and its tags as text "
+                f"subscription {topic!r}: {expression!r}; it must be a topic, and its tags as text "
                 '("*", "paid || sent") or a MessageSelector'
             )
 
@@ -71,7 +71,7 @@ def check_listener(listener: object, name: str, takes: tuple[str, ...]) -> None:
         return
     if not callable(listener):
         raise MQClientError(
-            f"{name} is {type(listener).__name__}, allowed is a function, plain or async"
+            f"{name} is {type(listener).__name__}; it must be a function, plain or async"
         )
     try:
         signature = inspect.signature(listener)

@@ -263,7 +263,7 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> LocalTransacti
         if inspect.isawaitable(found):
             found = await found
     if not isinstance(found, LocalTransactionState):
-        raise TypeError(f"the listener gave {found!r}, allowed is a LocalTransactionState")
+        raise TypeError(f"the listener gave {found!r}; it must give a LocalTransactionState")
     return found
 
 

@@ -104,7 +104,7 @@ def decode(body: bytes, view: str = "auto") -> Decoded:
         if text is not None:
             return Decoded("json", text[:TEXT_SHOWN], layers, size, len(text) > TEXT_SHOWN)
     if view == "json":
-        problem = f"no JSON, or more than {JSON_MAX} bytes"
+        problem = f"not JSON, or more than {JSON_MAX} bytes"
     if view != "hex":
         # A character may be cut in two at the end.
         head = plain[: 4 * TEXT_SHOWN]

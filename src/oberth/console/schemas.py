@@ -231,7 +231,7 @@ def _unfolded_avro(text: str) -> tuple[str, int]:
         schema = json.loads(text)
         made = size(schema)
     except json.JSONDecodeError as error:
-        raise OptionError(f"the Avro schema is no JSON: {error}") from None
+        raise OptionError(f"the Avro schema is not JSON: {error}") from None
     except RecursionError:
         raise OptionError("the Avro schema is nested too deep") from None
     name = schema.get("name") if isinstance(schema, dict) else None

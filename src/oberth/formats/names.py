@@ -145,7 +145,7 @@ def is_stored_topic(topic: str) -> bool:
 
 def _check(what: str, name: object, allowed: re.Pattern[str], length_max: int) -> str:
     if not isinstance(name, str):
-        raise IllegalNameError(f"{what} is {type(name).__name__}, allowed is text")
+        raise IllegalNameError(f"{what} is {type(name).__name__}; it must be text")
     if not name or name.isspace():
         raise IllegalNameError(f"{what} {name!r} is blank")
     if len(name) > length_max:

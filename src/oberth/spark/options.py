@@ -554,9 +554,9 @@ def _json_object(name: str, text: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except ValueError as error:
-        raise OptionError(f"{name}: {text[:80]!r} is no JSON: {error}") from None
+        raise OptionError(f"{name}: {text[:80]!r} is not JSON: {error}") from None
     if not isinstance(parsed, dict) or not parsed:
-        raise OptionError(f"{name}: {text[:80]!r} is no JSON object with topics")
+        raise OptionError(f"{name}: {text[:80]!r} is not a JSON object with topics")
     return parsed
 
 

@@ -30,7 +30,7 @@ def read_ledger(root: str) -> dict[str, Any]:
     except FileNotFoundError:
         parsed = {}
     except ValueError as error:
-        raise StoreCorruptError(f"{root}/{LEDGER} is no JSON: {error}") from None
+        raise StoreCorruptError(f"{root}/{LEDGER} is not JSON: {error}") from None
     parsed.setdefault("loads", {})
     parsed.setdefault("queries", {})
     ledger: dict[str, Any] = parsed

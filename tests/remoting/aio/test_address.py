@@ -27,7 +27,7 @@ def test_addresses(text: str, address: Address, shown: str) -> None:
     "text", ["", "host", ":1", "host:", "host:x", "host:65536", "host:-1", "h:١"]
 )
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(OptionError, match="allowed host:port"):
+    with pytest.raises(OptionError, match="is not host:port"):
         parse_address(text)
 
 

@@ -137,7 +137,7 @@ def test_avro_of_foreign_bytes_has_a_value_or_a_reason(junk: bytes, at: int) -> 
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ('"long"', "bodies have to be records"),
         ('{"type": "record", "name": "A", "fields": [{"name": "a", "type": "A"}]}', "contains"),
         ('{"fields": []}', "'type'"),

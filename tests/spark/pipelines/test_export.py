@@ -215,10 +215,10 @@ def test_bodies_that_do_not_decode_go_to_quarantine(growing_store: Any, tmp_path
     assert {row["third"] for row in rows} == {"0", "1", "2"}
     wrong = DeltaTable(str(tmp_path / "flights+quarantine")).to_pyarrow_table().to_pylist()
     assert {row["value"]: row["reason"] for row in wrong} == {
-        b"no json": "no JSON at character 0: Expecting value",
+        b"no json": "not JSON at character 0: Expecting value",
         b"[1]": "the body: JSON, but no object",
         b"\xff": "no UTF-8 at byte 0",
-        b"": "no JSON at character 0: Expecting value",
+        b"": "not JSON at character 0: Expecting value",
     }
     # The type that was inferred stays, whatever comes later.
     growing_store.append("flights", 0, b'{"id": 1.5}')

@@ -73,9 +73,9 @@ def test_what_was_inferred_from_bodies_fits_them(values: list[dict[str, Any]]) -
     ("body", "reason"),
     [
         (b"\xff", "no UTF-8 at byte 0"),
-        (b"", "no JSON at character 0"),
-        (b"{", "no JSON at character 1"),
-        (b'{"a": NaN}', "NaN is no JSON number"),
+        (b"", "not JSON at character 0"),
+        (b"{", "not JSON at character 1"),
+        (b'{"a": NaN}', "NaN is not a JSON number"),
         (b"[" * 100_000, "nested too deeply"),
         (b"[1]", "the body: found a list, expected struct"),
         (b'{"a": "x"}', "a: found text, expected bigint"),

@@ -28,7 +28,9 @@ def parse_address(text: str) -> Address:
     host, _, port_text = text.strip().rpartition(":")
     host = host.strip("[]")
     if not host or not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
-        raise OptionError(f"address {text[:80]!r}, allowed host:port with a port of 0 to 65535")
+        raise OptionError(
+            f"address {text[:80]!r} is not host:port, where the port is a number up to 65535"
+        )
     return Address(host, int(port_text))
 
 

@@ -158,15 +158,15 @@ def parse_json(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise BodyError(f"no UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise BodyError(f"no JSON at character {error.pos}: {error.msg}") from None
+        raise BodyError(f"not JSON at character {error.pos}: {error.msg}") from None
     except RecursionError:
         raise BodyError("JSON that is nested too deeply") from None
     except ValueError as error:
-        raise BodyError(f"no JSON: {error}") from None
+        raise BodyError(f"not JSON: {error}") from None
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def fit(value: Any, field: pa.Field, path: str = "") -> Any:
@@ -230,7 +230,7 @@ def parse_schema(text: str) -> pa.StructType:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise OptionError(f"the bodies' schema is no JSON: {error}") from None
+        raise OptionError(f"the bodies' schema is not JSON: {error}") from None
     if not isinstance(value, Mapping) or not value:
         raise OptionError('the bodies\' schema: expected an object such as {"id": "bigint"}')
     made = _given_field("body", value).type

@@ -133,7 +133,7 @@ class _Schema:
         except (SchemaParseException, UnknownType) as error:
             raise OptionError(f"{what}: {error!r}") from None
         except json.JSONDecodeError as error:
-            raise OptionError(f"{what} is no JSON: {error}") from None
+            raise OptionError(f"{what} is not JSON: {error}") from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise OptionError(f"{what} is none: {error!r}") from None
         if not isinstance(kind, pa.StructType):

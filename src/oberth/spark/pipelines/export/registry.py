@@ -434,7 +434,7 @@ def type_of_json_schema(text: str) -> dict[str, Any]:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise OptionError(f"the registry's JSON Schema is no JSON: {error}") from None
+        raise OptionError(f"the registry's JSON Schema is not JSON: {error}") from None
     made = _json_kind(schema, 0)
     if not isinstance(made, dict):
         raise OptionError("the registry's JSON Schema is not of an object with properties")
