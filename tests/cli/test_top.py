@@ -97,6 +97,18 @@ def test_a_screen_is_never_larger_than_the_terminal(
     assert all(len(line) <= width and line.isprintable() for line in made)
 
 
+def test_on_a_narrow_screen_names_give_way_to_figures() -> None:
+    now = sample(1.0, 1, 1)
+    now.ends["b", "orders-of-the-whole-world", 0] = 4321
+    now.offsets["orders-of-the-whole-world", "the-shop-that-reads-them"] = {("b", 0): 21}
+    made = lines(view(None, now), rows=30, width=40, title="t")
+    at = next(number for number, line in enumerate(made) if line.startswith("GROUP"))
+    assert made[at].split() == ["GROUP", "TOPIC", "LAG", "OUT/S", "MEMBERS"]
+    assert made[at + 1].split() == ["the-sho…", "orders-…", "4300", "-", "0"]
+    wide = lines(view(None, now), rows=30, width=100, title="t")
+    assert wide[at + 1].split()[:2] == ["the-shop-that-reads-them", "orders-of-the-whole-world"]
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name server of a broker with a topic, a group and a lag."""

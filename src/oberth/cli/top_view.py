@@ -16,6 +16,11 @@ from oberth.cli.output import size_text
 STAGES: Final = ("send", "pull", "litePull", "query", "ack", "EndTransaction")
 """Stages that brokers tell about, by the front of their runtime keys."""
 
+NAME_WIDTH_MIN: Final = 6
+"""Characters of a name that stay on a screen that is too narrow for the whole."""
+
+_GAP: Final = "  "
+
 QueueKey = tuple[str, str, int]
 """Broker name, topic, queue id."""
 
@@ -161,7 +166,7 @@ def _groups(before: Sample | None, now: Sample, span_s: float) -> list[dict[str,
 def lines(shown: Mapping[str, Any], *, rows: int, width: int, title: str) -> list[str]:
     """The screen: at most ``rows`` lines of ``width`` columns."""
     text = [title, ""]
-    text += _broker_lines(shown["brokers"])
+    text += _broker_lines(shown["brokers"], width)
     text += [f"{address}: {said}" for address, said in shown["failures"].items()]
     slow = [each for each in shown["stages"] if each["waiting"] or each["longestWaitMs"]][:3]
     slowest = ", ".join(
@@ -185,6 +190,7 @@ def lines(shown: Mapping[str, Any], *, rows: int, width: int, title: str) -> lis
             [each["topic"], _rate(each["inPerS"]), str(each["messages"])]
             for each in shown["topics"][:topic_rows]
         ],
+        width,
     )
     if shown["topicsLeftOut"]:
         text.append(f"{shown['topicsLeftOut']} topics are not looked at (--topics)")
@@ -200,11 +206,12 @@ def lines(shown: Mapping[str, Any], *, rows: int, width: int, title: str) -> lis
             ]
             for each in shown["groups"][:group_rows]
         ],
+        width,
     )]  # fmt: skip
     return [_printable(line)[:width] for line in text[:rows]]
 
 
-def _broker_lines(brokers: Iterable[Mapping[str, Any]]) -> list[str]:
+def _broker_lines(brokers: Iterable[Mapping[str, Any]], width: int) -> list[str]:
     return _table(
         ["BROKER", "ID", "ADDRESS", "IN/S", "OUT/S", "DISK", "LOG", "BEHIND", "TO FLUSH"],
         [
@@ -223,19 +230,29 @@ def _broker_lines(brokers: Iterable[Mapping[str, Any]]) -> list[str]:
             ]
             for each in brokers
         ],
+        width,
     )
 
 
-def _table(header: list[str], rows: Iterable[list[str]]) -> list[str]:
+def _table(header: list[str], rows: Iterable[list[str]], width: int) -> list[str]:
+    """Lines of a table; where it is wider than the screen, names give way to figures."""
     table = [header, *rows]
     widths = [max(len(row[at]) for row in table) for at in range(len(header))]
+    names = [at for at, title in enumerate(header) if not _is_number(title)]
+    for _ in range(sum(widths) + len(_GAP) * (len(widths) - 1) - width):
+        longest = max(names, key=lambda at: widths[at])
+        widths[longest] = max(widths[longest] - 1, NAME_WIDTH_MIN)
     return [
-        "  ".join(
-            cell.rjust(width) if at and _is_number(header[at]) else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        _GAP.join(
+            cell.rjust(room) if at and _is_number(header[at]) else _cut(cell, room).ljust(room)
+            for at, (cell, room) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in table
     ]
+
+
+def _cut(name: str, room: int) -> str:
+    return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
 _NUMBERS: Final = frozenset(
