@@ -96,7 +96,7 @@ def test_an_unknown_broker_is_named(broker: EmbeddedBroker) -> None:
         oberth, ["cluster", "config", "get", "nowhere", "-n", broker.namesrv_addr]
     )
     assert result.exit_code != 0
-    assert "broker 'nowhere', there are" in str(result.exception)
+    assert "no broker 'nowhere' is known; there are: " in str(result.exception)
 
 
 def test_write_permission_goes_and_comes_back(broker: EmbeddedBroker) -> None:

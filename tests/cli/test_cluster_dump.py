@@ -67,7 +67,7 @@ def test_a_dump_makes_another_cluster_the_same(source: EmbeddedBroker, dumped: P
         ({"topics": [{"topicName": "T"}] * 2}, "topics[1]: T is there twice"),
         ({"topics": [{"perm": 6}]}, "topics[0] has no name"),
         ({"topics": [{"topicName": "../x"}]}, "'.' at 0 is not one of"),
-        ({"groups": [{"groupName": "G", "brokers": ["nowhere"]}]}, "brokers nowhere, there are"),
+        ({"groups": [{"groupName": "G", "brokers": ["nowhere"]}]}, "no broker nowhere is known"),
         ({"groups": [{"groupName": "G", "brokers": "a"}]}, "groups[0].brokers is neither"),
         ({"groups": [{"groupName": "G", "retryMaxTimes": "many"}]}, "groups[0]"),
     ],

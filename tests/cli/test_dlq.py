@@ -66,11 +66,23 @@ def test_letters_are_listed(broker: EmbeddedBroker) -> None:
     assert sorted(each["body"] for each in found) == ["0", "1", "2"]
     assert {(each["group"], each["originTopic"]) for each in found} == {("Failing", "Orders")}
     assert lines(broker, "dlq list") == found
-    assert lines(broker, "dlq list Nobody") == []
+    unknown = run(broker, "dlq list Nobody", 1)
+    assert unknown.stdout == ""
+    assert unknown.stderr == "no broker knows group 'Nobody'\n"
+    run(broker, "group create Idle")
+    assert lines(broker, "dlq list Idle") == []
     assert lines(broker, "dlq list --until 2001-01-01") == []
     limited = run(broker, "dlq list --limit 2")
     assert "2 dead letters, and more" in limited.stderr
     assert "Orders" in limited.stdout
+
+
+def test_a_message_that_is_not_there(broker: EmbeddedBroker) -> None:
+    by_id = run(broker, "message query Orders --id 7F0000010A2C000000000001E240", 1)
+    assert by_id.stderr == "Orders has no message with id 7F0000010A2C000000000001E240\n"
+    by_key = run(broker, "message query Orders --key nothing", 1)
+    assert by_key.stderr == "Orders has no message with key 'nothing' stored in that time\n"
+    assert by_id.stdout == by_key.stdout == ""
 
 
 def test_letters_are_sent_again_once(broker: EmbeddedBroker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -104,11 +105,20 @@ def test_nothing_listens(run: Run) -> None:
     assert "hint: nothing listens there; `oberth up` starts" in err
 
 
+def refused_certificate() -> RemotingConnectError:
+    cause = ssl.SSLCertVerificationError("certificate verify failed: self-signed certificate")
+    error = RemotingConnectError(f"no connection to a:1: {cause}")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "word"),
     [
+        (refused_certificate(), "--tls-ca FILE"),
+        (refused_certificate(), "--tls-insecure"),
         (UnknownOptionError("nonsens: no such option"), "Apache's names"),
-        (OptionError("address 'x', allowed host:port with a port of 0 to 65535"), None),
+        (OptionError("address 'x' is not host:port, where the port is a number"), None),
         (NotFoundError("/x: no such directory"), "store root"),
         (NotFoundError("topic 'T' has no ConsumeQueue"), None),
         (MQBrokerError(17, "no topic 'T'"), "topic create"),

@@ -38,7 +38,7 @@ effect_options = (
                  help="Topic:NAME, Group:NAME, Cluster:NAME or *; NAME* is a prefix. Repeatable."),
     click.option("--action", "actions", multiple=True, required=True,
                  help="Pub, Sub, Create, Update, Delete, Get, List or All. Repeatable."),
-    click.option("--deny", is_flag=True, help="Forbid it; without this it is allowed."),
+    click.option("--deny", is_flag=True, help="Forbid the actions; without this they are allowed."),
     click.option("--source", "sources", metavar="ADDRESS", multiple=True,
                  help="Only from this address or network. Repeatable."),
     click.option("--default-policy", is_flag=True,
@@ -54,7 +54,7 @@ def _effect(command: F) -> F:
 
 @click.group(cls=SuggestingGroup)
 def acl() -> None:
-    """Show and change users and policies, on our brokers and on Apache's from 5.3 on.
+    """Show and change users and policies, on Oberth's brokers and on Apache's from 5.3 on.
 
     Every broker has its own; a command asks all of them, or the one of --broker.
 
@@ -102,8 +102,8 @@ def list_users(
 @user.command("create")
 @click.argument("name")
 @password_option
-@click.option("--super", "is_super", is_flag=True, help="May do everything.")
-@click.option("--disabled", is_flag=True, help="May not sign yet.")
+@click.option("--super", "is_super", is_flag=True, help="The user may do everything.")
+@click.option("--disabled", is_flag=True, help="The user may not sign requests yet.")
 @broker_option
 @namesrv_option
 @cluster_option

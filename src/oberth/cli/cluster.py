@@ -93,7 +93,7 @@ def status(broker: str, namesrv: str, as_json: bool) -> None:
 def retention(namesrv: str, as_json: bool) -> None:
     """Show what the next cleaning of each broker would delete, and who has not consumed it.
 
-    Oberth's brokers only; of the others their answer is said. Exit code 1 if a group has not
+    Oberth's brokers only; what others answer is shown as it is. Exit code 1 if a group has not
     consumed all of it. For a store's files alone: `oberth store retention`.
 
     Example: oberth cluster retention
@@ -128,12 +128,12 @@ def retention(namesrv: str, as_json: bool) -> None:
 @namesrv_option
 @json_option
 def writes(broker_name: str, state: str, dry_run: bool, namesrv: str, as_json: bool) -> None:
-    """Have producers send to BROKER_NAME no more (off), or again (on).
+    """Keep producers away from BROKER_NAME (off), or let them back (on).
 
     The name servers take the write permission from all topics of the broker, or give it back;
-    producers see that with their next look at the routes (30 s). The broker itself goes on taking
-    what is sent to it, and what it has stays readable. A broker that registers anew with a changed
-    table of topics has its permissions back. Exit code 1 if the broker has no topic.
+    producers see that when they next ask for the routes (30 s). The broker itself still takes what
+    is sent to it, and its messages stay readable. A broker that registers anew with a changed table
+    of topics has its permissions back. Exit code 1 if the broker has no topic.
 
     Example: oberth cluster writes broker-a off
     """
@@ -142,7 +142,7 @@ def writes(broker_name: str, state: str, dry_run: bool, namesrv: str, as_json: b
         info = await admin.cluster_info()
         if broker_name not in info.broker_addr_table:
             known = ", ".join(sorted(info.broker_addr_table)) or "none"
-            raise MQClientError(f"broker {broker_name!r}, there are {known}")
+            raise MQClientError(f"no broker {broker_name!r} is known; there are: {known}")
         if dry_run:
             address = await broker_address(admin, broker_name)
             return len(await admin.all_topic_configs(address))
@@ -163,7 +163,9 @@ def writes(broker_name: str, state: str, dry_run: bool, namesrv: str, as_json: b
 
 @cluster.command()
 @click.argument("broker")
-@click.option("--dry-run", is_flag=True, help="Only say what would go; Oberth's brokers only.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only say what would be deleted; Oberth's brokers only."
+)
 @namesrv_option
 @json_option
 def clean(broker: str, dry_run: bool, namesrv: str, as_json: bool) -> None:

@@ -152,7 +152,8 @@ def apply(path: str, dry_run: bool, namesrv: str, cluster: str | None, as_json: 
         } - masters.keys()
         if missing:
             raise ConfigFormatError(
-                f"{path}: brokers {', '.join(sorted(missing))}, there are {', '.join(masters)}"
+                f"{path}: no broker {', '.join(sorted(missing))} is known; "
+                f"there are: {', '.join(masters)}"
             )
         if not dry_run:
             await _make(admin, changes)
@@ -255,7 +256,7 @@ def read_dump(path: str) -> tuple[Wanted[TopicConfig], Wanted[SubscriptionGroupC
         try:
             document = json.load(file)
         except (ValueError, RecursionError) as error:
-            raise ConfigFormatError(f"{path}: no JSON: {error}") from None
+            raise ConfigFormatError(f"{path} is not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ConfigFormatError(f'{path}: no dump of a cluster, "format" is not "{FORMAT}"')
     if document.get("version") != VERSION:

@@ -68,14 +68,17 @@ END_TIMEOUT_S: Final = 10.0
               help="Serve https with this PEM certificate.")  # fmt: skip
 @click.option("--key", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
               help="Its key, where the certificate's file has none.")  # fmt: skip
-@click.option("--allow-writes", is_flag=True, help="Pages may change topics, groups and more.")
+@click.option("--allow-writes", is_flag=True, help="Let pages change topics, groups and more.")
 @click.option(
     "--audit-log",
     metavar="FILE",
     help="Where each write is noted; ~/.local/state/oberth/console-audit.jsonl if not given.",
 )
 @click.option(
-    "--interval", type=click.FloatRange(0.5, 3600), default=5.0, help="Seconds between two looks."
+    "--interval",
+    type=click.FloatRange(0.5, 3600),
+    default=5.0,
+    help="Seconds between two rounds of questions to the cluster.",
 )
 @click.option(
     "--store",
@@ -122,8 +125,8 @@ def console(
 ) -> None:
     """Show a cluster in a browser: brokers, topics, messages, groups, dead letters.
 
-    Works with our clusters and with Apache's. It only reads unless --allow-writes; every write is
-    shown before it is done, and noted.
+    Works with Oberth's clusters and with Apache's. It only reads unless --allow-writes is given; it
+    shows every change before it makes it, and notes it in the audit log.
 
     Example: oberth console -n 127.0.0.1:9876
     """

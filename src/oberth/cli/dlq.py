@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -22,6 +23,7 @@ from oberth.client.dead_letters import (
     origin_topic,
 )
 from oberth.client.dead_letters import redrive as redrive_letter
+from oberth.errors import MQBrokerError
 
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
@@ -38,15 +40,19 @@ limit_option = click.option(
     metavar="N",
     help="At most N dead letters.",
 )
-since_option = click.option("--since", type=TIME, help="Dead since: ms since 1970 or ISO 8601.")
-until_option = click.option("--until", type=TIME, help="Dead before.")
+since_option = click.option(
+    "--since", type=TIME, help="Only letters dead since this time: ms since 1970 or ISO 8601."
+)
+until_option = click.option(
+    "--until", type=TIME, help="Only letters that were dead before this time."
+)
 
 
 @click.group(cls=SuggestingGroup)
 def dlq() -> None:
-    """Show dead letters of a live cluster and send them on their way again.
+    """Show dead letters of a live cluster, and send them to their topics again.
 
-    Dead letters are messages that a group gave back more often than its --retries.
+    Dead letters are messages that a group failed to consume more often than its --retries allow.
 
     Example: oberth dlq list G
     """
@@ -69,7 +75,7 @@ def list_(
 ) -> None:
     """Show the dead letters of GROUP, or of all groups.
 
-    With --json an object a line, with body and properties.
+    With --json an object a line, with body and properties. Exit code 1 if no broker knows GROUP.
 
     Example: oberth dlq list G --since 2026-01-01
     """
@@ -85,6 +91,9 @@ def list_(
         return found
 
     found = ask(namesrv, look)
+    if group is not None and not found and not ask(namesrv, partial(_is_known, group=group)):
+        say(f"no broker knows group {group!r}")
+        sys.exit(EXIT_NOT_ALL)
     shown = found[:limit]
     if as_json:
         for name, letter in shown:
@@ -114,7 +123,12 @@ def list_(
 
 @dlq.command()
 @click.argument("group")
-@click.option("--id", "ids", multiple=True, help="Only this letter, by either id. Repeatable.")
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    help="Only this letter, by its offsetMsgId or unique key. Repeatable.",
+)
 @since_option
 @until_option
 @limit_option
@@ -134,8 +148,8 @@ def redrive(
     """Send dead letters of GROUP to their origin topics again, with a receipt for each.
 
     Every group of the topic gets them. Keys, tags, unique key and the application's properties
-    stay; REDRIVEN_FROM names the dead letter, and a letter that its topic has already is not sent
-    again. The dead letters stay where they are. Exit code 1 if some were not sent, or there is
+    stay, and REDRIVEN_FROM names the dead letter; a letter that its topic has already is not sent
+    again. The dead letters stay where they are. Exit code 1 if some were not sent, or if there are
     none.
 
     Example: oberth dlq redrive G --dry-run
@@ -191,6 +205,14 @@ def _chosen(ids: Sequence[str], since: int | None, until: int | None) -> str:
     if ids:
         return f" with id {' or '.join(ids)}"
     return "" if since is None and until is None else " of that time"
+
+
+async def _is_known(admin: Admin, group: str) -> bool:
+    """Whether a broker has the group, or a topic of its dead letters; True if nobody may say."""
+    try:
+        return group in await admin.group_list() or group in await groups_with_dead_letters(admin)
+    except MQBrokerError:
+        return True
 
 
 def _is_within(letter: MessageExt, since: int | None, until: int | None) -> bool:

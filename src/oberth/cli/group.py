@@ -208,11 +208,11 @@ def members(name: str, namesrv: str, as_json: bool) -> None:
 @group.command()
 @click.argument("name")
 @click.argument("client", required=False)
-@click.option("--stack", is_flag=True, help="Also where its threads are.")
+@click.option("--stack", is_flag=True, help="Show the stacks of its threads, too.")
 @namesrv_option
 @json_option
 def running(name: str, client: str | None, stack: bool, namesrv: str, as_json: bool) -> None:
-    """Show what members of a group tell about themselves: all of them, or CLIENT.
+    """Show what members of a group report about themselves: all of them, or CLIENT.
 
     Example: oberth group running G --stack
     """
@@ -288,9 +288,9 @@ def _time(timestamp_ms: int) -> str | None:
 @group.command()
 @click.argument("name")
 @click.argument("topic")
-@click.option("--to", "to", type=TIME, help="A time: ms since 1970 or ISO 8601.")
-@click.option("--earliest", is_flag=True, help="The beginning.")
-@click.option("--latest", is_flag=True, help="The end.")
+@click.option("--to", "to", type=TIME, help="Go to a time: ms since 1970 or ISO 8601.")
+@click.option("--earliest", is_flag=True, help="Go to the beginning.")
+@click.option("--latest", is_flag=True, help="Go to the end.")
 @namesrv_option
 @json_option
 def reset(
@@ -302,7 +302,7 @@ def reset(
     namesrv: str,
     as_json: bool,
 ) -> None:
-    """Have a group go on at a time, at the beginning or at the end of a topic."""
+    """Move a group's offsets to a time, to the beginning or to the end of a topic."""
     if (to is not None) + earliest + latest != 1:
         raise click.UsageError("one of --to, --earliest and --latest is needed")
     timestamp_ms = LATEST if latest else 0 if to is None else to

@@ -87,6 +87,11 @@ def hint_for(error: BaseException) -> str | None:
     if isinstance(error, RemotingConnectError):
         if isinstance(error.__cause__, ConnectionRefusedError):
             return "nothing listens there; `oberth up` starts a name server and a broker"
+        if "certificate verify failed" in str(error.__cause__):
+            return (
+                "--tls-ca FILE trusts the authority that signed the server's certificate; "
+                "--tls-insecure encrypts and trusts whoever answers"
+            )
         return None
     if isinstance(error, RemotingSendRequestError) and "closed before the response" in str(error):
         return (

@@ -15,7 +15,8 @@ from oberth.cli.output import say, write_json, write_json_line
 from oberth.cli.remote import ask, json_option, message_json, namesrv_option, parse_pairs, run
 from oberth.cli.store_query import TIME
 from oberth.client.admin import Admin
-from oberth.errors import MQClientError
+from oberth.errors import MQBrokerError, MQClientError
+from oberth.remoting.code import ResponseCode
 
 TAIL_PAUSE_S: Final = 0.2
 PULL_COUNT: Final = 32
@@ -36,7 +37,12 @@ def message() -> None:
 @click.option("--tag", default="", help="A word that subscriptions choose by.")
 @click.option("--key", "keys", multiple=True, help="A word to find it by. Repeatable.")
 @click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="Repeatable.")
-@click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1 to 18.")
+@click.option(
+    "--delay-level",
+    type=click.IntRange(0, 18),
+    default=0,
+    help="Deliver it later: a level from 1 to 18; 0 is at once.",
+)
 @namesrv_option
 def send(
     topic: str,
@@ -128,7 +134,9 @@ def tail(
 @message.command()
 @click.argument("topic")
 @click.option("--key", help="A word among the message's keys.")
-@click.option("--id", "message_id", help="Either kind of id.")
+@click.option(
+    "--id", "message_id", help="The offsetMsgId (the broker's) or the unique key (the client's)."
+)
 @click.option("--begin", type=TIME, default=0, help="With --key: stored at or after.")
 @click.option("--end", type=TIME, default=2**63 - 1, help="With --key: stored at or before.")
 @namesrv_option
@@ -141,7 +149,12 @@ def query(
 
     async def find(admin: Admin) -> int:
         if message_id is not None:
-            found = [await admin.view_message(topic, message_id)]
+            try:
+                found = [await admin.view_message(topic, message_id)]
+            except MQBrokerError as error:
+                if error.response_code != ResponseCode.NO_MESSAGE:
+                    raise
+                return 0
         else:
             assert key is not None
             found = await admin.query_message(topic, key, begin_ms=begin, end_ms=end)
@@ -150,7 +163,8 @@ def query(
         return len(found)
 
     if not ask(namesrv, find):
-        say(f"{topic} has no message with key {key!r} stored in that time")
+        wanted = f"key {key!r} stored in that time" if key is not None else f"id {message_id}"
+        say(f"{topic} has no message with {wanted}")
         sys.exit(EXIT_NOTHING)
 
 
@@ -158,7 +172,7 @@ def query(
 @click.argument("topic")
 @click.argument("message_id")
 @click.option("--group", required=True, help="The group whose member consumes it.")
-@click.option("--client", help="The member; without this the first that is connected.")
+@click.option("--client", help="The member; the first that is connected if not given.")
 @namesrv_option
 @json_option
 def resend(
@@ -176,7 +190,7 @@ def resend(
         members = await admin.consumer_connection(group)
         ids = sorted(each.client_id for each in members.connection_set)
         if client is not None and client not in ids:
-            raise MQClientError(f"group {group}: no member {client!r}, there are {', '.join(ids)}")
+            raise MQClientError(f"group {group} has no member {client!r}; it has: {', '.join(ids)}")
         chosen = client or ids[0]
         say(f"{found.offset_msg_id} of {topic}: to {chosen} of {group}")
         result = await admin.consume_message_directly(group, chosen, found.offset_msg_id, topic)

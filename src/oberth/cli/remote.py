@@ -30,7 +30,7 @@ T = TypeVar("T")
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 cluster_option = click.option("--cluster", metavar="NAME", help="Only brokers of this cluster.")
 system_option = click.option(
-    "--system", "with_system", is_flag=True, help="Also those that are the brokers' own."
+    "--system", "with_system", is_flag=True, help="Show the brokers' own, too."
 )
 
 
@@ -76,7 +76,7 @@ async def broker_address(admin: Admin, broker: str) -> str:
     if _ADDRESS.fullmatch(broker):
         return broker  # reachable, though no name server names it
     known = ", ".join(sorted({*info.broker_addr_table, *addresses})) or "none"
-    raise MQClientError(f"broker {broker!r}, there are {known}")
+    raise MQClientError(f"no broker {broker!r} is known; there are: {known}")
 
 
 async def broker_topics(admin: Admin) -> set[str]:

@@ -32,7 +32,7 @@ JOIN_EVERY: Final = 20
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(["parquet", "delta", "iceberg"]), default="parquet",
-    show_default=True, help="What kind of tables.",
+    show_default=True, help="Format of the tables.",
 )  # fmt: skip
 @click.option(
     "--catalog", metavar="CATALOG", default="",

@@ -28,11 +28,11 @@ COMMANDS: Final = {
     ),
     "purge": (
         "oberth.cli.store_purge:purge_command",
-        "Purge a topic's past.",
+        "Purge a topic's older messages.",
     ),
     "rejoin": (
         "oberth.cli.store_rejoin:rejoin_command",
-        "Make a slave's store one that its master takes on.",
+        "Cut a slave's store to what its master has, so that it can follow again.",
     ),
     "recover": (
         "oberth.cli.store_recover:recover_command",

@@ -27,7 +27,7 @@ set_option = click.option(
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="One option by Apache's name, over those of -c; {root} stands for DIR. Repeatable.",
+    help="A setting by Apache's name; overrides that of -c; {root} stands for DIR. Repeatable.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 

@@ -17,15 +17,17 @@ EXIT_REFUSED: Final = 1
 @click.command(name="purge")
 @store_options
 @click.argument("topic")
-@click.option("--before", type=TIME, help="Messages stored earlier: ms since 1970 or ISO 8601.")
+@click.option(
+    "--before", type=TIME, help="Purge messages stored before: ms since 1970 or ISO 8601."
+)
 @click.option(
     "--offset",
     "offsets",
     metavar="QUEUE=OFFSET",
     multiple=True,
-    help="Messages below a queue offset. Repeatable.",
+    help="Purge messages below a queue offset. Repeatable.",
 )
-@click.option("--force", is_flag=True, help="Also what groups have not consumed.")
+@click.option("--force", is_flag=True, help="Delete also what groups have not consumed.")
 def purge_command(
     directory: str,
     config: str | None,

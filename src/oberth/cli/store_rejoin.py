@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 @namesrv_option
 @json_option
 def rejoin_command(directory: str, master: str, dry_run: bool, namesrv: str, as_json: bool) -> None:
-    """Make the slave's store in DIR one that MASTER, a broker's name or address, takes on.
+    """Cut the slave's store in DIR to what MASTER has, so that it can follow MASTER again.
 
-    For a slave that is ahead of its master, whose log has parted from the master's, or that lacks
-    what the master has deleted. The log is cut where the two differ, or emptied; what is cut off is
-    kept in DIR.parted. The slave has to be stopped, and gets the rest when it is started.
+    MASTER is a broker's name or address. For a slave that is ahead of its master, whose log has
+    diverged from the master's, or that lacks what the master has deleted. The log is cut where the
+    two differ, or emptied; what is cut off is kept in DIR.parted. Stop the slave before; it gets
+    the rest when it starts.
 
     Example: oberth store rejoin /data/b 10.0.0.1:10911
     """

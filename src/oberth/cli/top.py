@@ -42,9 +42,13 @@ CLEAR_REST: Final = "\x1b[J"
 @namesrv_option
 @cluster_option
 @click.option(
-    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds."
+    "--interval",
+    type=click.FloatRange(0.2, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two screens.",
 )
-@click.option("--once", is_flag=True, help="One screen, after one interval, and end.")
+@click.option("--once", is_flag=True, help="Show one screen, after one interval, and end.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object on stdout for each screen.")
 @click.option(
     "--topics",
@@ -52,10 +56,10 @@ CLEAR_REST: Final = "\x1b[J"
     type=click.IntRange(0),
     default=500,
     show_default=True,
-    help="Ask about at most N topics; one request each.",
+    help="Ask for at most N topics; each takes a request.",
     metavar="N",
 )
-@click.option("--system", is_flag=True, help="Also the brokers' own topics and groups.")
+@click.option("--system", is_flag=True, help="Show the brokers' own topics and groups, too.")
 def top(
     namesrv: str,
     cluster: str | None,
@@ -67,8 +71,8 @@ def top(
 ) -> None:
     """Watch rates in and out by topic and group, lags, the slowest stages, disks, connections.
 
-    Works with our brokers and with Apache's. Ctrl-C ends it. A rate is taken between two looks, so
-    the first screen has none but the brokers' own.
+    Works with Oberth's brokers and with Apache's. Ctrl-C ends it. A rate needs two screens, so the
+    first one has only the rates that brokers report.
 
     Example: oberth top --once --json
     """

@@ -37,7 +37,7 @@ PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 
 @click.group(cls=SuggestingGroup)
 def topic() -> None:
-    """Make, list, show and delete topics, on our brokers and on Apache's.
+    """Make, list, show and delete topics, on Oberth's brokers and on Apache's.
 
     Example: oberth topic create Flights --queues 4
     """
@@ -81,7 +81,7 @@ def list_(namesrv: str, cluster: str | None, with_system: bool, as_json: bool) -
     show_default=True,
     help="What clients may do.",
 )
-@click.option("--order", is_flag=True, help="An order topic.")
+@click.option("--order", is_flag=True, help="Make it an order topic.")
 @click.option(
     "--attribute",
     "attributes",
@@ -140,16 +140,18 @@ async def _wait_announced(admin: Admin, name: str, queues: int, *, everywhere: b
 
 @topic.command()
 @click.argument("name")
-@click.option("--before", type=TIME, help="Messages stored earlier: ms since 1970 or ISO 8601.")
+@click.option(
+    "--before", type=TIME, help="Purge messages stored before: ms since 1970 or ISO 8601."
+)
 @click.option(
     "--offset",
     "offsets",
     metavar="BROKER:QUEUE=OFFSET",
     multiple=True,
-    help="Messages below a queue offset. Repeatable.",
+    help="Purge messages below a queue offset. Repeatable.",
 )
-@click.option("--force", is_flag=True, help="Also what groups have not consumed.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--force", is_flag=True, help="Delete also what groups have not consumed.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @namesrv_option
 @json_option
 def purge(
@@ -161,7 +163,7 @@ def purge(
     namesrv: str,
     as_json: bool,
 ) -> None:
-    """Purge a topic's past on every broker of it; Oberth's brokers only.
+    """Purge a topic's older messages on all of its brokers; Oberth's brokers only.
 
     Readers no longer find the messages, by queue, key or id; their bytes leave the disk with the
     segment they lie in. Refused with exit code 1 while a group has not consumed them, unless

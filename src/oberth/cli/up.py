@@ -76,19 +76,21 @@ WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
     metavar="N",
     help=f"Port of the console on 127.0.0.1, {CONSOLE_PORT} if not given; 0: any free, -1: none.",
 )
-@click.option("--console-writes", is_flag=True, help="The console may change something.")
+@click.option(
+    "--console-writes", is_flag=True, help="Let the console change topics, groups and more."
+)
 @click.option(
     "--brokers",
     "count",
     type=click.IntRange(1, BROKERS_MAX),
     metavar="N",
-    help="So many brokers, each a process with a store of its own: one for each core.",
+    help="Run N brokers, each a process with a store of its own; take one for each core.",
 )
 @click.option(
     "--replicas",
     type=click.IntRange(2, REPLICAS_MAX),
     metavar="N",
-    help="So many copies of each broker, each a process, and a controller that elects masters.",
+    help="Run each broker as N copies, each a process, and a controller that elects masters.",
 )
 @click.option(
     "--lake", metavar="DIR", default=None, type=click.Path(file_okay=False),
@@ -96,7 +98,7 @@ WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 )  # fmt: skip
 @click.option(
     "--lake-format", type=click.Choice(["parquet", "delta", "iceberg"]), default="delta",
-    show_default=True, help="What kind of tables.",
+    show_default=True, help="Format of the tables.",
 )  # fmt: skip
 @set_option
 @verbose_option
@@ -115,25 +117,26 @@ def up(
     settings: tuple[str, ...],
     verbose: int,
 ) -> None:
-    """Start a name server and a broker: a RocketMQ for clients at 127.0.0.1:9876.
+    """Start a name server and a broker for RocketMQ's clients; they connect to 127.0.0.1:9876.
 
     Clients of RocketMQ 5 that speak gRPC connect to 127.0.0.1:8081; a browser shows the cluster at
     http://127.0.0.1:8082.
 
-    One line on stdout says when both are ready, where they listen and where the store lies.
-    SIGTERM or Ctrl-C stops them in order.
+    When both are ready, a line on stdout says where they listen and where the store is. SIGTERM or
+    Ctrl-C stops them in order.
 
-    With --brokers N clients use all N brokers by themselves. The first keeps the store and ports
-    that it has alone, the second has -2 behind its store's folder and name, and ports 10 higher.
-    A store of a higher number is drained: its broker takes no messages and gives out the rest.
+    With --brokers N clients find all N brokers through the name server. The first has the store and
+    ports of a single broker; the second has -2 behind its store's folder and name, and ports 10
+    higher. A store of a higher number is drained: its broker takes no messages until consumers have
+    read what is there.
 
     With --replicas N each broker is a group of N processes that have the same messages, and a
-    controller in this process makes another one the master when the master dies. What is
-    acknowledged is at every copy that is in sync: `oberth cluster status` shows which, and
+    controller in this process makes another one the master when the master dies. An acknowledged
+    message is at every copy that is in sync: `oberth cluster status` shows which these are, and
     `oberth cluster failover` moves the master.
 
-    With --lake DIR topics are tables in DIR, some seconds behind the broker, which keeps the
-    messages that they do not have yet.
+    With --lake DIR every topic becomes a table in DIR. The tables are some seconds behind the
+    broker, which does not delete messages that they do not have yet.
 
     Example: oberth up --store /tmp/flights --set flushDiskType=SYNC_FLUSH
     """
