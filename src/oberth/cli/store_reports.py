@@ -24,6 +24,8 @@ def show_rebuilt(report: RebuildReport, *, as_json: bool) -> None:
         say(f"{key}: {count} messages are lost; their places lead to the message that follows")
     for topic in report.illegal_topics:
         say(f"topic {topic!r}: no directory can have this name, its records are in no queue")
+    for name in report.timer_files:
+        say(f"{name}: removed; the next start of a broker makes it anew")
     click.echo(
         f"{report.records} records: {report.units} units in {report.queues} queues, "
         f"{report.index_entries} entries in {report.index_files} index files, "

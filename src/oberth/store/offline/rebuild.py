@@ -14,6 +14,9 @@ the log does not tell:
   `indexed_tags`;
 * lost messages in the middle of a queue, see `queue_files`.
 
+The timer's wheel is removed, and its log if no broker starts on it: the next start of one makes the
+wheel from the log, and the log from the timer topic's queue.
+
 Into the store itself it is built beside what is there and then exchanged by renaming, directory by
 directory; stopped at any moment, each is whole, old or new, or missing, which a start of the store
 repairs.
@@ -34,6 +37,7 @@ from typing import Any, Final
 from oberth.errors import FormatError, StoreError
 from oberth.formats import paths
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
+from oberth.formats.paths import segment_start
 from oberth.formats.topic_config import TopicConfigs
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.index import IndexEntries
@@ -79,6 +83,7 @@ class RebuildReport:
         illegal_topics: topics of queues that no directory can be named after (or with a negative
             queue id); their records are in no queue.
         illegal_records: where those records start, the first thousand.
+        timer_files: what was removed of the timer; the next start makes it anew.
         seconds: how long it took.
     """
 
@@ -95,6 +100,7 @@ class RebuildReport:
     kept_queues: list[QueueKey] = field(default_factory=list)
     illegal_topics: list[str] = field(default_factory=list)
     illegal_records: list[int] = field(default_factory=list)
+    timer_files: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -121,6 +127,7 @@ class RebuildReport:
             ],
             "keptQueues": [str(key) for key in self.kept_queues],
             "illegalTopics": self.illegal_topics,
+            "timerFiles": self.timer_files,
             "seconds": round(self.seconds, 3),
         }
 
@@ -160,6 +167,7 @@ def rebuild(
         remove_leftovers(root)
         report = _build(reader, former or reader, root, BESIDE_SUFFIX, threads, progress)
         exchange(root)
+        report.timer_files = remove_timer(root, reader.layout.config.mapped_file_size_timer_log)
     return report
 
 
@@ -415,6 +423,36 @@ def _all_expired(reader: StoreReader, key: QueueKey, is_batch: bool) -> bool:
     end = queue.end_offset()
     unit = queue.unit(end - 1) if end > queue.first_offset else None
     return unit is not None and unit.is_message and unit.commit_log_offset < reader.min_offset
+
+
+def remove_timer(root: str, log_file_size: int) -> list[str]:
+    """Removes the timer's wheel, and its log if a file has another size; the names.
+
+    A start makes the wheel from the log, and the log from the timer topic's queue; of what was
+    delivered ``config/timercheck`` tells.
+    """
+    wheel, log = os.path.join(root, paths.TIMER_WHEEL), os.path.join(root, paths.TIMER_LOG)
+    sizes = {}
+    if os.path.isdir(log):
+        sizes = {
+            name: os.path.getsize(os.path.join(log, name))
+            for name in os.listdir(log)
+            if segment_start(name) is not None
+        }
+    log_fits = all(
+        size in (0, log_file_size) and int(name) % log_file_size == 0
+        for name, size in sizes.items()
+    )
+    removed = []
+    if not log_fits:
+        shutil.rmtree(log)
+        removed.append(paths.TIMER_LOG)
+    if os.path.isfile(wheel):
+        os.remove(wheel)
+        removed.append(paths.TIMER_WHEEL)
+    if removed:
+        sync_directory(root)
+    return removed
 
 
 def remove_leftovers(root: str) -> None:

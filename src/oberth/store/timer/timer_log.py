@@ -155,6 +155,22 @@ class TimerLog:
                 yield position, unit
                 position += UNIT_SIZE
 
+    def walk_over(self, start: int, stop: int) -> Iterator[tuple[int, TimerLogUnit | None]]:
+        """(position, unit) of all places for a unit from a unit on; None where one is damaged."""
+        position = start
+        while position < stop:
+            at = position % self.file_size
+            unit = None
+            if fits(self.file_size, at):
+                data = self._stream.read(position, UNIT_SIZE)
+                found = decode_timer_unit(data, 0) if len(data) == UNIT_SIZE else None
+                unit = found if isinstance(found, TimerLogUnit) else None
+                if not isinstance(found, TimerLogBlank):
+                    yield position, unit
+                    position += UNIT_SIZE
+                    continue
+            position += self.file_size - at
+
     def truncate(self, end: int) -> None:
         """Ends the log here; what an earlier life left behind the end becomes zeros."""
         self._stream.truncate(end)

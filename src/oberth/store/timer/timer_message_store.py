@@ -49,7 +49,7 @@ from oberth.formats.timer_wheel import SLOTS_A_TURN
 from oberth.store.messages import Append, MessageExtBrokerInner, PutMessageStatus
 from oberth.store.timer.timer_log import TimerLog
 from oberth.store.timer.timer_steps import HOPELESS, Delivery, Due, TimerFlush, TimerStep
-from oberth.store.timer.timer_wheel import TimerWheel
+from oberth.store.timer.timer_wheel import Slot, TimerWheel
 
 if TYPE_CHECKING:
     from oberth.store.message_store import MessageStore
@@ -58,6 +58,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 BATCH_SIZE: Final = 1000
 """Messages that one call of `on_time` takes in, and delivers, so that sends go on."""
+
+REBUILD_HINT: Final = (
+    "if the setting of its size is right, `oberth store rebuild` removes what does not fit, and "
+    "the next start makes it anew"
+)
+
+NEIGHBOURS: Final = 1000
+"""Units on either side of a slot's that are looked at for what is whole beside a damaged one."""
 
 CLEAN_INTERVAL_MS: Final = 60_000
 """Between two looks for segments of the timer log that nothing needs any more."""
@@ -109,6 +117,8 @@ class TimerMessageStore:
         # Messages that the timer log had when it was opened although the checkpoint says that they
         # are still to be taken in.
         self._known: set[int] = set()
+        # Where messages are taken in again: up to which one, and which slots were delivered then.
+        self._again_until, self._delivered_until = 0, 0
         self._last_checkpoint = TimerCheckpoint()
         self._next_clean_ms = 0
         self._version = 0
@@ -140,19 +150,26 @@ class TimerMessageStore:
         self._version = checkpoint.counter
         from_time = checkpoint.last_read_time // self._precision_ms
         log, wheel = self.log, self.wheel
-        trouble = log.load()
+        try:
+            trouble = log.load()
+            has_wheel = wheel.load(from_time)
+        except StoreCorruptError as error:
+            raise StoreCorruptError(f"{error}; {REBUILD_HINT}") from error
         if trouble is not None:
             _LOG.error("timer log: %s", trouble)
-        has_wheel = wheel.load(from_time)
         flushed = checkpoint.last_timer_log_flush_pos
         walk_from = log.first_position
         if has_wheel:
             walk_from = max(walk_from, log.segment_of(max(flushed - log.file_size, 0)))
         last = self._walk(walk_from, from_time, flushed)
         lowest = wheel.lowest_position()
-        if lowest is not None and (
-            wheel.highest_position() >= log.end or lowest < log.first_position
-        ):
+        if lowest is not None and lowest < log.first_position:
+            # The log's first files are gone. What they said, the timer topic's queue says as well.
+            _LOG.error("timer log: it begins at %d, the wheel at %d", log.first_position, lowest)
+            wheel.clear()
+            log.truncate(log.first_position)
+            last = None
+        elif lowest is not None and wheel.highest_position() >= log.end:
             # The wheel names units that are not there. What the log holds is the truth.
             _LOG.warning("timer wheel: it names units outside the log, it is built anew")
             wheel.clear()
@@ -216,6 +233,8 @@ class TimerMessageStore:
                 "timer log: it ends at %d, but %d bytes were on the disk; queue offset %d → %d",
                 self.log.end, checkpoint.last_timer_log_flush_pos, offset, min(offset, found),
             )  # fmt: skip
+            self._again_until = offset
+            self._delivered_until = checkpoint.last_read_time // self._precision_ms
             offset = min(offset, found)
         low = max(self._store.min_offset_in_queue(names.TIMER_TOPIC, 0), 0)
         high = self._store.max_offset_in_queue(names.TIMER_TOPIC, 0)
@@ -364,6 +383,8 @@ class TimerMessageStore:
             if record is None:
                 _LOG.error("timed message at %d cannot be read", unit.commit_log_offset)
                 continue
+            if offset <= self._again_until and self._was_delivered(raw):
+                continue
             if self._slot_time(raw) >= self.write_time_ms:
                 timed.append((offset, unit.commit_log_offset, unit.record_size, raw))
             elif self._follows_at_ms:
@@ -391,7 +412,13 @@ class TimerMessageStore:
     def _slot_time(raw: bytes) -> int:
         return _number(p.find_property(raw, b"TIMER_OUT_MS"))
 
-    def _put_unit(self, commit_log_offset: int, size: int, raw: bytes) -> None:
+    def _was_delivered(self, raw: bytes) -> bool:
+        """Whether a message that was in the wheel before has left it, or has rolled on."""
+        return self._slot_time(raw) // self._precision_ms < self._delivered_until
+
+    def _put_unit(
+        self, commit_log_offset: int, size: int, raw: bytes, *, again: bool = False
+    ) -> None:
         # A slave's master may have rolled the message into a slot as late as its time then.
         write_time = max(self.write_time_ms, self._follows_at_ms)
         slot_time = self._slot_time(raw)
@@ -422,7 +449,7 @@ class TimerMessageStore:
             )
         )
         self.wheel.put(time, position, is_delete=is_delete and not is_rolling)
-        if not self._follows_at_ms:  # else its master counts
+        if not (again or self._follows_at_ms):  # it is counted, or its master counts
             self._count(str(real_topic, "utf-8", "replace"), -1 if is_delete else 1)
 
     def _refuse_congestion(
@@ -448,7 +475,11 @@ class TimerMessageStore:
             if due is None or (due.time, due.last_pos) != (earliest.time, earliest.last_pos):
                 # A clock that was set back can bring more into a slot that is at work, or an
                 # earlier one before it.
-                due = self._due = self._open_slot(earliest.time)
+                try:
+                    due = self._due = self._open_slot(earliest.time)
+                except StoreFullError as error:
+                    _LOG.error("timer log: %s", error)
+                    return appended, False
             stop = min(due.done + count_max, len(due.positions))
             if not self.are_readable(partial(self._records, due.positions[due.done : stop])):
                 return appended, False
@@ -498,12 +529,11 @@ class TimerMessageStore:
                 "timer slot %d: its chain is broken; everything from %d to %d is looked through",
                 time, slot.first_pos, slot.last_pos,
             )  # fmt: skip
+            self._take_damaged_again(slot)
             positions = array("q")
             start = max(slot.first_pos, self.log.first_position)
-            for position, unit in self.log.walk(start):
-                if position > slot.last_pos:
-                    break
-                if unit.slot_time // self._precision_ms == time:
+            for position, unit in self.log.walk_over(start, slot.last_pos + UNIT_SIZE):
+                if unit is not None and unit.slot_time // self._precision_ms == time:
                     self._enter(
                         unit.magic,
                         position,
@@ -513,6 +543,59 @@ class TimerMessageStore:
                         deletes,
                     )
         return Due(time, slot.last_pos, positions, deletes)
+
+    def _take_damaged_again(self, slot: Slot) -> None:
+        """Enters messages again whose units are damaged; the timer topic's queue has them still.
+
+        Units are in the order of that queue: what a damaged one said lies there between what its
+        neighbours say.
+        """
+        log = self.log
+        begin = max(log.segment_of(slot.first_pos), slot.first_pos - NEIGHBOURS * UNIT_SIZE)
+        stop = min(log.end, slot.last_pos + NEIGHBOURS * UNIT_SIZE)
+        known: set[int] = set()
+        gaps: list[tuple[TimerLogUnit | None, TimerLogUnit | None]] = []
+        before: TimerLogUnit | None = None
+        in_gap = False
+        for _, unit in log.walk_over(begin, stop):
+            if unit is None:
+                in_gap = True
+                continue
+            if in_gap:
+                gaps.append((before, unit))
+            in_gap = False
+            known.add(unit.commit_log_offset)
+            before = unit
+        if in_gap:
+            gaps.append((before, None))
+        for left, right in gaps:
+            low, high = self._number_of(left), self._number_of(right)
+            low = self._store.min_offset_in_queue(names.TIMER_TOPIC, 0) if low is None else low + 1
+            high = self.queue_offset if high is None else high
+            self._take_again(slot.time, low, high, known)
+
+    def _number_of(self, unit: TimerLogUnit | None) -> int | None:
+        """The number in the timer topic's queue of a unit's message."""
+        if unit is None:
+            return None
+        record = self._store.look_message_by_offset(unit.commit_log_offset, unit.record_size)
+        return None if record is None else record.queue_offset
+
+    def _take_again(self, time: int, low: int, high: int, known: set[int]) -> None:
+        """Enters messages of the timer topic that are due in a slot or later, but those known."""
+        if low >= high:
+            return
+        for each in self._store.iterate_consume_queue(names.TIMER_TOPIC, 0, low, high - low):
+            if not each.is_message or each.commit_log_offset in known:
+                continue
+            record = self._store.commit_log.select(each.commit_log_offset, each.record_size)
+            try:
+                raw = b"" if record is None else properties_at(record)
+            except RecordError:
+                continue
+            if self._slot_time(raw) // self._precision_ms >= time:
+                known.add(each.commit_log_offset)
+                self._put_unit(each.commit_log_offset, each.record_size, raw, again=True)
 
     def _enter(
         self,
