@@ -148,7 +148,7 @@ async def test_a_single_topic_does_not_push_out_the_others(tmp_path: Path) -> No
         await until_known(server, "Newer")
         assert server.routes.route("New") is None
         # A deleted topic goes with the next full registration.
-        broker.services.deletions.delete_topics(["Newer"])
+        await broker.services.deletions.delete_topics(["Newer"])
         assert broker.services.registration is not None
         await broker.services.registration.register_all()
         assert server.routes.route("Newer") is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from oberth.broker.tasks import in_turns
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from oberth.broker.subscription_groups import SubscriptionGroups
     from oberth.broker.topic_configs import TopicConfigs
     from oberth.store.message_store import MessageStore
+
+
+LITE_TOPICS_A_TURN: Final = 50
+"""Lite topics that one turn of the loop deletes, each with its file."""
 
 
 class Deletions:
@@ -49,21 +54,38 @@ class Deletions:
         self._lite = lite
         self._wake_topic = wake_topic
 
-    def delete_topics(self, topics: Iterable[str]) -> None:
-        """Forget topics: configuration, queues, offsets, statistics; held pulls are answered."""
+    async def delete_topics(self, topics: Iterable[str]) -> None:
+        """Forget topics: configuration, queues, offsets, statistics; held pulls are answered.
+
+        In turns of the loop what may be very many; a thread waits for the disk.
+        """
         gone = set(topics)
-        lite = self._lite
-        for parent in [topic for topic in gone if lite.is_parent(topic)]:
-            lite.delete_lite_topics(parent, lite.queues(parent))
+        parents = [topic for topic in gone if self._lite.is_parent(topic)]
+        deleted = 0
+        for parent in parents:
+            deleted += await self._delete_lite_topics(parent)
         for topic in gone:
             self._static_topics.delete(topic)
             self._topics.delete(topic)
-            self._offsets.delete_topic(topic)
             self._groups.forget_topic(topic)
             self._stats.topic_deleted(topic)
-        self._store.delete_topics(gone)
+        deleted += self._store.remove_topics(gone)
         for topic in gone:
             self._wake_topic(topic)
+        await in_turns(self._offsets.delete_in_slices(topics=gone))
+        for parent in parents:
+            deleted += await self._delete_lite_topics(parent)  # what came meanwhile
+        if deleted:
+            await asyncio.to_thread(self._store.settle_removal)
+
+    async def _delete_lite_topics(self, parent: str) -> int:
+        queues, deleted = self._lite.queues(parent), 0
+        for first in range(0, len(queues), LITE_TOPICS_A_TURN):
+            deleted += self._lite.delete_lite_topics(
+                parent, queues[first : first + LITE_TOPICS_A_TURN]
+            )
+            await asyncio.sleep(0)
+        return deleted
 
     async def delete_group(self, group: str, *, clean_offset: bool) -> None:
         """Forget a group, and with ``clean_offset`` how far it has come, in turns of the loop."""

@@ -166,7 +166,7 @@ def rows(of: Processors) -> Iterator[Row]:
 
     yield Burst((Code.UPDATE_AND_CREATE_TOPIC,), of.topics.create)
     yield Sliced((Code.UPDATE_AND_CREATE_TOPIC_LIST,), of.topics.create_list, LIST_SIZE_MAX)
-    yield Sync((Code.DELETE_TOPIC_IN_BROKER,), of.topics.delete)
+    yield Async((Code.DELETE_TOPIC_IN_BROKER,), of.topics.delete, RELAY)
     yield Sliced((Code.GET_ALL_TOPIC_CONFIG,), of.topics.all_configs)
     yield Sync((Code.GET_TOPIC_CONFIG,), of.topics.config)
     yield Sliced((Code.GET_TOPIC_STATS_INFO,), of.topics.stats)

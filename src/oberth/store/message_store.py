@@ -486,16 +486,25 @@ class MessageStore(StoreReading):
         What was put before is dispatched before: a record that came into a queue afterwards would
         have the number of one that is put to the topic when it is made again.
         """
+        deleted = self.remove_topics(topics)
+        if deleted:
+            self.settle_removal()
+        return deleted
+
+    def remove_topics(self, topics: Collection[str]) -> int:
+        """The same, but that a crash may undo it until `settle_removal`, which waits for syncs."""
         self._check_open()
         deleted = 0
         for topic in topics:
             deleted += bool(self._delete_queues(topic))
             if self.compaction is not None:
                 self.compaction.delete_topic(topic)
-        if deleted:
-            self._save_queue_ends()
-            self.checkpoint_now()
         return deleted
+
+    def settle_removal(self) -> None:
+        """Sees to it that what was removed stays so. Blocks; any thread may call it."""
+        self._save_queue_ends()
+        self.checkpoint_now()
 
     def _delete_queues(self, topic: str) -> list[int]:
         """The ids of the queues that a topic had."""

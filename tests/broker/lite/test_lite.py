@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from oberth.broker.deletions import LITE_TOPICS_A_TURN
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable
@@ -628,3 +630,38 @@ async def test_old_subscribers_are_told_where_they_are_behind() -> None:
             group["earliestUnconsumedTimestamp"]
             == group["lagTimestampTopK"][0]["earliestUnconsumedTimestamp"]
         )
+
+
+async def test_very_many_lite_topics_go_with_their_parent_in_turns(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None holds the loop for the files of all of them, or for the disk."""
+    await peer.make_parent()
+    await peer.make_group()
+    count = 2 * LITE_TOPICS_A_TURN + 1
+    for number in range(count):
+        assert (await peer.send(f"l{number}", b"x")).code == 0
+    await peer.subscribe("c1", "l0", "l1")
+    popped = await peer.pop("c1")
+    assert len(popped) == 2
+    parts, lite = peer.mq.broker.parts, peer.mq.broker.services.lite
+    assert len(lite.orders) == 2
+    store, removed, settled = parts.store, [], []
+    remove_topics, settle_removal = store.remove_topics, store.settle_removal
+
+    def remove(topics: Any) -> int:
+        removed.append(len(topics))
+        return remove_topics(topics)
+
+    def settle() -> None:
+        settled.append(threading.current_thread())
+        settle_removal()
+
+    monkeypatch.setattr(store, "remove_topics", remove)
+    monkeypatch.setattr(store, "settle_removal", settle)
+    assert (await peer.call(215, {"topic": PARENT})).code == 0
+    assert removed == [LITE_TOPICS_A_TURN, LITE_TOPICS_A_TURN, 1, 1]
+    assert len(settled) == 1
+    assert settled[0] is not threading.main_thread()
+    assert lite.queues(PARENT) == []
+    assert len(lite.orders) == len(lite.subscriptions) == parts.offsets.pair_count == 0

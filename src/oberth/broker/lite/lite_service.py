@@ -648,18 +648,20 @@ class LiteService:
 
     # Expiry
 
-    def delete_lite_topics(self, parent: str, queues: Sequence[str]) -> None:
-        """Forget lite topics: their queues, how far groups are, who takes them."""
+    def delete_lite_topics(self, parent: str, queues: Sequence[str]) -> int:
+        """Forget lite topics: their queues, how far groups are, who takes them. How many were.
+
+        The store is yet to settle it.
+        """
         for group in self.groups_of_parents().get(parent, ()):
             for queue in queues:
                 self._offsets.delete(group, queue)
-                self.orders.clear(queue, group, names.LMQ_QUEUE_ID)
+                self.orders.forget(queue, group)
         for queue in queues:
             self._offsets.delete(names.TOOLS_CONSUMER_GROUP, queue)
-        self.orders.keep(lambda topic, group: True)  # but nothing empty
         self.subscriptions.remove_queues(queues)
         self._listen_as_needed()
-        self._store.delete_topics(queues)
+        return self._store.remove_topics(queues)
 
     def _expire(self, now_ms: int) -> bool:
         """Delete lite topics to which nothing was sent for long; whether some may be left."""
@@ -684,6 +686,7 @@ class LiteService:
         for parent, queues in expired.items():
             _LOG.info("%d lite topics of %s have expired", len(queues), parent)
             self.delete_lite_topics(parent, queues)
+            self._store.settle_removal()
         return count == EXPIRED_AT_ONCE
 
     # Time

@@ -166,6 +166,11 @@ class OrderInfos:
         if queues is not None and queues.pop(queue_id, None) is not None:
             self.is_dirty = True
 
+    def forget(self, topic: str, group: str) -> None:
+        """A topic is deleted: nothing of it waits."""
+        if self._table.pop(offset_key(topic, group), None) is not None:
+            self.is_dirty = True
+
     def keep(self, known: Any) -> None:
         """Forget queues of topics and groups for which ``known(topic, group)`` is false."""
         for key in list(self._table):

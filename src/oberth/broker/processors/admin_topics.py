@@ -175,7 +175,7 @@ class TopicAdminProcessor:
             return int(ResponseCode.SYSTEM_ERROR), str(error)
         return None
 
-    def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    async def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """215: forget a topic, its queues, its offsets, and its retry topics for POP."""
         topic = request.header(DeleteTopicRequestHeader).topic
         if not topic or topic.isspace():
@@ -200,7 +200,7 @@ class TopicAdminProcessor:
                     for v2 in (False, True)
                     if (retry := names.pop_retry_topic(topic, group, v2=v2)) in self._topics
                 ]
-        self._deletions.delete_topics(gone)
+        await self._deletions.delete_topics(gone)
         done = create_response(request, ResponseCode.SUCCESS)
         return self._answer_when_on_disk(channel, request, done)
 
