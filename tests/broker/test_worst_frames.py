@@ -641,6 +641,32 @@ async def test_a_client_of_very_many_lite_topics(
     assert len(taken) == 2 * LITE_TOPICS + 2000
 
 
+async def test_the_age_of_very_many_lite_topics(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live(enableLmq="true", enableMultiDispatch="true")
+    lite, now_ms = live.broker.services.lite, live.broker.parts.now_ms()
+    queues = [names.lite_queue("parent", f"l{number}") for number in range(LITE_TOPICS)]
+    looked_at = []
+
+    def store_time(queue: str, *_: object) -> int:
+        looked_at.append(queue)
+        return int(now_ms)
+
+    monkeypatch.setattr(lite, "parents", lambda: {"parent": 1})
+    monkeypatch.setattr(live.broker.parts.store, "topics", lambda: queues)
+    monkeypatch.setattr(live.broker.parts.store, "message_store_timestamp", store_time)
+    turns = Turns(monkeypatch)
+    turns.counting = True
+    asyncio.get_running_loop().call_soon(lite._expire, now_ms)
+    await asyncio.sleep(0)
+    while lite.is_at_work:  # noqa: ASYNC110 - each turn is a slice
+        await asyncio.sleep(0)
+    turns.counting = False
+    assert looked_at == queues
+    assert turns.most <= OPERATIONS_MAX
+
+
 async def test_every_frame_to_a_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     async with NameServer(NamesrvConfig(listen_port=0)) as server:
         assert server._server is not None

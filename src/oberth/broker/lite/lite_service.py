@@ -15,11 +15,12 @@ AbstractLiteLifecycleManager, PopLiteLongPollingService.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker.attributes import (
@@ -80,13 +81,14 @@ QUEUES_A_TURN: Final = 200
 NAME_LENGTH_MAX: Final = 255
 """Characters of a client id, or of the name of a parent topic, that is kept."""
 
-EXPIRED_AT_ONCE: Final = 500
-"""Lite topics that one look deletes at most; the next tick goes on."""
+EXPIRED_AT_ONCE: Final = 50
+"""Expired lite topics that one turn of the loop deletes, each with its file."""
 
 _DONE: Final = object()
 _TURN: Final = "turn"
 _TURN_OF_GROUP: Final = "turn of a group"
 _GONE: Final = "gone"
+_EXPIRY: Final = "expiry"
 _FROM_BEGINNING: Final = 1
 _FROM_END: Final = 2
 
@@ -663,31 +665,45 @@ class LiteService:
         self._listen_as_needed()
         return self._store.remove_topics(queues)
 
-    def _expire(self, now_ms: int) -> bool:
-        """Delete lite topics to which nothing was sent for long; whether some may be left."""
+    def _expire(self, now_ms: int) -> None:
+        """Look for lite topics to which nothing was sent for long, and delete them."""
+        if (_EXPIRY, "") not in self._works:
+            self._work((_EXPIRY, ""), self._expiring(now_ms))
+
+    def _expiring(self, now_ms: int) -> Iterator[None]:
         parents = {parent: minutes for parent, minutes in self.parents().items() if minutes > 0}
-        expired: dict[str, list[str]] = {}
-        count = 0
+        expired: dict[str, list[str]] = {parent: [] for parent in parents}
+        deleted = 0
         for queue in self._store.topics() if parents else ():
+            yield
             lite = names.split_lite_queue(queue)
-            minutes = parents.get(lite[0], -1) if lite else -1
-            if lite is None or minutes <= 0:
+            if lite is None or lite[0] not in parents:
                 continue
-            last = self._store.message_store_timestamp(
-                queue, names.LMQ_QUEUE_ID, self.end(queue) - 1
-            )
-            # No time: its last message has left the log.
-            idle_ms = now_ms - last if last > 0 else now_ms
-            if idle_ms >= self._config.min_lite_ttl_ms and idle_ms > minutes * 60_000:
-                expired.setdefault(lite[0], []).append(queue)
-                count += 1
-                if count == EXPIRED_AT_ONCE:
-                    break
-        for parent, queues in expired.items():
-            _LOG.info("%d lite topics of %s have expired", len(queues), parent)
-            self.delete_lite_topics(parent, queues)
-            self._store.settle_removal()
-        return count == EXPIRED_AT_ONCE
+            parent, found = lite[0], expired[lite[0]]
+            if self._is_expired(queue, parents[parent], now_ms):
+                found.append(queue)
+            if len(found) == EXPIRED_AT_ONCE:
+                deleted += self._delete_expired(parent, found, parents[parent], now_ms)
+                yield from repeat(None, LOOKS_A_TURN)  # the loop turns
+        for parent, found in expired.items():
+            deleted += self._delete_expired(parent, found, parents[parent], now_ms)
+        if deleted:
+            self._start_task(asyncio.to_thread(self._store.settle_removal))
+
+    def _is_expired(self, queue: str, minutes: int, now_ms: int) -> bool:
+        last = self._store.message_store_timestamp(queue, names.LMQ_QUEUE_ID, self.end(queue) - 1)
+        # No time: its last message has left the log.
+        idle_ms = now_ms - last if last > 0 else now_ms
+        return idle_ms >= self._config.min_lite_ttl_ms and idle_ms > minutes * 60_000
+
+    def _delete_expired(self, parent: str, found: list[str], minutes: int, now_ms: int) -> int:
+        # Those that got a message since they were looked at stay.
+        queues = [queue for queue in found if self._is_expired(queue, minutes, now_ms)]
+        found.clear()
+        if not queues:
+            return 0
+        _LOG.info("%d lite topics of %s have expired", len(queues), parent)
+        return self.delete_lite_topics(parent, queues)
 
     # Time
 
@@ -720,8 +736,8 @@ class LiteService:
             if config.namesrv_addresses and self.parents():
                 self._start_task(self._learn_routes())
         if now_ms >= self._next_expiry_ms and not self._is_slave:
-            if not self._expire(now_ms):
-                self._next_expiry_ms = now_ms + config.lite_ttl_check_interval_ms
+            self._next_expiry_ms = now_ms + config.lite_ttl_check_interval_ms
+            self._expire(now_ms)
             self.orders.keep(
                 lambda topic, group: topic in self._topics and self._groups.get(group) is not None
             )
