@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.broker import consumer_offsets
-from oberth.broker.consumer_offsets import DELETED_A_TURN, ConsumerOffsets
+from oberth.broker.consumer_offsets import DELETED_A_TURN, KEYS_A_TURN, ConsumerOffsets
 from oberth.broker.lmq_consumer_offsets import LmqConsumerOffsets
 from oberth.broker.tasks import in_turns
 from oberth.errors import ConfigFormatError
@@ -312,3 +312,16 @@ async def test_a_deletion_that_is_cancelled_leaves_nothing_out() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert offsets.pair_count == 0
+
+
+def test_groups_of_a_topic_beside_very_many_pairs() -> None:
+    offsets = LmqConsumerOffsets()
+    for number in range(2 * KEYS_A_TURN):
+        offsets.commit("G", f"t{number}", 0, 1, 1)
+    offsets.commit("K", "t1", 0, 1, 1)
+    offsets.commit("%LMQ%K", "t1", 0, 1, 1)
+    slices = offsets.groups_of_topic_in_slices("t1")
+    assert [next(slices), next(slices)] == [None, None]
+    with pytest.raises(StopIteration) as ended:
+        next(slices)
+    assert ended.value.value == offsets.groups_of_topic("t1") == ["G", "K", "%LMQ%K"]

@@ -223,6 +223,20 @@ class ConsumerOffsets:
         start = topic + SEPARATOR
         return [key[len(start) :] for key in keys_of_topic(self._offsets, topic)]
 
+    def groups_of_topic_in_slices(self, topic: str) -> Generator[None, None, list[str]]:
+        """The same, yielding about each millisecond."""
+        found: list[str] = []
+        keys = self._pairs()
+        for first in range(0, len(keys), KEYS_A_TURN):
+            if first:
+                yield
+            piece = keys_of_topic(keys[first : first + KEYS_A_TURN], topic)
+            found += [key[len(topic) + len(SEPARATOR) :] for key in piece]
+        return found
+
+    def _pairs(self) -> list[str]:
+        return list(self._offsets)
+
     def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
         """(topic, group, offsets by queue) of everything known."""
         for key, queues in list(self._offsets.items()):

@@ -77,6 +77,9 @@ class LmqConsumerOffsets(ConsumerOffsets):
         light = [key[len(start) :] for key in keys_of_topic(self._light, topic)]
         return super().groups_of_topic(topic) + light
 
+    def _pairs(self) -> list[str]:
+        return [*super()._pairs(), *self._light]
+
     def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
         yield from super().__iter__()
         for key, offset in list(self._light.items()):

@@ -171,7 +171,7 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Sync((Code.GET_TOPIC_CONFIG,), of.topics.config)
     yield Sliced((Code.GET_TOPIC_STATS_INFO,), of.topics.stats)
     yield Sync((Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,), of.topics.system_topics)
-    yield Sync((Code.QUERY_TOPIC_CONSUME_BY_WHO,), of.topics.consumed_by)
+    yield Sliced((Code.QUERY_TOPIC_CONSUME_BY_WHO,), of.topics.consumed_by)
     yield Sync((Code.CLEAN_UNUSED_TOPIC,), of.topics.clean_unused, ADMIN)
 
     yield Sync((Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,), of.groups.update)

@@ -257,7 +257,7 @@ class OffsetAdminProcessor:
         filtered = {each for each in (header.filter_groups or "").split(",") if each}
         lowest: dict[int, int] = {}
         done = 0
-        for group in offsets.groups_of_topic(header.topic):
+        for group in (yield from offsets.groups_of_topic_in_slices(header.topic)):
             if group in filtered or group == header.compare_group:
                 continue
             for queue_id, offset in offsets.queues(group, header.topic).items():

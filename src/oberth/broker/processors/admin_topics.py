@@ -290,16 +290,16 @@ class TopicAdminProcessor:
         raw = yield from render_in_slices(body)
         return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    def consumed_by(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def consumed_by(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """300: groups that are subscribed to a topic, or have offsets in it."""
         del channel
         topic = request.header(QueryTopicConsumeByWhoRequestHeader).topic
-        groups = dict.fromkeys(
-            [*self._consumers.groups_of_topic(topic), *self._offsets.groups_of_topic(topic)]
-        )
-        return create_response(
-            request, ResponseCode.SUCCESS, body=GroupList(group_list=list(groups)).encode()
-        )
+        with_offsets = yield from self._offsets.groups_of_topic_in_slices(topic)
+        groups = dict.fromkeys([*self._consumers.groups_of_topic(topic), *with_offsets])
+        raw = yield from render_in_slices(GroupList(group_list=list(groups)))
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
     def clean_unused(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """316: delete the queues of topics that nobody configures any more."""
