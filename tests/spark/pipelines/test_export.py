@@ -22,12 +22,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from oberth.cli.main import oberth
 from oberth.errors import DataLossError, OptionError
+from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.spark.pipelines.export.compaction import compact
 from oberth.spark.pipelines.export.exporter import STEPS, export
 from oberth.spark.pipelines.export.settings import FORMATS, ExportSettings, table_name
 from oberth.spark.pipelines.tasks import InProcess
 from oberth.store.files import OsFileSystem
 from oberth.store.lakes import NOTHING, awaited_lake, lake_name, lake_names, make_directory
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -225,6 +228,27 @@ def test_bodies_that_do_not_decode_go_to_quarantine(growing_store: Any, tmp_path
     growing_store.append("flights", 0, b'{"id": 30, "more": 1}')
     later = export(InProcess(), str(growing_store.root), str(tmp_path), settings)
     assert (later.rows, later.quarantined) == (1, 1)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_times_that_no_calendar_has_stop_no_export(form: str, tmp_path: Path) -> None:
+    """The time at which a message was made is the producer's word."""
+    root, into = tmp_path / "store", tmp_path / "tables"
+    config = MessageStoreConfig.from_properties(
+        {"storePathRootDir": str(root), "mappedFileSizeCommitLog": "65536", "maxIndexNum": "100"}
+    )
+    for born in (1_700_000_000_000, 2**53, 1_700_000_000_000, -(2**53)):
+        with MessageStore(config) as store:
+            message = MessageExtBrokerInner.of("t", b"x", queue_id=0)
+            message.born_timestamp = born
+            assert store.put_message(message).ok
+        export(InProcess(), str(root), str(into), ExportSettings(form))
+    if form != "delta":
+        assert compact(str(into), 1 << 20) == 4
+    offsets: set[int] = set()
+    for path in into.rglob("*.parquet"):
+        offsets.update(pq.read_table(path).column("offset").to_pylist())
+    assert offsets == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("form", FORMATS)

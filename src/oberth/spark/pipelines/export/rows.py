@@ -324,6 +324,7 @@ class _OpenFile:
         self._count = 0
         self._low: dict[str, Any] = {}
         self._high: dict[str, Any] = {}
+        self._unbounded: set[str] = set()
 
     def add(self, rows: pa.Table) -> None:
         self._rows.append(rows)
@@ -339,12 +340,23 @@ class _OpenFile:
         self._count += table.num_rows
         for name in _STATISTICS:
             if name in table.schema.names:
-                bounds = pc.min_max(table.column(name)).as_py()
-                if bounds["min"] is not None:
-                    self._low[name] = min(self._low.get(name, bounds["min"]), bounds["min"])
-                    self._high[name] = max(self._high.get(name, bounds["max"]), bounds["max"])
+                self._widen(name, pc.min_max(table.column(name)))
         self._rows.clear()
         self.held = 0
+
+    def _widen(self, name: str, found: pa.StructScalar) -> None:
+        """Takes further values of a column into what the table says of the file."""
+        if name in self._unbounded or not found["min"].is_valid:
+            return
+        try:
+            low, high = found["min"].as_py(), found["max"].as_py()
+        except OverflowError:  # a producer may name any time, also one that no calendar has
+            self._unbounded.add(name)
+            self._low.pop(name, None)
+            self._high.pop(name, None)
+            return
+        self._low[name] = min(self._low.get(name, low), low)
+        self._high[name] = max(self._high.get(name, high), high)
 
     def finish(self) -> WrittenFile:
         self.flush()

@@ -334,6 +334,19 @@ def _statistics(file: WrittenFile) -> str:
     )
 
 
+def _unmeasured(table: Any, files: Sequence[WrittenFile]) -> dict[str, str]:
+    """Properties of a table whose files have times that Python has no value for.
+
+    pyiceberg cannot take such a column's limits from a file; it leaves them out from now on.
+    """
+    columns = {field.name for field in table.schema().fields} & {"timestamp", "bornTimestamp"}
+    return {
+        f"write.metadata.metrics.column.{name}": "none"
+        for name in sorted(columns)
+        if any(name not in file.low for file in files)
+    }
+
+
 class IcebergTables(_FlatTables):
     """Iceberg tables in the catalog that `iceberg` opens."""
 
@@ -425,7 +438,7 @@ class IcebergTables(_FlatTables):
                     update.add_identity(each)
         paths = [location_of(self._ledger.place, self._below(file.path)) for file in files]
         with found.transaction() as change:
-            change.set_properties({BATCH_PROPERTY: str(batch)})
+            change.set_properties({BATCH_PROPERTY: str(batch), **_unmeasured(found, files)})
             change.add_files(
                 paths,
                 snapshot_properties={BATCH_PROPERTY: str(batch), **_ranges_of(files)},
