@@ -40,6 +40,7 @@ from oberth.proxy.cluster import ClusterBackend, Facts
 from oberth.proxy.codes import Code
 from oberth.proxy.front import Front, FrontConfig
 from oberth.proxy.handles import parse_transaction_id
+from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.tls import load_client_context, make_certificate
 from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
@@ -222,9 +223,10 @@ async def test_a_broker_that_is_gone(tmp_path: Path) -> None:
 
 
 async def test_what_came_too_late_is_given_back(tmp_path: Path) -> None:
-    """A poll is cancelled while the broker holds it; the message that it gets is not lost to it."""
+    """A poll is cancelled, another one keeps the connection: what it gets is not lost to it."""
     async with clustered(tmp_path) as cluster, cluster.client() as client:
         await cluster.add_topic("T")
+        await cluster.add_topic("U")
         await cluster.add_group("G")
         given_back = asyncio.Event()
         receives = cluster.front.service._receives
@@ -236,13 +238,44 @@ async def test_what_came_too_late_is_given_back(tmp_path: Path) -> None:
 
         setattr(receives, "_give_back", noted)  # noqa: B010 - a method
         request = framed(naming("broker-a", "T", "G").SerializeToString())
+        other = framed(naming("broker-a", "U", "G").SerializeToString())
         waiting = await client.open("ReceiveMessage", request, deadline="60S")
-        await until(lambda: len(cluster.brokers["broker-a"].services.pop.polling))
+        await client.open("ReceiveMessage", other, deadline="60S")
+        await until(lambda: len(cluster.brokers["broker-a"].services.pop.polling) == 2)
         await waiting.cancel()
         for _ in NAMES:
             assert (await client.call("SendMessage", sending(message("T")))).status.code == Code.OK
         async with asyncio.timeout(WAIT_S):
             await given_back.wait()
+
+
+async def test_receives_that_were_given_up_take_nothing(tmp_path: Path) -> None:
+    """The connection that they waited on ends when nothing else is open there."""
+    async with clustered(tmp_path) as cluster, cluster.client("gone") as gone:
+        await cluster.add_topic("T")
+        await cluster.add_group("G")
+        await subscribe(gone, "T", "G")  # as long as its stream is open the proxy keeps the client
+        polling = cluster.brokers["broker-a"].services.pop.polling
+        request = framed(naming("broker-a", "T", "G").SerializeToString())
+        given_up = [await gone.open("ReceiveMessage", request) for _ in range(3)]
+        await until(lambda: len(polling) == 3)
+        (channel,) = polling._channels
+        assert isinstance(channel, Channel)
+        for each in given_up:
+            await each.cancel()
+        await until(lambda: channel.is_closed)
+        async with cluster.client("stays") as client:
+            receive = asyncio.create_task(
+                client.call_stream("ReceiveMessage", naming("broker-a", "T", "G"))
+            )
+            await until(lambda: polling._channels)
+            for _ in NAMES:
+                sent = await client.call("SendMessage", sending(message("T")))
+                assert sent.status.code == Code.OK
+            found = received(await receive)[1]
+            assert [each.system_properties.delivery_attempt for each in found] == [1]
+        # Who gave up goes on with a connection of its own.
+        assert (await gone.call("SendMessage", sending(message("T")))).status.code == Code.OK
 
 
 async def test_credentials(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ BOUNDED = {
     "proxy/clients.py:GrpcClient.streams": "8, the oldest makes room",
     "proxy/cluster.py:ClusterBackend._addresses": "brokers that name servers know",
     "proxy/cluster.py:ClusterPeer._brokers": "one for each open connection to a broker",
+    "proxy/cluster.py:ClusterPeer._left": "those of `_work` whose call was cancelled",
     "proxy/cluster.py:ClusterPeer._work": "open calls, which the budget counts",
     "proxy/cluster.py:Facts._known": "10000 names",
     "proxy/cluster.py:Facts._last": "of those that are known; flooded below",

@@ -299,7 +299,9 @@ class ClusterPeer:
         table.async_(ASKED, self._serve, stage=Stage("grpc", tasks=4))
         self._client = RemotingClient(table, backend.instance.remoting.options)
         self._brokers: dict[Channel, str] = {}
-        self._work: set[asyncio.Task[Any]] = set()
+        # What is open on which connection, and what of it nobody waits for any more.
+        self._work: dict[asyncio.Task[Any], Channel] = {}
+        self._left: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
         return f"<ClusterPeer {self._remote}>"
@@ -328,8 +330,8 @@ class ClusterPeer:
         work = asyncio.get_running_loop().create_task(
             self._client.invoke(address, request, CALL_MAX_S)
         )
-        self._work.add(work)
-        work.add_done_callback(self._work.discard)
+        self._work[work] = channel
+        work.add_done_callback(self._on_done)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -337,7 +339,28 @@ class ClusterPeer:
                 work.cancel()
             else:
                 work.add_done_callback(lambda done: _late(done, on_late))
+                if request.code == RequestCode.POP_MESSAGE:
+                    self._left.add(work)
+                    self._end_if_left(channel)
             raise
+
+    def _on_done(self, work: asyncio.Task[Any]) -> None:
+        channel = self._work.pop(work)
+        self._left.discard(work)
+        self._end_if_left(channel)
+
+    def _end_if_left(self, channel: Channel) -> None:
+        """Close a connection that has nothing open but receives that were given up.
+
+        Remoting has no word for "no more", but a broker wakes no pop of a closed connection; each
+        would take a message for a second. The next call opens another one. Subscriptions to lite
+        topics end with their connection, so their receives are left alone.
+        """
+        if not self._left:
+            return
+        open_here = {work for work, at in self._work.items() if at is channel}
+        if open_here and open_here <= self._left:
+            channel.close()
 
     async def _serve(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         if self.on_request is None:
