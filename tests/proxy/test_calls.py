@@ -28,7 +28,8 @@ from oberth.formats import names
 from oberth.proxy import messages as m
 from oberth.proxy.call import GrpcStatus
 from oberth.proxy.codes import Code
-from oberth.proxy.renewals import Renewal
+from oberth.proxy.handles import visible_at
+from oberth.proxy.renewals import AHEAD_MS, RENEW_MS, Renewal
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 
@@ -622,3 +623,56 @@ async def test_an_ordered_message_that_nobody_acknowledged_outlives_a_kill(
         assert ack.status.code == Code.OK
         found = await receive(client, receiving("T", "G"))
         assert [each.body for each in found] == [b"0", b"1"]
+
+
+async def test_a_changed_time_of_an_ordered_message_is_its_handles(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T", "FIFO")
+    add_group(mq, "G", consume_message_orderly=True)
+    async with client_of(mq) as client:
+        await send(client, message("T", b"x", "FIFO", message_group="g"))
+        (got,) = await receive(client, receiving("T", "G"))
+        mq.advance(seconds=25)
+        change = m.ChangeInvisibleDurationRequest()
+        change.topic.name, change.group.name = "T", "G"
+        change.receipt_handle = got.system_properties.receipt_handle
+        change.invisible_duration.seconds = 30
+        answer = await client.call("ChangeInvisibleDuration", change)
+        got.system_properties.receipt_handle = answer.receipt_handle
+        mq.advance(seconds=20)  # 45 after it was handed out, 10 before others see it
+        ack = await client.call("AckMessage", acking("T", "G", got))
+        assert ack.status.code == Code.OK
+
+
+async def test_renewed_messages_keep_their_order_over_a_restart(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T", "FIFO")
+    add_group(mq, "G", consume_message_orderly=True)
+    async with client_of(mq) as client:
+        await subscribe(client, "T", "G", "SIMPLE_CONSUMER")
+        for body in (b"0", b"1", b"2"):
+            await send(client, message("T", body, "FIFO", message_group="g"))
+        held = await receive(client, receiving("T", "G", 2, auto_renew=True))
+        assert [each.body for each in held] == [b"0", b"1"]
+        front = mq._front
+        assert front is not None
+        renewals = [
+            front.service.renewals.get("client", each.system_properties.receipt_handle)
+            for each in held
+        ]
+        for number in (1, 2):  # for one minute, then for three
+            mq.advance(seconds=55)
+            front.service.on_time()
+            for renewal in renewals:
+                assert renewal is not None
+                await mq.wait_until(partial(_is_at, renewal, number), what="a renewal")
+                left_ms = visible_at(renewal.handle) - mq.clock()
+                assert AHEAD_MS < left_ms <= RENEW_MS[number - 1]
+    await mq.restart()
+    async with client_of(mq) as client:
+        orders = mq.broker.services.pop.orders
+        mq.advance(seconds=170)
+        assert orders.is_blocked("T", "G", 0, None, mq.clock())
+        mq.advance(seconds=20)
+        found = await receive(client, receiving("T", "G"))
+        assert [each.body for each in found] == [b"0", b"1", b"2"]
+        attempts = [each.system_properties.delivery_attempt for each in found]
+        assert attempts == [2, 2, 1]

@@ -296,14 +296,12 @@ class AckMessageProcessor:
             return create_response(request, *refusal, header=answer)
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
         if receipt.revive_queue_id == ORDER_REVIVE_QUEUE:
+            visible_ms = now_ms + header.invisible_time
+            # An order knows its pop by its time, so the handle keeps that: its end moves.
             answer.pop_time = receipt.pop_time
+            answer.invisible_time = visible_ms - receipt.pop_time
             self._service.orders.set_next_visible(
-                topic,
-                group,
-                queue_id,
-                header.offset,
-                receipt.pop_time,
-                now_ms + header.invisible_time,
+                topic, group, queue_id, header.offset, receipt.pop_time, visible_ms
             )
             return create_response(request, ResponseCode.SUCCESS, header=answer)
         if not 0 <= receipt.revive_queue_id < REVIVE_QUEUE_NUMS:
