@@ -183,7 +183,7 @@ def test_help_shows_what_is_taken_if_nothing_is_given() -> None:
     text = " ".join(CliRunner().invoke(oberth, ["up", "--help"]).output.split())
     assert "Port of the broker, 10911 if not given" in text
     assert "Port of the name server, 9876 if not given" in text
-    assert f"Where the store lies; {DEFAULT_ROOT} if not given" in text
+    assert f"Directory of the store; {DEFAULT_ROOT} if not given" in text
 
 
 @pytest.mark.parametrize("command", ["up", "broker", "namesrv", "controller"])
