@@ -13,10 +13,11 @@ from oberth.namesrv.namesrv_config import NamesrvConfig
 
 HEAD = """# Settings
 
-Written by `docs/generate_settings.py`. Keys go into `broker.conf` (`-c`), `--set KEY=VALUE`, or the
-environment as `OBERTH_KEY`, each over the one before. Names and defaults are Apache's unless the
-text says otherwise. Every key below does something; one that Apache knows and that has no effect
-here is accepted with a warning, unless it has Apache's default, and so is one that nobody knows.
+Written by `docs/generate_settings.py`. A setting comes from `broker.conf` (`-c`), from an
+environment variable `OBERTH_KEY`, or from `--set KEY=VALUE`; `--set` overrides the variable, and
+the variable overrides the file. Names and defaults are Apache's unless the text says otherwise.
+Every key below has an effect. A key that Apache knows and that has no effect here is accepted with
+a warning, unless it has Apache's default; an unknown key is accepted with a warning, too.
 """
 
 PARTS = (

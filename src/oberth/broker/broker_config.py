@@ -60,10 +60,10 @@ class BrokerConfig:
 
     # Identity
     broker_cluster_name: str = option(
-        "brokerClusterName", "DefaultCluster", "cluster it is part of"
+        "brokerClusterName", "DefaultCluster", "name of the broker's cluster"
     )
     broker_name: str = option("brokerName", "", "name of master and slaves; empty: the host's name")
-    broker_id: int = option("brokerId", 0, "0 is the master")
+    broker_id: int = option("brokerId", 0, "0 is the master, above 0 a slave")
     enable_controller_mode: bool = option(
         "enableControllerMode", False, "a controller says whether this broker is the master"
     )
@@ -105,7 +105,9 @@ class BrokerConfig:
         low=1,
     )  # fmt: skip
     region_id: str = option("regionId", "DefaultRegion", "told to producers in MSG_REGION")
-    broker_permission: int = option("brokerPermission", 6, "4 read + 2 write", high=15)
+    broker_permission: int = option(
+        "brokerPermission", 6, "what clients may do: 4 read, 2 write, 6 both", high=15
+    )
 
     # Addresses
     listen_host: str = option(
@@ -245,7 +247,9 @@ class BrokerConfig:
         "registerBrokerTimeoutMills", 24_000, "ms that one registration may take"
     )
     force_register: bool = option("forceRegister", True, "send the full table every period")
-    compressed_register: bool = option("compressedRegister", False, "zlib body")
+    compressed_register: bool = option(
+        "compressedRegister", False, "compress registrations at name servers with zlib"
+    )
     enable_single_topic_register: bool = option(
         "enableSingleTopicRegister", False,
         "announce a changed topic by itself, as a name server with "
@@ -262,7 +266,10 @@ class BrokerConfig:
 
     # Topics and groups
     default_topic_queue_nums: int = option(
-        "defaultTopicQueueNums", 8, "queues of TBW102", high=65536
+        "defaultTopicQueueNums",
+        8,
+        "queues of TBW102, the template of topics that sends create",
+        high=65536,
     )
     auto_create_topic_enable: bool = option(
         "autoCreateTopicEnable", True, "first send makes a topic"
@@ -275,7 +282,9 @@ class BrokerConfig:
     )
     broker_topic_enable: bool = option("brokerTopicEnable", True, "perm 7 for the broker's topic")
     trace_topic_enable: bool = option("traceTopicEnable", False, "make the trace topic at start")
-    msg_trace_topic_name: str = option("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "its name")
+    msg_trace_topic_name: str = option(
+        "msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "name of the trace topic"
+    )
     trace_on: bool = option("traceOn", True, "told to producers in TRACE_ON")
     enable_mixed_message_type: bool = option(
         "enableMixedMessageType", False, "allow message.type=MIXED"
@@ -310,7 +319,11 @@ class BrokerConfig:
 
     # Pulling
     long_polling_enable: bool = option("longPollingEnable", True, "hold a pull that found nothing")
-    short_polling_time_ms: int = option("shortPollingTimeMills", 1000, "ms of a hold otherwise")
+    short_polling_time_ms: int = option(
+        "shortPollingTimeMills",
+        1000,
+        "ms that a pull without messages waits when longPollingEnable is false",
+    )
     lite_pull_message_enable: bool = option(
         "litePullMessageEnable", True, "answer LITE_PULL_MESSAGE"
     )
@@ -426,12 +439,14 @@ class BrokerConfig:
         "popCkStayBufferTimeOut", 3000, "ms before its time at which it is stored in any case"
     )
     pop_ck_max_buffer_size: int = option(
-        "popCkMaxBufferSize", 200_000, "check points in memory", low=1
+        "popCkMaxBufferSize", 200_000, "check points of POP that are kept in memory", low=1
     )
     pop_polling_size: int = option(
         "popPollingSize", 1024, "pops that wait at one queue for one group", low=1
     )
-    max_pop_polling_size: int = option("maxPopPollingSize", 100_000, "pops that wait in all", low=1)
+    max_pop_polling_size: int = option(
+        "maxPopPollingSize", 100_000, "pops that may wait for messages at the same time", low=1
+    )
     default_message_request_mode: str = option(
         "defaultMessageRequestMode", "PULL", "PULL or POP, where no mode was set"
     )
@@ -473,7 +488,9 @@ class BrokerConfig:
     transaction_check_max: int = option(
         "transactionCheckMax", 15, "checks before a half is dropped"
     )
-    transaction_check_interval_ms: int = option("transactionCheckInterval", 30_000, "ms", low=1)
+    transaction_check_interval_ms: int = option(
+        "transactionCheckInterval", 30_000, "ms between two checks of half messages", low=1
+    )
     transaction_op_msg_max_size: int = option(
         "transactionOpMsgMaxSize", 4096, "bytes that close a batch of op offsets", low=32
     )
@@ -485,10 +502,14 @@ class BrokerConfig:
     broker_fast_failure_enable: bool = option(
         "brokerFastFailureEnable", True, "answer requests that waited too long with code 2"
     )
-    wait_time_ms_in_admin_queue: int = option("waitTimeMillsInAdminBrokerQueue", 5000, "ms")
+    wait_time_ms_in_admin_queue: int = option(
+        "waitTimeMillsInAdminBrokerQueue",
+        5000,
+        "ms that an administrative request may wait before it is refused",
+    )
 
     config_black_list: str = option("configBlackList", "", "keys that 25 refuses, joined by ;")
-    broker_config_path: str = option("brokerConfigPath", "", "the file that was read")
+    broker_config_path: str = option("brokerConfigPath", "", "configuration file that was read")
 
     def __post_init__(self) -> None:
         if not self.broker_name:

@@ -54,8 +54,8 @@ EXIT_UNUSABLE: Final = 2
 def oberth() -> None:
     """Apache RocketMQ in Python: its store, its broker, its client, and its log as a Spark table.
 
-    Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 findings or nothing found, 2 it could
-    not be done.
+    Data goes to stdout, messages for people to stderr. Exit codes: 0 done; 1 findings, or nothing
+    found; 2 the command could not do its work.
     """
 
 

@@ -82,7 +82,9 @@ class MessageStoreConfig:
     extra: dict[str, str] = dataclasses.field(default_factory=dict)
 
     # Where things lie
-    store_path_root_dir: str = option("storePathRootDir", DEFAULT_ROOT, "root of the store")
+    store_path_root_dir: str = option(
+        "storePathRootDir", DEFAULT_ROOT, "root directory of the store"
+    )
     store_path_commit_log: str | None = option(
         "storePathCommitLog", None, "directories of the CommitLog, joined by ','; {root}/commitlog"
     )
@@ -100,7 +102,9 @@ class MessageStoreConfig:
     mapped_file_size_consume_queue: int = option(
         "mappedFileSizeConsumeQueue", 6_000_000, "bytes; rounded up to whole units of 20", low=20
     )
-    enable_consume_queue_ext: bool = option("enableConsumeQueueExt", False, "keep ext units")
+    enable_consume_queue_ext: bool = option(
+        "enableConsumeQueueExt", False, "write ConsumeQueueExt, which keeps tags and filter bitmaps"
+    )
     mapped_file_size_consume_queue_ext: int = option(
         "mappedFileSizeConsumeQueueExt", 50_331_648, "bytes of a ConsumeQueueExt segment", low=24
     )
@@ -118,7 +122,9 @@ class MessageStoreConfig:
     flush_disk_type: FlushDiskType = option(
         "flushDiskType", FlushDiskType.ASYNC_FLUSH, "whether a put waits for a sync"
     )
-    flush_interval_commit_log_ms: int = option("flushIntervalCommitLog", 500, "ms between flushes")
+    flush_interval_commit_log_ms: int = option(
+        "flushIntervalCommitLog", 500, "ms between two flushes of the CommitLog"
+    )
     flush_commit_log_timed: bool = option(
         "flushCommitLogTimed", True, "a put does not cut the interval short"
     )
@@ -160,14 +166,16 @@ class MessageStoreConfig:
     )
 
     # Limits of what is stored
-    max_message_size: int = option("maxMessageSize", 4_194_304, "bytes of a body", low=10)
+    max_message_size: int = option(
+        "maxMessageSize", 4_194_304, "bytes that a message's body may have", low=10
+    )
     auto_message_version_on_topic_len: bool = option(
         "autoMessageVersionOnTopicLen", True, "version 2 records for topics over 127", line=Line.V5
     )
     enabled_append_prop_crc: bool = option(
         "enabledAppendPropCRC", False, "whole-record CRC in the properties", line=Line.V5
     )
-    enable_lmq: bool = option("enableLmq", False, "light message queues")
+    enable_lmq: bool = option("enableLmq", False, "serve light message queues")
     enable_multi_dispatch: bool = option("enableMultiDispatch", False, "one record, several queues")
     max_lmq_consume_queue_num: int = option(
         "maxLmqConsumeQueueNum", 20_000, "light message queues a store may have"
@@ -215,13 +223,15 @@ class MessageStoreConfig:
         "the kernel reads the log ahead; without, every page is read by itself",
         line=Line.V5,
     )
-    max_msgs_num_batch: int = option("maxMsgsNumBatch", 64, "messages of one query")
+    max_msgs_num_batch: int = option(
+        "maxMsgsNumBatch", 64, "messages that one query by key returns"
+    )
     default_query_max_num: int = option("defaultQueryMaxNum", 32, "messages of a plain query")
     offset_check_in_slave: bool = option("offsetCheckInSlave", False, "a slave corrects offsets")
 
     # Cleaning
     clean_resource_interval_ms: int = option(
-        "cleanResourceInterval", 10_000, "ms between runs", low=1
+        "cleanResourceInterval", 10_000, "ms between two runs of the cleaning", low=1
     )
     delete_commit_log_files_interval_ms: int = option(
         "deleteCommitLogFilesInterval", 100, "ms between two deletions"
@@ -261,8 +271,12 @@ class MessageStoreConfig:
     )
 
     # Replication
-    broker_role: BrokerRole = option("brokerRole", BrokerRole.ASYNC_MASTER, "role in a group")
-    ha_listen_port: int = option("haListenPort", 10_912, "port for replicas", high=65_535)
+    broker_role: BrokerRole = option(
+        "brokerRole", BrokerRole.ASYNC_MASTER, "ASYNC_MASTER, SYNC_MASTER or SLAVE"
+    )
+    ha_listen_port: int = option(
+        "haListenPort", 10_912, "port at which slaves fetch the log", high=65_535
+    )
     ha_master_address: str | None = option("haMasterAddress", None, "host:port of the master")
     ha_send_heartbeat_interval_ms: int = option("haSendHeartbeatInterval", 5000, "ms", low=1)
     ha_housekeeping_interval_ms: int = option("haHousekeepingInterval", 20_000, "ms", low=1)
@@ -336,8 +350,16 @@ class MessageStoreConfig:
     flush_delay_offset_interval_ms: int = option(
         "flushDelayOffsetInterval", 10_000, "ms between writes of delayOffset.json", low=1
     )
-    timer_wheel_enable: bool = option("timerWheelEnable", True, "timed messages", line=Line.V5)
-    timer_precision_ms: int = option("timerPrecisionMs", 1000, "ms of a slot", low=1, line=Line.V5)
+    timer_wheel_enable: bool = option(
+        "timerWheelEnable", True, "take and deliver timed messages", line=Line.V5
+    )
+    timer_precision_ms: int = option(
+        "timerPrecisionMs",
+        1000,
+        "ms that a slot of the timer wheel stands for",
+        low=1,
+        line=Line.V5,
+    )
     timer_roll_window_slot: int = option(
         "timerRollWindowSlot", 172_800, "slots ahead that a unit is kept; then it rolls",
         low=2, line=Line.V5,
@@ -346,27 +368,48 @@ class MessageStoreConfig:
         "timerMaxDelaySec", 259_200, "seconds a message may be delayed", line=Line.V5
     )
     timer_flush_interval_ms: int = option(
-        "timerFlushIntervalMs", 1000, "ms between flushes", low=1, line=Line.V5
+        "timerFlushIntervalMs",
+        1000,
+        "ms between two flushes of the timer's files",
+        low=1,
+        line=Line.V5,
     )
     timer_congest_num_each_slot: int = option(
-        "timerCongestNumEachSlot", 0x7FFFFFFF, "messages of a slot", line=Line.V5
+        "timerCongestNumEachSlot",
+        0x7FFFFFFF,
+        "messages that one slot of the timer wheel takes",
+        line=Line.V5,
     )
-    timer_stop_enqueue: bool = option("timerStopEnqueue", False, "take none in", line=Line.V5)
-    timer_stop_dequeue: bool = option("timerStopDequeue", False, "deliver none", line=Line.V5)
+    timer_stop_enqueue: bool = option(
+        "timerStopEnqueue", False, "take no timed messages into the timer wheel", line=Line.V5
+    )
+    timer_stop_dequeue: bool = option(
+        "timerStopDequeue", False, "deliver no timed messages", line=Line.V5
+    )
     append_topic_for_timer_delete_key: bool = option(
         "appendTopicForTimerDeleteKey", False, "a delete key is topic+key", line=Line.V5
     )
 
     # Compaction
-    enable_compaction: bool = option("enableCompaction", True, "compaction topics", line=Line.V5)
+    enable_compaction: bool = option(
+        "enableCompaction", True, "serve compaction topics", line=Line.V5
+    )
     compaction_mapped_file_size: int = option(
-        "compactionMappedFileSize", 104_857_600, "bytes of a segment", low=1024, line=Line.V5
+        "compactionMappedFileSize",
+        104_857_600,
+        "bytes of a segment of compacted messages",
+        low=1024,
+        line=Line.V5,
     )
     compaction_cq_mapped_file_size: int = option(
-        "compactionCqMappedFileSize", 10_485_760, "bytes of a segment", low=46, line=Line.V5
+        "compactionCqMappedFileSize",
+        10_485_760,
+        "bytes of a segment of their queues",
+        low=46,
+        line=Line.V5,
     )
     compaction_schedule_interval_ms: int = option(
-        "compactionScheduleInternal", 900_000, "ms between runs", low=1, line=Line.V5
+        "compactionScheduleInternal", 900_000, "ms between two compactions", low=1, line=Line.V5
     )
 
     # Threads and locks

@@ -120,7 +120,9 @@ class NamesrvConfig:
     support_acting_master: bool = option(
         "supportActingMaster", False, "routes show the smallest slave as master where there is none"
     )
-    enable_all_topic_list: bool = option("enableAllTopicList", True, "206 is answered")
+    enable_all_topic_list: bool = option(
+        "enableAllTopicList", True, "answer request 206, the list of all topics"
+    )
     enable_topic_list: bool = option("enableTopicList", True, "224 and 311 to 313 are answered")
     notify_min_broker_id_changed: bool = option(
         "notifyMinBrokerIdChanged", False, "brokers hear of a new smallest id (905)"
