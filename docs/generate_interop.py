@@ -25,8 +25,9 @@ every broker (`tests/interop`); they were written against Apache's.
 
 ## Official clients
 
-A scenario is a program's worth of checks: what was acknowledged is consumed, order per queue,
-contents, times, answer codes. A **no** on Apache's side is kept as it was found.
+Each scenario is a program with many checks: every acknowledged message is consumed, the order in
+each queue, contents, times, answer codes. A **no** in a column of Apache's is a result, too, and
+stays as it was found.
 
 """
 PROXY = """
