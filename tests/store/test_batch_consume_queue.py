@@ -139,3 +139,18 @@ def test_numbers_that_begin_anew_begin_the_queue_anew(tmp_path: Path) -> None:
     assert not queue.put_unit(BatchConsumeQueueUnit(5000, 100, 0, 1, 3, 2)), "a damaged number"
     assert queue.put_unit(BatchConsumeQueueUnit(6000, 100, 0, 1, 0, 2))
     assert (queue.min_offset, queue.max_offset) == (0, 2)
+
+
+def test_a_reader_forgets_what_lay_behind_a_file_that_is_gone(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    units = fill(queue, [2] * 20)
+    queue.stream.write_out()
+    reader = BatchConsumeQueue(
+        FilePool(OsFileSystem(), writable=False), queue.stream.directory, "t", 0, FILE_SIZE
+    )
+    reader.refresh(100 * len(units))
+    assert (reader.min_offset, reader.max_offset) == (0, 40)
+    (tmp_path / "t" / "0" / f"{2 * FILE_SIZE:020}").unlink()
+    reader.refresh(100 * len(units))
+    assert (reader.min_offset, reader.max_offset) == (0, 20)
+    assert reader.latest_unit() == units[9]

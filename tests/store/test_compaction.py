@@ -21,6 +21,7 @@ from oberth.formats.batch_consume_queue import UNIT, UNIT_SIZE
 from oberth.formats.config_files import CompactionPositions
 from oberth.formats.message import BLANK, BLANK_MAGIC, decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.options import Line
 from oberth.formats.properties import encode_properties
 from oberth.store.compaction_log import READY, log_file_size, unit_file_size
 from oberth.store.files import OsFileSystem
@@ -460,3 +461,25 @@ def test_an_empty_half_of_a_segment_is_refused_by_its_path(kept: Kept, half: str
         kept.open()
     path.write_bytes(kept_bytes)
     kept.open()
+
+
+def test_a_half_without_the_other_goes_when_it_holds_nothing(kept: Kept) -> None:
+    kept.put("k", b"x")
+    kept.compact()
+    kept.store.shutdown()
+    base = kept.root / "compaction"
+    (log,) = (base / "compactionLog" / T / "0").glob("0*")
+    (units,) = (base / "compactionCq" / T / "0").glob("0*")
+    later = f"{int(log.name) + log.stat().st_size:020}"
+    log.with_name(later).write_bytes(b"\1" * 100)  # a crash while the pair was made
+    units.with_name(f"{int(later) * 2:020}").write_bytes(b"\1" * 100)
+    kept.open()
+    assert kept.segments() == [(log.name, units.name)]
+    kept.check()
+
+
+def test_4_9_knows_no_compaction(tmp_path: Path) -> None:
+    for line in (Line.V5, Line.V4_9):
+        config = MessageStoreConfig(store_path_root_dir=str(tmp_path / str(line)), line=line)
+        assert config.enable_compaction
+        assert (MessageStore(config).compaction is None) is (line is Line.V4_9)

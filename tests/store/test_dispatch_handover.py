@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.errors import StoreLockedError
+from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.dispatch_handover import (
     LOCK,
     PROGRESS,
@@ -18,6 +19,8 @@ from oberth.store.dispatch_handover import (
     ProgressFile,
 )
 from oberth.store.dispatch_state import STATE, DispatchState
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -76,3 +79,27 @@ def test_one_has_the_lock(tmp_path: Path) -> None:
     assert one.acquire_nowait()
     one.close()
     assert os.path.exists(tmp_path / LOCK)
+
+
+def test_what_a_killed_dispatcher_left_of_the_index_is_made_anew(tmp_path: Path) -> None:
+    """Its entries may be there without the slots that lead to them, however the store stopped."""
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path),
+        mapped_file_size_commit_log=1 << 20,
+        max_hash_slot_num=100,
+        max_index_num=400,
+    )
+    with MessageStore(config) as store:
+        for n in range(50):
+            store.put_message(MessageExtBrokerInner.of("t", b"x", keys=f"k{n}", queue_id=0))
+    (path,) = (tmp_path / "index").iterdir()
+    with path.open("r+b") as file:
+        file.seek(40)
+        file.write(bytes(4 * 100))
+    DispatchState(0, is_whole=False).save(str(tmp_path))
+    with MessageStore(config) as store:
+        for n in range(50):
+            assert len(store.query_message("t", f"k{n}", 9, 0, 2**62).commit_log_offsets) == 1
+    left = DispatchState.load(str(tmp_path))
+    assert left is not None
+    assert left.is_whole

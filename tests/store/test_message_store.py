@@ -638,3 +638,12 @@ def test_what_is_not_dispatched_yet_does_not_come_into_the_queue_of_a_topic_made
         assert [m.body for m in messages if m is not None] == [b"new %d" % n for n in range(5)]
     finally:
         store.shutdown()
+
+
+def test_no_message_has_no_store_time(tmp_path: Path) -> None:
+    with MessageStore(small(tmp_path)) as store:
+        put(store, 4)
+        drain(store)
+        assert store.message_store_timestamp("t", 0, 1) > 0
+        for topic, queue_id, offset in (("t", 0, 2), ("t", 0, -1), ("t", 7, 0), ("none", 0, 0)):
+            assert store.message_store_timestamp(topic, queue_id, offset) == -1

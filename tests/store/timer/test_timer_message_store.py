@@ -250,6 +250,9 @@ def test_a_full_slot_refuses_more(tmp_path: Path) -> None:
     status = rig.put(b"c", TIMER_DELIVER_MS=due)
     assert status is PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL
     assert rig.put(b"d", TIMER_DELIVER_MS=due + 1000) is PutMessageStatus.PUT_OK
+    assert rig.put(b"e") is PutMessageStatus.PUT_OK  # that is no timed one
+    rig.run(12_000)
+    assert [body for body, _ in rig.delivered()] == [b"e", b"a", b"b", b"d"]
     rig.close()
 
 
