@@ -96,6 +96,7 @@ def test_what_a_killed_dispatcher_left_of_the_index_is_made_anew(tmp_path: Path)
     with path.open("r+b") as file:
         file.seek(40)
         file.write(bytes(4 * 100))
+    (tmp_path / STATE).parent.mkdir()
     DispatchState(0, is_whole=False).save(str(tmp_path))
     with MessageStore(config) as store:
         for n in range(50):
