@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oberth.errors import StoreCorruptError
+from oberth.errors import StoreCorruptError, StoreFullError
 from oberth.formats.index_file import TAG_INDEX_TYPE, entry_position, file_size, key_hash
 from oberth.formats.message import DispatchRequest
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.kernels.index import IndexEntries
 from oberth.store.files import MADV_RANDOM, OsFileSystem
 from oberth.store.index_file import IndexFile
 from oberth.store.index_service import IndexService, _Hashes
@@ -433,3 +434,41 @@ def test_nothing_is_made_around_the_keys_of_a_new_file(tmp_path: Path) -> None:
 
     IndexFile(Noting(), str(tmp_path), "20260101000000000", 1000, 5000, create=True).close()
     assert advised == [(MADV_RANDOM, 0)]
+
+
+def entries_of(records: int, keys: int, first: int = 0) -> IndexEntries:
+    """Entries as the kernels give them, so many of each record."""
+    made = IndexEntries()
+    for number in range(first, first + records):
+        for key in range(keys):
+            made.hashes += (number * 7 + key).to_bytes(4, "little")
+            made.offsets += (number * 300).to_bytes(8, "little")
+            made.timestamps += (1_700_000_000_000 + number * 700).to_bytes(8, "little")
+            made.count += 1
+    return made
+
+
+@pytest.mark.parametrize("room", range(7))
+def test_a_stretch_that_the_disk_took_in_part_is_entered_once(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for fails in (False, True):
+        index = make(tmp_path / str(fails))
+        before = 29 - room  # of what fits into one file
+        index.put_entries(entries_of(before, 1), (before - 1) * 300)
+        stretch, last = entries_of(3, 3, before), (before + 2) * 300
+        if fails:
+
+            def full() -> None:
+                raise StoreFullError("no room")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(index, "_roll", full)
+                with pytest.raises(StoreFullError):
+                    index.put_entries(stretch, last)
+        index.put_entries(stretch, last)
+        assert index.indexed_offset == last
+        index.close()
+        found.append([each[40:] for each in contents(tmp_path / str(fails))])
+    assert found[0] == found[1]

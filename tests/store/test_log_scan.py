@@ -215,3 +215,30 @@ def test_find_record_looks_across_the_pieces_that_it_reads(
     queue, results = write(2)
     monkeypatch.setattr(log_scan, "_CHUNK_SIZE", chunk_size)
     assert find_record(queue.segments[0], 1, check_crc=True) == results[1].commit_log_offset
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2], ids=["first", "middle", "last"])
+def test_a_body_of_zeros_may_be_a_hole_in_the_file(zeros: int, tmp_path: Path) -> None:
+    """A copy of a store leaves such pages out."""
+    size = 1 << 17
+    config = MessageStoreConfig(mapped_file_size_commit_log=size)
+    queue = MappedFileQueue(OsFileSystem(), [str(tmp_path / "whole")], size)
+    log = CommitLog(OsFileSystem(), config, queue, RunningFlags(), lambda: 1000, lambda _: {})
+    results = [
+        log.append([MessageExtBrokerInner("t", bytes([n != zeros]) * 40_000)])[0] for n in range(3)
+    ]
+    (path,) = (tmp_path / "whole").iterdir()
+    data = bytes(queue.segments[0].buffer)
+    (tmp_path / "sparse").mkdir()
+    with (tmp_path / "sparse" / path.name).open("wb") as file:
+        file.truncate(size)
+        for at in range(0, size, 4096):
+            if any(data[at : at + 4096]):
+                file.seek(at)
+                file.write(data[at : at + 4096])
+    copied = MappedFileQueue(OsFileSystem(), [str(tmp_path / "sparse")], size)
+    copied.load()
+    end = scan(copied)
+    assert (end.end_offset, end.record_count, end.damages) == (results[-1].end_offset, 3, ())
+    copied.close()
+    queue.close()
