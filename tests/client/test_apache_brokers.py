@@ -236,7 +236,7 @@ async def test_queues_by_the_broker_and_brief_heartbeats(cluster: Cluster) -> No
         member(namesrv_addr=addr) as other,
         Producer("pa", namesrv_addr=addr) as producer,
     ):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             while not count(one) == count(other) == 4:
                 changed.clear()
                 await changed.wait()
