@@ -134,14 +134,19 @@ def _is_module(name: str) -> bool:
         return False
 
 
+def anchors_of(page: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_links_of_the_page_lead_somewhere() -> None:
-    titles = re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
     for target in re.findall(r"\]\(([^)]*)\)", PAGE):
-        if target.startswith("#"):
-            assert target[1:] in anchors
-        elif "://" not in target:
-            assert (ROOT / "docs" / target).exists(), target
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        path = ROOT / "docs" / (name or "spark.md")
+        assert path.exists(), target
+        assert not anchor or anchor in anchors_of(path.read_text("utf-8")), target
 
 
 def test_the_cost_of_terabytes_follows_from_the_constants(monkeypatch: pytest.MonkeyPatch) -> None:
