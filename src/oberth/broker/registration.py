@@ -215,7 +215,7 @@ class Registration:
 
     def _next_full(self, now: float, next_full: float, *, is_full: bool) -> float:
         """When the whole table is sent next, after an attempt with the whole of it or a part."""
-        if not self._failed:
+        if self._registered and not self._failed:
             if is_full:
                 self._retry_s = RETRY_S
                 return now + self._period_s()
