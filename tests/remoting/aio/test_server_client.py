@@ -896,12 +896,3 @@ async def test_connections_leave_descriptors_to_the_store(
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
-
-
-def test_a_fourth_of_the_descriptors_is_kept() -> None:
-    resource = pytest.importorskip("resource")
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    kept = min(limit // 4, descriptors.RESERVE_MAX)
-    assert descriptors.connection_limit() == (
-        None if limit == resource.RLIM_INFINITY else limit - kept
-    )
