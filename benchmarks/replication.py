@@ -4,8 +4,7 @@
 
 sync      SYNC_MASTER with two copies, the official client, 1 KiB
 catchup   bytes of log a second to a slave that was away, from its first piece to the log's end
-delayed   the same with 2 ms of delay each way on loopback (``tc netem``), in a network of its own
-relayed   in its place where the kernel has no netem: a relay to the HA port adds as much each way
+delayed   the same with 2 ms of delay each way between the two (`benchmarks.peers.slow_network`)
 readable  from the send to the master until a reader of the slave has it, 1 000/s, ASYNC_MASTER
 chain     what the checksums of the log cost a put of ours
 """
@@ -26,8 +25,8 @@ from pathlib import Path
 
 from tests.rigs.clusters import ApacheCluster, Node, OberthCluster, remoting_call
 
+from benchmarks.peers import slow_network
 from benchmarks.peers.load import load
-from benchmarks.peers.relay import DelayingRelay
 from benchmarks.peers.wire import Wire, create_topics, send_fields
 from benchmarks.report import Row, emit, take_turns
 from oberth.formats.message import decode_record, stated_size
@@ -40,9 +39,6 @@ CONF = {
     "slaveTimeout": "10000",
 }
 DELAY_MS = 2
-DELAY = f"{DELAY_MS}ms"
-RELAY_HOST = "::1"
-"""Apache's master takes its HA port at every IPv4 address, and slaves hear that port's number."""
 BODY_BYTES = 16 << 10
 RATE = 1000
 _TIMEOUT_S = 300
@@ -60,8 +56,7 @@ def rows() -> dict[str, Row]:
         "sync-64": Row("SYNC_MASTER, two in sync, 64 threads, 1 KiB", "1/s", 1.7),
         "sync-1": Row("SYNC_MASTER, two in sync, one thread, 1 KiB, p50", "us", 0.7, True),
         "catchup": Row("log to a slave that was away", "MB/s", 1.0),
-        "delayed": Row(f"the same with {DELAY} of delay each way", "MB/s", 5.0),
-        "relayed": Row(f"the same through a relay that adds {DELAY} each way", "MB/s", 5.0),
+        "delayed": Row(f"the same with {DELAY_MS} ms of delay each way", "MB/s", 5.0),
         "readable-p50": Row("append to readable on the slave at 1 000/s, p50", "ms", 0.5, True),
         "readable-p99": Row("append to readable on the slave at 1 000/s, p99", "ms", 0.5, True),
         "chain": Row("put of 1 KiB with checksums / without", "ratio", None, True, 1.03),
@@ -75,28 +70,26 @@ class Pair:
         kind: whose brokers.
         directory: where they keep their files.
         role: of the master.
-        relayed: whether a relay makes the two slow to hear each other.
+        ha_host: the host of the master's HA port for its slave; None for its own.
     """
 
-    def __init__(self, kind: str, directory: Path, role: str, *, relayed: bool = False) -> None:
-        self.relay: DelayingRelay | None = None
+    def __init__(
+        self, kind: str, directory: Path, role: str, *, ha_host: str | None = None
+    ) -> None:
         master = {**CONF, "brokerRole": role, "inSyncReplicas": "2"}
         slave = {**CONF, "brokerRole": "SLAVE", "brokerId": "1"}
+        if ha_host is not None:
+            master["brokerIP2"] = ha_host
         if kind == "oberth":
+            if ha_host is not None:  # Apache's is at every address, always
+                master |= {"bindAddress": "0.0.0.0", "listenWithoutAccessControl": "true"}
             self.first: ApacheCluster | OberthCluster = OberthCluster(directory / "m", master)
-            if relayed:
-                slave["haMasterAddress"] = self._relay_to(self.first.brokers[0])
             second: ApacheCluster | OberthCluster = OberthCluster(
                 directory / "s", slave, namesrv_addr=self.first.namesrv_addr
             )
         else:
             version = kind.removeprefix("apache-")
-            if relayed:  # name servers tell the slave that the master's HA port is at the relay
-                master["brokerIP2"] = RELAY_HOST
             self.first = ApacheCluster(version, directory / "m", master, heap="1g", pretouch=True)
-            if relayed:
-                self.first.brokers[0].command.insert(1, "-Djava.net.preferIPv4Stack=true")
-                self._relay_to(self.first.brokers[0], same_port=True)
             second = ApacheCluster(
                 version, directory / "s", slave, heap="1g", pretouch=True,
                 namesrv_addr=self.first.namesrv_addr,
@@ -105,20 +98,10 @@ class Pair:
         self.slave = second.brokers[0]
         self.namesrv_addr = self.first.namesrv_addr
 
-    def _relay_to(self, master: Node, *, same_port: bool = False) -> str:
-        """Where a relay to the master's HA port listens; at the same port it is IPv6's."""
-        host, _, port = master.address.rpartition(":")
-        ha_port = int(port) + 1
-        at = (RELAY_HOST, ha_port) if same_port else ("127.0.0.1", 0)
-        self.relay = DelayingRelay(f"{host}:{ha_port}", DELAY_MS / 1000, at=at)
-        return self.relay.address
-
     def close(self) -> None:
         """Kill everything."""
         self.slave.kill()
         self.first.kill()
-        if self.relay is not None:
-            self.relay.close()
 
     def wait_equal(self) -> None:
         """Until the slave has the whole log."""
@@ -130,9 +113,9 @@ class Pair:
 
 
 @contextlib.contextmanager
-def running(kind: str, directory: Path, role: str, *, relayed: bool = False) -> Iterator[Pair]:
+def running(kind: str, directory: Path, role: str, *, ha_host: str | None = None) -> Iterator[Pair]:
     """A pair that follows."""
-    pair = Pair(kind, directory, role, relayed=relayed)
+    pair = Pair(kind, directory, role, ha_host=ha_host)
     try:
         pair.first.start()
         pair.slave.start()
@@ -160,7 +143,7 @@ def fill(pair: Pair, megabytes: int) -> None:
         raise RuntimeError(f"answers while filling: {codes}")
 
 
-def catch_up(pair: Pair, megabytes: int, *, delayed: bool) -> float:
+def catch_up(pair: Pair, megabytes: int) -> float:
     """MB/s from the first piece that the slave takes to the end of the log."""
     create_topics(pair.master.address, ["fill"], 4)
     fill(pair, 1)
@@ -169,9 +152,6 @@ def catch_up(pair: Pair, megabytes: int, *, delayed: bool) -> float:
     pair.slave.stop()
     fill(pair, megabytes)
     target = log_end(pair.master)
-    if delayed:
-        netem = ["tc", "qdisc", "add", "dev", "lo", "root", "netem"]
-        subprocess.run([*netem, "delay", DELAY, "limit", "100000"], check=True)
     pair.slave.launch()
     deadline = time.monotonic() + _TIMEOUT_S
     began, first, end = 0.0, 0, -1
@@ -299,9 +279,9 @@ class Run:
                 add("sync-1", line["p50_us"])
         if "catchup" in options.only:
             with running(self.kind, directory / "catchup", "ASYNC_MASTER") as pair:
-                add("catchup", catch_up(pair, options.mb, delayed=False))
-        if "delayed" in options.only:
-            self._delayed(add)
+                add("catchup", catch_up(pair, options.mb))
+        if "delayed" in options.only and options.can_delay:
+            add("delayed", self._delayed())
         if "readable" in options.only:
             with running(self.kind, directory / "readable", "ASYNC_MASTER") as pair:
                 found = sorted(readable(pair, options.sec))
@@ -310,42 +290,48 @@ class Run:
         if "chain" in options.only and self.kind == "oberth":
             add("chain", chain(directory / "chain", 5_000 if options.small else 50_000))
 
-    def _delayed(self, add: Add) -> None:
-        """With 2 ms each way, by the kernel or else by a relay."""
-        if self.options.has_netem:
-            self._delayed_by_kernel(add)
-            return
-        with running(self.kind, self.directory / "relayed", "ASYNC_MASTER", relayed=True) as pair:
-            rate = catch_up(pair, self.options.mb, delayed=False)
-            if pair.relay is None or not pair.relay.carried_bytes:
-                raise RuntimeError("the slave went past the relay")
-            add("relayed", rate)
-
-    def _delayed_by_kernel(self, add: Add) -> None:
-        """This program again, in a network that has nothing but a slow loopback."""
+    def _delayed(self) -> float:
+        """This program again, in a network namespace with a slow network between the two."""
         inner = ["--brokers", self.kind, "--in-namespace", str(self.directory / "delayed")]
         command = [sys.executable, "-m", "benchmarks.replication", "--mb", str(self.options.mb)]
-        script = 'ip link set lo up && exec "$@"'
-        done = subprocess.run(
-            ["unshare", "-n", "sh", "-c", script, "sh", *command, *inner],
-            capture_output=True, text=True, timeout=_TIMEOUT_S * 2, check=False,
-        )  # fmt: skip
+        done = in_namespace([*command, *inner], timeout_s=_TIMEOUT_S * 2)
         if done.returncode:
-            raise RuntimeError(f"with {DELAY} of delay: {done.stderr[-2000:]}")
-        add("delayed", float(done.stdout.split()[-1]))
+            raise RuntimeError(f"with {DELAY_MS} ms of delay: {done.stderr[-2000:]}")
+        return float(done.stdout.split()[-1])
+
+
+def in_namespace(command: list[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """A command in a network namespace of its own, whose loopback is up."""
+    script = 'ip link set lo up && exec "$@"'
+    return subprocess.run(
+        ["unshare", "-n", "sh", "-c", script, "sh", *command],
+        capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def slow_packets() -> Iterator[None]:
+    """`slow_network.FAR` is reached with a delay; in a network namespace only."""
+    command = [sys.executable, "-m", "benchmarks.peers.slow_network", str(DELAY_MS / 1000)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as carrier:
+        assert carrier.stdin is not None
+        assert carrier.stdout is not None
+        try:
+            if carrier.stdout.readline() != b"ready\n":
+                raise RuntimeError("no slow network could be made; its error is above")
+            yield
+        finally:
+            carrier.stdin.close()
 
 
 def no_delay() -> str | None:
-    """Why this machine cannot delay packets in a network of its own, or None."""
-    script = f"ip link set lo up && tc qdisc add dev lo root netem delay {DELAY}"
+    """Why this machine cannot have a slow network, or None."""
+    command = [sys.executable, "-m", "benchmarks.peers.slow_network", "0"]
     try:
-        done = subprocess.run(
-            ["unshare", "-n", "sh", "-c", script],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        done = in_namespace(command, timeout_s=60)
     except OSError as error:
         return str(error)
-    return None if done.returncode == 0 else done.stderr.strip()
+    return None if done.returncode == 0 else done.stderr.strip()[-500:]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -363,8 +349,13 @@ def main(argv: list[str] | None = None) -> None:
     options.mb = options.mb or (32 if options.small else 1024)
     kinds = (options.brokers or ("oberth" if options.small else "apache-5.5.0,oberth")).split(",")
     if options.in_namespace is not None:
-        with running(kinds[-1], options.in_namespace, "ASYNC_MASTER") as pair:
-            print(catch_up(pair, options.mb, delayed=True))
+        with (
+            slow_packets(),
+            running(
+                kinds[-1], options.in_namespace, "ASYNC_MASTER", ha_host=slow_network.FAR
+            ) as pair,
+        ):
+            print(catch_up(pair, options.mb))
         return
     options.runs = options.runs or (1 if options.small else 3)
     options.sec = options.sec or (2 if options.small else 10)
@@ -373,10 +364,9 @@ def main(argv: list[str] | None = None) -> None:
     options.only = (options.only or groups).split(",")
     skipped: dict[str, str] = {}
     why = no_delay() if "delayed" in options.only else None
-    options.has_netem = why is None
+    options.can_delay = why is None
     if why is not None:
         skipped["delayed"] = why
-        sys.stderr.write(f"delayed by a relay, since {why}\n")
     table = rows()
     skipped |= take_turns(
         kinds,
