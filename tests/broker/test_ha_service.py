@@ -15,6 +15,8 @@ from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.rigs.small_brokers import SEGMENT, make, options_of, until
 
 from oberth.broker import ha_service
@@ -423,6 +425,39 @@ def test_reports_and_pieces_come_in_any_chunks() -> None:
     stream = FRAME.pack(0, 3) + b"abc" + FRAME.pack(3, 0) + FRAME.pack(3, 1) + b"d"
     got = [piece for n in range(len(stream)) for piece in pieces.receive_data(stream[n : n + 1])]
     assert [tuple(piece) for piece in got] == [(0, b"abc"), (3, b""), (3, b"d")]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=30),
+    cuts=st.lists(st.integers(1, 200), max_size=30),
+    segment_size=st.sampled_from([0, 16, 64, 1 << 30]),
+)
+def test_frames_that_follow_each_other_in_a_segment_become_one_piece(
+    sizes: list[int], cuts: list[int], segment_size: int
+) -> None:
+    stream = b""
+    log = b""
+    for size in sizes:  # a frame never crosses a segment
+        if segment_size:
+            size = min(size, segment_size - len(log) % segment_size)
+        body = bytes(n % 251 for n in range(len(log), len(log) + size))
+        stream += FRAME.pack(len(log), size) + body
+        log += body
+    receiver = LogReceiver(segment_size)
+    taken = b""
+    for cut in [*cuts, len(stream)]:
+        data, stream = stream[:cut], stream[cut:]
+        came = receiver.receive_data(data)
+        whole = [each for each in came if each.data]
+        for piece in whole:
+            assert piece.commit_log_offset == len(taken)
+            if segment_size:
+                last = piece.commit_log_offset + len(piece.data) - 1
+                assert piece.commit_log_offset // segment_size == last // segment_size
+            taken += piece.data
+        if segment_size == 1 << 30:
+            assert len(whole) <= 1
+    assert taken == log
 
 
 @pytest.mark.parametrize(

@@ -411,6 +411,31 @@ def test_a_full_disk_takes_back_what_it_could_not_store(
     assert read(log, again[0].commit_log_offset).body == b"again"
 
 
+def test_what_a_failing_disk_left_of_a_long_burst_is_erased(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make(mapped_file_size_commit_log=64 << 10)
+    assert log.append([MessageExtBrokerInner("t", b"kept")])[0].ok
+    segment = log.queue.segments[0]
+    end = segment.wrote_position
+    copy = MappedFile._copy
+
+    def fail(self: MappedFile, start: int, data: bytes) -> None:
+        copy(self, start, data)
+        raise OSError(5, "Input/output error", self.path)
+
+    monkeypatch.setattr(MappedFile, "_copy", fail)
+    bodies = [b"a" * 3000, b"b" * 3000]
+    lost = log.append([MessageExtBrokerInner("t", body) for body in bodies])
+    assert {r.status for r in lost} == {PutMessageStatus.CREATE_MAPPED_FILE_FAILED}
+    assert (segment.wrote_position, any(segment.buffer[end:])) == (end, True)
+    monkeypatch.setattr(MappedFile, "_copy", copy)
+    again = log.append([MessageExtBrokerInner("t", bodies[0])])[0]
+    assert (again.ok, again.queue_offset) == (True, 1)
+    # Else the second record would join on to this one, and a recovery would take it.
+    assert not any(segment.buffer[segment.wrote_position :])
+
+
 def test_an_unwriteable_store_says_so(make: Make) -> None:
     log = make()
     log.flags.set(RunningFlag.DISK_FULL)

@@ -47,6 +47,7 @@ class _GatedMapping:
         self._mapping = mapping
         self.path, self.size, self.view = mapping.path, mapping.size, mapping.view
         self.allocate = mapping.allocate
+        self.write = mapping.write
         self.next_data = mapping.next_data
         self.data_end = mapping.data_end
         self.read = mapping.read

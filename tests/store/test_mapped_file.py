@@ -64,7 +64,7 @@ class Copies:
         self.view[place] = data
 
 
-@pytest.mark.parametrize("size", [1, 200, OS_PAGE_SIZE])
+@pytest.mark.parametrize("size", [1, 200, OS_PAGE_SIZE - 1])
 def test_a_kill_leaves_no_body_without_its_head(
     segment: MappedFile, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
@@ -77,6 +77,50 @@ def test_a_kill_leaves_no_body_without_its_head(
     head = [] if size == 1 else [start + 128]
     assert copies.written[-1 - len(head) :] == list(pairwise([start, *head, end]))
     assert bytes(copies.view[start:end]) == data
+
+
+def test_long_data_is_written_to_the_file_and_read_through_the_mapping(
+    segment: MappedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = Copies(segment.buffer)
+    monkeypatch.setattr(segment, "buffer", copies)
+    short, long = os.urandom(OS_PAGE_SIZE - 1), os.urandom(OS_PAGE_SIZE)
+    segment.append(short)
+    begun = len(copies.written)
+    segment.append(memoryview(long))
+    assert begun
+    assert len(copies.written) == begun
+    assert bytes(copies.view[: len(short + long)]) == short + long
+
+
+def test_a_disk_that_fails_in_a_long_append_moves_nothing(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    segment = MappedFile(disk, str(tmp_path), 0, SIZE, create=True)
+    segment.append(b"x" * 100)
+    disk.fails = True
+    with pytest.raises(OSError, match="fault injected"):
+        segment.append(bytes(OS_PAGE_SIZE))
+    assert segment.wrote_position == 100
+    disk.fails = False
+    segment.append(b"y" * OS_PAGE_SIZE)
+    assert bytes(segment.select(0) or b"") == b"x" * 100 + b"y" * OS_PAGE_SIZE
+
+
+def test_where_every_append_is_synced_long_data_needs_no_pages_written_before(
+    tmp_path: Path,
+) -> None:
+    disk = FaultDisk()
+    segment = MappedFile(disk, str(tmp_path), 0, 64 * OS_PAGE_SIZE, create=True)
+    segment.buffer[:] = b"\xff" * segment.file_size
+    segment.prepare_for_syncs()
+    segment.append(b"x" * 2 * OS_PAGE_SIZE)
+    assert segment.buffer[2 * OS_PAGE_SIZE] == 0xFF
+    disk.fill(disk.events)  # what was allocated is used all the same
+    segment.append(b"y" * OS_PAGE_SIZE)
+    disk.fill(None)
+    segment.append(b"z")
+    assert bytes(segment.select(2 * OS_PAGE_SIZE) or b"") == b"y" * OS_PAGE_SIZE + b"z"
+    assert segment.buffer[4 * OS_PAGE_SIZE] == 0  # from here on pages are written before again
 
 
 def test_where_every_append_is_synced_pages_are_written_before_they_are_needed(
@@ -93,10 +137,10 @@ def test_where_every_append_is_synced_pages_are_written_before_they_are_needed(
     assert bytes(segment.buffer[:101]) == b"x" * 10 + b"y" * 90 + b"\xff"
     touched = [page for page in range(pages) if segment.buffer[page * OS_PAGE_SIZE] == 0]
     assert touched == list(range(1, 257))  # 1 MiB
-    segment.append(b"z" * (256 * OS_PAGE_SIZE))
-    segment.append(b"z" * (100 * OS_PAGE_SIZE))
+    for _ in range(2 * 300):
+        segment.append(b"z" * (OS_PAGE_SIZE // 2))
     assert segment.buffer[(pages - 1) * OS_PAGE_SIZE] == 0  # to the file's end and no further
-    assert segment.wrote_position == 100 + 356 * OS_PAGE_SIZE
+    assert segment.wrote_position == 100 + 300 * OS_PAGE_SIZE
 
 
 def test_where_every_append_is_synced_a_full_disk_takes_what_it_has_room_for(
@@ -447,10 +491,10 @@ def test_pages_that_are_going_to_be_written_are_warmed_beside_the_writer(tmp_pat
     config = MessageStoreConfig(
         store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=32 << 20
     )
-    body = b"x" * (1 << 20)
+    body = b"x" * 2048  # long ones are not written through pages
 
-    def put(store: MessageStore, count: int) -> int:
-        for _ in range(count):
+    def put(store: MessageStore, mib: int) -> int:
+        for _ in range(mib << 9):
             assert store.put_message(MessageExtBrokerInner("T", body)).ok
         return store.max_phy_offset
 

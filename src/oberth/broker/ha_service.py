@@ -477,7 +477,7 @@ class HAService:
 
     def _make_link(self) -> Callable[[bytes], Iterable[LogPiece]]:
         """What takes pieces of the log out of a master's bytes."""
-        return LogReceiver().receive_data
+        return LogReceiver(self._store_config.mapped_file_size_commit_log).receive_data
 
     async def _follow_once(self, address: str) -> None:
         config = self._store_config

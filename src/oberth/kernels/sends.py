@@ -13,13 +13,13 @@ extension is missing.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from oberth.kernels import arguments as at
 from oberth.kernels import runtime
 from oberth.kernels.columns import TopicTable
-from oberth.kernels.memory import Buffer, address
+from oberth.kernels.memory import Buffer, address, uninitialised
 
 ROW_MAX: Final = 2048
 """Sends of one step; what more there are goes the general way."""
@@ -35,6 +35,9 @@ SLOTS_MAX: Final = 1 << 20
 
 HOSTS_SIZE: Final = 16
 """Bytes of a client's host and the broker's, as a record has them."""
+
+RECORDS_KEPT_MAX: Final = 4 << 20
+"""Bytes of records for which memory is kept from one step to the next."""
 
 _T = TypeVar("_T")
 
@@ -101,6 +104,7 @@ class PlainSends(Generic[_T]):
         self._text = bytearray(TEXT_MAX)
         self._touched = array("q", bytes(ROW_MAX * 8))
         self._answers = bytearray()
+        self._records = bytearray()
         self._kept: list[Any] = []
         by_length: list[list[bytes]] = [[] for _ in range(at.SEND_NAME_MAX + 1)]
         for name in sorted(names):
@@ -259,6 +263,25 @@ class PlainSends(Generic[_T]):
         write[at.STORE_TIMESTAMP] = store_timestamp
         write[at.STORE_ANSWERS] = address(self._answers)
         kernel(write)
+
+    def write_long(
+        self, append: Callable[[memoryview], None], log_offset: int, store_timestamp: int
+    ) -> None:
+        """As `write`, for a log that is not written through its mapping.
+
+        Args:
+            append: gets the records, valid until it returns.
+            log_offset: what the first record says of its place.
+            store_timestamp: ms.
+        """
+        size = self.size
+        memory = self._records
+        if len(memory) < size:
+            memory = uninitialised(size)
+            if size <= RECORDS_KEPT_MAX:
+                self._records = memory
+        self.write(memory, 0, log_offset, store_timestamp)
+        append(memoryview(memory)[:size])
 
     def answers(self) -> list[bytes]:
         """By chunk: the frames that answer its sends; empty where nobody wants one."""

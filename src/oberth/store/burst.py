@@ -225,6 +225,10 @@ class Burst:
                 segment.append(data)
             except (OSError, StoreFullError) as error:
                 _LOG.error("append of %d bytes to %s failed: %s", len(data), segment.path, error)
+                end = segment.wrote_position + len(data)
+                if segment.is_reserved(end):
+                    # Whole records among what is there must not be the log's after a kill.
+                    self.log.erase_to = max(self.log.erase_to, segment.start_offset + end)
                 self._undo(bytes(data))
                 return False
             segment.store_timestamp = self.now

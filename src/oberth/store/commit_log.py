@@ -41,6 +41,7 @@ from oberth.kernels.sends import PlainSends, Slot
 from oberth.store.burst import ILLEGAL, SEPARATOR, Burst, Topic
 from oberth.store.durations import Durations
 from oberth.store.files import Clock, FileSystem
+from oberth.store.mapped_file import LONG_SIZE
 from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from oberth.store.put_hooks import convert_delay
@@ -340,10 +341,17 @@ class CommitLog:
         except (OSError, StoreFullError):
             return False
         now = self._now()
-        sends.write(segment.buffer, position, segment.start_offset + position, now)
+        if sends.size < LONG_SIZE:
+            sends.write(segment.buffer, position, segment.start_offset + position, now)
+            segment.wrote_position = end
+        else:
+            try:
+                sends.write_long(segment.append, segment.start_offset + position, now)
+            except (OSError, StoreFullError):
+                self.erase_to = max(self.erase_to, segment.start_offset + end)
+                return False
         for slot, offsets in zip(slots, touched, strict=True):
             offsets[slot.queue_id] = numbers[slot.place + TALLY_OFFSET]
-        segment.wrote_position = end
         segment.store_timestamp = now
         return True
 

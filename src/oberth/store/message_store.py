@@ -451,7 +451,7 @@ class MessageStore(StoreReading):
         """Dispatches on the caller's thread; returns the bytes it went forward."""
         return self.reput.dispatch_nowait()
 
-    def append_replica(self, offset: int, data: bytes) -> bool:
+    def append_replica(self, offset: int, data: bytes | memoryview) -> bool:
         """Appends bytes of the master's log; False if they do not join on to this one.
 
         Raises:

@@ -46,10 +46,10 @@ Done = Callable[[PutMessageStatus], None]
 
 
 class LogPiece(NamedTuple):
-    """Bytes of a master's log; none for a heartbeat."""
+    """Bytes of a master's log; none for a heartbeat. Valid as long as the bytes they came in."""
 
     commit_log_offset: int
-    data: bytes
+    data: bytes | memoryview
 
 
 class ReportReceiver:
@@ -86,12 +86,18 @@ class ReportReceiver:
 
 
 class LogReceiver:
-    """Takes pieces of the log out of a master's byte stream."""
+    """Takes pieces of the log out of a master's byte stream.
 
-    __slots__ = ("_buffer",)
+    Args:
+        segment_size: bytes of a segment of the log that they are appended to. Frames that follow
+            each other in one segment become one piece; 0: each frame is one.
+    """
 
-    def __init__(self) -> None:
-        self._buffer = bytearray()
+    __slots__ = ("_rest", "_segment_size")
+
+    def __init__(self, segment_size: int = 0) -> None:
+        self._rest = bytearray()
+        self._segment_size = segment_size
 
     def receive_data(self, data: bytes) -> list[LogPiece]:
         """The complete pieces so far, in order.
@@ -99,24 +105,70 @@ class LogReceiver:
         Raises:
             RemoteProtocolError: a size or an offset out of range.
         """
-        buffer = self._buffer
-        buffer += data
-        pieces: list[LogPiece] = []
-        position = 0
-        while len(buffer) - position >= FRAME.size:
-            offset, size = FRAME.unpack_from(buffer, position)
-            if not 0 <= size <= FRAME_SIZE_MAX or offset < 0:
-                raise RemoteProtocolError(
-                    f"replication: {size} bytes at offset {offset}, "
-                    f"allowed are 0 to {FRAME_SIZE_MAX} at 0 or more"
-                )
+        frames: list[LogPiece] = []
+        view = memoryview(data)
+        position = self._end_begun(view, frames)
+        while len(view) - position >= FRAME.size:
+            offset, size = _checked_frame(view, position)
             end = position + FRAME.size + size
-            if end > len(buffer):
+            if end > len(view):
                 break
-            pieces.append(LogPiece(offset, bytes(buffer[position + FRAME.size : end])))
+            frames.append(LogPiece(offset, view[position + FRAME.size : end]))
             position = end
-        del buffer[:position]
+        self._rest += view[position:]
+        return self._joined(frames)
+
+    def _end_begun(self, view: memoryview, frames: list[LogPiece]) -> int:
+        """Goes on with a frame that has begun; how many of these bytes belong to it."""
+        rest = self._rest
+        if not rest:
+            return 0
+        position = max(FRAME.size - len(rest), 0)
+        rest += view[:position]
+        if len(rest) < FRAME.size:
+            return len(view)
+        offset, size = _checked_frame(rest, 0)
+        more = FRAME.size + size - len(rest)
+        rest += view[position : position + more]
+        if position + more > len(view):
+            return len(view)
+        frames.append(LogPiece(offset, bytes(rest[FRAME.size :])))
+        rest.clear()
+        return position + more
+
+    def _joined(self, frames: list[LogPiece]) -> list[LogPiece]:
+        """One piece for frames that follow each other in one segment."""
+        segment_size = self._segment_size
+        if not segment_size or len(frames) < 2:
+            return frames
+        pieces: list[LogPiece] = []
+        begin = end = -1
+        parts: list[bytes | memoryview] = []
+        for offset, data in frames:
+            if parts and (offset != end or offset % segment_size == 0):
+                pieces.append(LogPiece(begin, b"".join(parts)))
+                parts = []
+            if not parts:
+                begin = offset
+            parts.append(data)
+            end = offset + len(data)
+        pieces.append(LogPiece(begin, b"".join(parts)))
         return pieces
+
+
+def _checked_frame(buffer: bytearray | memoryview, position: int) -> tuple[int, int]:
+    """Offset and size of the frame whose header lies at a position.
+
+    Raises:
+        RemoteProtocolError: one is out of range.
+    """
+    offset, size = FRAME.unpack_from(buffer, position)
+    if not 0 <= size <= FRAME_SIZE_MAX or offset < 0:
+        raise RemoteProtocolError(
+            f"replication: {size} bytes at offset {offset}, "
+            f"allowed are 0 to {FRAME_SIZE_MAX} at 0 or more"
+        )
+    return offset, size
 
 
 class LogSender:

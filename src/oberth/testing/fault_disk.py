@@ -302,6 +302,11 @@ class _FaultMapping:
         self._disk.synced(self.path)
         self._disk.event(f"synced {self.path}")
 
+    def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        self._disk.event(f"write {self.path} {position}")
+        self._disk.health(self.path)
+        self._mapping.write(data, position)
+
     def next_data(self, position: int) -> int | None:
         return self._mapping.next_data(position)
 
