@@ -63,7 +63,9 @@ def _spin(seconds: float) -> tuple[float, int]:
 
 
 def look(seconds: float = SPIN_S) -> Calm:
-    """Spin on every core for some time."""
+    """Spin on every core for some time, once everything is on the disks that a turn left to them."""
+    if hasattr(os, "sync"):
+        os.sync()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     with multiprocessing.get_context("spawn").Pool(cores) as pool:
         pool.map(_spin, [0.0] * cores)  # its processes are there
