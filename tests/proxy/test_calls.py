@@ -26,8 +26,9 @@ from oberth.client import Message, PopConsumer, Producer, PushConsumer
 from oberth.client.admin import Admin
 from oberth.formats import names
 from oberth.proxy import messages as m
+from oberth.proxy import receiving as receiving_module
 from oberth.proxy.call import GrpcStatus
-from oberth.proxy.codes import Code
+from oberth.proxy.codes import Code, StatusError
 from oberth.proxy.handles import visible_at
 from oberth.proxy.renewals import AHEAD_MS, RENEW_MS, Renewal
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -277,6 +278,31 @@ async def test_tried_too_often_goes_to_the_dead_letters(mq: EmbeddedBroker) -> N
         answer = await client.call("ForwardMessageToDeadLetterQueue", forward)
         assert answer.status.code == Code.OK
         await mq.wait_until(lambda: bool(mq.messages(names.dlq_topic("G"))))
+
+
+async def test_a_message_that_no_dead_letter_topic_takes_holds_up_no_other(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_topic(mq, "T")
+    add_group(mq, "G")
+    popped = receiving_module.popped
+
+    def tried_often(*args: Any, **options: Any) -> list[Any]:
+        found = popped(*args, **options)
+        for each in found:
+            each.reconsume_times = 99 if each.stored_body == b"bad" else 0
+        return sorted(found, key=lambda each: each.stored_body)
+
+    async def refuse(*_: Any) -> None:
+        raise StatusError(Code.FORBIDDEN, "the topic is read only")
+
+    monkeypatch.setattr(receiving_module, "popped", tried_often)
+    monkeypatch.setattr(receiving_module.Receives, "_to_dead_letters", refuse)
+    async with client_of(mq) as client:
+        for body in (b"bad", b"good"):
+            await send(client, message("T", body))
+        (got,) = await receive(client, receiving("T", "G"))
+        assert got.body == b"good"
 
 
 async def test_invisible_times_are_changed(mq: EmbeddedBroker) -> None:

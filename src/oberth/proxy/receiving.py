@@ -249,11 +249,16 @@ class Receives:
             if not call.is_open:
                 self._core.start(self._give_back(topic, group, handle, lite_topic))
                 continue
-            if wanted is not None and message.tags not in wanted:
-                await self._ack_one(context, topic, group, handle, lite_topic)
-                continue
-            if message.reconsume_times >= attempts_max:
-                await self._to_dead_letters(context, topic, group, handle, lite_topic)
+            is_wanted = wanted is None or message.tags in wanted
+            if not is_wanted or message.reconsume_times >= attempts_max:
+                try:
+                    if is_wanted:
+                        await self._to_dead_letters(context, topic, group, handle, lite_topic)
+                    else:
+                        await self._ack_one(context, topic, group, handle, lite_topic)
+                except (StatusError, OberthError) as error:
+                    # It comes again when its time is over; the others must not wait for that.
+                    _LOG.warning("%s for %s not settled: %s", topic, group, error)
                 continue
             piece = m.ReceiveMessageResponse()
             fill_message(piece.message, message, topic, handle=handle, now_ms=now_ms)
