@@ -25,6 +25,7 @@ from tests.proxy.conftest import (
 from oberth.client import Message, PopConsumer, Producer, PushConsumer
 from oberth.client.admin import Admin
 from oberth.formats import names
+from oberth.proxy import handles
 from oberth.proxy import messages as m
 from oberth.proxy import receiving as receiving_module
 from oberth.proxy.call import GrpcStatus
@@ -285,7 +286,7 @@ async def test_a_message_that_no_dead_letter_topic_takes_holds_up_no_other(
 ) -> None:
     add_topic(mq, "T")
     add_group(mq, "G")
-    popped = receiving_module.popped
+    popped = handles.popped
 
     def tried_often(*args: Any, **options: Any) -> list[Any]:
         found = popped(*args, **options)
