@@ -243,6 +243,25 @@ async def test_settings_are_merged(mq: EmbeddedBroker) -> None:
         assert response.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
 
 
+@pytest.mark.parametrize("limit", [1000, 6 << 20])
+async def test_bodies_are_as_long_as_the_broker_takes_them(mq: EmbeddedBroker, limit: int) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        mq.broker.parts.store_config.max_message_size = limit
+        stream = await client.open("Telemetry")
+        command = m.TelemetryCommand()
+        command.settings.publishing.topics.add().name = "T"
+        await stream.send(command)
+        raw = await stream.next()
+        assert raw is not None
+        settings = m.TelemetryCommand.FromString(raw).settings
+        assert settings.publishing.max_body_size == limit
+        got = await client.call("SendMessage", sending(message("T", b"x" * limit)))
+        assert got.status.code == Code.OK
+        got = await client.call("SendMessage", sending(message("T", b"x" * (limit + 1))))
+        assert got.status.code == Code.MESSAGE_BODY_TOO_LARGE
+
+
 async def test_a_group_has_members_of_both_protocols(mq: EmbeddedBroker) -> None:
     add_topic(mq, "T")
     async with client_of(mq, "by-grpc") as client:

@@ -101,6 +101,10 @@ class Backend(Protocol):
         """A group's configuration, made where groups are made at their first use."""
 
     @property
+    def body_max(self) -> int:
+        """Bytes of a message's body that brokers take."""
+
+    @property
     def own(self) -> OwnBroker | None:
         """The broker in this process, of which all can be asked at once; None: it is elsewhere."""
 
@@ -221,12 +225,24 @@ class ServedConfig(Protocol):
         """Whose PROXY headers are believed."""
 
 
+class StoreLimits(Protocol):
+    """Of a store's options those that the gRPC port needs."""
+
+    @property
+    def max_message_size(self) -> int:
+        """Bytes of a body."""
+
+
 class ServedParts(Protocol):
     """Of a broker's parts those that the gRPC port needs."""
 
     @property
     def config(self) -> ServedConfig:
         """Options."""
+
+    @property
+    def store_config(self) -> StoreLimits:
+        """Options of its store."""
 
     @property
     def config_dir(self) -> Path:
@@ -353,6 +369,11 @@ class LocalBackend:
     async def group(self, name: str) -> SubscriptionGroupConfig | None:
         """The broker's group."""
         return self._parts.groups.find(name)
+
+    @property
+    def body_max(self) -> int:
+        """The broker's own limit."""
+        return self._parts.store_config.max_message_size
 
     @property
     def own(self) -> LocalBackend:

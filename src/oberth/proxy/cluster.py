@@ -46,6 +46,8 @@ T = TypeVar("T")
 FRESH_S: Final = 5.0
 """How long an answer about routes, topics and groups is believed."""
 
+BODY_MAX: Final = 4 * 1024 * 1024
+
 FACTS_MAX: Final = 10_000
 """Topics, or groups, that are remembered."""
 
@@ -242,6 +244,11 @@ class ClusterBackend:
     async def group(self, name: str) -> SubscriptionGroupConfig | None:
         """A group's configuration."""
         return await self._groups.get(name)
+
+    @property
+    def body_max(self) -> int:
+        """RocketMQ's default: brokers do not tell clients their own."""
+        return BODY_MAX
 
     @property
     def own(self) -> None:

@@ -30,7 +30,6 @@ from oberth.remoting.aio.address import Address
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
 
-BODY_MAX: Final = 4 * 1024 * 1024
 BATCH_MAX: Final = 32
 INVISIBLE_MS_MIN: Final = 10_000
 POLL_MS_MIN: Final = 5_000
@@ -148,7 +147,6 @@ class ServiceCore:
     Args:
         backend: where topics, groups and messages are.
         date_age_max_s: how old a signed date may be; 0: any age.
-        body_max: bytes of a message's body.
         check_types: whether a message must be of its topic's type.
         invisible_ms_min: the shortest time for which a message is handed out.
         poll_ms_min: the shortest time for which a receive waits.
@@ -165,7 +163,6 @@ class ServiceCore:
         backend: Backend,
         *,
         date_age_max_s: int = 0,
-        body_max: int = BODY_MAX,
         check_types: bool = True,
         invisible_ms_min: int = INVISIBLE_MS_MIN,
         poll_ms_min: int = POLL_MS_MIN,
@@ -175,7 +172,6 @@ class ServiceCore:
         self.results: Counter[tuple[str, int]] = Counter()
         self.sent = self.received = 0
         self.on_broker_request: BrokerRequestHandler = _unserved
-        self.body_max = body_max
         self.check_types = check_types
         self.invisible_ms_min = invisible_ms_min
         self.poll_ms_min = poll_ms_min

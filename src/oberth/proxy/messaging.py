@@ -16,7 +16,7 @@ from oberth.proxy.admin import AdminService
 from oberth.proxy.backend import Backend
 from oberth.proxy.call import Begin, GrpcStatus, Handler
 from oberth.proxy.clients import ClientTable
-from oberth.proxy.core import BODY_MAX, INVISIBLE_MS_MIN, POLL_MS_MIN, Context, ServiceCore, Unary
+from oberth.proxy.core import INVISIBLE_MS_MIN, POLL_MS_MIN, Context, ServiceCore, Unary
 from oberth.proxy.offsets import Offsets
 from oberth.proxy.receiving import Receives
 from oberth.proxy.renewals import Renewals
@@ -34,7 +34,6 @@ class MessagingService:
 
     Args:
         backend: where topics, groups and messages are.
-        body_max: bytes of a message's body.
         check_types: whether a message must be of its topic's type.
         delay_ms_max: how far ahead a delivery may be.
         date_age_max_s: how old a signed date may be; 0: any age.
@@ -47,7 +46,6 @@ class MessagingService:
         self,
         backend: Backend,
         *,
-        body_max: int = BODY_MAX,
         check_types: bool = True,
         delay_ms_max: int = DELAY_MS_MAX,
         date_age_max_s: int = 0,
@@ -58,7 +56,6 @@ class MessagingService:
         self.core = ServiceCore(
             backend,
             date_age_max_s=date_age_max_s,
-            body_max=body_max,
             check_types=check_types,
             invisible_ms_min=invisible_ms_min,
             poll_ms_min=poll_ms_min,

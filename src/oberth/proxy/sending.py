@@ -126,10 +126,10 @@ class Sends:
         size = len(message.body)
         if not size:
             raise StatusError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-        if size > self._core.body_max:
+        if size > self._core.backend.body_max:
             raise StatusError(
                 Code.MESSAGE_BODY_TOO_LARGE,
-                f"message body of {size} bytes, allowed {self._core.body_max}",
+                f"message body of {size} bytes, allowed {self._core.backend.body_max}",
             )
         return properties_of(message, topic, now_ms, delay_ms_max=self._delay_ms_max)
 

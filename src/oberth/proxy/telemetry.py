@@ -138,7 +138,7 @@ class Telemetry:
             check_count("topics", len(sent.publishing.topics))
             for topic in sent.publishing.topics:
                 topic_of(topic)
-            merged.publishing.max_body_size = self._core.body_max
+            merged.publishing.max_body_size = self._core.backend.body_max
             merged.publishing.validate_message_type = self._core.check_types
             merged.backoff_policy.max_attempts = 3
             backoff = merged.backoff_policy.exponential_backoff
