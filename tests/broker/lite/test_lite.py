@@ -16,7 +16,11 @@ from typing import Any
 import pytest
 
 from oberth.broker.deletions import LITE_TOPICS_A_TURN
+from oberth.broker.lite.lite_service import CLIENTS_TRIED_MAX
+from oberth.broker.lite.subscriptions import LiteSubscriptions
+from oberth.broker.processors.pop_lite import QUEUES_A_TURN
 from oberth.client.messages import MessageExt, decode_messages
+from oberth.formats import names
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -665,3 +669,88 @@ async def test_very_many_lite_topics_go_with_their_parent_in_turns(
     assert settled[0] is not threading.main_thread()
     assert lite.queues(PARENT) == []
     assert len(lite.orders) == len(lite.subscriptions) == parts.offsets.pair_count == 0
+
+
+def test_takers_of_a_queue_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message to a lite topic that 20 000 clients take looks at some of them."""
+    taken, queue = LiteSubscriptions(), names.lite_queue(PARENT, "l")
+    for number in range(20_000):
+        taken.of_client(f"c{number}", "ab"[number % 2], PARENT, 0)
+        taken.add(f"c{number}", queue)
+    looked_at: list[str] = []
+
+    class Watched(dict[str, str]):
+        def items(self) -> Any:
+            looked_at.append("all")
+            return super().items()
+
+    monkeypatch.setitem(taken._takers, queue, Watched(taken._takers[queue]))
+    for _ in range(3):
+        found = taken.takers_by_group(PARENT, queue)
+        assert {group: len(clients) for group, clients in found.items()} == {
+            "a": 10_000,
+            "b": 10_000,
+        }
+    assert looked_at == ["all"]
+    taken.discard("c1", queue)
+    taken.add("c1", queue)
+    taken.discard("c3", queue)
+    assert "c3" not in taken.takers_by_group(PARENT, queue)["b"]
+    assert len(taken.takers_by_group(PARENT, queue)["b"]) == 9_999
+
+
+async def test_of_very_many_clients_some_are_tried(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await peer.make_parent()
+    await peer.make_group(lite_sub_client_max_event_cnt="10")
+    lite = peer.mq.broker.services.lite
+    for number in range(1000):
+        lite.subscriptions.of_client(f"c{number}", GROUP, PARENT, peer.mq.clock())
+        lite.subscriptions.add(f"c{number}", names.lite_queue(PARENT, "l"))
+    tried: list[str] = []
+    offer = lite.events.offer
+
+    def counted(client_id: str, *args: Any) -> bool:
+        tried.append(client_id)
+        return offer(client_id, *args)
+
+    monkeypatch.setattr(lite.events, "offer", counted)
+    for client in lite.subscriptions.clients_of_group(GROUP):  # all lists are full
+        full = dict.fromkeys([f"other{number}" for number in range(10)])
+        lite.events.of_client(client, GROUP, peer.mq.clock()).queues.update(full)
+    lite.dispatch(names.lite_queue(PARENT, "l"))
+    assert 0 < len(set(tried)) == len(tried) <= CLIENTS_TRIED_MAX
+    assert set(lite.events._turns) == set(tried), "each looks at all when it has room"
+
+
+async def test_a_pop_looks_into_so_many_lite_topics_in_a_turn(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands that are noted for a client and have nothing; the last one has."""
+    await peer.make_parent()
+    await peer.make_group(lite_sub_client_max_event_cnt="100000")
+    await peer.subscribe("c1", "last")
+    await peer.send("last", b"x")
+    lite, processor = peer.mq.broker.services.lite, peer.mq.broker.processors.lite_pops
+    events = lite.events.of_client("c1", GROUP, peer.mq.clock())
+    events.queues.clear()
+    count = 5 * QUEUES_A_TURN
+    for number in range(count):
+        events.queues[names.lite_queue(PARENT, f"empty{number}")] = None
+    events.queues[names.lite_queue(PARENT, "last")] = None
+    looked: list[int] = []
+    pop_queue, pop_events = processor._pop_queue, processor._pop_events
+
+    def pop_counted(*args: Any) -> Any:
+        looked[-1] += 1
+        return pop_queue(*args)
+
+    def events_counted(*args: Any) -> Any:
+        looked.append(0)
+        return pop_events(*args)
+
+    monkeypatch.setattr(processor, "_pop_queue", pop_counted)
+    monkeypatch.setattr(processor, "_pop_events", events_counted)
+    assert bodies(await peer.pop("c1", pollTime=10_000)) == [b"x"]
+    assert looked == [*([QUEUES_A_TURN] * 5), 1]

@@ -11,6 +11,7 @@ A state machine: the time goes in. RocketMQ: LiteEventDispatcher.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 INACTIVE_MS: Final = 10_000
@@ -34,7 +35,8 @@ class ClientEvents:
 
     def __init__(self, group: str, now_ms: int) -> None:
         self.group = group
-        self.queues: dict[str, None] = {}
+        # The first is taken out again and again: a plain dict would look over all that are gone.
+        self.queues: OrderedDict[str, None] = OrderedDict()
         self.access_ms = now_ms
 
     def is_stuck(self, now_ms: int) -> bool:
@@ -86,10 +88,7 @@ class LiteEvents:
         if events is None:
             return None
         events.access_ms = now_ms
-        queue = next(iter(events.queues), None)
-        if queue is not None:
-            del events.queues[queue]
-        return queue
+        return events.queues.popitem(last=False)[0] if events.queues else None
 
     def access(self, client_id: str, now_ms: int) -> None:
         """A client has come, whether or not it has a list."""

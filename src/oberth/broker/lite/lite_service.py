@@ -71,6 +71,9 @@ TURN_SPREAD_MS: Final = 15_000
 """Full turns of clients that do not come are spread by up to so much."""
 
 TURN_WAKE_EVERY: Final = 10
+CLIENTS_TRIED_MAX: Final = 32
+"""Clients of a group whose lists one message of a lite topic looks at."""
+
 LOOKS_A_TURN: Final = 500
 """Lite topics that full turns, and what follows a client that is gone, look at before the loop
 turns."""
@@ -513,13 +516,17 @@ class LiteService:
                 self._give_out(queue, each, clients, avoided)
 
     def _give_out(self, queue: str, group: str, clients: list[str], avoided: str | None) -> bool:
-        """Put a queue into the list of one of these clients; False if all of them are full."""
+        """Put a queue into the list of one of these clients; False if all of them are full.
+
+        Of very many some are tried; each that was full looks at all that it takes when it is not.
+        """
         now_ms = self._now_ms()
         limit = self._events_max(group)
         takes_all = self.takes_all(group)
         start = random.randrange(len(clients))
         last_resort = []
-        for client_id in [*clients[start:], *clients[:start]]:
+        for number in range(min(len(clients), CLIENTS_TRIED_MAX)):
+            client_id = clients[(start + number) % len(clients)]
             if client_id == avoided:
                 last_resort.append(client_id)
             elif self.events.is_avoided(client_id, now_ms):
@@ -607,12 +614,12 @@ class LiteService:
         parent = self.parent_of(group)
         if parent is None:
             return
-        wildcard, start = wildcard_queue(parent, group), names.lite_queue(parent, "")
+        start = names.lite_queue(parent, "")
         for queue in self._store.topics():
             yield
             if not queue.startswith(start) or not self._has_more(group, queue):
                 continue
-            clients = list(self.subscriptions.takers(wildcard))
+            clients = self.subscriptions.takers_of_all(parent, group)
             if not clients or not self._give_out(queue, group, clients, None):
                 return
 
@@ -642,6 +649,12 @@ class LiteService:
         if waiting is None:
             return
         self._woken.soon([waiting])  # after what is going on now
+
+    def look_again(self, client_id: str) -> None:
+        """One request of a client did not look at all that is noted: it is tried again."""
+        events = self.events.get(client_id)
+        if events is not None and events.queues:
+            self._wake_client(client_id)
 
     def serve_woken(self) -> None:
         """Serve at once what was woken, and look at nothing more: the broker stops."""

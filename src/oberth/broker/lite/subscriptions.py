@@ -13,6 +13,11 @@ A state machine: what clients say and the time go in. RocketMQ: LiteSubscription
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
+
+KEPT_TAKERS_MIN: Final = 64
+"""Takers of a queue from which on they are kept by group, too: to sort them for every message would
+cost as much as there are."""
 
 
 class LiteSubscription:
@@ -38,6 +43,8 @@ class LiteSubscriptions:
     def __init__(self) -> None:
         self._clients: dict[str, LiteSubscription] = {}
         self._takers: dict[str, dict[str, str]] = {}  # queue → client → group
+        # What `_by_group` found for queues with many takers, until these change.
+        self._kept_by_group: dict[str, dict[str, list[str]]] = {}
         self._wildcard_groups: dict[str, dict[str, None]] = {}  # parent topic → groups
         self._count = 0
 
@@ -63,12 +70,30 @@ class LiteSubscriptions:
         return dict(self._takers.get(queue, ()))
 
     def takers_by_group(self, topic: str | None, queue: str) -> dict[str, list[str]]:
-        """Clients of each group that take a queue, by name or because they take all."""
-        found: dict[str, list[str]] = {}
-        for client, group in self._takers.get(queue, {}).items():
-            found.setdefault(group, []).append(client)
+        """Clients of each group that take a queue, by name or because they take all.
+
+        The lists are not to be changed.
+        """
+        found = dict(self._by_group(queue))
         for group in self._wildcard_groups.get(topic or "", ()):
-            found.setdefault(group, list(self._takers[wildcard_queue(topic or "", group)]))
+            if group not in found:
+                found[group] = self.takers_of_all(topic or "", group)
+        return found
+
+    def takers_of_all(self, topic: str, group: str) -> list[str]:
+        """Clients of a group that take all lite topics of a parent; not to be changed."""
+        return self._by_group(wildcard_queue(topic, group)).get(group, [])
+
+    def _by_group(self, queue: str) -> dict[str, list[str]]:
+        kept = self._kept_by_group.get(queue)
+        if kept is not None:
+            return kept
+        takers = self._takers.get(queue, {})
+        found: dict[str, list[str]] = {}
+        for client, group in takers.items():
+            found.setdefault(group, []).append(client)
+        if len(takers) >= KEPT_TAKERS_MIN:
+            self._kept_by_group[queue] = found
         return found
 
     def of_client(self, client_id: str, group: str, topic: str, now_ms: int) -> LiteSubscription:
@@ -86,6 +111,7 @@ class LiteSubscriptions:
             return False
         subscription.queues[queue] = None
         self._takers.setdefault(queue, {})[client_id] = subscription.group
+        self._kept_by_group.pop(queue, None)
         self._count += 1
         if queue == wildcard_queue(subscription.topic, subscription.group):
             self._wildcard_groups.setdefault(subscription.topic, {})[subscription.group] = None
@@ -106,6 +132,7 @@ class LiteSubscriptions:
         if takers is None:
             return
         takers.pop(client_id, None)
+        self._kept_by_group.pop(queue, None)
         if not takers:
             del self._takers[queue]
             groups = self._wildcard_groups.get(its.topic)

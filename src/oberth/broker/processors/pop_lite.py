@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker import remarks
@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 
 LITE_TOPICS_MAX: Final = 2000
 """Lite topics of one entry of a request; more come in several."""
+QUEUES_A_TURN: Final = 200
+"""Lite topics noted for a client that one turn of the loop looks into for a request."""
+
 TOO_LATE_MS: Final = 500
 """A request that comes so long after its client stopped waiting is not worked on."""
 
@@ -138,7 +141,8 @@ class PopLiteMessageProcessor:
         counts: list[str] = []
         left = header.max_msg_num
         if left > 0:
-            for queue in chain(brought_in, self._lite.events_of(header.client_id)):
+            noted = islice(self._lite.events_of(header.client_id), QUEUES_A_TURN)
+            for queue in chain(brought_in, noted):
                 absent = () if queue in brought_in else self._absent(header, queue, left)
                 if absent and records:
                     self._lite.dispatch(queue, header.consumer_group)
@@ -155,7 +159,9 @@ class PopLiteMessageProcessor:
                 if left <= 0:
                     break
         if not records:
-            return self._wait(channel, request, header, now_ms)
+            answer = self._wait(channel, request, header, now_ms)
+            self._lite.look_again(header.client_id)
+            return answer
         key = f"{header.topic}@{header.consumer_group}"
         stats = self._stats
         stats.item(GROUP_GET_NUMS, key).add(len(counts))
