@@ -13,7 +13,8 @@ Names are checked by who commits: no key holds a second ``@``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
@@ -238,10 +239,16 @@ class ConsumerOffsets:
         return list(self._offsets)
 
     def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
-        """(topic, group, offsets by queue) of everything known."""
-        for key, queues in list(self._offsets.items()):
-            topic, _, group = key.rpartition(SEPARATOR)
-            yield topic, group, dict(queues)
+        """(topic, group, offsets by queue) of everything known.
+
+        What is forgotten before its turn is left out. Keys alone are taken down at the beginning:
+        entries of a million pairs take 200 ms.
+        """
+        for key in list(self._offsets):
+            queues = self._offsets.get(key)
+            if queues is not None:
+                topic, _, group = key.rpartition(SEPARATOR)
+                yield topic, group, dict(queues)
 
     def delete_topic(self, topic: str) -> None:
         """Forget what every group has in a topic."""
@@ -327,15 +334,24 @@ class ConsumerOffsets:
 
     def encode(self) -> bytes:
         """The file's bytes. What changed since the last call is made text anew."""
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What makes the file's bytes as they are now, in any thread: texts of a million pairs.
+
+        Nothing is dirty afterwards. What changed is made text here, unless `prepare` has done it.
+        """
         for dirty, table, entries in self._texts():
             for key in dirty:
                 entries[key] = _entry_text(key, table[key])
             dirty.clear()
         self.is_dirty = self.is_urgent = False
-        return document_bytes(
-            {"dataVersion": self.data_version.to_json()},
-            ((_OFFSETS, self._entries.values()), (_PULL_OFFSETS, self._pull_entries.values())),
+        fields = {"dataVersion": self.data_version.to_json()}
+        tables = (
+            (_OFFSETS, [*self._entries.values()]),
+            (_PULL_OFFSETS, [*self._pull_entries.values()]),
         )
+        return partial(document_bytes, fields, tables)
 
     def merge(self, document: Any) -> None:
         """Take over a master's answer to 43: its offsets win, others stay as they are.

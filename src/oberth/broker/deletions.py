@@ -59,18 +59,19 @@ class Deletions:
 
         In turns of the loop what may be very many; a thread waits for the disk.
         """
-        gone = set(topics)
+        gone = dict.fromkeys(topics)
         parents = [topic for topic in gone if self._lite.is_parent(topic)]
         deleted = 0
         for parent in parents:
             deleted += await self._delete_lite_topics(parent)
-        for topic in gone:
+        for number, topic in enumerate(gone):
+            if number:
+                await asyncio.sleep(0)
             self._static_topics.delete(topic)
             self._topics.delete(topic)
             self._groups.forget_topic(topic)
             self._stats.topic_deleted(topic)
-        deleted += self._store.remove_topics(gone)
-        for topic in gone:
+            deleted += self._store.remove_topics([topic])
             self._wake_topic(topic)
         await in_turns(self._offsets.delete_in_slices(topics=gone))
         for parent in parents:

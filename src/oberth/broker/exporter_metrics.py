@@ -22,6 +22,7 @@ The exporter shows rates of the last minute as gauges, and so does this. RocketM
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.broker.runtime_info import commit_log_disk
@@ -69,6 +70,38 @@ class Progress(NamedTuple):
     behind: tuple[tuple[int, int], ...]
     """Queue id and offset of queues where something is left."""
 
+
+PAIRS_SHOWN_MAX: Final = 20_000
+"""Pairs of a topic and a group that each of the names of lags shows; the others are summed up."""
+
+OTHER: Final = "(other)"
+"""Topic and group of a line that sums up all that are not shown."""
+
+
+class Progresses:
+    """What one rendering finds out of all pairs and needs for several names.
+
+    Attributes:
+        shown: of ordinary topics, of retry topics and of those of dead letters.
+        others: lags of what is not shown, by the same.
+    """
+
+    def __init__(self) -> None:
+        self.shown: dict[str | None, list[Progress]] = {kind: [] for kind in KINDS}
+        self.others: dict[str | None, int] = {}
+
+    def add(self, progress: Progress, *, is_broadcasting: bool) -> None:
+        """Keep it, or its lag if very many are kept: broadcasting groups have none."""
+        kind = next((each for each in KINDS if _is_kind(progress.topic, each)), None)
+        shown = self.shown[kind]
+        if len(shown) < PAIRS_SHOWN_MAX:
+            shown.append(progress)
+        elif not is_broadcasting:
+            self.others[kind] = self.others.get(kind, 0) + progress.lag
+
+
+KINDS: Final = (None, names.RETRY_PREFIX, names.DLQ_PREFIX)
+"""Prefixes of topics whose lags have names of their own; None: of all others."""
 
 LATENCY_SERIES_MAX: Final = 1000
 """Pairs of topic and group whose oldest message is looked up in the log; each may read the disk."""
@@ -162,12 +195,12 @@ def exporter_families(parts: Parts, runtime: dict[str, str]) -> Iterator[Family]
     yield gauge(
         "producer_count",
         "clients of a producer group",
-        [((("group", group),), len(clients)) for group, clients in parts.producers],
+        (((("group", group),), len(clients)) for group, clients in parts.producers),
     )
     yield gauge("consumer_tps", "messages got in a second", by_group(GROUP_GET_NUMS))
     yield gauge("consumer_message_size", "bytes got in a second", by_group(GROUP_GET_SIZE))
     yield gauge("send_back_nums", "messages sent back in a second", by_group(SNDBCK_PUT_NUMS))
-    progress: list[Progress] = []
+    progress = Progresses()
     yield gauge(
         "consumer_offset",
         "what a group has committed, summed up over a topic's queues",
@@ -178,11 +211,7 @@ def exporter_families(parts: Parts, runtime: dict[str, str]) -> Iterator[Family]
         "ms since the oldest message was stored that a group has not committed",
         _latencies(parts, progress),
     )
-    for name, prefix in (
-        ("group_diff", None),
-        ("group_retrydiff", names.RETRY_PREFIX),
-        ("group_dlqdiff", names.DLQ_PREFIX),
-    ):
+    for name, prefix in zip(("group_diff", "group_retrydiff", "group_dlqdiff"), KINDS, strict=True):
         samples = _diffs(parts, progress, prefix)
         yield gauge(name, "messages that a group has not committed", samples, ())
     yield gauge("group_count", "clients of a group", _counts(parts), ())
@@ -209,9 +238,9 @@ def _ends(parts: Parts, prefix: str | None) -> Iterator[Sample]:
             yield (("topic", topic),), ends
 
 
-def _offsets(parts: Parts, progress: list[Progress]) -> Iterator[Sample]:
+def _offsets(parts: Parts, progress: Progresses) -> Iterator[Sample]:
     """What is committed; also notes down what later names need, so that it is worked out once."""
-    table = parts.store.queues.table
+    table, find = parts.store.queues.table, parts.consumers.get
     for topic, group, offsets in parts.offsets:
         queues = table.get(topic, {})
         lag = consumed = 0
@@ -222,35 +251,40 @@ def _offsets(parts: Parts, progress: list[Progress]) -> Iterator[Sample]:
             if queue is not None and (left := queue.max_offset - offset) > 0:
                 lag += left
                 behind.append((queue_id, offset))
-        progress.append(Progress(topic, group, consumed, lag, tuple(behind)))
+        members = find(group)
+        progress.add(
+            Progress(topic, group, consumed, lag, tuple(behind)),
+            is_broadcasting=members is not None and members.is_broadcasting,
+        )
         yield (("topic", topic), ("group", group)), consumed
 
 
-def _diffs(parts: Parts, progress: list[Progress], prefix: str | None) -> Iterator[Sample]:
+def _diffs(parts: Parts, progress: Progresses, prefix: str | None) -> Iterator[Sample]:
     find = parts.consumers.get
-    for each in progress:
-        if not _is_kind(each.topic, prefix):
-            continue
+    for each in progress.shown[prefix]:
         members = find(each.group)
         if members is not None and members.is_broadcasting:
             continue
         online = 0 if members is None else len(members.clients)
-        yield (
-            (
-                ("group", each.group),
-                ("topic", each.topic),
-                ("countOfOnlineConsumers", str(online)),
-                ("msgModel", CLUSTERING),
-            ),
-            each.lag,
-        )
+        yield _diff(each.group, each.topic, str(online), CLUSTERING), each.lag
+    if prefix in progress.others:
+        yield _diff(OTHER, OTHER, OTHER, OTHER), progress.others[prefix]
 
 
-def _latencies(parts: Parts, progress: list[Progress]) -> Iterator[Sample]:
+def _diff(group: str, topic: str, online: str, model: str) -> Labels:
+    return (
+        ("group", group),
+        ("topic", topic),
+        ("countOfOnlineConsumers", online),
+        ("msgModel", model),
+    )
+
+
+def _latencies(parts: Parts, progress: Progresses) -> Iterator[Sample]:
     store = parts.store
     now_ms = parts.now_ms()
     looked_up = 0
-    for each in progress:
+    for each in chain.from_iterable(progress.shown.values()):
         latency = 0
         if each.behind:
             looked_up += 1

@@ -40,13 +40,13 @@ _REASONS: Final = {
     405: "Method Not Allowed",
     503: "Service Unavailable",
 }
-_Answer = tuple[int, str, bytes]
+_Answer = tuple[int, str, bytes | bytearray]
 
 
 class Page(Protocol):
     """What ``/metrics`` shows."""
 
-    async def render(self, style: str = NATIVE) -> bytes:
+    async def render(self, style: str = NATIVE) -> bytes | bytearray:
         """All figures, in the names and labels of a style."""
 
 

@@ -8,7 +8,7 @@ for consumerOffset.json. RocketMQ: LmqConsumerOffsetManager.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
@@ -16,6 +16,7 @@ from oberth.broker.consumer_offsets import ConsumerOffsets, keys_of_topic
 from oberth.errors import ConfigFormatError
 from oberth.formats.config_files import LmqConsumerOffsets as LmqOffsetsFile
 from oberth.formats.config_files import offset_key, split_offset_key
+from oberth.formats.config_json import Shown
 from oberth.formats.names import LMQ_QUEUE_ID, is_lmq
 
 _LIGHT: Final = "lmqOffsetTable"
@@ -82,9 +83,11 @@ class LmqConsumerOffsets(ConsumerOffsets):
 
     def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
         yield from super().__iter__()
-        for key, offset in list(self._light.items()):
-            topic, _, group = key.rpartition("@")
-            yield topic, group, {LMQ_QUEUE_ID: offset}
+        for key in list(self._light):
+            offset = self._light.get(key)
+            if offset is not None:
+                topic, _, group = key.rpartition("@")
+                yield topic, group, {LMQ_QUEUE_ID: offset}
 
     def _tables(self) -> tuple[Mapping[str, object], ...]:
         return *super()._tables(), self._light
@@ -97,15 +100,19 @@ class LmqConsumerOffsets(ConsumerOffsets):
 
     def to_body(self) -> dict[str, Any]:
         """See ConsumerOffsets."""
-        return {**super().to_body(), _LIGHT: dict(self._light)}
+        return {**super().to_body(), _LIGHT: Shown(self._light, int)}
 
-    def encode(self) -> bytes:
+    def snapshot(self) -> Callable[[], bytes]:
         """See ConsumerOffsets. Numbers are quickly made text, so all of them are, each time."""
-        whole = super().encode().decode()
-        entries = (f"\n\t\t{json.dumps(key)}:{offset}" for key, offset in self._light.items())
-        light = document_bytes({}, ((_LIGHT, entries),)).decode()
-        # Both are one object; the second one's only field goes after the first one's.
-        return (whole[: -len("\n}")] + "," + light[light.index("\n") :]).encode()
+        ordinary, light = super().snapshot(), self._light.copy()
+
+        def encode() -> bytes:
+            entries = [f"\n\t\t{json.dumps(key)}:{offset}" for key, offset in light.items()]
+            more = document_bytes({}, ((_LIGHT, entries),))
+            # Both are one object; the second one's only field goes after the first one's.
+            return ordinary()[: -len(b"\n}")] + b"," + more[more.index(b"\n") :]
+
+        return encode
 
     def merge(self, document: Any) -> None:
         """See ConsumerOffsets."""

@@ -130,7 +130,15 @@ class ProducerTable:
         return list(self._groups.get(group, {}).values())
 
     def __iter__(self) -> Iterator[tuple[str, list[ClientInfo]]]:
-        return ((group, list(clients.values())) for group, clients in self._groups.items())
+        for group in list(self._groups):
+            clients = self._groups.get(group)
+            if clients is not None:
+                yield group, list(clients.values())
+
+    @property
+    def connection_count(self) -> int:
+        """Clients of all groups; one of several groups is counted for each."""
+        return sum(map(len, self._groups.values()))
 
     def client_on(self, group: str, channel: Hashable) -> ClientInfo | None:
         """The client of a group on a channel."""

@@ -16,6 +16,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from oberth.broker.tasks import StartTask, result_in_turns
 from oberth.errors import OberthError, RemotingError
 from oberth.formats import queue_mapping as qm
 from oberth.formats.config_files import (
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from oberth.broker.consumer_offsets import ConsumerOffsets
     from oberth.broker.peer_brokers import PeerBrokers
     from oberth.broker.static_topics import StaticTopics
-    from oberth.broker.tasks import StartTask
     from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.store.message_store import MessageStore
 
@@ -150,7 +150,7 @@ class StaticTopicCleaner:
         topic = str(detail.topic)
         key = f"{topic}{GROUP_SEPARATOR}"
         if gone.bname == detail.bname:
-            groups = self._offsets.groups_of_topic(topic)
+            groups = await result_in_turns(self._offsets.groups_of_topic_in_slices(topic))
             groups = [
                 group for group in groups if self._offsets.query(group, topic, gone.queue_id) >= 0
             ]

@@ -451,13 +451,13 @@ class TableFiles:
 
         await asyncio.to_thread(write)
 
-    def _encoded_offsets(self) -> tuple[bytes, int]:
-        return self._offsets.encode(), self._offsets_file.turn()
+    def _encoded_offsets(self) -> tuple[Callable[[], bytes], int]:
+        return self._offsets.snapshot(), self._offsets_file.turn()
 
-    def _write_offsets(self, data: bytes, turn: int) -> None:
+    def _write_offsets(self, encode: Callable[[], bytes], turn: int) -> None:
         # Offsets must not be newer than the messages they count: see _clamp_offsets.
         self._store.flush()
-        self._offsets_file.write(data, sync=True, turn=turn)
+        self._offsets_file.write(encode(), sync=True, turn=turn)
 
     def _write_delays(self, delays: dict[str, Any]) -> None:
         # What was delivered must be on the disk before the file passes it.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from typing import Any, TypeAlias, TypeVar
 
+_T = TypeVar("_T")
 StartTask: TypeAlias = Callable[[Coroutine[Any, Any, Any]], None]
 
 
@@ -17,6 +18,17 @@ async def in_turns(slices: Iterator[None]) -> None:
     finally:
         for _ in slices:
             pass
+
+
+async def result_in_turns(work: Generator[None, None, _T]) -> _T:
+    """What slices of work give in the end, a slice a turn of the loop."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            value: _T = end.value
+            return value
+        await asyncio.sleep(0)
 
 
 class Tasks:

@@ -332,7 +332,7 @@ class NameServer(Service):
         body = route.encode() if standard else route.encode_old()
         return create_response(request, ResponseCode.SUCCESS, body=self._as_dialled(channel, body))
 
-    def _as_dialled(self, channel: Channel, body: bytes) -> bytes:
+    def _as_dialled(self, channel: Channel, body: bytes | bytearray) -> bytes | bytearray:
         """A body with our own broker at the address under which the client reached us."""
         own = self.own_broker
         if own is None or not channel.local.host or channel.local.host == own.host:

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+from oberth.broker import consumer_offsets
 from oberth.broker.config_changes import is_secret
+from oberth.broker.processors import admin_offsets, admin_topics
 from oberth.broker.processors.admin_broker import CHANGEABLE_KEYS, UNUSED_KEYS
 from oberth.broker.processors.admin_offsets import STATS_A_TURN, OffsetAdminProcessor
+from oberth.formats import names
 from oberth.formats.config_json import ObjectKey, parse_config
 from oberth.formats.java_properties import parse_properties
 from oberth.formats.message import decode_record
 from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.bodies.stats import ConsumeStatsList, OffsetWrapper
 from oberth.remoting.command import RemotingCommand, create_response
 
 
@@ -460,3 +464,97 @@ async def test_progress_of_many_groups_is_gathered_in_turns(
     assert len(parse_config(answer.body_bytes())["consumeStatsList"]) == 1000
     assert sum(gathered) == 1000
     assert max(gathered) <= STATS_A_TURN
+
+
+async def test_progress_that_was_gathered_is_bytes_at_once(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects of all groups, let go of in the end, held the loop for 140 ms."""
+    broker = live.broker.parts
+    topics = [f"t{number}" for number in range(10)]
+    for topic in topics:
+        broker.topics.create_internal(topic, 1)
+    for number in range(100):
+        broker.groups.find(f"G{number}")
+        for topic in topics:
+            broker.offsets.commit(f"G{number}", topic, 0, 1, broker.now_ms())
+    alive = [0, 0]
+
+    class Counted(OffsetWrapper):
+        def __post_init__(self) -> None:
+            alive[0] += 1
+            alive[1] = max(alive)
+
+        def __del__(self) -> None:
+            alive[0] -= 1
+
+    monkeypatch.setattr(admin_offsets, "OffsetWrapper", Counted)
+    answer = await live.peer.call(317, {"isOrder": "false"})
+    body = ConsumeStatsList.decode(answer.body_bytes())
+    assert [len(found) for entry in body.consume_stats_list for found in entry.values()] == [
+        10
+    ] * 100
+    assert body.broker_addr == str(broker.own.address)
+    assert body.total_diff == -1000
+    assert 0 < alive[1] <= 10
+    monkeypatch.setattr(admin_offsets, "FRAME_SIZE_MAX", 5000)
+    refused = await live.peer.call(317, {"isOrder": "false"})
+    assert (refused.code, refused.remark) == (
+        1, "the answer is longer than a frame may be, 5000 bytes"
+    )  # fmt: skip
+
+
+async def test_topics_of_a_group_are_looked_for_in_turns(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """314 of all that a group has come to, beside very many pairs of others."""
+    broker = live.broker.parts
+    for number in range(100):
+        broker.offsets.commit("G", f"t{number}", 0, 1, 1)
+    broker.topics.create_internal("t99", 1)
+    monkeypatch.setattr(consumer_offsets, "KEYS_A_TURN", 10)
+    request = RemotingCommand(code=314, ext_fields={
+        "srcGroup": "G", "destGroup": "K", "offline": "true", "topic": "",
+    })  # fmt: skip
+    clone = live.broker.processors.offsets.clone(None, request)
+    assert [next(clone) for _ in range(9)] == [None] * 9
+    assert broker.offsets.query("K", "t99", 0) == -1
+    for _ in clone:
+        pass
+    assert broker.offsets.query("K", "t99", 0) == 1
+
+
+async def test_retry_topics_go_with_their_topic_in_turns(
+    make_live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 200 000 groups, looked for in one go, and each with all counters of the broker."""
+    live = await make_live(clearRetryTopicWhenDeleteTopic="true")
+    broker = live.broker.parts
+    broker.topics.create_internal("T", 1)
+    groups = [f"g{number}" for number in range(20)]
+    for group in groups:
+        broker.offsets.commit(group, "T", 0, 1, 1)
+        broker.topics.create_internal(names.pop_retry_topic("T", group, v2=True), 1)
+    monkeypatch.setattr(admin_topics, "GROUPS_A_TURN", 2)
+    looked_for = live.broker.processors.topics._retry_topics("T")
+    assert len(list(looked_for)) == 10
+    turn, removed = [0], []
+    loop = asyncio.get_running_loop()
+
+    def next_turn() -> None:
+        turn[0] += 1
+        handle[0] = loop.call_soon(next_turn)
+
+    remove_topics = broker.store.remove_topics
+
+    def remove(topics: Any) -> int:
+        removed.append(turn[0])
+        return int(remove_topics(topics))
+
+    monkeypatch.setattr(broker.store, "remove_topics", remove)
+    handle = [loop.call_soon(next_turn)]
+    answer = await live.peer.call(215, {"topic": "T"})
+    handle[0].cancel()
+    assert answer.code == 0
+    assert len(removed) == len(set(removed)) == 21, "one topic a turn"
+    assert not [each for each in broker.topics if "g1" in str(each.topic_name)]

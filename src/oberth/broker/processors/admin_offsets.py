@@ -10,6 +10,8 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from oberth.broker.clients import ClientInfo
 from oberth.broker.stats import GROUP_GET_NUMS
 from oberth.errors import RemotingError
@@ -31,7 +33,12 @@ from oberth.remoting.bodies.stats import (
     QueueTimeSpan,
 )
 from oberth.remoting.code import LanguageCode, MQVersion, RequestCode, ResponseCode
-from oberth.remoting.command import RemotingCommand, create_request, create_response
+from oberth.remoting.command import (
+    FRAME_SIZE_MAX,
+    RemotingCommand,
+    create_request,
+    create_response,
+)
 from oberth.remoting.headers.group import (
     CloneGroupOffsetRequestHeader,
     GetConsumerStatusRequestHeader,
@@ -174,29 +181,35 @@ class OffsetAdminProcessor:
             topics_of.setdefault(group, []).append(topic)
             if number % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
                 yield
+        # Each group becomes bytes at once: to let go of the objects of all at the end takes long.
         body = ConsumeStatsList(broker_addr=str(self._own.address))
+        raw = bytearray()
         done = 0
         for group in [str(each.group_name) for each in self._groups]:
-            entries = []
-            for topic in topics_of.get(group, ()):
+            entries = bytearray()
+            for topic in topics_of.pop(group, ()):
                 found = self._topics.get(topic)
                 if found is None or found.order is not wants_order:
                     continue
                 stats = yield from self._consume_stats(group, [topic])
-                entries.append(stats)
                 for number, each in enumerate(stats.offset_table.values()):
                     if number % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
                         yield
                     body.total_diff += each.broker_offset - max(each.consumer_offset, 0)
                     body.total_inflight_diff += each.pull_offset - each.consumer_offset
+                entries += b"," if entries else b""
+                entries += yield from render_in_slices(stats)
+                if len(raw) + len(entries) > FRAME_SIZE_MAX:
+                    remark = f"the answer is longer than a frame may be, {FRAME_SIZE_MAX} bytes"
+                    return create_response(request, ResponseCode.SYSTEM_ERROR, remark)
                 done += len(stats.offset_table) + 1
                 if done >= STATS_A_TURN:
                     done = 0
                     yield
             if entries:
-                body.consume_stats_list.append({group: entries})
-        raw = yield from render_in_slices(body)
-        return create_response(request, ResponseCode.SUCCESS, body=raw)
+                raw += b"," if raw else b""
+                raw += b"{" + msgspec.json.encode(group) + b":[" + entries + b"]}"
+        return create_response(request, ResponseCode.SUCCESS, body=body.around(raw))
 
     def consume_time_span(
         self, channel: Channel, request: RemotingCommand
@@ -299,8 +312,12 @@ class OffsetAdminProcessor:
         """314: give one group the offsets of another."""
         del channel
         header = request.header(CloneGroupOffsetRequestHeader)
-        topics = [header.topic] if header.topic else self._offsets.topics_of_group(header.src_group)
-        for topic in topics:
+        topics = [header.topic] if header.topic else []
+        if not topics:
+            topics = yield from self._offsets.topics_of_group_in_slices(header.src_group)
+        for done, topic in enumerate(topics):
+            if done % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
+                yield
             if topic not in self._topics:
                 _LOG.warning("clone offsets: topic %.130r is not known", topic)
                 continue
@@ -416,7 +433,7 @@ class OffsetAdminProcessor:
                     f"the client does not support this feature. version={client.version}",
                 )
         body = yield from self._reset_body(topic, offsets)
-        body_for_c = b""
+        body_for_c = bytearray()
         for client in list(online.clients.values()):
             is_c = client.language == LanguageCode.CPP.name
             if is_c and not body_for_c:
@@ -435,7 +452,7 @@ class OffsetAdminProcessor:
 
     def _reset_body_for_c(
         self, topic: str, offsets: dict[int, int]
-    ) -> Generator[None, None, bytes]:
+    ) -> Generator[None, None, bytearray]:
         queues: list[MessageQueueForC] = []
         for queue_id, offset in offsets.items():
             if len(queues) % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
@@ -450,7 +467,7 @@ class OffsetAdminProcessor:
             )
         return (yield from render_in_slices(ResetOffsetBodyForC(offset_table=queues)))
 
-    def _reset_body(self, topic: str, offsets: dict[int, int]) -> Generator[None, None, bytes]:
+    def _reset_body(self, topic: str, offsets: dict[int, int]) -> Generator[None, None, bytearray]:
         table: dict[MessageQueue, int] = {}
         for queue_id, offset in offsets.items():
             if len(table) % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:

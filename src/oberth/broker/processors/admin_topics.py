@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from oberth.broker import remarks
 from oberth.broker.attributes import MESSAGE_TYPE, AttributeChangeError, parse_attributes
 from oberth.broker.stats import TOPIC_PUT_NUMS
+from oberth.broker.tasks import result_in_turns
 from oberth.broker.topic_configs import queue_nums_max
 from oberth.errors import ConfigFormatError, IllegalNameError, OptionError
 from oberth.formats import names
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
 QUEUES_A_TURN: Final = 100
 """Queues whose ends one turn of the loop looks up."""
+
+GROUPS_A_TURN: Final = 1000
+"""Groups whose retry topics of one topic one turn of the loop looks for."""
 
 
 class TopicAdminProcessor:
@@ -194,15 +198,23 @@ class TopicAdminProcessor:
             )
         gone = [topic]
         if self._config.clear_retry_topic_when_delete_topic:
-            for group in self._offsets.groups_of_topic(topic):
-                gone += [
-                    retry
-                    for v2 in (False, True)
-                    if (retry := names.pop_retry_topic(topic, group, v2=v2)) in self._topics
-                ]
+            gone += await result_in_turns(self._retry_topics(topic))
         await self._deletions.delete_topics(gone)
         done = create_response(request, ResponseCode.SUCCESS)
         return self._answer_when_on_disk(channel, request, done)
+
+    def _retry_topics(self, topic: str) -> Generator[None, None, list[str]]:
+        """Where POP puts what groups could not consume of a topic, in slices."""
+        found: list[str] = []
+        groups = yield from self._offsets.groups_of_topic_in_slices(topic)
+        for number, group in enumerate(groups, 1):
+            for v2 in (False, True):
+                retry = names.pop_retry_topic(topic, group, v2=v2)
+                if retry in self._topics:
+                    found.append(retry)
+            if number % GROUPS_A_TURN == 0:
+                yield
+        return found
 
     def all_configs(
         self, channel: Channel, request: RemotingCommand

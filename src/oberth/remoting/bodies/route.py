@@ -73,7 +73,7 @@ class ClusterInfo(Body):
         """As fastjson writes it: broker ids bare."""
         return format_config(_with_bare_ids(self.encode()), pretty=False).encode()
 
-    def encode_old_in_slices(self) -> Generator[None, None, bytes]:
+    def encode_old_in_slices(self) -> Generator[None, None, bytearray]:
         """`encode_old` for any number of brokers: yields about each millisecond."""
 
         def shown(broker: BrokerData) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from oberth.remoting.bodies.base import (
     Body,
@@ -86,6 +87,14 @@ class ConsumeStatsList(Body):
     def encode(self) -> bytes:
         """See ``Body.encode``."""
         return render_fields(self)
+
+    def around(self, entries: bytearray) -> list[bytes | bytearray]:
+        """The body in pieces, for entries of the list that are JSON already, joined by commas."""
+        front, mark, end = replace(self, consume_stats_list=[]).encode().partition(_EMPTY_LIST)
+        return [front + mark[:-1], entries, mark[-1:] + end]
+
+
+_EMPTY_LIST: Final = b'"consumeStatsList":[]'
 
 
 class BrokerStatsItem(Body):
