@@ -7,11 +7,9 @@ in order in the orderly one. Commands for the cluster reach every broker of it.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import pytest
 from tests.rigs import peers
 from tests.rigs.clusters import SUITE_CONF, Node, OberthCluster, free_port, remoting_call
-from tests.rigs.interop import client_classes
+from tests.rigs.traffic import Traffic
 
 from oberth.errors import PeerUnavailableError
 
@@ -28,7 +26,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.crash, pytest.mark.slow]
 TOPIC, GROUP, ORDERLY = "Failover", "FailoverGroup", "FailoverOrderlyGroup"
 BROKERS = ("broker-a", "broker-b", "broker-c")
 QUEUES = 4
-SETTLE_S = 120.0
 TOOL_TIMEOUT_S = 120
 TOPIC_NOT_EXIST = 17
 GET_ROUTE, GET_TOPIC_CONFIG, GET_SUBSCRIPTION_GROUP_CONFIG = 105, 351, 352
@@ -84,55 +81,6 @@ def tool(cluster: OberthCluster, tmp_path: Path) -> Tool:
     return run
 
 
-class Traffic:
-    """The Java program's end of a conversation."""
-
-    def __init__(self, namesrv_addr: str, directory: Path) -> None:
-        lib, classes = client_classes("5.5.0")
-        self._log = (directory / "failover.log").open("w")
-        self._process = subprocess.Popen(
-            peers.java_command(
-                lib,
-                "FailoverRun",
-                *(namesrv_addr, TOPIC, GROUP, ORDERLY),
-                classes=classes,
-                options=("-Xmx256m", f"-Duser.home={directory}"),
-            ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-
-    def __enter__(self) -> Traffic:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()  # closes the pipes
-        self._log.close()
-
-    def ask(self, line: str = "status") -> dict[str, Any]:
-        """What the program says to a line."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        for answer in self._process.stdout:
-            if answer.startswith("{"):
-                found: dict[str, Any] = json.loads(answer)
-                return found
-        raise AssertionError("the program has ended")
-
-    def until(self, done: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        """Ask until the answer is as wanted."""
-        deadline = time.monotonic() + SETTLE_S
-        while not done(status := self.ask()):
-            assert time.monotonic() < deadline, f"{what}: {status}"
-            time.sleep(0.2)
-        return status
-
-
 def by_broker(status: dict[str, Any], name: str) -> int:
     return int(status["byBroker"].get(name, 0))
 
@@ -151,7 +99,7 @@ def test_brokers_of_a_cluster_stand_in_for_each_other(
         answer, _ = remoting_call(node.address, GET_SUBSCRIPTION_GROUP_CONFIG, {"group": GROUP})
         assert answer["code"] == 0
 
-    with Traffic(cluster.namesrv_addr, tmp_path) as traffic:
+    with Traffic(cluster.namesrv_addr, tmp_path, TOPIC, GROUP, ORDERLY) as traffic:
         traffic.until(
             lambda now: (
                 all(by_broker(now, name) > 3 for name in BROKERS)
