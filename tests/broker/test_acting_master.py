@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.rigs.silent import silent_address
 
 from oberth.broker.acting_master import Membership, Step
 from oberth.broker.broker_config import BrokerConfig
@@ -427,3 +428,33 @@ async def test_a_member_whose_look_fails_looks_again(
 
     monkeypatch.setattr(acting, "_look", late_at_first)
     await live.until(lambda: len(calls) > 1)
+
+
+async def test_the_name_server_that_answers_is_asked_first(
+    make_live: MakeLive, name_server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other would have this member look so late that it counts as gone."""
+    live_one = str(name_server.address)
+    with silent_address() as gone:
+        live = await make_live(**settings(name_server, namesrvAddr=f"{gone};{live_one}"))
+        acting = live.broker.services.acting
+        await live.until(lambda: acting._asked == live_one)
+        asked: list[str] = []
+        beats: list[str] = []
+        invoke, post = acting._client.invoke, acting._client.post
+
+        async def note(addr: str, request: RemotingCommand, *args: float) -> RemotingCommand:
+            if request.code == RequestCode.GET_BROKER_MEMBER_GROUP:
+                asked.append(addr)
+            answer: RemotingCommand = await invoke(addr, request, *args)
+            return answer
+
+        def note_beat(addr: str, request: RemotingCommand) -> None:
+            beats.append(addr)
+            post(addr, request)
+
+        monkeypatch.setattr(acting._client, "invoke", note)
+        monkeypatch.setattr(acting._client, "post", note_beat)
+        await live.until(lambda: len(asked) > 3)
+        assert set(asked) == {live_one}
+        assert set(beats) == {gone, live_one}

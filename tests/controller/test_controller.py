@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.rigs.silent import silent_address
 
 from oberth.controller.controller import NAMES_MAX, Controller
 from oberth.controller.controller_config import ControllerConfig
@@ -331,3 +332,23 @@ async def test_brokers_are_not_told_where_that_is_switched_off(tmp_path: Path) -
         controller.config.notifies = True
         assert (await first.elect(2, designate=True)).code == ResponseCode.SUCCESS
         assert (await first.told()).master_epoch == 2
+
+
+async def test_a_machine_that_is_gone_keeps_no_other_from_hearing_of_the_election(
+    controller: Controller,
+) -> None:
+    async with Replica(controller, 1) as first, Replica(controller, 2) as second:
+        await first.join()
+        await second.join()
+        await first.elect()
+        await first.told()
+        await second.told()
+        assert (await first.sync(1, 1, 1, 2)).code == 0
+        with silent_address() as gone:
+            register = headers.RegisterBrokerToControllerRequestHeader(
+                cluster_name="c", broker_name="b", broker_id=1, broker_address=gone
+            )
+            await first.ask(RequestCode.CONTROLLER_REGISTER_BROKER, register)
+            await first.die()
+            assert (await second.told()).master_broker_id == 2
+            assert gone in controller._client._connecting

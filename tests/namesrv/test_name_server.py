@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.silent import silent_address
 
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats.data_version import DataVersion
@@ -455,6 +456,23 @@ async def test_smallest_broker_id_is_announced_to_brokers(peer: Peer) -> None:
             await peer.register(["T", "U"])
             header = (await heard.get()).header(headers.NotifyMinBrokerIdChangeRequestHeader)
     assert (header.min_broker_id, header.min_broker_addr) == (0, "10.0.0.1:10911")
+
+
+async def test_a_machine_that_is_gone_keeps_no_other_from_being_told(peer: Peer) -> None:
+    heard: asyncio.Queue[RemotingCommand] = asyncio.Queue()
+    table = ProcessorTable()
+    table.sync(
+        [RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE], lambda _, request: heard.put_nowait(request)
+    )
+    await peer.register(["T", "U"], broker_id=3, addr="10.0.0.3:10911")
+    peer.server.routes.options.notify_min_broker_id_changed = True
+    with silent_address() as gone:
+        async with RemotingServer(table) as slave, asyncio.timeout(BOUND_S):
+            await peer.register(["T", "U"], broker_id=4, addr=gone)
+            await peer.register(["T", "U"], broker_id=5, addr=str(slave.address))
+            await peer.register(["T", "U"])
+            await heard.get()
+            assert gone in peer.server._client._connecting
 
 
 async def test_brokers_that_take_tls_only_are_told_over_tls(tmp_path: Path) -> None:

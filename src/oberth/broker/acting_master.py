@@ -132,6 +132,7 @@ class ActingMaster:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._said = ""
+        self._asked = ""
         self._tell()
 
     def _tell(self) -> None:
@@ -190,7 +191,7 @@ class ActingMaster:
                 await self._registration.withdraw()
             raise StoreError(f"the log is another than the master's from offset {parted_at} on")
         if not membership.is_isolated:
-            await self._heartbeat()
+            self._heartbeat()
         others = await self._others()
         if membership.is_isolated:
             step = membership.next_step(others)
@@ -211,7 +212,7 @@ class ActingMaster:
             self._escape.forget()
         self._tell()
 
-    async def _heartbeat(self) -> None:
+    def _heartbeat(self) -> None:
         config = self._config
         header = BrokerHeartbeatRequestHeader(
             cluster_name=config.broker_cluster_name,
@@ -220,13 +221,11 @@ class ActingMaster:
             broker_id=config.broker_id,
         )
         for address in config.namesrv_addresses:
-            with contextlib.suppress(RemotingError):
-                await self._client.invoke_oneway(
-                    address, create_request(RequestCode.BROKER_HEARTBEAT, header)
-                )
+            # A machine that is gone must not keep the others from hearing of this broker.
+            self._client.post(address, create_request(RequestCode.BROKER_HEARTBEAT, header))
 
     async def _others(self) -> dict[int, str]:
-        """The other members, as the first name server says that answers.
+        """The other members, as a name server says: the one that answered last is asked first.
 
         Raises:
             RemotingError: none answers.
@@ -236,7 +235,7 @@ class ActingMaster:
             cluster_name=config.broker_cluster_name, broker_name=config.broker_name
         )
         last = RemotingError("namesrvAddr is not set")
-        for address in config.namesrv_addresses:
+        for address in sorted(config.namesrv_addresses, key=lambda each: each != self._asked):
             try:
                 answer = await self._client.invoke(
                     address,
@@ -249,6 +248,7 @@ class ActingMaster:
             if answer.code != ResponseCode.SUCCESS:
                 last = RemotingError(f"901 is answered with {answer.code}: {answer.remark}")
                 continue
+            self._asked = address
             body = GetBrokerMemberGroupResponseBody.decode(answer.body_bytes())
             group = body.broker_member_group
             own = str(self._own.address)

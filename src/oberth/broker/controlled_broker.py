@@ -623,10 +623,8 @@ class ControlledBroker(Service):
             await self._ask(RequestCode.BROKER_HEARTBEAT, header)
             return
         for address in {*self._controllers, self._leader}:
-            with contextlib.suppress(RemotingError):
-                await self._client.invoke_oneway(
-                    address, create_request(RequestCode.BROKER_HEARTBEAT, header)
-                )
+            # A machine that is gone must not keep the others from hearing of this broker.
+            self._client.post(address, create_request(RequestCode.BROKER_HEARTBEAT, header))
 
     def _say_once(self, what: str, text: str) -> None:
         """Logs what goes on being so only once."""

@@ -240,23 +240,25 @@ class Controller(Service):
         return decision
 
     async def _notify(self, value: ReplicaSet) -> None:
+        """Tells all replicas at once: the machine of the old master may be gone."""
+        header = headers.NotifyBrokerRoleChangedRequestHeader(
+            master_address=value.master_address,
+            master_epoch=value.master_epoch,
+            sync_state_set_epoch=value.in_sync_epoch,
+            master_broker_id=value.master,
+        )
         body = value.sync_state().encode()
-        for number, replica in value.replicas.items():
-            request = create_request(
-                RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
-                headers.NotifyBrokerRoleChangedRequestHeader(
-                    master_address=value.master_address,
-                    master_epoch=value.master_epoch,
-                    sync_state_set_epoch=value.in_sync_epoch,
-                    master_broker_id=value.master,
-                ),
-                body=body,
-            )
+
+        async def tell(number: int, address: str) -> None:
+            request = create_request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header, body=body)
             try:
-                await self._client.invoke_oneway(replica.address, request)
+                await self._client.invoke_oneway(address, request)
             except (RemotingError, OptionError, OSError) as error:
                 # It asks by itself every few seconds (1004).
-                _LOG.info("replica %d at %s not told: %s", number, replica.address, error)
+                _LOG.info("replica %d at %s not told: %s", number, address, error)
+
+        replicas = value.replicas.items()
+        await asyncio.gather(*(tell(number, each.address) for number, each in replicas))
 
     async def _elect(self, name: str) -> None:
         header = headers.ElectMasterRequestHeader(broker_name=name, broker_id=BY_CONTROLLER)

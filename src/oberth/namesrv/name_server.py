@@ -71,6 +71,9 @@ Answering: TypeAlias = Generator[None, None, RemotingCommand]
 HEARTBEAT_TIMEOUT_MS_MAX: Final = 24 * 3600 * 1000
 """The longest silence that a broker may ask for."""
 
+ANNOUNCED_AT_ONCE: Final = 32
+"""Members that are told of a change at the same time: some may not answer."""
+
 
 class NameServer(Service):
     """A name server. Started by ``start`` or ``async with``, ended by ``aclose``.
@@ -502,21 +505,26 @@ class NameServer(Service):
             task.add_done_callback(self._announcements.discard)
 
     async def _announce_one(self, change: MinBrokerIdChange) -> None:
-        for target in change.targets:
-            request = create_request(
-                RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
-                headers.NotifyMinBrokerIdChangeRequestHeader(
-                    min_broker_id=change.min_broker_id,
-                    broker_name=change.broker_name,
-                    min_broker_addr=change.min_broker_addr,
-                    offline_broker_addr=change.offline_broker_addr,
-                    ha_broker_addr=change.ha_broker_addr,
-                ),
-            )
+        """Tells all members at once: the machine of one of them may be gone."""
+        header = headers.NotifyMinBrokerIdChangeRequestHeader(
+            min_broker_id=change.min_broker_id,
+            broker_name=change.broker_name,
+            min_broker_addr=change.min_broker_addr,
+            offline_broker_addr=change.offline_broker_addr,
+            ha_broker_addr=change.ha_broker_addr,
+        )
+
+        at_once = asyncio.Semaphore(ANNOUNCED_AT_ONCE)
+
+        async def tell(target: str) -> None:
+            request = create_request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header)
             try:
-                await self._client.invoke_oneway(target, request)
+                async with at_once:
+                    await self._client.invoke_oneway(target, request)
             except (RemotingError, OptionError) as error:
                 _LOG.warning("%s not told of %s: %s", target, change, error)
+
+        await asyncio.gather(*(tell(target) for target in change.targets))
 
 
 def _topic_list(request: RemotingCommand, topics: TopicList) -> Answering:

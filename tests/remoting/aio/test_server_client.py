@@ -15,6 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
+from tests.rigs.silent import silent_address
 
 from oberth.errors import (
     OptionError,
@@ -224,6 +225,27 @@ async def test_oneway_hears_nothing(start_server: StartServer, start_client: Sta
     assert seen == [SILENT]
     writer.close()
     await writer.wait_closed()
+
+
+async def test_a_posted_request_waits_for_nobody(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    seen: asyncio.Queue[int] = asyncio.Queue()
+    table = ProcessorTable()
+    table.sync([SILENT], lambda _, request: seen.put_nowait(request.version))
+    server = await start_server(table)
+    client = start_client()
+    with silent_address() as gone:
+        for number in (1, 2):
+            client.post(gone, RemotingCommand(code=SILENT, version=number))
+            client.post(str(server.address), RemotingCommand(code=SILENT, version=number))
+            async with asyncio.timeout(BOUND_S):
+                assert await seen.get() == number
+        assert list(client._posting) == [gone]
+        await client.aclose()
+    assert not client._posting
+    client.post(str(server.address), RemotingCommand(code=SILENT, version=3))
+    assert not client._posting
 
 
 async def test_both_directions_on_one_connection(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from oberth.errors import RemotingConnectError, RemotingTimeoutError
+from oberth.errors import OberthError, RemotingConnectError, RemotingTimeoutError
 from oberth.remoting.aio.address import parse_address
 from oberth.remoting.aio.channel import Channel, ResponseCallback
 from oberth.remoting.aio.channel_options import ChannelOptions
@@ -92,6 +92,7 @@ class RemotingClient(Service):
         self._closed = on_close
         self._channels: dict[str, Channel] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
+        self._posting: dict[str, asyncio.Task[None]] = {}
         self._addresses: dict[Channel, str] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -257,11 +258,33 @@ class RemotingClient(Service):
         await channel.drain()
         channel.invoke_oneway(request)
 
+    def post(self, addr: str, request: RemotingCommand) -> None:
+        """Send ``request``, want no response, and wait for nothing.
+
+        For what is said again and again to several peers: one that cannot be reached holds up none
+        of the others. The request is dropped if there is no connection, or while an earlier one to
+        the same address waits for it.
+        """
+        if addr in self._posting or self._is_closed:
+            return
+        task = asyncio.get_running_loop().create_task(self._post(addr, request))
+        self._posting[addr] = task
+        task.add_done_callback(lambda _: self._posting.pop(addr, None))
+
+    async def _post(self, addr: str, request: RemotingCommand) -> None:
+        try:
+            await self.invoke_oneway(addr, request)
+        except (OberthError, OSError) as error:
+            _LOG.debug("%s: %d not sent: %s", addr, request.code, error)
+
     async def aclose(self) -> None:
         """Close all connections; open requests fail."""
         self._is_closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        for posting in list(self._posting.values()):
+            posting.cancel()
+        await asyncio.gather(*self._posting.values(), return_exceptions=True)
         for task in list(self._connecting.values()):
             task.cancel()
         await asyncio.gather(*self._connecting.values(), return_exceptions=True)
