@@ -13,9 +13,11 @@ from oberth.cli.main import oberth
 from oberth.client.blocking import Producer, PushConsumer
 from oberth.client.dead_letters import new_message
 from oberth.client.messages import Message, MessageExt
+from oberth.errors import MQBrokerError, MQClientError, RemotingConnectError
 from oberth.testing.blocking import EmbeddedBroker
 
 COUNT = 3
+UNKNOWN = "no broker knows group 'Nobody'; `oberth group list` shows what is there\n"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def test_letters_are_listed(broker: EmbeddedBroker) -> None:
     assert lines(broker, "dlq list") == found
     unknown = run(broker, "dlq list Nobody", 1)
     assert unknown.stdout == ""
-    assert unknown.stderr == "no broker knows group 'Nobody'\n"
+    assert unknown.stderr == UNKNOWN
     run(broker, "group create Idle")
     assert lines(broker, "dlq list Idle") == []
     assert lines(broker, "dlq list --until 2001-01-01") == []
@@ -82,7 +84,18 @@ def test_a_message_that_is_not_there(broker: EmbeddedBroker) -> None:
     assert by_id.stderr == "Orders has no message with id 7F0000010A2C000000000001E240\n"
     by_key = run(broker, "message query Orders --key nothing", 1)
     assert by_key.stderr == "Orders has no message with key 'nothing' stored in that time\n"
-    assert by_id.stdout == by_key.stdout == ""
+    resend = "message resend Orders 7F0000010A2C000000000001E240 --group Failing"
+    again = run(broker, resend, 1)
+    assert again.stderr == by_id.stderr.replace("\n", ", nothing was sent again\n")
+    assert run(broker, f"{resend} --json", 1).stderr == again.stderr
+    assert by_id.stdout == by_key.stdout == again.stdout == ""
+
+
+def test_what_nobody_could_be_asked_is_not_said() -> None:
+    """Where no server answers, nothing is known about dead letters."""
+    result = CliRunner().invoke(oberth, ["dlq", "redrive", "Failing", "-n", "127.0.0.1:1"])
+    assert isinstance(result.exception, RemotingConnectError)
+    assert result.output == ""
 
 
 def test_letters_are_sent_again_once(broker: EmbeddedBroker) -> None:
@@ -112,9 +125,9 @@ def test_letters_are_sent_again_once(broker: EmbeddedBroker) -> None:
     assert len(broker.messages("Orders")) == 2 * COUNT
     assert len(broker.dead_letters("Failing")) == COUNT
     none = run(broker, "dlq redrive Nobody", code=1)
-    assert none.stderr.endswith("Nobody has no dead letters\n")
+    assert (none.stdout, none.stderr) == ("", UNKNOWN)
     none = run(broker, "dlq redrive Failing --id zz --dry-run", code=1)
-    assert none.stderr.endswith("Failing has no dead letters with id zz\n")
+    assert none.stderr == "group Failing has no dead letters with id zz\n"
 
 
 def test_a_delay_or_transaction_that_is_over_does_not_begin_again(broker: EmbeddedBroker) -> None:
@@ -133,7 +146,6 @@ def test_progress_of_all_groups(broker: EmbeddedBroker) -> None:
     assert rows["Behind"]["lag"] >= COUNT
     only = json.loads(run(broker, "group progress --topic Orders --json").stdout)
     assert "Behind" in [each["group"] for each in only]
-    assert json.loads(run(broker, "group progress --topic Nowhere --json").stdout) == []
     run(broker, "group progress --check", code=1)
     run(broker, "group delete Behind")
 
@@ -150,3 +162,21 @@ def test_what_is_the_brokers_own_is_listed_when_asked_for(broker: EmbeddedBroker
     assert "Failing" in shown
     assert shown <= every
     assert not {each for each in shown if each.startswith("CID_RMQ_SYS_")}
+
+
+def test_progress_of_a_topic_that_is_not_there(broker: EmbeddedBroker) -> None:
+    words = ["group", "progress", "--topic", "Nowhere", "-n", broker.namesrv_addr]
+    result = CliRunner().invoke(oberth, words)
+    assert isinstance(result.exception, MQBrokerError | MQClientError)
+    assert "no topic 'Nowhere'" in str(result.exception)
+    run(broker, "topic create Unread")
+    assert "0 groups, lag 0" in run(broker, "group progress --topic Unread").stderr
+
+
+def test_failover_of_a_broker_that_is_not_there_names_those_that_are(
+    broker: EmbeddedBroker,
+) -> None:
+    words = ["cluster", "failover", "nowhere", "-n", broker.namesrv_addr]
+    result = CliRunner().invoke(oberth, words)
+    (known,) = {each["broker"] for each in json.loads(run(broker, "cluster list --json").stdout)}
+    assert str(result.exception) == f"no broker 'nowhere' is known; there are: {known}"

@@ -39,9 +39,11 @@ def failover(broker_name: str, to: int | None, dry_run: bool, namesrv: str, as_j
     """
 
     async def move(admin: Admin) -> dict[str, Any]:
-        group = (await admin.cluster_info()).broker_addr_table.get(broker_name)
+        groups = (await admin.cluster_info()).broker_addr_table
+        group = groups.get(broker_name)
         if group is None:
-            raise MQClientError(f"no broker {broker_name!r}")
+            known = ", ".join(sorted(groups)) or "none"
+            raise MQClientError(f"no broker {broker_name!r} is known; there are: {known}")
         controller = await _controller_of(admin, group.broker_addrs.values())
         found = None if controller is None else await admin.replicas(controller, broker_name)
         target = None if found is None else _target(found, to)

@@ -91,9 +91,8 @@ def list_(
         return found
 
     found = ask(namesrv, look)
-    if group is not None and not found and not ask(namesrv, partial(_is_known, group=group)):
-        say(f"no broker knows group {group!r}")
-        sys.exit(EXIT_NOT_ALL)
+    if group is not None and not found:
+        _expect_known(namesrv, group)
     shown = found[:limit]
     if as_json:
         for name, letter in shown:
@@ -157,6 +156,7 @@ def redrive(
     connection = client_config(namesrv)
     receipts: list[Receipt] = []
     left: list[str] = []
+    chosen = _chosen(ids, since, until)
 
     async def work(admin: Admin) -> None:
         from oberth.client.producer import Producer
@@ -180,14 +180,16 @@ def redrive(
     try:
         ask(namesrv, work)
     finally:
-        if not as_json:
-            header = ["dead letter", "origin topic", "status", "queue", "offset", "message"]
-            show(False, header, [list(each) for each in receipts])
-        more = f"; more are left (--limit {limit})" if left else ""
-        say(
-            (_summary(receipts) or f"{group} has no dead letters{_chosen(ids, since, until)}")
-            + more
-        )
+        # Also where it ended with an error: what was sent by then was sent.
+        if receipts:
+            if not as_json:
+                header = ["dead letter", "origin topic", "status", "queue", "offset", "message"]
+                show(False, header, [list(each) for each in receipts])
+            more = f"; more are left (--limit {limit})" if left else ""
+            say(_summary(receipts) + more)
+    if not receipts:
+        _expect_known(namesrv, group)
+        say(f"group {group} has no dead letters{chosen}")
     done = {"redriven", "already", "would be redriven"}
     if not receipts or any(each.status not in done for each in receipts):
         sys.exit(EXIT_NOT_ALL)
@@ -205,6 +207,13 @@ def _chosen(ids: Sequence[str], since: int | None, until: int | None) -> str:
     if ids:
         return f" with id {' or '.join(ids)}"
     return "" if since is None and until is None else " of that time"
+
+
+def _expect_known(namesrv: str, group: str) -> None:
+    """Ends the command where no broker has the group, which then has no dead letters either."""
+    if not ask(namesrv, partial(_is_known, group=group)):
+        say(f"no broker knows group {group!r}; `oberth group list` shows what is there")
+        sys.exit(EXIT_NOT_ALL)
 
 
 async def _is_known(admin: Admin, group: str) -> bool:

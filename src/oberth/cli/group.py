@@ -170,11 +170,14 @@ def _progress_of_all(namesrv: str, topic: str | None, *, with_system: bool, as_j
             return made
 
         names = await _groups(admin, None, with_system=with_system)
-        return list(await asyncio.gather(*map(one, names)))
+        made = list(await asyncio.gather(*map(one, names)))
+        if topic is not None:
+            made = [each for each in made if each.queues]
+            if not made:
+                await admin.topic_queues(topic)  # raises where there is no such topic
+        return made
 
     found = ask(namesrv, look)
-    if topic is not None:
-        found = [each for each in found if each.queues]
     rows: list[list[Any]] = []
     for each in found:
         last = max((queue.last_timestamp for queue in each.queues), default=0)

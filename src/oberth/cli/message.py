@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,6 +17,9 @@ from oberth.cli.store_query import TIME
 from oberth.client.admin import Admin
 from oberth.errors import MQBrokerError, MQClientError
 from oberth.remoting.code import ResponseCode
+
+if TYPE_CHECKING:
+    from oberth.client.messages import MessageExt
 
 TAIL_PAUSE_S: Final = 0.2
 PULL_COUNT: Final = 32
@@ -149,12 +152,8 @@ def query(
 
     async def find(admin: Admin) -> int:
         if message_id is not None:
-            try:
-                found = [await admin.view_message(topic, message_id)]
-            except MQBrokerError as error:
-                if error.response_code != ResponseCode.NO_MESSAGE:
-                    raise
-                return 0
+            seen = await _message_or_none(admin, topic, message_id)
+            found = [] if seen is None else [seen]
         else:
             assert key is not None
             found = await admin.query_message(topic, key, begin_ms=begin, end_ms=end)
@@ -166,6 +165,16 @@ def query(
         wanted = f"key {key!r} stored in that time" if key is not None else f"id {message_id}"
         say(f"{topic} has no message with {wanted}")
         sys.exit(EXIT_NOTHING)
+
+
+async def _message_or_none(admin: Admin, topic: str, message_id: str) -> MessageExt | None:
+    """The message with either kind of id; None if the topic has none."""
+    try:
+        return await admin.view_message(topic, message_id)
+    except MQBrokerError as error:
+        if error.response_code != ResponseCode.NO_MESSAGE:
+            raise
+        return None
 
 
 @message.command()
@@ -180,13 +189,16 @@ def resend(
 ) -> None:
     """Have a member of a group consume one message now, wherever the group is.
 
-    No offset is changed. MESSAGE_ID is either kind of id. Exit code 1 unless it was consumed.
+    No offset is changed. MESSAGE_ID is either kind of id. Exit code 1 unless it was consumed, also
+    if TOPIC has no such message.
 
     Example: oberth message resend Flights 7F0000010A2C000000000001E240 --group G
     """
 
-    async def work(admin: Admin) -> dict[str, Any]:
-        found = await admin.view_message(topic, message_id)
+    async def work(admin: Admin) -> dict[str, Any] | None:
+        found = await _message_or_none(admin, topic, message_id)
+        if found is None:
+            return None
         members = await admin.consumer_connection(group)
         ids = sorted(each.client_id for each in members.connection_set)
         if client is not None and client not in ids:
@@ -204,6 +216,9 @@ def resend(
         }
 
     made = ask(namesrv, work)
+    if made is None:
+        say(f"{topic} has no message with id {message_id}, nothing was sent again")
+        sys.exit(EXIT_NOTHING)
     if as_json:
         write_json(made)
     else:
