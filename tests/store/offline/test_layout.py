@@ -16,6 +16,7 @@ from oberth.store.offline.findings import FindingKind, Severity
 from oberth.store.offline.layout import common_size, discover, parse_broker_conf
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import rebuild
+from oberth.store.offline.salvage import salvage
 from oberth.store.offline.segments import Segment
 from oberth.store.offline.verify import verify
 
@@ -207,3 +208,27 @@ def test_queues_in_rocksdb_are_one_note_and_made_from_the_log(golden_store: Pris
         rebuild(reader)
     with StoreReader(root) as reader:
         assert verify(reader).clean
+
+
+def test_a_segment_that_is_not_whole_segments_from_the_others_is_left_out(
+    golden_store: Pristine, tmp_path: Path
+) -> None:
+    store = golden_store("basic-5.5.0")
+    *_, path = store.segments("commitlog").values()
+    shutil.copy(path, path.with_name(f"{int(path.name) + 1:020d}"))
+    with StoreReader(store.root) as reader:
+        [finding] = reader.layout.findings
+        assert finding.kind is FindingKind.FOREIGN_FILE
+        assert len(list(reader.messages())) == len(store.facts["messages"])
+        assert not salvage(reader, str(tmp_path / "saved")).lost
+
+
+def test_salvage_turns_down_a_size_that_segments_do_not_have(
+    golden_store: Pristine, tmp_path: Path
+) -> None:
+    store = golden_store("basic-5.5.0")
+    with (
+        StoreReader(store.root, {"mappedFileSizeCommitLog": "262144"}) as reader,
+        pytest.raises(StoreError, match=r"00131072: its name is no multiple of the 262144 bytes"),
+    ):
+        salvage(reader, str(tmp_path / "saved"))

@@ -215,6 +215,7 @@ class _Discovery:
             if self.names and paths.CHECKPOINT not in self.names:
                 raise NotFoundError(f"{self.root}: no commitlog in it, not a store directory")
         self._sizes(log, queues, ext, batch)
+        log = self._side_by_side(log)
         shape = self._index_shape(index)
         point = self._checkpoint()
         abort, process_id = self._abort()
@@ -359,6 +360,23 @@ class _Discovery:
                     )
         log = [by_start[start] for start in sorted(by_start)]
         return self._without_empty_last(log)
+
+    def _side_by_side(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+        """Those that are whole segments apart, which most are: another was renamed or copied."""
+        size = self.config.mapped_file_size_commit_log
+        if common_size([segments]) != size:
+            return tuple(segments)  # none, or another size is given than they have
+        rests = Counter(segment.start % size for segment in segments)
+        rest = max(rests, key=lambda each: (rests[each], -each), default=0)
+        for segment in segments:
+            if segment.start % size != rest:
+                self._found(
+                    FindingKind.FOREIGN_FILE,
+                    segment.path,
+                    f"offset {segment.start}",
+                    f"one that is whole segments of {size} bytes from the others",
+                )
+        return tuple(segment for segment in segments if segment.start % size == rest)
 
     def _without_empty_last(self, segments: list[Segment]) -> tuple[Segment, ...]:
         while segments and segments[-1].size == 0:

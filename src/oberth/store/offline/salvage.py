@@ -227,12 +227,20 @@ def check_target(reader: StoreReader, into: str) -> str:
     """The absolute path of the new store.
 
     Raises:
-        StoreError: it is not empty or lies inside the source, or the log has no segment.
+        StoreError: it is not empty or lies inside the source, or the log has no segment, or one
+            whose name does not fit the size of segments.
     """
     root = reader.layout.root
     target = local_directory(into, "into")
     if not reader.log.segments:
         raise StoreError(f"{root}: the CommitLog has no segment, there is nothing to salvage")
+    size = reader.layout.config.mapped_file_size_commit_log
+    for segment in reader.log.segments:
+        if segment.start % size:
+            raise StoreError(
+                f"{segment.path}: its name is no multiple of the {size} bytes that segments have; "
+                "give the right mappedFileSizeCommitLog, or move the file away"
+            )
     if os.path.commonpath((root, target)) == root:
         raise StoreError(f"{target}: lies inside the store that is salvaged")
     if os.path.isdir(target) and os.listdir(target):
