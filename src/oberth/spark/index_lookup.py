@@ -158,9 +158,10 @@ class IndexFiles:
         sound &= inside
         sound[2 : count + 1] &= offsets[2 : count + 1] >= offsets[1:count]
         sound[[0, count + 1]] = True
-        # A damaged entry may be any key of its neighbours' records, and so may one that follows
-        # the last: a record's keys are entered one by one.
-        doubted = {int(offsets[count])}
+        # A damaged entry may be any key of its neighbours' records. A record's keys are entered one
+        # by one: those of the first may begin in the file before, those of the last may go on in
+        # the next, and either may be gone.
+        doubted = {int(offsets[1]), int(offsets[count])}
         for number in np.flatnonzero(~sound).tolist():
             doubted |= {int(offsets[at]) for at in (number - 1, number, number + 1)}
         named = np.unique(offsets[1 : count + 1])
