@@ -36,6 +36,8 @@ from oberth.client.producer import Producer
 from oberth.client.pull_consumer import PullConsumer
 from oberth.controller.controller import Controller
 from oberth.controller.controller_config import ControllerConfig
+from oberth.errors import ConfigFormatError
+from oberth.formats.epochs import Epoch, EpochTable, encode_epochs
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
@@ -144,6 +146,88 @@ async def test_a_store_without_a_common_epoch_rejoins(
     await until(lambda: bodies(second) == [b"a", b"b"])
     kept = (group.root / "2.parted").iterdir()
     assert any(b"other" in each.read_bytes() for each in kept)
+
+
+@pytest.mark.parametrize("damage", ["lost", "damaged", "of another history"])
+async def test_a_replica_whose_epochs_are_lost_rejoins(
+    group: Group,  # noqa: F811
+    damage: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = await group.start("1")
+    await group.start("2")
+    await group.agree(1, 2)
+    assert await acknowledged(first, b"a") is OK
+    await group.stop("2")
+    await group.agree(1)
+    assert await acknowledged(first, b"b") is OK
+    path = group.root / "2" / "epochFileCheckpoint"
+    if damage == "damaged":
+        path.write_bytes(path.read_bytes()[:-2] + b"7\n")
+        with pytest.raises(ConfigFormatError, match="oberth store rejoin"):
+            await group.start("2")
+    else:
+        path.unlink()
+        if damage == "of another history":
+            path.write_bytes(encode_epochs(EpochTable([Epoch(1, 0), Epoch(7, 1)])))
+        second = await group.start("2")
+        await until(lambda: "oberth store rejoin" in caplog.text)
+        assert (group.in_sync, bodies(second)) == ([1], [b"a"])
+        await group.stop("2")
+    await command(
+        "store", "rejoin", str(group.root / "2"), first.address, "-n",
+        str(group.name_server.address),
+    )  # fmt: skip
+    second = await group.start("2")
+    await group.agree(1, 2)
+    await until(lambda: bodies(second) == [b"a", b"b"])
+    assert not (group.root / "2.parted").exists()
+
+
+async def test_a_controller_whose_file_is_an_older_copy(
+    group: Group,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It names the first as the master; what came later only the others have."""
+    await group.start("1")
+    second, third = await group.start("2"), await group.start("3")
+    await group.agree(1, 2, 3)
+    kept = group.root / "controller" / "controller.log"
+    copy = kept.read_bytes()
+    await group.stop("1")
+    await until(lambda: is_master(second) or is_master(third))
+    if is_master(third):
+        second, third = third, second
+    await group.agree(2, 3)
+    assert await acknowledged(second, b"a") is OK
+    listen_port = group.controller.address.port
+    await group.controller.aclose()
+    kept.write_bytes(copy)
+    group.controller = Controller(
+        ControllerConfig(
+            listen_port=listen_port,
+            store_path=str(kept.parent),
+            scan_inactive_master_interval_ms=100,
+        )
+    )
+    await group.controller.start()
+    newest = group.controller.sets._newest_epoch
+    await until(lambda: newest(group.controller.sets.sets["broker-a"], "broker-a") == 2)
+    first = asyncio.ensure_future(group.start("1"))
+    await until(lambda: "its file is older than the brokers" in caplog.text)
+    assert not first.done()
+    await group.stop(str(second.broker_id))
+    assert bodies(third) == [b"a"]
+
+    group.controller.config.elects_unclean = True
+    group.controller._apply_config()
+    await first
+    await until(lambda: is_master(third))
+    assert third.role is not None
+    assert third.role.epoch == 3
+    await group.agree(1, third.broker_id)
+    assert await acknowledged(third, b"b") is OK
+    await until(lambda: bodies(first.result()) == [b"a", b"b"])
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])

@@ -195,7 +195,7 @@ def test_a_replica_hears_of_a_live_master_only() -> None:
 
 def test_only_a_replica_in_sync_follows_a_dead_master() -> None:
     world = three()
-    world.alive[3] = LiveInfo(9, 10_000, 0)
+    world.alive[3] = LiveInfo(1, 10_000, 0)
     assert world.in_sync(1, 2).code == Code.SUCCESS
     del world.alive[1]
     answer = world.elect()
@@ -229,10 +229,10 @@ def test_a_replica_out_of_sync_follows_where_that_is_allowed() -> None:
 def test_of_several_the_one_with_most_is_chosen() -> None:
     world = World()
     world.join(1)
-    world.join(2, epoch=1, end=500)
-    world.join(3, epoch=2, end=100, priority=5)
-    world.join(4, epoch=2, end=200, priority=5)
-    world.join(5, epoch=2, end=200, priority=4)
+    world.join(2, epoch=0, end=500)
+    world.join(3, epoch=1, end=100, priority=5)
+    world.join(4, epoch=1, end=200, priority=5)
+    world.join(5, epoch=1, end=200, priority=4)
     world.elect(1)
     world.in_sync(1, 2, 3, 4, 5)
     for expected in (5, 4, 3, 2):
@@ -242,6 +242,24 @@ def test_of_several_the_one_with_most_is_chosen() -> None:
         world.elect()
         assert world.sets.sets["b"].master == expected
         world.in_sync(*sorted(world.alive))
+
+
+def test_who_has_forgotten_an_epoch_elects_nobody() -> None:
+    """An older copy of the file: the sync set that it names is not the one that counts."""
+    world = three()
+    world.in_sync(1, 2)
+    world.alive[3] = LiveInfo(4, 300, 9)
+    world.alive[2] = LiveInfo(4, 200, 0)
+    del world.alive[1]
+    for number in (BY_CONTROLLER, 2):
+        refused = world.elect(number)
+        assert refused.code == Code.CONTROLLER_ELECT_MASTER_FAILED
+        assert "has epoch 4, and this controller knows up to 1" in str(refused.remark)
+        assert not refused.name
+    world.sets.elects_unclean = True
+    assert world.elect().code == Code.SUCCESS
+    found = world.sets.sets["b"]
+    assert (found.master, found.master_epoch) == (3, 5)
 
 
 def test_a_live_master_stays_unless_another_is_designated() -> None:

@@ -28,7 +28,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oberth.broker.broker import Broker
-from oberth.broker.controlled_ha import ControlledHAService
+from oberth.broker.controlled_ha import ControlledHAService, newest_epoch
 from oberth.broker.own_address import reachable_ip
 from oberth.broker.role import ChangeRefusedError, Role
 from oberth.errors import (
@@ -114,6 +114,7 @@ class ControlledBroker(Service):
         self._reserved: socket.socket | None = None
         self._leader = self._controllers[0]
         self.broker_id = 0
+        self._kept_epoch = 0
         self.broker: Broker | None = None
         """The life that serves; None while the role changes."""
         self.role: Role | None = None
@@ -159,6 +160,7 @@ class ControlledBroker(Service):
             self._reserve_port()
             self._files.make_dirs(self.root)
             await self._identify()
+            self._kept_epoch = newest_epoch(self._files, self._store_config)
             await self._let_epoch_end()
             self._beating = asyncio.create_task(self._heartbeats(), name="oberth-heartbeats")
             await self._open(await self._first_role())
@@ -613,7 +615,7 @@ class ControlledBroker(Service):
             broker_addr=self.address,
             broker_name=config.broker_name,
             broker_id=self.broker_id,
-            epoch=0 if self.role is None else self.role.epoch,
+            epoch=self._kept_epoch if self.role is None else self.role.epoch or self._kept_epoch,
             max_offset=self._ends[0],
             confirm_offset=self._ends[1],
             heartbeat_timeout_mills=config.controller_heartbeat_timeout_ms,

@@ -11,7 +11,9 @@ beyond that it asks to be cut off. RocketMQ: AutoSwitchHAService, AutoSwitchHACl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +21,7 @@ from oberth.broker.ha_connection import Replica
 from oberth.broker.ha_service import REQUEST_TIMEOUT_S, Finish, HAService
 from oberth.broker.role import ChangeRefusedError, Role
 from oberth.broker.sync_set import SyncSet
-from oberth.errors import OberthError, RemoteProtocolError, RemotingError
+from oberth.errors import ConfigFormatError, OberthError, RemoteProtocolError, RemotingError
 from oberth.formats.epochs import FILE_NAME, Epoch, EpochTable, encode_epochs, parse_epochs
 from oberth.remoting.bodies.controller import SyncStateSet
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -39,6 +41,7 @@ from oberth.store.messages import PutMessageStatus
 from oberth.store.replication import Done, LogPiece, LogSender, ReplicaTable
 
 if TYPE_CHECKING:
+    from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.store.files import FileSystem
 
 _LOG: Final = logging.getLogger(__name__)
@@ -115,7 +118,7 @@ class ControlledHAService(HAService):
         super().__init__(**given)
         self._role = role
         self._files = files
-        self._path = self._store_config.store_path_epoch_file or f"{root}/{FILE_NAME}"
+        self._path = _epochs_path(self._store_config, root)
         self.epochs = EpochTable()
         self.is_slave = not role.is_master
         self._confirmed = 0
@@ -150,7 +153,14 @@ class ControlledHAService(HAService):
         store = self._store
         data = self._files.read_file(self._path)
         if data is not None:
-            self.epochs = parse_epochs(data, name=self._path)
+            try:
+                self.epochs = parse_epochs(data, name=self._path)
+            except ConfigFormatError as error:
+                raise ConfigFormatError(
+                    f"{error}; 'oberth store rejoin' takes the master's. Where no other replica "
+                    "can be the master remove the file: the log counts as this broker's then, and "
+                    "the others have to rejoin"
+                ) from None
         end = store.max_phy_offset
         changed = self.epochs.cut(end)
         if self._role.is_master:
@@ -427,6 +437,7 @@ class ControlledHAService(HAService):
             RemoteProtocolError: it has to be cut first, or has nothing in common.
         """
         end = self._store.max_phy_offset
+        self._refuse_older(end, master.epochs)
         at = 0 if end == 0 else self.epochs.common_end(end, master.epochs, master.max_offset)
         if at is None:
             raise RemoteProtocolError(
@@ -441,6 +452,21 @@ class ControlledHAService(HAService):
         if self.epochs.cut_from(at):
             self._save()
 
+    def _refuse_older(self, end: int, masters: EpochTable) -> None:
+        """Epochs only grow: a master that has none as new as this log's is one by mistake.
+
+        The controller has forgotten an epoch, and others may have been told that what would be cut
+        off here is safe.
+        """
+        own, other = self.epochs.last, masters.last
+        if not end or own is None or other is None or own == other or own.number < other.number:
+            return
+        raise RemoteProtocolError(
+            f"this log has epoch {own.number} from {own.start} on, the master's newest is epoch "
+            f"{other.number} from {other.start} on: the controller's file is older than this log; "
+            "nothing is cut. 'oberth store rejoin' decides for the master's"
+        )
+
     def _note_epoch(self, piece: EpochPiece) -> None:
         """Has the epoch of a piece on the disk before its bytes."""
         if self.epochs.append(piece.epoch):
@@ -449,3 +475,20 @@ class ControlledHAService(HAService):
 
 def _loop_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
+
+
+def _epochs_path(config: MessageStoreConfig, root: str) -> str:
+    return config.store_path_epoch_file or f"{root}/{FILE_NAME}"
+
+
+def newest_epoch(files: FileSystem, config: MessageStoreConfig) -> int:
+    """The newest epoch in a store that is not open; 0 if it has none, or the file is damaged."""
+    root = os.path.abspath(os.path.expanduser(config.store_path_root_dir))
+    path = _epochs_path(config, root)
+    data = files.read_file(path)
+    if data is None:
+        return 0
+    with contextlib.suppress(ConfigFormatError):
+        last = parse_epochs(data, name=path).last
+        return 0 if last is None else last.number
+    return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oberth.cli.output import say, write_json
-from oberth.cli.remote import ask, json_option, namesrv_option
+from oberth.cli.remote import ask, broker_address, json_option, namesrv_option
 
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
@@ -26,14 +26,15 @@ def rejoin_command(directory: str, master: str, dry_run: bool, namesrv: str, as_
     MASTER is a broker's name or address. For a slave that is ahead of its master, whose log has
     diverged from the master's, or that lacks what the master has deleted. The log is cut where the
     two differ, or emptied; what is cut off is kept in DIR.parted. Stop the slave before; it gets
-    the rest when it starts.
+    the rest when it starts. Under a controller the store gets MASTER's epochs, too, so this is also
+    the way out when epochFileCheckpoint is lost or damaged.
 
     Example: oberth store rejoin /data/b 10.0.0.1:10911
     """
     from oberth.broker.log_comparison import StoreLog, compare
     from oberth.cli.cluster_compare import side_of
     from oberth.store.offline.reader import StoreReader
-    from oberth.store.offline.rejoin import cut_log, record_start
+    from oberth.store.offline.rejoin import cut_log, record_start, write_epochs
 
     async def find(admin: Admin) -> tuple[int | None, int]:
         with ExitStack() as stack:
@@ -52,10 +53,16 @@ def rejoin_command(directory: str, master: str, dry_run: bool, namesrv: str, as_
                 return record_start(reader, there.high), here.high
             return None, here.high
 
-    at, end = ask(namesrv, find)
+    async def look(admin: Admin) -> tuple[int | None, int, list[tuple[int, int]] | None]:
+        at, end = await find(admin)
+        return at, end, await admin.epochs(await broker_address(admin, master))
+
+    at, end, epochs = ask(namesrv, look)
     kept_in = None
     if at is not None and not dry_run:
         kept_in = cut_log(directory, at).kept_in
+    if epochs is not None and not dry_run:
+        write_epochs(directory, epochs, end if at is None else at)
     if as_json:
         write_json({"store": directory, "cutAt": at, "end": end, "keptIn": kept_in})
     elif at is None:

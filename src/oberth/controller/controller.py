@@ -269,6 +269,8 @@ class Controller(Service):
             return
         if decision.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE and decision.name:
             _LOG.error("%s: the master is gone and no replica in sync lives", name)
+        elif decision.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED:
+            _LOG.error("%s: no election: %s", name, decision.remark)
 
     # Who lives
 

@@ -313,9 +313,18 @@ class ReplicaSets:
                 else f"BrokerId: {asked} hasn't been registered in broker-set: {name}",
                 header,
             )  # fmt: skip
+        newest = self._newest_epoch(found, name)
         chosen = None
         if not found.master_epoch and asked != BY_CONTROLLER:
             chosen = asked  # the first master of all: nobody has anything yet
+        elif newest > found.master_epoch and not self.elects_unclean:
+            return Decision(
+                Code.CONTROLLER_ELECT_MASTER_FAILED,
+                f"a replica of {name} has epoch {newest}, and this controller knows up to "
+                f"{found.master_epoch}: its file is older than the brokers, so who is in sync is "
+                "not known; with enableElectUncleanMaster the one with the most is elected",
+                header,
+            )
         if chosen is None:
             chosen = self._choose(found, name, asked if request.designate_elect else None)
         if chosen is None:
@@ -333,7 +342,7 @@ class ReplicaSets:
             value = replace(
                 found,
                 master=chosen,
-                master_epoch=found.master_epoch + 1,
+                master_epoch=max(found.master_epoch, newest if found.master_epoch else 0) + 1,
                 in_sync=frozenset((chosen,)),
                 in_sync_epoch=found.in_sync_epoch + 1,
             )
@@ -354,7 +363,8 @@ class ReplicaSets:
         return Decision(header=header, body=body, name=name, value=value, is_election=True)
 
     def _choose(self, found: ReplicaSet, name: str, preferred: int | None) -> int | None:
-        candidates = [found.in_sync]
+        is_known = self._newest_epoch(found, name) <= found.master_epoch
+        candidates = [found.in_sync] if is_known else []
         if self.elects_unclean:
             candidates.append(frozenset(found.replicas))
         for ids in candidates:
@@ -362,11 +372,19 @@ class ReplicaSets:
             if preferred is not None:
                 if preferred in live:
                     return preferred
-            elif found.master in live:
+            elif found.master in live and is_known:
                 return found.master
             elif live:
                 return min(live, key=lambda each: self._rank(found.cluster, name, each))
         return None
+
+    def _newest_epoch(self, found: ReplicaSet, name: str) -> int:
+        """The newest epoch that a live replica says it has.
+
+        It is above that of the set only if the file is an older copy.
+        """
+        infos = (self._live_info(found.cluster, name, number) for number in found.replicas)
+        return max((info.epoch for info in infos if info is not None), default=0)
 
     def _rank(self, cluster: str, name: str, number: int) -> tuple[int, int, int, int]:
         info = self._live_info(cluster, name, number)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase
+from oberth.errors import MQBrokerError
 from oberth.formats.config_files import ConsumerOffsets, split_offset_key
 from oberth.formats.java_properties import parse_properties
 from oberth.remoting.bodies.admin import AclInfo, UserInfo
@@ -17,7 +18,7 @@ from oberth.remoting.bodies.clients import (
     ProducerInfo,
     ProducerTableInfo,
 )
-from oberth.remoting.bodies.controller import BrokerReplicasInfo, ReplicasInfo
+from oberth.remoting.bodies.controller import BrokerReplicasInfo, EpochEntryCache, ReplicasInfo
 from oberth.remoting.bodies.route import (
     KVTable,
 )
@@ -122,6 +123,24 @@ class ClusterAdmin(AdminBase):
             body=json.dumps([broker_name]).encode(),
         )
         return BrokerReplicasInfo.decode(body).replicas_info_table.get(broker_name)
+
+    async def epochs(self, address: str) -> list[tuple[int, int]] | None:
+        """Which master wrote which part of a broker's log: epochs with the offset where each began.
+
+        None if the broker keeps none, since it has no controller or is older than controllers.
+
+        Raises:
+            RemotingError: it does not answer.
+            BodyError: it answers something else.
+        """
+        try:
+            body = await self._ask(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+        except MQBrokerError:
+            return None
+        if not body:
+            return None
+        entries = EpochEntryCache.decode(body).epoch_list
+        return [(each.epoch, each.start_offset) for each in entries]
 
     async def elect_master(
         self, controller: str, cluster: str, broker_name: str, broker_id: int

@@ -46,3 +46,18 @@ class BrokerReplicasInfo(Body):
     """Answer of 1006, by broker name."""
 
     replicas_info_table: dict[str, ReplicasInfo] = msgspec.field(default_factory=dict)
+
+
+class EpochEntry(Body):
+    """One master's reign in an answer of 1007."""
+
+    epoch: int
+    start_offset: int
+    end_offset: int = 0
+
+
+class EpochEntryCache(Body):
+    """Answer of 1007: which master wrote which part of a broker's log."""
+
+    epoch_list: list[EpochEntry] = msgspec.field(default_factory=list)
+    max_offset: int = 0

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from oberth.errors import StoreError
 from oberth.formats import paths
+from oberth.formats.epochs import FILE_NAME as EPOCHS
+from oberth.formats.epochs import Epoch, EpochTable, encode_epochs
 from oberth.formats.log_checksums import FILE_NAME as CHECKSUMS
+from oberth.store.files import OsFileSystem
 from oberth.store.offline.log_walk import DamagedRecord, walk
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import locked, sync_directory, sync_tree
@@ -104,3 +108,27 @@ def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
                 os.remove(path)
         sync_directory(root)
     return Cut(at, end, kept_in)
+
+
+def write_epochs(root: str, epochs: Sequence[tuple[int, int]], end: int) -> None:
+    """Gives a store the epochs of a master whose log has the same bytes. Blocks.
+
+    Its own may be lost, damaged or those of another history; without a common epoch the store of a
+    broker under a controller is not taken on.
+
+    Args:
+        root: the store's directory.
+        epochs: numbers, and the offsets where they began, oldest first.
+        end: of the store's log; what begins there or behind it is the master's alone.
+
+    Raises:
+        StoreLockedError: a broker has the store open.
+        ConfigFormatError: the epochs do not grow.
+        OSError: the file cannot be written.
+    """
+    table = EpochTable()
+    for number, start in epochs:
+        if start < end:
+            table.append(Epoch(number, start))
+    with locked(root):
+        OsFileSystem().write_file(os.path.join(root, EPOCHS), encode_epochs(table))
