@@ -89,6 +89,14 @@ def test_store() -> None:
     assert figures["get of 32 messages, slices, no copy"]["oberth"][0] > 0
 
 
+def test_failover() -> None:
+    figures = _run("benchmarks.failover", "--small")
+    assert figures["three brokers, from nothing to the first message"]["oberth"][0] > 0
+    assert figures["master killed with -9, until sends succeed again"]["oberth"][0] > 0
+    assert figures["planned failover, time without acknowledged sends"]["oberth"][0] > 0
+    assert figures["anonymous memory of all five processes"]["oberth"][0] > 0
+
+
 def test_growth() -> None:
     figures = _run("benchmarks.growth", "--small")
     assert figures["put in bursts, 3 GiB of log"]["this size"][0] > 0

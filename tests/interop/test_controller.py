@@ -13,28 +13,23 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.rigs import peers
-from tests.rigs.clusters import ApacheCluster, Node, free_port
+from tests.rigs.clusters import Node
+from tests.rigs.controlled import NAME, VERSION, Group, apache_controller, broker_node, oberth_node
 from tests.rigs.pairs import log_end
 from tests.rigs.traffic import Traffic
 
 from oberth.client.admin import Admin
 from oberth.errors import OberthError, PeerUnavailableError
-from oberth.remoting.aio.client import RemotingClient
-from oberth.remoting.bodies.controller import BrokerReplicasInfo, ReplicasInfo
-from oberth.remoting.code import RequestCode
-from oberth.remoting.command import create_request
 from oberth.store.offline.reader import StoreReader
 
 pytestmark = [pytest.mark.interop, pytest.mark.crash]
 
-VERSION, NAME, TOPIC = "5.5.0", "broker-a", "Controlled"
+TOPIC = "Controlled"
 BOUND_S = 240.0
 SEGMENT = 16 << 20
 CONF = {
@@ -48,72 +43,6 @@ CONF = {
     "mappedFileSizeCommitLog": str(SEGMENT),
     "autoCreateTopicEnable": "true",
 }
-
-
-@dataclass
-class Group:
-    """The processes."""
-
-    name_server: Node
-    controller: Node
-    brokers: list[Node]
-
-    async def info(self) -> ReplicasInfo | None:
-        """What the controller says of the brokers; None while it knows none."""
-        async with RemotingClient() as client:
-            request = create_request(
-                RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=f'["{NAME}"]'.encode()
-            )
-            answer = await client.invoke(self.controller.address, request, timeout_s=5)
-        table = BrokerReplicasInfo.decode(answer.body_bytes()).replicas_info_table
-        return table.get(NAME)
-
-    def node(self, address: str | None) -> Node:
-        return next(each for each in self.brokers if each.address == address)
-
-
-def _oberth(directory: Path, command: str, *options: str) -> Node:
-    address = f"127.0.0.1:{free_port()}"
-    port = address.rpartition(":")[2]
-    line = [sys.executable, "-m", "oberth", command, "--port", port, *options]
-    return Node(command, address, directory / command, line)
-
-
-def _apache_controller(directory: Path) -> Node:
-    address = f"127.0.0.1:{free_port()}"
-    conf = {
-        "controllerDLegerGroup": "group1",
-        "controllerDLegerPeers": f"n0-{address}",
-        "controllerDLegerSelfId": "n0",
-        "controllerStorePath": str(directory / "kept"),
-    }
-    directory.mkdir(parents=True)
-    (directory / "controller.conf").write_text("".join(f"{k}={v}\n" for k, v in conf.items()))
-    (directory / "conf").mkdir()
-    (directory / "conf" / "logback_controller.xml").write_text("<configuration/>")
-    command = peers.java_command(
-        peers.jars(VERSION),
-        "org.apache.rocketmq.controller.ControllerStartup",
-        *("-c", str(directory / "controller.conf")),
-        options=(f"-Duser.home={directory}", "-Xms128m", "-Xmx256m"),
-    )
-    environment = {"ROCKETMQ_HOME": str(directory)}
-    return Node("controller", address, directory, command, environment=environment)
-
-
-def _broker(kind: str, directory: Path, conf: dict[str, str], name_server: Node) -> Node:
-    if kind == "apache":
-        made = ApacheCluster(
-            VERSION, directory, conf, namesrv_addr=name_server.address, heap="256m"
-        )
-        return made.brokers[0]
-    port = free_port(also=(-2, 1))
-    settings = {**conf, "storePathRootDir": str(directory / "store")}
-    line = [sys.executable, "-m", "oberth", "broker", "--port", str(port)]
-    for key, value in settings.items():
-        line += ["--set", f"{key}={value}"]
-    line += ["-n", name_server.address]
-    return Node(NAME, f"127.0.0.1:{port}", directory, line)
 
 
 FULL = os.environ.get("OBERTH_INTEROP", "small") == "full"
@@ -134,16 +63,16 @@ if FULL:
 @pytest.fixture(params=GROUPS)
 def group(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Group]:
     leader, _, kinds = request.param.partition(":")
-    name_server = _oberth(tmp_path, "namesrv")
+    name_server = oberth_node(tmp_path, "namesrv")
     try:
         if leader == "apache":
-            controller = _apache_controller(tmp_path / "controller")
+            controller = apache_controller(tmp_path / "controller")
         else:
             kept = str(tmp_path / "controller" / "kept")
-            controller = _oberth(tmp_path, "controller", "--store", kept)
+            controller = oberth_node(tmp_path, "controller", "--store", kept)
         conf = {**CONF, "controllerAddr": controller.address}
         brokers = [
-            _broker(kind, tmp_path / str(number), conf, name_server)
+            broker_node(kind, tmp_path / str(number), conf, name_server)
             for number, kind in enumerate(kinds.split(","), 1)
         ]
     except PeerUnavailableError as why:
