@@ -369,6 +369,28 @@ async def test_a_log_without_a_common_epoch_is_left_alone(
     assert group.in_sync == [1]
 
 
+async def test_a_log_that_is_cut_takes_no_group_back(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = await group.start("1"), await group.start("2")
+    await group.agree(1, 2)
+    for body in (b"a", b"b"):
+        assert await acknowledged(first, body) is PutMessageStatus.PUT_OK
+    common = end(second)
+    assert await acknowledged(first, b"c") is PutMessageStatus.PUT_OK
+    await until(lambda: bodies(second) == [b"a", b"b", b"c"])
+    life(second).parts.offsets.commit("G", "t", 0, 2, 0)
+    second.must_cut(common)
+    await until(lambda: list(group.root.glob("2.parted-*")))
+    await group.agree(1, 2)
+    await until(lambda: end(second) == end(first))
+    assert "taken back" not in caplog.text
+    await group.stop("1")
+    await until(lambda: is_master(second))
+    assert bodies(second) == [b"a", b"b", b"c"]
+    assert life(second).parts.offsets.query("G", "t", 0) == 2
+
+
 async def test_a_slave_without_a_master_serves_what_it_has(group: Group) -> None:
     first = await group.start("1")
     await group.start("2")

@@ -201,8 +201,12 @@ class TableFiles:
         """Take offsets back that lie past the end of their queue.
 
         After a loss of power the log may end before what groups had already consumed. New messages
-        would fill the queue up to such an offset, and the group would never see them.
+        would fill the queue up to such an offset, and the group would never see them. A replica
+        under a controller leaves them until it is the master: its queues end before its log, where
+        it does not know yet what is confirmed, and are empty when the log has been cut.
         """
+        if self._store.confirmed_by_replicas is not None:
+            return
         for topic, group, queues in self._offsets:
             if topic.startswith(names.LMQ_PREFIX):
                 continue
