@@ -197,7 +197,7 @@ async def test_nothing_acknowledged_is_lost_when_masters_and_the_controller_die(
             return True
 
         await until(make_topic, "the topic is made")
-    with Traffic(addr, tmp_path, TOPIC, "G", "O", senders=4, pause_ms=2) as traffic:
+    with Traffic(addr, tmp_path, TOPIC, "G", "O", senders=4, pause_ms=5) as traffic:
 
         async def takes_messages(when: str) -> None:
             before = traffic.ask()["acknowledged"]

@@ -48,7 +48,11 @@ class Traffic:
                 "FailoverRun",
                 *(namesrv_addr, topic, group, orderly, str(senders), str(pause_ms)),
                 classes=classes,
-                options=("-Xmx256m", f"-Duser.home={directory}"),
+                options=(
+                    "-Xmx512m",  # it keeps what it has consumed
+                    f"-Duser.home={directory}",
+                    "-Drocketmq.client.logLevel=ERROR",
+                ),
             ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
