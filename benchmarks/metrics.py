@@ -205,7 +205,7 @@ def _http_port(process: subprocess.Popen[str]) -> int:
     """The port that the broker's log names."""
     assert process.stderr is not None
     for line in process.stderr:
-        found = re.search(r"http on \S+:(\d+)", line)
+        found = re.search(r"serving HTTP on \S+:(\d+)", line)
         if found is not None:
             return int(found[1])
     raise RuntimeError("the broker has no HTTP endpoint")

@@ -41,6 +41,32 @@ def test_a_modules_logger_has_its_name() -> None:
     assert not wrong, f"write {_LOGGER}: {wrong}"
 
 
+def _said(node: ast.AST) -> str | None:
+    """The words of a call that logs at warning or above."""
+    if not isinstance(node, ast.Call) or not re.fullmatch(
+        r"_LOG\.(warning|error|critical|exception)", ast.unparse(node.func)
+    ):
+        return None
+    text = node.args[0]
+    return text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else None
+
+
+def test_a_line_of_the_log_says_what_happened() -> None:
+    """Two words at least beside what it is filled with: "%s: %s" is a riddle."""
+    found, wrong = 0, []
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = _said(node)
+            if text is None:
+                continue
+            found += 1
+            words = re.findall(r"[A-Za-z']{2,}", re.sub(r"%[-.0-9]*[a-zA-Z%]", " ", text))
+            if len(words) < 2:
+                wrong.append(f"{path.relative_to(SOURCE)}: {text}")
+    assert found > 150
+    assert not wrong, f"say who does what: {wrong}"
+
+
 def test_constants_are_final() -> None:
     wrong = []
     for path in sorted(SOURCE.rglob("*.py")):

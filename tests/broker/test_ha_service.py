@@ -412,7 +412,7 @@ async def test_a_slave_takes_only_what_joins_on(
             brokerRole="SLAVE",
             haMasterAddress=f"127.0.0.1:{port}",
         ) as slave:
-            await until(lambda: f"from {end + 8}, this log ends at {end}" in caplog.text)
+            await until(lambda: f"from {end + 8} on, this log ends at {end}" in caplog.text)
             assert slave.parts.store.max_phy_offset == end
 
 
@@ -577,7 +577,7 @@ async def test_tls_between_brokers_checks_both_ends(
         ha = master.services.ha
         for number, (entries, said) in enumerate(
             (
-                ({}, "it speaks plain text"),
+                ({}, "the peer speaks plain text"),
                 ({**trusted, "haTlsCertPath": strange}, "replica .*: TLS"),
                 ({**trusted, "haTlsTrustCertPath": strange}, "replication from .*verify failed"),
             )

@@ -425,11 +425,11 @@ def test_a_failing_listener_shows_its_traceback_once_a_minute(
         failures.note("g", "later", fail("broken"), 61.0)
     full = [record for record in caplog.records if record.exc_info]
     assert [record.message for record in full] == [
-        "g: listener failed for message 0",
-        "g: listener failed for other",
-        "g: listener failed for later",
+        "g: the listener failed for message 0",
+        "g: the listener failed for other",
+        "g: the listener failed for later",
     ]
-    assert caplog.records[1].message == "g: listener failed for message 1: ValueError: broken"
+    assert caplog.records[1].message == "g: the listener failed for message 1: ValueError: broken"
     assert len(caplog.records) == 602
     for number in range(2 * FAILURES_KNOWN_MAX):
         failures.note("g", "m", type(f"E{number}", (Exception,), {})(), 0.0)

@@ -84,7 +84,7 @@ def test_the_console_and_broker_processes_of_an_up_that_takes_tls_only(
         _, talk = up.communicate(timeout=TIMEOUT_S)
         assert up.returncode == 0, talk
         # Of the command that tried it, and nobody else.
-        assert talk.count("plain text, allowed TLS only") == 1
+        assert talk.count("this server takes TLS only") == 1
         assert ("made where they were missing" in talk) == trusts
 
 

@@ -203,12 +203,18 @@ class ActingMaster:
             membership.is_isolated = False
             self._tell()
             await self._registration.register_all()
-            _LOG.warning("%s %d is online", self._config.broker_name, membership.own_id)
+            _LOG.warning(
+                "broker %s is registered with id %d again and serves clients",
+                self._config.broker_name,
+                membership.own_id,
+            )
             others = await self._others()
         self._said = ""
         if membership.see(others):
             acts = "acts as master" if membership.acts else "acts as master no more"
-            _LOG.warning("%s %d %s", self._config.broker_name, membership.own_id, acts)
+            _LOG.warning(
+                "broker %s with id %d %s", self._config.broker_name, membership.own_id, acts
+            )
             self._escape.forget()
         self._tell()
 
@@ -314,4 +320,4 @@ class ActingMaster:
     def _say(self, text: str) -> None:
         if text != self._said:
             self._said = text
-            _LOG.warning("%s: %s", self._config.broker_name, text)
+            _LOG.warning("slave of broker %s: %s", self._config.broker_name, text)

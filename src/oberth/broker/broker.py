@@ -254,7 +254,7 @@ class Broker(Service):
         if refusal is not None:
             if parts.store_config.broker_role is BrokerRole.SYNC_MASTER:
                 raise OptionError(refusal)
-            _LOG.warning("no replication: %s", refusal)
+            _LOG.warning("the broker starts without replication: %s", refusal)
             return
         configured = parts.store_config.ha_listen_port
         if configured == HA_PORT_DEFAULT:
@@ -264,7 +264,11 @@ class Broker(Service):
         except OSError as error:
             if parts.store_config.broker_role is BrokerRole.SYNC_MASTER:
                 raise
-            _LOG.warning("no replication, the HA port %d is taken: %s", configured, error)
+            _LOG.warning(
+                "the broker starts without replication, it cannot listen on the HA port %d: %s",
+                configured,
+                error,
+            )
         parts.own.ha_listens_on(ha.port)
         if parts.store.waits_for_replicas:
             self.services.dispatching.waits_for_disk = True
@@ -343,7 +347,9 @@ class Broker(Service):
                     step()
                 except (OSError, StoreError) as error:
                     # One file that a full disk does not take must not keep the store from closing.
-                    _LOG.error("not written at the end: %s", error)
+                    _LOG.error(
+                        "the last state could not be written when the broker stopped: %s", error
+                    )
         parts.store.shutdown()
 
     # Changes
@@ -374,7 +380,7 @@ class Broker(Service):
         try:
             self.on_time(self.parts.now_ms())
         except Exception:  # noqa: BLE001 - one service's failure must not stop the broker's clock
-            _LOG.exception("a periodic task failed")
+            _LOG.exception("a periodic task failed, it runs again at its next turn")
 
     def on_time(self, now_ms: int) -> None:
         """Do what is due; called about every TICK_MS, on the loop."""

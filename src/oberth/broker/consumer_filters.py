@@ -293,12 +293,17 @@ class ConsumerFilters:
                     or bloom.bit_num != self._bloom.bit_count
                     or bloom.bit_pos != self._bloom.positions(group, topic)
                 ):
-                    _LOG.warning("consumerFilter.json: other bitmaps than configured; forgotten")
+                    _LOG.warning("consumerFilter.json has bitmaps of other sizes, it is not used")
                     return
                 try:
                     compiled(data.expression or "")
                 except FormatError as error:
-                    _LOG.warning("consumerFilter.json: %s@%s: %s", topic, group, error)
+                    _LOG.warning(
+                        "consumerFilter.json: topic %s, group %s: the filter does not compile: %s",
+                        topic,
+                        group,
+                        error,
+                    )
                     continue
                 if not data.is_dead:
                     data.dead_time = max(now_ms - DEAD_BEFORE_LOAD_MS, data.born_time)
@@ -390,7 +395,12 @@ class ConsumerFilters:
             try:
                 compile_subscription(subscription)
             except SubscriptionError as error:
-                _LOG.warning("group %s, topic %s: %s", group, subscription.topic, error)
+                _LOG.warning(
+                    "the filter of group %s for topic %s does not compile: %s",
+                    group,
+                    subscription.topic,
+                    error,
+                )
                 continue
             self._register_one(group, subscription, now_ms)
         topics = {each.topic for each in named}
@@ -419,7 +429,7 @@ class ConsumerFilters:
         size -= _size_of(filters[group].expression) if group in filters else 0
         if self._size + size > FILTERS_SIZE_MAX:
             _LOG.warning(
-                "group %s, topic %s: the filters that are kept have %d bytes, allowed %d",
+                "group %s: its filter for topic %s is not kept, all have %d bytes, allowed are %d",
                 group, topic, self._size, FILTERS_SIZE_MAX,
             )  # fmt: skip
             return

@@ -223,7 +223,9 @@ class ControlledBroker(Service):
             try:
                 await self._open(await self._first_role())
             except (OberthError, OSError) as error:
-                self._say_once("store", f"not opened, tried again: {error}")
+                self._say_once(
+                    "store", f"the store could not be opened, it is tried again: {error}"
+                )
                 await asyncio.sleep(RETRY_S)
                 continue
             return
@@ -256,7 +258,7 @@ class ControlledBroker(Service):
             self._life = opening.pop_all()
         self.broker = broker
         _LOG.warning(
-            "%s %d: %s, epoch %d",
+            "broker %s with id %d is now %s in epoch %d",
             config.broker_name,
             role.broker_id,
             "master" if role.is_master else f"slave of {role.master_address or 'nobody yet'}",
@@ -303,7 +305,9 @@ class ControlledBroker(Service):
             try:
                 await self._look()
             except (OberthError, OSError) as error:
-                self._say_once("role", f"{type(error).__name__}: {error}")
+                self._say_once(
+                    "role", f"the controller could not be asked: {type(error).__name__}: {error}"
+                )
             await asyncio.sleep(LOOKS_APART_S)
 
     async def _look(self) -> None:
@@ -339,12 +343,12 @@ class ControlledBroker(Service):
 
     async def _live_as(self, role: Role) -> None:
         if self.broker is not None:
-            _LOG.warning("the controller has another role for this broker, epoch %d", role.epoch)
+            _LOG.warning("the controller gives this broker another role, in epoch %d", role.epoch)
         await self._close_life(is_last=False)
         try:
             await self._open(role)
         except (OberthError, OSError) as error:
-            self._say_once("store", f"not opened: {error}")
+            self._say_once("store", f"the store could not be opened: {error}")
             await self._begin_anew()
 
     def must_cut(self, offset: int) -> None:
@@ -394,7 +398,10 @@ class ControlledBroker(Service):
             if response.code == ResponseCode.SUCCESS:
                 break
             # Another one was quicker.
-            self._say_once("identity", f"id {number}: {response.remark}")
+            self._say_once(
+                "identity",
+                f"the controller refuses id {number}, another is asked for: {response.remark}",
+            )
             self._files.remove(temporary)
             await asyncio.sleep(RETRY_S)
         self._files.write_file(self._identity_path, f"{who}#{number}".encode())
@@ -411,7 +418,9 @@ class ControlledBroker(Service):
         )
         number = response.header(headers.GetNextBrokerIdResponseHeader).next_broker_id
         if response.code != ResponseCode.SUCCESS or number is None:
-            raise RemotingError(f"no broker id: {response.code} {response.remark}")
+            raise RemotingError(
+                f"the controller gives no broker id: code {response.code}: {response.remark}"
+            )
         return number
 
     async def _patiently(self, ask: Callable[[], Awaitable[_T]]) -> _T:
@@ -420,7 +429,7 @@ class ControlledBroker(Service):
             try:
                 return await ask()
             except (OberthError, OSError) as error:
-                self._say_once("controller", f"no answer yet: {error}")
+                self._say_once("controller", f"the controller does not answer yet: {error}")
             await asyncio.sleep(RETRY_S)
 
     async def _let_epoch_end(self) -> None:
@@ -442,7 +451,7 @@ class ControlledBroker(Service):
             found = response.header(headers.GetReplicaInfoResponseHeader)
             if response.code != ResponseCode.SUCCESS or found.master_broker_id != self.broker_id:
                 return
-            self._say_once("epoch", f"waits for the end of epoch {found.master_epoch}")
+            self._say_once("epoch", f"this broker waits for the end of epoch {found.master_epoch}")
             await self._patiently(lambda: self._ask(RequestCode.CONTROLLER_ELECT_MASTER, nobody))
             await asyncio.sleep(RETRY_S)
 
@@ -459,7 +468,7 @@ class ControlledBroker(Service):
                     self.broker_id, False, 0, None, frozenset(), 0, self
                 )  # fmt: skip
             except (OberthError, OSError) as error:
-                self._say_once("controller", f"no role yet: {error}")
+                self._say_once("controller", f"the controller gives no role yet: {error}")
             await asyncio.sleep(RETRY_S)
 
     async def _register(self) -> Role | None:
@@ -475,7 +484,9 @@ class ControlledBroker(Service):
             ),
         )
         if response.code != ResponseCode.SUCCESS:
-            raise RemotingError(f"not registered: {response.code} {response.remark}")
+            raise RemotingError(
+                f"the controller refuses this broker: code {response.code}: {response.remark}"
+            )
         header = response.header(headers.RegisterBrokerToControllerResponseHeader)
         return self._role(
             header.master_broker_id, header.master_epoch, header.master_address, response
@@ -497,7 +508,9 @@ class ControlledBroker(Service):
             ResponseCode.SUCCESS,
             ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
         ):
-            self._say_once("election", f"{response.code} {response.remark}")
+            self._say_once(
+                "election", f"no master could be elected: code {response.code}: {response.remark}"
+            )
             return None
         header = response.header(headers.ElectMasterResponseHeader)
         return self._role(
@@ -515,7 +528,9 @@ class ControlledBroker(Service):
             headers.GetReplicaInfoRequestHeader(broker_name=self._config.broker_name),
         )
         if response.code != ResponseCode.SUCCESS:
-            raise RemotingError(f"no role: {response.code} {response.remark}")
+            raise RemotingError(
+                f"the controller gives no role: code {response.code}: {response.remark}"
+            )
         header = response.header(headers.GetReplicaInfoResponseHeader)
         return self._role(
             header.master_broker_id, header.master_epoch, header.master_address, response
@@ -577,7 +592,7 @@ class ControlledBroker(Service):
             raise
         if response.code == ResponseCode.CONTROLLER_NOT_LEADER:
             await self._find_leader()
-            raise RemotingConnectError(f"controller {self._leader} does not lead")
+            raise RemotingConnectError(f"controller {self._leader} is not the leader")
         self._said.pop("controller", None)
         return response
 
@@ -632,7 +647,7 @@ class ControlledBroker(Service):
         """Logs what goes on being so only once."""
         if self._said.get(what) != text:
             self._said[what] = text
-            _LOG.warning("%s: %s", what, text)
+            _LOG.warning("%s of a broker under a controller: %s", what, text)
 
 
 def _ends_of(broker: Broker) -> tuple[int, int]:

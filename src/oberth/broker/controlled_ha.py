@@ -351,17 +351,23 @@ class ControlledHAService(HAService):
         try:
             found = await self._role.keeper.alter_sync_set(self._role.epoch, request)
         except ChangeRefusedError as error:
-            _LOG.warning("sync set %s: refused: %s", sorted(wanted), error)
+            _LOG.warning(
+                "the controller refuses %s as the set of replicas in sync: %s",
+                sorted(wanted),
+                error,
+            )
             sync_set.refused()
             self._role.keeper.look_soon()
             self._ask_at_ms = _loop_ms() + ASK_AGAIN_MS
         except OberthError as error:
-            _LOG.warning("sync set %s: %s", sorted(wanted), error)
+            _LOG.warning(
+                "the set of replicas in sync could not become %s: %s", sorted(wanted), error
+            )
             sync_set.unanswered()
             self._ask_at_ms = _loop_ms() + ASK_AGAIN_MS
         else:
             sync_set.known(found.sync_state_set or (), found.sync_state_set_epoch, _loop_ms())
-            _LOG.warning("sync set is %s", sorted(sync_set.members))
+            _LOG.warning("the set of replicas in sync is now %s", sorted(sync_set.members))
         self._set_changed()
 
     # The slave's side
@@ -384,7 +390,11 @@ class ControlledHAService(HAService):
             except (OSError, TimeoutError, ValueError, OberthError) as error:
                 text = str(error) or type(error).__name__
                 if text != self._said:  # some times a second while the master is away
-                    _LOG.warning("replication from %s: %s", self.master_address, text)
+                    _LOG.warning(
+                        "replication from the master at %s is interrupted: %s",
+                        self.master_address,
+                        text,
+                    )
                 self._said = text
             await asyncio.sleep(RECONNECT_S)
 

@@ -100,7 +100,10 @@ class DelayProgress:
             return
         found = decode(data)
         if found is None or found[0] > store.max_phy_offset:
-            _LOG.warning("%s is torn or ahead of the log, and not used", self.path)
+            _LOG.warning(
+                "%s is not used, since it is torn or names places that the log does not have yet",
+                self.path,
+            )
             # Once the log has grown it would not be seen to be ahead any more.
             self.remove()
             return
@@ -119,7 +122,11 @@ class DelayProgress:
             self._file.write(encode(self._store.max_phy_offset, offsets), 0)
         except (OSError, StoreFullError) as error:
             if not self._is_failing:
-                _LOG.error("%s: %s; a crash will deliver more again", self.path, error)
+                _LOG.error(
+                    "%s could not be written, a crash would deliver more messages again: %s",
+                    self.path,
+                    error,
+                )
             self._is_failing = True
             return
         self._is_failing = False

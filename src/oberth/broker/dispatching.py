@@ -196,7 +196,9 @@ class Dispatching:
         try:
             forward = store.dispatch_nowait()
         except (OberthError, OSError) as error:
-            _LOG.error("dispatch failed, tried again: %s", error)
+            _LOG.error(
+                "the dispatch of messages to their queues failed, it is tried again: %s", error
+            )
             forward = 0
         self._times.dispatched(now_s, self._grown)
         if self._follows:

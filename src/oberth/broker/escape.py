@@ -105,7 +105,9 @@ class Escape:
         except OberthError as error:
             if self._said != str(error):  # it is tried again with each tick
                 self._said = str(error)
-                _LOG.warning("%s: not sent to another broker: %s", message.topic, error)
+                _LOG.warning(
+                    "a message for %s could not be sent to another broker: %s", message.topic, error
+                )
         else:
             self._said = ""
             self.sent += 1
@@ -131,7 +133,7 @@ class Escape:
             and each.broker_name in masters
         )  # fmt: skip
         if not others:
-            raise NoOtherBrokerError(f"no other broker takes messages of {message.topic}")
+            raise NoOtherBrokerError(f"no other broker takes messages of topic {message.topic}")
         turn = next(self._turn)
         name, queues = others[turn % len(others)]
         request = create_request(

@@ -298,11 +298,15 @@ class HAService:
         peer = connection.transport.get_extra_info("peername")
         if self._allowed and peer[0] not in self._allowed:
             _LOG.warning(
-                "replica %s: closed, allowed are the addresses in %s", peer, HA_ALLOWED_OPTION
+                "replica %s was disconnected: its address is not in %s", peer, HA_ALLOWED_OPTION
             )
             return
         if not self._make_room():
-            _LOG.warning("replica %s: closed, %d are connected already", peer, CONNECTIONS_MAX)
+            _LOG.warning(
+                "replica %s was disconnected: %d replicas are connected already",
+                peer,
+                CONNECTIONS_MAX,
+            )
             return
         loop = asyncio.get_running_loop()
         tls = self._tls_writer(connection)
@@ -329,11 +333,11 @@ class HAService:
             while (left_s := connection.last_read_s + silence_max_s - loop.time()) > 0:
                 if await connection.wait_ended(left_s):
                     return
-            _LOG.warning("replica %s: no report for too long, closed", peer)
+            _LOG.warning("replica %s was disconnected: it has not reported for too long", peer)
         except RemoteProtocolError as error:
-            _LOG.error("replica %s: %s", peer, error)
+            _LOG.error("the connection of replica %s has ended: %s", peer, error)
         except OSError as error:
-            _LOG.info("replica %s: %s", peer, error)
+            _LOG.info("the connection of replica %s has ended: %s", peer, error)
         finally:
             self.replicas.on_close(replica)
             self._served.pop(replica, None)
@@ -380,7 +384,10 @@ class HAService:
             return True
         for each in self._served:
             if each.sender.next_offset < 0:
-                _LOG.warning("replica %s: no report yet, closed for another", each.address)
+                _LOG.warning(
+                    "replica %s was disconnected in favour of another one: it had not reported yet",
+                    each.address,
+                )
                 del self._served[each]
                 each.connection.transport.abort()
                 return True
@@ -449,7 +456,9 @@ class HAService:
                         await self._follow_once(address)
                 except (OSError, TimeoutError, OberthError) as error:
                     _LOG.warning(
-                        "replication from %s: %s", address, str(error) or type(error).__name__
+                        "replication from the master at %s is interrupted: %s",
+                        address,
+                        str(error) or type(error).__name__,
                     )
             await asyncio.sleep(RECONNECT_S)
 
@@ -543,7 +552,7 @@ class HAService:
             end = store.max_phy_offset
             if end not in (0, piece.commit_log_offset):
                 raise RemoteProtocolError(
-                    f"the master sends from {piece.commit_log_offset}, this log ends at {end}"
+                    f"the master sends from {piece.commit_log_offset} on, this log ends at {end}"
                 )
             if not piece.data:
                 continue
@@ -579,7 +588,11 @@ class HAService:
                 try:
                     await self.tables.take_all(self.master_address)
                 except (OberthError, OSError) as error:  # a full disk, too
-                    _LOG.warning("metadata from %s: %s", self.master_address, error)
+                    _LOG.warning(
+                        "topics, groups and offsets could not be fetched from the master at %s: %s",
+                        self.master_address,
+                        error,
+                    )
             await asyncio.sleep(METADATA_PERIOD_S if self.master_address else RECONNECT_S)
 
     async def _follow_timer(self) -> None:
@@ -590,5 +603,9 @@ class HAService:
                 try:
                     await self.tables.follow_timer(address)
                 except (OberthError, OSError) as error:
-                    _LOG.warning("timer checkpoint from %s: %s", address, error)
+                    _LOG.warning(
+                        "the timer's check point could not be fetched from the master at %s: %s",
+                        address,
+                        error,
+                    )
             await asyncio.sleep(TIMER_PERIOD_S if address else RECONNECT_S)

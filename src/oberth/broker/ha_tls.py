@@ -73,7 +73,9 @@ class TlsWriter:
             RemoteProtocolError: the peer speaks no TLS, has no trusted certificate, or has ended.
         """
         if not self._begun and data[0] != HANDSHAKE:
-            raise RemoteProtocolError("it speaks plain text, and haTlsCertPath is set here")
+            raise RemoteProtocolError(
+                "the peer speaks plain text, but this broker takes TLS only (haTlsCertPath)"
+            )
         self._begun = True
         try:
             plain, ended = self._tls.receive(data)
@@ -82,7 +84,7 @@ class TlsWriter:
             raise RemoteProtocolError(f"TLS: {error}") from None
         self._flush()
         if ended and not plain:
-            raise RemoteProtocolError("TLS: ended by the peer")
+            raise RemoteProtocolError("the peer ended the TLS connection")
         return plain
 
     def write(self, data: bytes) -> None:

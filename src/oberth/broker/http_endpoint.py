@@ -68,7 +68,7 @@ class HttpEndpoint:
     async def start(self, host: str, port: int) -> None:
         """Listen; OSError if the port is taken."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_SIZE_MAX)
-        _LOG.info("http on %s", self.address)
+        _LOG.info("serving HTTP on %s", self.address)
 
     @property
     def address(self) -> Address:

@@ -173,7 +173,7 @@ class StoreLog:
                 count = min(stop, self._log.segments[index].end) - at
                 piece = self._log.read(at, count)
                 if piece is None:
-                    raise NotFoundError(f"{self.name}: offset {at} was deleted just now")
+                    raise NotFoundError(f"{self.name}: offset {at} was deleted meanwhile")
                 crc = crc32(piece, crc)
                 at += count
             found.append(crc)

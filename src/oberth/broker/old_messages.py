@@ -155,7 +155,7 @@ class OldMessages:
         try:
             await asyncio.to_thread(bring_in)
         except OSError as error:
-            _LOG.error("%s: %s cannot be read, tried again: %s", reader, what, error)
+            _LOG.error("%s: %s cannot be read, it is tried again: %s", reader, what, error)
             asyncio.get_running_loop().call_later(FAILED_S, self._brought_in.pop, reader, None)
             return
         self._brought_in[reader] = what

@@ -117,7 +117,7 @@ class PeerBrokers:
                 if MASTER_ID in data.broker_addrs
             }
         except (RemotingError, BodyError) as error:
-            _LOG.warning("addresses of other brokers: %s", error)
+            _LOG.warning("the addresses of other brokers could not be asked for: %s", error)
         finally:
             self._refreshing = None
 

@@ -206,7 +206,9 @@ class Registration:
                     await self.register_topics(changed)
             except OberthError as error:
                 self._failed = True
-                _LOG.error("registration failed: %s", error)
+                _LOG.error(
+                    "the registration at the name servers failed, it is tried again: %s", error
+                )
             finally:
                 next_full = self._next_full(loop.time(), next_full, is_full=is_full)
                 if self._announcing is not None:
@@ -361,7 +363,11 @@ class Registration:
             try:
                 order_topics = KVTable.decode(response.body_bytes()).table
             except BodyError as error:
-                _LOG.warning("%s: order topics: %s", name_server, error)
+                _LOG.warning(
+                    "name server %s sent a list of ordered topics that cannot be read: %s",
+                    name_server,
+                    error,
+                )
                 return
             self._topics.set_order_topics(set(order_topics))
 
@@ -393,4 +399,4 @@ class Registration:
         self._failed = True
         if name_server not in self._complained:
             self._complained.add(name_server)
-            _LOG.warning("not registered at name server %s: %s", name_server, why)
+            _LOG.warning("the broker could not register at name server %s: %s", name_server, why)

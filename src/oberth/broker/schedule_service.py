@@ -81,7 +81,12 @@ class ScheduleService:
             offset = self.offsets.get(level, low)
             corrected = min(max(offset, low), max(high, low))
             if corrected != offset:
-                _LOG.warning("level %d: offset %d corrected to %d", level, offset, corrected)
+                _LOG.warning(
+                    "the queue of delay level %d has no offset %d, it goes on at %d",
+                    level,
+                    offset,
+                    corrected,
+                )
             if corrected or level in self.offsets:
                 self.offsets[level] = corrected
             self._next_due_ms[level] = 0
@@ -135,7 +140,7 @@ class ScheduleService:
             for number, result in enumerate(results):
                 if not result.ok:
                     _LOG.error(
-                        "level %d, offset %d: not delivered: %s",
+                        "delay level %d: the message at offset %d could not be delivered: %s",
                         level,
                         ends[number] - 1,
                         result.status.name,
@@ -216,7 +221,11 @@ def restore(delayed: MessageExt, store_host: bytes) -> MessageExtBrokerInner | N
     topic = properties.get(p.REAL_TOPIC)
     queue_text = properties.get(p.REAL_QUEUE_ID, "")
     if topic is None or not names.is_stored_topic(topic) or topic == names.TRANS_HALF_TOPIC:
-        _LOG.error("delayed message at %d names topic %r", delayed.commit_log_offset, topic)
+        _LOG.error(
+            "the delayed message at %d names topic %r, which no message can be delivered to",
+            delayed.commit_log_offset,
+            topic,
+        )
         return None
     return MessageExtBrokerInner(
         topic,

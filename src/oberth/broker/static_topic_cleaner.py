@@ -103,7 +103,11 @@ class StaticTopicCleaner:
                         await self._drop_empty_stretches(detail)
                     await self._drop_foreign_queues(detail)
                 except (OberthError, OSError, ValueError) as error:
-                    _LOG.warning("clean-up of the mapping of %s: %s", detail.topic, error)
+                    _LOG.warning(
+                        "the mapping of static topic %s could not be cleaned up: %s",
+                        detail.topic,
+                        error,
+                    )
         finally:
             self._is_at_work = False
 

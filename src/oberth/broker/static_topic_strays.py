@@ -120,7 +120,12 @@ class StaticTopicStrays:
                     try:
                         await self._forward(topic, queue_id, offset)
                     except (OberthError, OSError, ValueError) as error:
-                        _LOG.warning("strays of %s in queue %d: %s", topic, queue_id, error)
+                        _LOG.warning(
+                            "messages that are left of %s in queue %d could not be moved: %s",
+                            topic,
+                            queue_id,
+                            error,
+                        )
         finally:
             self._is_at_work = False
 

@@ -318,7 +318,7 @@ class StaticTopics:
             qm.check_detail(detail)
             if detail.bname != self._broker_name:
                 _LOG.warning(
-                    "%s: the mapping was made for broker %s, this is %s",
+                    "the mapping of static topic %s was made for broker %s, this broker is %s",
                     topic, detail.bname, self._broker_name,
                 )  # fmt: skip
         self.table = mappings.topic_queue_mapping_info_map

@@ -374,7 +374,7 @@ class TableFiles:
             for write in writes:
                 await asyncio.to_thread(write)
         except (OSError, StoreError) as error:
-            _LOG.error("topics and groups are not on the disk: %s", error)
+            _LOG.error("topics and groups could not be written to the disk: %s", error)
             self._to_sync |= files
             # The next round tries it again, if nobody asks before.
             self._topics.is_dirty = self._groups.is_dirty = True
@@ -420,7 +420,7 @@ class TableFiles:
         try:
             await self._write_changed()
         except (OSError, StoreError) as error:
-            _LOG.error("config could not be written: %s", error)
+            _LOG.error("the files of config/ could not be written: %s", error)
             self._offsets.is_dirty = True
             self._groups.is_dirty = True
             self._topics.is_dirty = True

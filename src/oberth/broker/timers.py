@@ -129,7 +129,9 @@ class TimerService:
             try:
                 self.store.flush(work)
             except (OSError, StoreError) as error:
-                _LOG.error("the timer could not be flushed, tried again: %s", error)
+                _LOG.error(
+                    "the timer could not be written to the disk, it is tried again: %s", error
+                )
                 failed = True
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._flushed, work, failed)

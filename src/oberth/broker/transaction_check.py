@@ -63,7 +63,7 @@ class ProducerCheck:
         client = self._producers.next_client(group, may)
         if client is None:
             _LOG.warning(
-                "transaction %s: no producer of %s is online that may send to %s",
+                "transaction %s: no producer of %s is online that may send to %s, nobody is asked",
                 half.uniq_key,
                 group,
                 topic,
@@ -86,7 +86,12 @@ class ProducerCheck:
         try:
             client.channel.invoke_oneway(call)  # type: ignore[attr-defined]
         except RemotingError as error:
-            _LOG.warning("transaction %s: %s not asked: %s", unique_key, client.client_id, error)
+            _LOG.warning(
+                "transaction %s: its producer %s could not be asked: %s",
+                unique_key,
+                client.client_id,
+                error,
+            )
 
 
 async def check_all(transactions: Transactions, dispatch_soon: Callable[[], None]) -> None:

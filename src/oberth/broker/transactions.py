@@ -270,7 +270,11 @@ class Transactions:
         )
         (result,) = self._store.append_messages([message])
         if not result.ok:
-            _LOG.error("op message of %d bytes not written: %s", len(body), result.status.name)
+            _LOG.error(
+                "the message of %d bytes that ends transactions could not be written: %s",
+                len(body),
+                result.status.name,
+            )
             for offset in parse_op_body(body):
                 self._batch.add(offset, now_ms)
 
@@ -411,7 +415,11 @@ class Transactions:
     def _park(self, half: MessageExt) -> None:
         group = half.properties.get(p.PRODUCER_GROUP, "")
         if not self._parked.of_group(group, 1):
-            _LOG.warning("transaction %s: no producer of %s is online", half.uniq_key, group)
+            _LOG.warning(
+                "transaction %s: nobody can be asked, no producer of group %s is online",
+                half.uniq_key,
+                group,
+            )
         self._parked.add(half.queue_offset, group, half.born_timestamp)
 
     def _due_parked(self, now_ms: int) -> tuple[list[int], bool]:
@@ -544,7 +552,11 @@ class Transactions:
         )
         (result,) = self._store.append_messages([message])
         if result.ok:
-            _LOG.warning("half message %d given up: %s", half.queue_offset, half.uniq_key)
+            _LOG.warning(
+                "half message %d is given up, nobody will be asked about it again: transaction %s",
+                half.queue_offset,
+                half.uniq_key,
+            )
         return result.ok
 
     def _put_back(self, halves: list[tuple[MessageExt, bool]]) -> bool:
@@ -580,7 +592,9 @@ class Transactions:
     def _ask(self, half: MessageExt, result: PutMessageResult) -> None:
         record = self._store.look_message_by_offset(result.commit_log_offset)
         if record is None:
-            _LOG.error("half message %d was put back and cannot be read", half.queue_offset)
+            _LOG.error(
+                "half message %d was put back into its queue and cannot be read", half.queue_offset
+            )
             return
         self._notify(record, half.properties.get(p.PRODUCER_GROUP, ""))
 

@@ -80,13 +80,15 @@ class ListenerFailures:
         shown_s = self._shown.get(kind)
         if shown_s is not None and now_s - shown_s < TRACEBACK_INTERVAL_S:
             text = str(error).partition("\n")[0][:200]
-            _LOG.warning("%s: listener failed for %s: %s: %s", group, what, kind[0].__name__, text)
+            _LOG.warning(
+                "%s: the listener failed for %s: %s: %s", group, what, kind[0].__name__, text
+            )
             return
         self._shown.pop(kind, None)
         if len(self._shown) >= FAILURES_KNOWN_MAX:
             del self._shown[next(iter(self._shown))]
         self._shown[kind] = now_s
-        _LOG.warning("%s: listener failed for %s", group, what, exc_info=error)
+        _LOG.warning("%s: the listener failed for %s", group, what, exc_info=error)
 
 
 MessageListener: TypeAlias = (

@@ -232,7 +232,12 @@ class GroupConsumer(ClientService):
                 try:
                     await instance.update_route(topic)
                 except RemotingError as error:
-                    _LOG.warning("%s: route of %s: %s", self.group, topic, error)
+                    _LOG.warning(
+                        "%s: the route of topic %s could not be asked for: %s",
+                        self.group,
+                        topic,
+                        error,
+                    )
             await self._check_subscriptions()
             await instance.send_heartbeats()
         except BaseException:
@@ -511,7 +516,7 @@ class GroupConsumer(ClientService):
             process_queue.last_lock_ms = self._running().now_ms()
         assigned = AssignedQueue(queue, process_queue)
         self.assigned[queue] = assigned
-        _LOG.info("%s: took %s from %d on", self.group, queue, start)
+        _LOG.info("%s: this member takes %s from offset %d on", self.group, queue, start)
         self._start_queue(assigned)
         return assigned
 
@@ -538,7 +543,7 @@ class GroupConsumer(ClientService):
         for queue in unlocked:
             self.assigned.pop(queue, None)
             store.table.remove(queue)
-            _LOG.info("%s: gave %s up", self.group, queue)
+            _LOG.info("%s: this member gave %s up", self.group, queue)
         if self.TAKES_LOCKS and unlocked and self.message_model is MessageModel.CLUSTERING:
             await self.unlock_queues(unlocked)
         return not kept
@@ -619,7 +624,9 @@ class GroupConsumer(ClientService):
                     addr, RequestCode.LOCK_BATCH_MQ, None, body.encode(), timeout_s=LOCK_TIMEOUT_S
                 )
             except OberthError as error:
-                _LOG.warning("%s: locks at %s: %s", self.group, broker_name, error)
+                _LOG.warning(
+                    "%s: broker %s gave no locks of queues: %s", self.group, broker_name, error
+                )
                 return []
             return LockBatchResponseBody.decode(response.body_bytes()).lock_ok_mq_set
 
@@ -650,6 +657,11 @@ class GroupConsumer(ClientService):
                     timeout_s=LOCK_TIMEOUT_S,
                 )
             except OberthError as error:
-                _LOG.warning("%s: unlock at %s: %s", self.group, broker_name, error)
+                _LOG.warning(
+                    "%s: broker %s could not be told that queues are unlocked: %s",
+                    self.group,
+                    broker_name,
+                    error,
+                )
 
         await asyncio.gather(*(unlock(name, some) for name, some in by_broker.items()))

@@ -259,7 +259,7 @@ class ClientInstance:
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("%s: background work failed", self.client_id, exc_info=error)
+            _LOG.error("client %s: a task in the background failed", self.client_id, exc_info=error)
 
     async def _every(
         self, interval_s: float, work: Callable[[], Awaitable[Any]], first_s: float | None = None
@@ -269,9 +269,16 @@ class ClientInstance:
             try:
                 await work()
             except OberthError as error:
-                _LOG.warning("%s: %s: %s", self.client_id, work.__name__, error)
+                _LOG.warning(
+                    "client %s: %s failed, it is tried again: %s",
+                    self.client_id,
+                    work.__name__,
+                    error,
+                )
             except Exception:  # noqa: BLE001 - the next round may go better
-                _LOG.exception("%s: %s", self.client_id, work.__name__)
+                _LOG.exception(
+                    "client %s: %s failed, it is tried again", self.client_id, work.__name__
+                )
             await asyncio.sleep(interval_s)
 
     # Requests
@@ -478,7 +485,7 @@ class ClientInstance:
             try:
                 await self.update_route(topic)
             except OberthError as error:
-                _LOG.warning("route of %s: %s", topic, error)
+                _LOG.warning("the route of topic %s could not be asked for: %s", topic, error)
         self._forget_gone_brokers()
 
     def _forget_gone_brokers(self) -> None:
@@ -670,7 +677,7 @@ class ClientInstance:
                 # The group's subscriptions were others before: the next heartbeat has ours again.
                 self._known_fingerprints.pop(addr, None)
         except (OberthError, OSError) as error:
-            _LOG.info("heartbeat to %s: %s", addr, error)
+            _LOG.info("no heartbeat could be sent to broker %s: %s", addr, error)
 
     async def _unregister(self, producer_group: str | None, consumer_group: str | None) -> None:
         header = UnregisterClientRequestHeader(
@@ -684,7 +691,7 @@ class ClientInstance:
             try:
                 await self.ask(addr, RequestCode.UNREGISTER_CLIENT, header, timeout_s=1.0)
             except OberthError as error:
-                _LOG.info("unregister at %s: %s", addr, error)
+                _LOG.info("broker %s could not be told that this client leaves: %s", addr, error)
 
         addresses = {addr for by_id in self.brokers.values() for addr in by_id.values()}
         await asyncio.gather(*(tell(addr) for addr in addresses))
@@ -721,7 +728,11 @@ class ClientInstance:
                     balanced &= await consumer.do_rebalance()
                 except OberthError as error:
                     balanced = False
-                    _LOG.warning("rebalance of %s: %s", consumer.group, error)
+                    _LOG.warning(
+                        "the queues of group %s could not be assigned, it is tried again: %s",
+                        consumer.group,
+                        error,
+                    )
 
     async def _persist_offsets(self) -> None:
         for consumer in list(self.consumers.values()):
@@ -736,7 +747,7 @@ class ClientInstance:
         try:
             response = await self.ask(addr, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         except (MQBrokerError, RemotingError) as error:
-            _LOG.info("members of %s: %s", group, error)
+            _LOG.info("the members of group %s could not be asked for: %s", group, error)
             return None
         return GetConsumerListByGroupResponseBody.decode(response.body_bytes()).consumer_id_list
 

@@ -484,7 +484,9 @@ class PopConsumer(ClientService):
             except (MQBrokerError, MQClientError, OSError, OberthError) as error:
                 if self._instance is None:
                     return
-                _LOG.warning("%s: receive: %s", self.group, error)
+                _LOG.warning(
+                    "%s: messages could not be received, it is tried again: %s", self.group, error
+                )
                 await asyncio.sleep(1.0)
                 continue
             rest_s = idle.rest_after(loop.time() - asked_s, got_on=bool(messages))

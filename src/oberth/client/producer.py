@@ -372,7 +372,12 @@ class Producer(Preparing, BackPressure, ClientService):
                 failure = error
                 if not is_send_retryable(error, self.retry_response_codes):
                     break
-                _LOG.info("send of %s to %s: %s", outgoing.msg_id, queue, error)
+                _LOG.info(
+                    "message %s could not be sent to %s, it is sent elsewhere: %s",
+                    outgoing.msg_id,
+                    queue,
+                    error,
+                )
                 await self._look_at_route(outgoing.topic, error)
                 info = self._instance_or_raise().publish_info_nowait(outgoing.topic) or info
                 continue
@@ -416,7 +421,7 @@ class Producer(Preparing, BackPressure, ClientService):
             try:
                 await self._instance_or_raise().update_route(topic)
             except (RemotingError, ClientError) as also:
-                _LOG.info("route of %s: %s", topic, also)
+                _LOG.info("the route of topic %s could not be asked for: %s", topic, also)
 
     async def _publish_info(self, topic: str) -> TopicPublishInfo:
         self._topics.add(topic)

@@ -255,7 +255,9 @@ class PullConsumer(GroupConsumer):
                     broker_id=assigned.pull_from,
                 )
             except (OberthError, OSError) as error:
-                _LOG.info("%s: pull of %s: %s", self.group, queue, error)
+                _LOG.info(
+                    "%s: %s could not be pulled, it is tried again: %s", self.group, queue, error
+                )
                 await asyncio.sleep(PULL_ERROR_DELAY_S / 3)
                 continue
             is_illegal = result.status is PullStatus.OFFSET_ILLEGAL

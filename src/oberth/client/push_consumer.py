@@ -293,7 +293,11 @@ class PushConsumer(GroupConsumer):
                 if self.TAKES_LOCKS and self.message_model is MessageModel.CLUSTERING:
                     await self.unlock_queues(list(self.assigned))
             except OberthError as error:
-                _LOG.warning("%s: last commit: %s", self.group, error)
+                _LOG.warning(
+                    "%s: the last offsets could not be committed, messages may come again: %s",
+                    self.group,
+                    error,
+                )
             self.assigned.clear()
         if self._trace is not None:
             await self._trace.shutdown()
@@ -330,7 +334,7 @@ class PushConsumer(GroupConsumer):
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("%s: background work failed", self.group, exc_info=error)
+            _LOG.error("%s: a task in the background failed", self.group, exc_info=error)
 
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         if self.listener is not None or self.batch_listener is not None:
@@ -400,11 +404,15 @@ class PushConsumer(GroupConsumer):
             try:
                 result = await self._pull(instance, assigned)
             except MQBrokerError as error:
-                _LOG.info("%s: pull of %s: %s", self.group, queue, error)
+                _LOG.info(
+                    "%s: %s could not be pulled, it is tried again: %s", self.group, queue, error
+                )
                 await asyncio.sleep(self._delay_after(instance, error))
                 continue
             except (OberthError, OSError) as error:
-                _LOG.info("%s: pull of %s: %s", self.group, queue, error)
+                _LOG.info(
+                    "%s: %s could not be pulled, it is tried again: %s", self.group, queue, error
+                )
                 await self._look_again(instance, queue.topic)
                 continue
             is_illegal = result.status is PullStatus.OFFSET_ILLEGAL
@@ -592,7 +600,11 @@ class PushConsumer(GroupConsumer):
         done, failed = job.messages[:done_count], job.messages[done_count:]
         if self.message_model is MessageModel.BROADCASTING:
             for message in failed:
-                _LOG.warning("%s: %s is dropped: broadcasting", self.group, message.msg_id)
+                _LOG.warning(
+                    "%s: message %s is dropped, a broadcasting group has no retries",
+                    self.group,
+                    message.msg_id,
+                )
             process_queue.remove(job.messages)
             return
         process_queue.remove(done)
@@ -619,7 +631,12 @@ class PushConsumer(GroupConsumer):
                     max_reconsume_times=self.max_reconsume_times,
                 )
             except (RemotingError, ClientError) as error:
-                _LOG.warning("%s: %s stays here: %s", self.group, message.msg_id, error)
+                _LOG.warning(
+                    "%s: message %s could not be sent back and is consumed here again: %s",
+                    self.group,
+                    message.msg_id,
+                    error,
+                )
                 message.reconsume_times += 1
                 again.append(message)
             else:
@@ -672,7 +689,12 @@ class PushConsumer(GroupConsumer):
                 )
                 process_queue.remove([kept.pop(0)])
         except (RemotingError, ClientError) as error:
-            _LOG.warning("%s: dead letter %s: %s", self.group, kept[0].msg_id, error)
+            _LOG.warning(
+                "%s: message %s could not become a dead letter, it is tried again: %s",
+                self.group,
+                kept[0].msg_id,
+                error,
+            )
             await asyncio.sleep(self.suspend_current_queue_time_ms / 1000)
         finally:
             if kept:

@@ -207,7 +207,9 @@ class TraceDispatcher:
                 await self._producer.send(trace_message(self._topic, batch))
             except OberthError as error:
                 self.dropped += len(batch)
-                _LOG.warning("%d trace records dropped: %s", len(batch), error)
+                _LOG.warning(
+                    "%d records of traces could not be sent and are dropped: %s", len(batch), error
+                )
                 return
 
     def add(self, records: Iterable[TraceRecord]) -> None:

@@ -147,7 +147,12 @@ class TransactionProducer(Producer):
             try:
                 state = await _call(self.transaction_listener.execute_local_transaction, msg, arg)
             except Exception as error:  # noqa: BLE001 - the broker will ask
-                _LOG.warning("%s: local transaction of %s", self.group, sent.msg_id, exc_info=error)
+                _LOG.warning(
+                    "%s: the local transaction of message %s failed, the broker will ask about it",
+                    self.group,
+                    sent.msg_id,
+                    exc_info=error,
+                )
                 state, failure = LocalTransactionState.UNKNOW, repr(error)
         await self._end(msg, sent, state, failure)
         return TransactionSendResult(sent, state)
@@ -173,7 +178,12 @@ class TransactionProducer(Producer):
             )
             await self._tell(addr, header, failure)
         except OberthError as error:
-            _LOG.warning("%s: end of transaction %s: %s", self.group, sent.msg_id, error)
+            _LOG.warning(
+                "%s: the end of transaction %s could not be sent, the broker will ask about it: %s",
+                self.group,
+                sent.msg_id,
+                error,
+            )
         if self._trace is not None:
             self._trace_end(msg, addr_of(sent), sent.transaction_id, state, from_check=False)
 
@@ -228,13 +238,23 @@ class TransactionProducer(Producer):
         try:
             (message,) = decode_messages(body)
         except (FormatError, ValueError) as error:
-            _LOG.warning("%s: transaction check from %s: %s", self.group, addr, error)
+            _LOG.warning(
+                "%s: broker %s asked about a transaction whose message cannot be read: %s",
+                self.group,
+                addr,
+                error,
+            )
             return
         topic, message.topic = message.topic, without_namespace(self._namespace, message.topic)
         try:
             state = await _call(self.transaction_listener.check_local_transaction, message)
         except Exception as error:  # noqa: BLE001 - the broker will ask again
-            _LOG.warning("%s: check of %s", self.group, message.msg_id, exc_info=error)
+            _LOG.warning(
+                "%s: the check of message %s failed, the broker will ask again",
+                self.group,
+                message.msg_id,
+                exc_info=error,
+            )
             state, failure = LocalTransactionState.UNKNOW, repr(error)
         end = EndTransactionRequestHeader(
             topic=topic,
@@ -249,7 +269,12 @@ class TransactionProducer(Producer):
         try:
             await self._tell(addr, end, failure)
         except OberthError as error:
-            _LOG.warning("%s: end of transaction %s: %s", self.group, message.msg_id, error)
+            _LOG.warning(
+                "%s: the end of transaction %s could not be sent, the broker will ask about it: %s",
+                self.group,
+                message.msg_id,
+                error,
+            )
         if self._trace is not None:
             transaction_id = header.transaction_id or message.msg_id
             self._trace_end(message, addr, transaction_id, state, from_check=True)

@@ -121,7 +121,7 @@ class App:
         return self.console.render(request, "error.html", status, title=title, text=text)
 
     async def _broken(self, request: Request, error: Exception) -> Response:
-        _LOG.error("%s failed", request.url.path, exc_info=error)
+        _LOG.error("the page %s could not be made", request.url.path, exc_info=error)
         return self.console.render(
             request, "error.html", 500, title="The console failed", text=type(error).__name__
         )

@@ -135,7 +135,11 @@ class Controller(Service):
         self._server = server
         self._schedule_expiry()
         self._schedule_search()
-        _LOG.info("controller on %s, %d broker names", server.address, len(self.sets.sets))
+        _LOG.info(
+            "the controller listens on %s and knows %d broker names",
+            server.address,
+            len(self.sets.sets),
+        )
 
     async def aclose(self) -> None:
         """Stop listening, answer the requests at work, close all connections and the file."""
@@ -225,7 +229,11 @@ class Controller(Service):
                 try:
                     await asyncio.to_thread(self._log.maybe_shorten, self.sets.sets)
                 except OSError as error:
-                    _LOG.warning("%s stays as long as it is: %s", self._log.path, error)
+                    _LOG.warning(
+                        "%s could not be shortened, it stays as long as it is: %s",
+                        self._log.path,
+                        error,
+                    )
         if decision.is_election and decision.value is not None:
             value = decision.value
             _LOG.warning(
@@ -255,7 +263,9 @@ class Controller(Service):
                 await self._client.invoke_oneway(address, request)
             except (RemotingError, OptionError, OSError) as error:
                 # It asks by itself every few seconds (1004).
-                _LOG.info("replica %d at %s not told: %s", number, address, error)
+                _LOG.info(
+                    "replica %d at %s could not be told of its role: %s", number, address, error
+                )
 
         replicas = value.replicas.items()
         await asyncio.gather(*(tell(number, each.address) for number, each in replicas))
@@ -265,12 +275,14 @@ class Controller(Service):
         try:
             decision = await self._change(lambda: self.sets.elect(header))
         except OSError as error:
-            _LOG.error("%s: no election: %s", name, error)
+            _LOG.error("no master could be elected for %s: %s", name, error)
             return
         if decision.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE and decision.name:
-            _LOG.error("%s: the master is gone and no replica in sync lives", name)
+            _LOG.error(
+                "%s has no master: it is gone, and no replica that was in sync is alive", name
+            )
         elif decision.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED:
-            _LOG.error("%s: no election: %s", name, decision.remark)
+            _LOG.error("no master could be elected for %s: %s", name, decision.remark)
 
     # Who lives
 
@@ -303,7 +315,9 @@ class Controller(Service):
 
     def _on_open(self, channel: Channel) -> None:
         if self._allowed and channel.remote.host not in self._allowed:
-            _LOG.warning("%s: closed, %s does not name its address", channel, ALLOWED_OPTION)
+            _LOG.warning(
+                "%s was disconnected: %s does not name its address", channel, ALLOWED_OPTION
+            )
             channel.abort()
 
     def _on_close(self, channel: Channel) -> None:
@@ -317,7 +331,7 @@ class Controller(Service):
             found = self.sets.sets.get(name)
             if found is None:
                 continue
-            _LOG.warning("%s %d is gone: %s", name, number, why)
+            _LOG.warning("broker %s with id %d is gone: %s", name, number, why)
             if found.master == number:
                 self._start(self._elect(name))
 
@@ -402,7 +416,11 @@ class Controller(Service):
                 f"only a restart changes {', '.join(refused)}",
             )
         self._apply_config()
-        _LOG.warning("%s changed %s", channel, ", ".join(sorted(CHANGEABLE.intersection(entries))))
+        _LOG.warning(
+            "%s changed the settings %s",
+            channel,
+            ", ".join(sorted(CHANGEABLE.intersection(entries))),
+        )
         return create_response(request, ResponseCode.SUCCESS)
 
     def _apply_config(self) -> None:

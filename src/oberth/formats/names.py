@@ -155,7 +155,7 @@ def _check(what: str, name: object, allowed: re.Pattern[str], length_max: int) -
     if (match := allowed.match(name)) is None or match.end() != len(name):
         at = 0 if match is None else match.end()
         raise IllegalNameError(
-            f"{what} {name!r}: {name[at]!r} at {at} is not one of {allowed.pattern[1:-2]}"
+            f"{what} {name!r} has {name[at]!r} at {at}; allowed are {allowed.pattern[1:-2]} only"
         )
     return name
 

@@ -135,7 +135,7 @@ class NameServer(Service):
         loop = asyncio.get_running_loop()
         self._started_at = loop.time()
         self._schedule_expiry()
-        _LOG.info("name server on %s", server.address)
+        _LOG.info("the name server listens on %s", server.address)
 
     async def aclose(self) -> None:
         """Stop listening, answer what is at work, close all connections."""
@@ -449,7 +449,9 @@ class NameServer(Service):
         unknown = entries.keys() - self.config.properties().keys() - KEYS_WITHOUT_EFFECT
         if unknown:
             _LOG.warning(
-                "%s: unknown options ignored: %s", channel, ", ".join(sorted(unknown))[:1000]
+                "%s sent options that no name server knows, they are ignored: %s",
+                channel,
+                ", ".join(sorted(unknown))[:1000],
             )
         self._apply_config()
         if self.config.config_store_path:
@@ -522,7 +524,7 @@ class NameServer(Service):
                 async with at_once:
                     await self._client.invoke_oneway(target, request)
             except (RemotingError, OptionError) as error:
-                _LOG.warning("%s not told of %s: %s", target, change, error)
+                _LOG.warning("%s could not be told of %s: %s", target, change, error)
 
         await asyncio.gather(*(tell(target) for target in change.targets))
 

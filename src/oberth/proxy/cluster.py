@@ -97,7 +97,11 @@ class Facts(Generic[T]):
         except OberthError as error:
             if name not in self._last:
                 raise
-            _LOG.info("%r not asked again: %s", name, error)
+            _LOG.info(
+                "the brokers of topic %r stay as known, they could not be asked for: %s",
+                name,
+                error,
+            )
             return self._last[name]
         if name in self._known:  # else very many others were asked for meanwhile
             self._last[name] = found
@@ -136,7 +140,7 @@ class ClusterBackend:
         try:
             await self._cluster.get("")
         except OberthError as error:  # they may come later
-            _LOG.warning("no brokers known yet: %s", error)
+            _LOG.warning("no broker is known yet, the name servers are asked again: %s", error)
         return self
 
     async def __aexit__(self, *_: object) -> None:

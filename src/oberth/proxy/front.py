@@ -151,7 +151,7 @@ class Front(Service):
         except BaseException:
             self.server = None
             raise
-        _LOG.info("gRPC on %s", self.address)
+        _LOG.info("serving gRPC on %s", self.address)
         self._on_second()
 
     def _on_second(self) -> None:
@@ -159,7 +159,7 @@ class Front(Service):
         try:
             self.service.on_time()
         except Exception:  # noqa: BLE001 - one failure must not stop the clock
-            _LOG.exception("a periodic task failed")
+            _LOG.exception("a periodic task failed, it runs again at its next turn")
 
     def answer_held(self) -> None:
         """Requests that wait for messages are answered with what is there."""

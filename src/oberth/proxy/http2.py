@@ -207,7 +207,7 @@ class GrpcChannel(asyncio.Protocol):
                     self.close()
                     return
         except (RemoteProtocolError, ssl.SSLError) as error:
-            _LOG.warning("%s: closed: %s", self, error)
+            _LOG.warning("%s was disconnected: %s", self, error)
             self.abort()
             return
         if data and self._first_bytes is None:
@@ -242,12 +242,12 @@ class GrpcChannel(asyncio.Protocol):
                 self._flush()
             self._write_out()
         except ConnectionFault as error:
-            _LOG.info("%s: closed: %s: %s", self, error.code.name, error)
+            _LOG.info("%s was disconnected: %s: %s", self, error.code.name, error)
             self._connection.send_goaway(error.code)
             self._write_out()
             self.close()
         except Exception:  # noqa: BLE001 - a mistake of ours harms this connection alone
-            _LOG.exception("%s: closed", self)
+            _LOG.exception("%s was disconnected after an error of this server", self)
             self.abort()
         finally:
             self._holds_output = False
@@ -325,11 +325,13 @@ class GrpcChannel(asyncio.Protocol):
         if protocol is FirstProtocol.TLS:
             context = self._tls_context
             if context is None:
-                raise RemoteProtocolError("a TLS handshake, allowed plain text (no certificate)")
+                raise RemoteProtocolError(
+                    "the peer begins TLS, this server has no certificate and takes plain text"
+                )
             self._tls = ServerTls(context)
             self.is_tls = True
         elif self._tls_only:
-            raise RemoteProtocolError("plain text, allowed TLS only")
+            raise RemoteProtocolError("the peer sends plain text, but this server takes TLS only")
         self._write_out()
         return data
 
@@ -433,7 +435,7 @@ class GrpcChannel(asyncio.Protocol):
             call.end(error.status, error.message)
             return True
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller hears of it
-            _LOG.exception("%s: %s failed", self, call.path)
+            _LOG.exception("a call of %s to %s failed", self, call.path)
             call.end(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
             return True
         call.untake(message)
@@ -489,7 +491,7 @@ class GrpcChannel(asyncio.Protocol):
         except TimeoutError:
             call.end(GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed")
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller hears of it
-            _LOG.exception("%s: %s failed", self, call.path)
+            _LOG.exception("a call of %s to %s failed", self, call.path)
             call.end(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
         finally:
             # A task that was cancelled keeps this frame, and so the call: no ring of the two.

@@ -309,7 +309,12 @@ class Receives:
                 header.to_ext_fields(),
             )
         except (TimeoutError, OberthError) as error:
-            _LOG.info("%s for %s not given back: %s", topic, group, error)
+            _LOG.info(
+                "a message of topic %s could not be given back for group %s: %s",
+                topic,
+                group,
+                error,
+            )
 
     def renew_due(self) -> None:
         """Begin to renew the messages that are due; called about every second."""
@@ -340,7 +345,12 @@ class Receives:
                 raise MQClientError(answer.remark or f"code {answer.code}")
         except (TimeoutError, OberthError) as error:
             renewal.failures += 1
-            _LOG.info("%s for %s not renewed: %s", renewal.topic, renewal.group, error)
+            _LOG.info(
+                "a message of topic %s could not be kept for group %s any longer: %s",
+                renewal.topic,
+                renewal.group,
+                error,
+            )
             if self.renewals.get(renewal.client_id, renewal.given) is renewal:
                 again_ms = self._core.backend.now_ms() + AHEAD_MS + FAILURE_PAUSE_MS
                 visible_ms = old.pop_time_ms + old.invisible_ms

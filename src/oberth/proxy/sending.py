@@ -252,7 +252,7 @@ class Sends:
             try:
                 return broker, await self._core.invoke(context, broker, code, dict(fields), body)
             except RemotingConnectError as error:
-                _LOG.info("not sent to %s: %s", broker, error)
+                _LOG.info("a message could not be sent to broker %s: %s", broker, error)
         broker, queue_id = choices[-1]
         fields["e"] = str(queue_id)
         return broker, await self._core.invoke(context, broker, code, fields, body)

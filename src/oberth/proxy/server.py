@@ -142,7 +142,7 @@ class GrpcServer(Listener):
         """Called by a channel."""
         if len(self.channels) >= self.options.channel_max:
             _LOG.warning(
-                "%s: closed, %d connections, allowed %d",
+                "%s was disconnected: %d connections are open, at most %d are allowed",
                 channel,
                 len(self.channels),
                 self.options.channel_max,
@@ -159,7 +159,7 @@ class GrpcServer(Listener):
         """Called by a channel: close the one that holds most, which need not be the caller."""
         largest = max(self.channels, key=lambda channel: channel.held)
         _LOG.warning(
-            "%s: closed, it holds %d bytes, all connections more than %d",
+            "%s was disconnected: it holds %d bytes, and all connections together more than %d",
             largest,
             largest.held,
             self.options.held_bytes_max,
@@ -178,10 +178,16 @@ class GrpcServer(Listener):
         oldest = loop.time() - self.options.idle_s
         begun_by = loop.time() - self.options.handshake_s
         for channel in [c for c in self.channels if not c.is_begun and c.made_at < begun_by]:
-            _LOG.info("%s: closed, not begun in %.0f s", channel, self.options.handshake_s)
+            _LOG.info(
+                "%s was disconnected: it sent nothing of HTTP/2 within %.0f s",
+                channel,
+                self.options.handshake_s,
+            )
             channel.abort()
         for channel in [c for c in self.channels if not c.calls and c.last_active < oldest]:
-            _LOG.info("%s: closed after %.0f s without a call", channel, self.options.idle_s)
+            _LOG.info(
+                "%s was disconnected after %.0f s without a call", channel, self.options.idle_s
+            )
             channel.drain()
             channel.close()
         self._idle_timer = loop.call_later(self._look_s, self._close_idle)
@@ -230,4 +236,4 @@ class GrpcServer(Listener):
                     self._ended.clear()
                     await self._ended.wait()
         except TimeoutError:
-            _LOG.info("calls given up after %.1f s", self.options.grace_s)
+            _LOG.info("calls that had not ended after %.1f s were given up", self.options.grace_s)

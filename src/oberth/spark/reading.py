@@ -290,7 +290,8 @@ class PieceReader:
                 raise RecordError(f"{text}. badBodies=row makes a row of it, badBodies=skip none.")
             is_row = self._settings.bad_bodies is BadBodies.ROW
             self.report.bad_bodies.append(text)
-            _LOG.warning("%s: %s", "a body as it is stored" if is_row else "skipped", text)
+            done = "is read as it is stored" if is_row else "is skipped"
+            _LOG.warning("a message's body %s: %s", done, text)
             return is_row
 
         yield from self._maker.batches(records, bad, self._item_filter(records, limits))

@@ -116,7 +116,9 @@ class AllocateService:
                 segment = self._create(directory, start)
             except (OSError, StoreError) as error:
                 # Only made ahead: the put that needs it will ask again, and answer for it.
-                _LOG.warning("segment %d could not be made ahead: %s", start, error)
+                _LOG.warning(
+                    "the CommitLog segment at %d could not be made ahead of time: %s", start, error
+                )
             with self._wake:
                 if segment is not None:
                     self._ready[start] = segment

@@ -196,7 +196,7 @@ class Burst:
                 segment.fill()
             self._open(log.queue.last_or_create())
         except (OSError, StoreFullError) as error:
-            _LOG.error("no new CommitLog segment: %s", error)
+            _LOG.error("a new CommitLog segment could not be made: %s", error)
             self.room = -1
             return False
         return self.segment is not None
@@ -224,7 +224,9 @@ class Burst:
                     self._erase(segment.wrote_position + len(data))
                 segment.append(data)
             except (OSError, StoreFullError) as error:
-                _LOG.error("append of %d bytes to %s failed: %s", len(data), segment.path, error)
+                _LOG.error(
+                    "%d bytes could not be appended to %s: %s", len(data), segment.path, error
+                )
                 end = segment.wrote_position + len(data)
                 if segment.is_reserved(end):
                     # Whole records among what is there must not be the log's after a kill.

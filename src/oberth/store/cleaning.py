@@ -116,14 +116,18 @@ class CleanService:
         for ratio in self.disk_ratios():
             if ratio > self._warning_ratio:
                 if self._flags.set(RunningFlag.DISK_FULL):
-                    _LOG.error("disk %.0f %% full, the store takes no more messages", ratio * 100)
+                    _LOG.error(
+                        "the disk is %.0f %% full, the store takes no more messages", ratio * 100
+                    )
                 self._clean_immediately = True
                 return True
             if ratio > self._forced_ratio:
                 self._clean_immediately = True
                 return True
             if self._flags.clear(RunningFlag.DISK_FULL):
-                _LOG.warning("disk %.0f %% full, the store takes messages again", ratio * 100)
+                _LOG.warning(
+                    "the disk is %.0f %% full, the store takes messages again", ratio * 100
+                )
             wanted = wanted or ratio > self._used_ratio
         return wanted
 
@@ -143,7 +147,10 @@ class CleanService:
         except (OSError, StoreFullError) as error:
             if not is_full(error):
                 raise
-            _LOG.error("messages beyond their reserve.time stay readable for now: %s", error)
+            _LOG.error(
+                "messages beyond their reserve.time could not be hidden, they stay readable: %s",
+                error,
+            )
         if by_disk or by_time or manual:
             if manual:
                 self._manual_runs -= 1
@@ -200,7 +207,9 @@ class CleanService:
         except (OSError, StoreFullError) as error:
             if not is_full(error):
                 raise
-            _LOG.error("no checkpoint before segments are deleted: %s", error)
+            _LOG.error(
+                "the check point could not be written before segments are deleted: %s", error
+            )
         return min(limit, self._durable_offset())
 
     @property

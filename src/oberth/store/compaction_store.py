@@ -71,7 +71,7 @@ class CompactionStore:
                 self._positions = CompactionPositions.decode(data, name=path)
             except ConfigFormatError as error:
                 # Only says what need not be looked at again.
-                _LOG.warning("%s", error)
+                _LOG.warning("what was compacted is looked for anew: %s", error)
         base = f"{self._root}/{COMPACTION}/{COMPACTION_LOG}"
         for topic in self._files.list(base) if self._files.is_dir(base) else ():
             directory = f"{base}/{topic}"
@@ -200,7 +200,7 @@ class CompactionStore:
             try:
                 position = log.compact(self._position(topic, queue_id))
             except (OSError, StoreError) as error:
-                _LOG.error("compaction of %s queue %d: %s", topic, queue_id, error)
+                _LOG.error("the compaction of %s queue %d failed: %s", topic, queue_id, error)
                 continue
             if position is not None and (topic, queue_id) in self._table:
                 self._positions.queue_offset_map[f"{topic}_{queue_id}"] = position

@@ -279,7 +279,11 @@ class ConsumeQueue:
         stream = self.stream
         position = queue_offset * UNIT_SIZE
         if queue_offset < 0:
-            _LOG.warning("%s: queue offset %d of a record, refused", self, queue_offset)
+            _LOG.warning(
+                "%s: a record with queue offset %d was refused, no queue can have it",
+                self,
+                queue_offset,
+            )
             return False
         if stream.end == stream.first_start and position != stream.end:
             self.reset()  # a file without units says nothing about where the queue is
@@ -337,7 +341,7 @@ class ConsumeQueue:
             )
             self._conflict = (queue_offset, unit)
             return False
-        _LOG.warning("%s: the numbers start again at %d", self, queue_offset)
+        _LOG.warning("%s: the queue offsets of its records start again at %d", self, queue_offset)
         self.reset()
         if before is not None and before[0] + 1 == queue_offset:
             offset, size, tags_code = _unpack_from(before[1])

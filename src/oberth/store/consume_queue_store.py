@@ -183,7 +183,7 @@ class ConsumeQueueStore:
                 if extent is not None and late and self.pool.writable:
                     # Its first files are gone, and nothing can be put before what is left.
                     _LOG.error(
-                        "%s: begins at %d, it began at %d; it is built again",
+                        "%s begins at %d and not at %d any more, it is built again from the log",
                         queue.stream.directory, queue.min_offset, extent.min_offset,
                     )  # fmt: skip
                     queue.destroy()
@@ -201,7 +201,7 @@ class ConsumeQueueStore:
         for queue in self.all_queues() if self.pool.writable else ():
             unit = queue.unit(queue.min_offset) if queue.stream.first_start else None
             if unit is not None and unit.commit_log_offset > log_min_offset:
-                _LOG.info("%s: its first files expired or are lost; it is built again", queue)
+                _LOG.info("%s has lost its first files, it is built again from the log", queue)
                 queue.destroy()
 
     def close(self) -> None:

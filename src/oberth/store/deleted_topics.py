@@ -118,7 +118,9 @@ def find_deleted_topics(
     try:
         table = TopicConfigs.decode(data, name=path)
     except ConfigFormatError as error:
-        _LOG.warning("%s; no topic is taken for a deleted one", error)
+        _LOG.warning(
+            "%s; every topic with messages in the log is taken for one that is there", error
+        )
         return None
     known = table.topic_config_table
     if not any(

@@ -59,5 +59,5 @@ class DiskReserve:
             if not self._files.exists(self.path):
                 return False
             self._files.remove(self.path)
-            _LOG.warning("%s: given back, the disk is full", self.path)
+            _LOG.warning("%s was deleted to make room, the disk is full", self.path)
             return True

@@ -144,7 +144,7 @@ class CommitLogDispatcher:
             return queue
         if request.queue_id < 0 or not is_stored_topic(request.topic):
             # No checksum covers topic and queue id, and no broker stores such ones.
-            _LOG.error("%r: there can be no such queue; the record is in none", request)
+            _LOG.error("%r is no queue that can be, its record is in no queue", request)
             return None
         if self.deleted is not None and self.deleted.hides(request.topic, request.store_timestamp):
             return None
@@ -179,11 +179,16 @@ class CommitLogDispatcher:
             return  # the message that its commit stores has them
         numbers = [java_long(text, -1) for text in (offsets or b"").split(b",")]
         if len(names) != len(numbers) or min(numbers) < 0:
-            _LOG.error("%r: names %d further queues, numbers %r", request, len(names), numbers)
+            _LOG.error(
+                "%r names %d further queues but has the numbers %r, its record is in none of them",
+                request,
+                len(names),
+                numbers,
+            )
             return
         for name, number in zip(names, numbers, strict=True):
             if not is_stored_topic(name):
-                _LOG.error("%r: %r can be no queue's name", request, name)
+                _LOG.error("%r names the queue %r, which can be no queue's name", request, name)
                 continue
             if self.deleted is not None and self.deleted.hides(name, request.store_timestamp):
                 continue

@@ -137,7 +137,10 @@ class FlushService:
         except OSError as error:
             self.is_broken = True
             self._flags.set(RunningFlag.NOT_WRITEABLE)
-            _LOG.critical("sync of the CommitLog failed, the store takes no more: %s", error)
+            _LOG.critical(
+                "the CommitLog could not be synced, the store takes no more messages: %s",
+                error,
+            )
             return False
         return True
 
@@ -217,6 +220,6 @@ class FlushService:
                     pass
             except (OSError, StoreFullError) as error:
                 self._flags.set(RunningFlag.DISK_FULL)
-                _LOG.error("commit of the write buffer failed: %s", error)
+                _LOG.error("the write buffer could not be copied into the CommitLog: %s", error)
                 return True
         return done

@@ -201,7 +201,10 @@ class FollowingStore(MessageStore):
                     with self._to_itself(_STOP_PATIENCE_S):
                         self._note(clean=True)
                 except StoreError as error:
-                    _LOG.warning("not closed in order: the dispatcher is busy (%s)", error)
+                    _LOG.warning(
+                        "the store is not closed in order, the dispatcher still works on it (%s)",
+                        error,
+                    )
                     self._note(clean=False)
                 return
             self._note(clean=False)

@@ -32,7 +32,12 @@ def rebuild_damaged_files(index: IndexService, queue: MappedFileQueue) -> list[s
         try:
             index.rebuild(damage, requests_between(queue, damage.start, damage.stop))
         except StoreFullError as error:
-            _LOG.error("%s: damaged (%s), not built again: %s", damage.name, damage.reason, error)
+            _LOG.error(
+                "%s is damaged (%s) and could not be built again: %s",
+                damage.name,
+                damage.reason,
+                error,
+            )
             continue
         names.append(damage.name)
     return names

@@ -283,7 +283,9 @@ class IndexService:
         gone = min((name for name in counts if name not in here), default=None)
         behind = [file for file in self.index_files if gone is not None and file.name > gone]
         if behind and behind[0].begin_offset > log_min_offset:
-            _LOG.warning("%s/%s is gone; it is built again, and what follows", self.directory, gone)
+            _LOG.warning(
+                "%s/%s is gone, it is built again with the files behind it", self.directory, gone
+            )
             for file in behind:
                 file.destroy()
             del self.index_files[-len(behind) :]
@@ -300,7 +302,7 @@ class IndexService:
             reason = file.trouble()
             if reason is None:
                 continue
-            _LOG.warning("%s: %s; it is built again", file.path, reason)
+            _LOG.warning("%s is damaged, it is built again: %s", file.path, reason)
             if last and self._writable:
                 file.destroy()
                 del self.index_files[number]
@@ -341,7 +343,7 @@ class IndexService:
         try:
             file.cut(index_count)
         except StoreFullError as error:
-            _LOG.warning("%s: %s; it is built again", file.path, error)
+            _LOG.warning("%s could not be cut, it is built again: %s", file.path, error)
             file.destroy()
             del self.index_files[-1:]
 
@@ -513,7 +515,7 @@ class IndexService:
                 self._on_full(file.end_timestamp)
         except (OSError, ValueError):
             # The next flush() syncs it again; until then it does not count as safe.
-            _LOG.exception("%s: flush of a full index file", file.path)
+            _LOG.exception("the full index file %s could not be written to the disk", file.path)
 
     def _join_flushers(self) -> None:
         for thread in self._flushers:

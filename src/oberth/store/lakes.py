@@ -98,6 +98,6 @@ def _position(files: FileSystem, root: str, lake: str, log_end: int) -> int:
             return NOTHING
         position = int(note["position"])
     except (ValueError, TypeError, KeyError) as error:
-        _LOG.error("%s: no note of an export: %s", note_path(root, lake), error)
+        _LOG.error("%s cannot be read as the note of an export: %s", note_path(root, lake), error)
         return NOTHING
     return position if 0 <= position <= log_end else NOTHING

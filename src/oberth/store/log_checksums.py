@@ -186,7 +186,7 @@ class LogChecksums:
         except (OSError, StoreFullError) as error:
             if not is_full(error):
                 raise
-            _LOG.error("%s is not written: %s", self._path, error)
+            _LOG.error("%s could not be written: %s", self._path, error)
             return
         self._saved = rows
 

@@ -192,7 +192,11 @@ class MessageStore(StoreReading):
         except (OSError, StoreFullError) as error:
             if not is_full(error):
                 raise
-            _LOG.error("%s: units of queues stay in memory for now: %s", self.root, error)
+            _LOG.error(
+                "%s: entries of queues could not be written and stay in memory for now: %s",
+                self.root,
+                error,
+            )
 
     def _number(self) -> bool:
         """Notes where every queue goes on, if all of the log that was found is dispatched."""
@@ -292,7 +296,7 @@ class MessageStore(StoreReading):
                 raise
             # One that tells of a clean stop must not be found after a kill. None at all costs the
             # next start a look at everything.
-            _LOG.error("%s: no block for %s: %s", self.root, STATE, error)
+            _LOG.error("%s: the disk has no block for the file %s: %s", self.root, STATE, error)
             self.files.remove(f"{self.root}/{STATE}")  # the sync of the other mark is also its own
         path = f"{self.root}/{ABORT}"
         process_id = None if self.config.line is Line.V4_9 else os.getpid()
@@ -657,7 +661,7 @@ class MessageStore(StoreReading):
             self.checksums.extend()
         except OSError as error:  # the log cannot be read there: its readers will see that too
             if not self._sums_failed:
-                _LOG.error("the log cannot be summed up: %s", error)
+                _LOG.error("checksums of the log could not be computed: %s", error)
             self._sums_failed = True
 
     def _run_clean(self) -> None:
@@ -667,4 +671,4 @@ class MessageStore(StoreReading):
                 if self.compaction is not None:
                     self.compaction.run_due()
             except (OSError, OberthError) as error:
-                _LOG.error("cleaning failed: %s", error)
+                _LOG.error("the cleaning of old files failed, it is tried again: %s", error)

@@ -156,7 +156,9 @@ class ReputService:
                 # Whatever a further dispatcher throws must not end the service: the record is
                 # tried again, as nothing after it may overtake it.
                 if failed_at != self.offset:
-                    _LOG.exception("dispatch at %d failed, trying again", self.offset)
+                    _LOG.exception(
+                        "the dispatch of the log at %d failed, it is tried again", self.offset
+                    )
                 failed_at = self.offset
                 self._failed = True
                 dispatched = 0
@@ -184,7 +186,11 @@ class ReputService:
                 self._round(notify)
             except StoreFullError as error:
                 if self._flags.set(RunningFlag.LOGIC_DISK_FULL):
-                    _LOG.error("dispatch at %d stopped, the disk is full: %s", self.offset, error)
+                    _LOG.error(
+                        "the dispatch of the log stopped at %d, the disk is full: %s",
+                        self.offset,
+                        error,
+                    )
                 self._failed = True
             else:
                 if self._failed:

@@ -159,7 +159,7 @@ class EmbeddedBroker:
             }
         )
         for warning in warnings:
-            _LOG.warning("%s", warning)
+            _LOG.warning("the broker's settings: %s", warning)
         broker = Broker(broker_config, store_config, clock_ms=self.clock)
         broker.extend.append(self._add_faults)
         await broker.start()

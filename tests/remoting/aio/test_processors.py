@@ -164,7 +164,7 @@ async def test_closing_cancels_tasks_that_do_not_end(
     async with asyncio.timeout(BOUND_S):
         await stage.aclose(grace_s=0.01)
     assert cancelled.is_set()
-    assert "stage stuck: 1 requests at work and 1 waiting given up" in caplog.text
+    assert "stage stuck: 1 requests at work and 1 that waited were given up" in caplog.text
     stage.submit(channel, requests(1, 10), never)
     (_, reply) = channel.replies[-1]
     assert "stage stuck is closed" in (reply.remark or "")

@@ -168,9 +168,16 @@ class AccessControl:
             self.plain = parse_plain_acl(self.path.read_bytes(), str(self.path))
             self._forget()
         except (OSError, ConfigFormatError) as error:
-            _LOG.error("accounts are those read before: %s", error)
+            _LOG.error(
+                "the accounts that were read before stay in force, the file cannot be read: %s",
+                error,
+            )
         else:
-            _LOG.warning("%s: read again, %d accounts", self.path, len(self.plain.accounts))
+            _LOG.warning(
+                "%s has changed and was read again, it has %d accounts",
+                self.path,
+                len(self.plain.accounts),
+            )
 
     def accounts_changed(self, plain: PlainAcl) -> None:
         """The file of accounts was written anew, and this is what it says."""

@@ -461,7 +461,7 @@ class LiteService:
         try:
             channel.invoke_oneway(create_request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, header))
         except RemotingError as error:
-            _LOG.warning("%s not told that it lost %s: %s", client_id, queue, error)
+            _LOG.warning("client %s could not be told that it lost %s: %s", client_id, queue, error)
 
     def _reset_offset(self, group: str, queue: str, option: OffsetOption | None) -> None:
         if option is None:

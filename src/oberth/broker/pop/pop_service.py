@@ -381,7 +381,11 @@ class PopService:
         self._dispatch_soon()
         for message, result in zip(messages, results, strict=True):
             if not result.ok:
-                _LOG.error("%s was not stored: %s", message.body[:200], result.status.name)
+                _LOG.error(
+                    "the POP record %s could not be stored: %s",
+                    message.body[:200],
+                    result.status.name,
+                )
         return [result.ok for result in results]
 
     # Ordered consumption
@@ -556,7 +560,11 @@ class PopService:
         try:
             self._topics.create_internal(retry_topic, queue_nums)
         except IllegalNameError as error:
-            _LOG.error("messages of %s are not brought back: %s", check_point.topic, error)
+            _LOG.error(
+                "messages of %s that nobody acknowledged are not delivered again: %s",
+                check_point.topic,
+                error,
+            )
             return 0
         self._topics.widen_internal(retry_topic, queue_nums)
         for queue_id in range(queue_nums):
@@ -566,9 +574,17 @@ class PopService:
         for result in results:
             if result.status in _NEVER_TAKEN:
                 # It stays in its topic. Waiting would keep back everything after it.
-                _LOG.error("%s: not brought back, ever: %s", retry_topic, result.status.name)
+                _LOG.error(
+                    "%s: a message can never be delivered again: %s",
+                    retry_topic,
+                    result.status.name,
+                )
             elif not result.ok:
-                _LOG.error("%s: not brought back yet: %s", retry_topic, result.status.name)
+                _LOG.error(
+                    "%s: a message could not be delivered again yet: %s",
+                    retry_topic,
+                    result.status.name,
+                )
                 return None
         return len(messages)
 

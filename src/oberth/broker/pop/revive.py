@@ -64,7 +64,12 @@ class PopRevive:
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 self._ack(decode_ack(body, tag))
         except CheckPointError as error:
-            _LOG.error("revive queue %d, offset %d: %s", self.queue_id, offset, error)
+            _LOG.error(
+                "revive queue %d has a damaged record at offset %d: %s",
+                self.queue_id,
+                offset,
+                error,
+            )
 
     def _add(self, check_point: PopCheckPoint, offset: int) -> None:
         check_point.revive_offset = offset

@@ -149,12 +149,16 @@ class BrokerAdminProcessor:
         black = {*REFUSED_KEYS, *self._config.config_black_list.split(";")}
         refused = [key for key in entries if key in black]
         if refused:
-            _LOG.warning("%s: %s may not be changed", channel.remote, ", ".join(refused)[:1000])
+            _LOG.warning(
+                "%s asked to change %s, which nobody may change over the network",
+                channel.remote,
+                ", ".join(refused)[:1000],
+            )
             return create_response(
                 request, ResponseCode.NO_PERMISSION, "Can not update config in black list."
             )
         for key in UNUSED_KEYS & entries.keys():
-            _LOG.info("%s: %s means nothing here", channel.remote, key)
+            _LOG.info("%s set %s, which changes nothing in this broker", channel.remote, key)
             del entries[key]
         fixed = [key for key in entries if key not in CHANGEABLE_KEYS]
         if fixed:
@@ -168,7 +172,7 @@ class BrokerAdminProcessor:
             self._changes.update(entries)
         except OptionError as error:
             return create_response(request, ResponseCode.INVALID_PARAMETER, str(error))
-        _LOG.warning("%s changed %s", channel.remote, ", ".join(sorted(entries)))
+        _LOG.warning("%s changed the settings %s", channel.remote, ", ".join(sorted(entries)))
         return create_response(request, ResponseCode.SUCCESS)
 
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -202,7 +206,7 @@ class BrokerAdminProcessor:
         """306: delete queues whose last message has left the log. Blocks."""
         del channel
         count = self._store.clean_expired_consume_queues()
-        _LOG.warning("%d consume queues had expired", count)
+        _LOG.warning("%d consume queues had expired and were deleted", count)
         return create_response(request, ResponseCode.SUCCESS)
 
     def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

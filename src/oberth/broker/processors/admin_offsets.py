@@ -319,7 +319,10 @@ class OffsetAdminProcessor:
             if done % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
                 yield
             if topic not in self._topics:
-                _LOG.warning("clone offsets: topic %.130r is not known", topic)
+                _LOG.warning(
+                    "offsets are not copied for topic %.130r, which this broker does not know",
+                    topic,
+                )
                 continue
             if topic.startswith(names.RETRY_PREFIX):
                 continue
@@ -444,7 +447,12 @@ class OffsetAdminProcessor:
             try:
                 client.channel.invoke_oneway(call)  # type: ignore[attr-defined]
             except RemotingError as error:
-                _LOG.error("reset of %s not sent to %s: %s", group, client.client_id, error)
+                _LOG.error(
+                    "the reset of group %s could not be sent to its member %s: %s",
+                    group,
+                    client.client_id,
+                    error,
+                )
         return (yield from self._reset_response(request, topic, offsets))
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
@@ -504,7 +512,9 @@ class OffsetAdminProcessor:
         table: dict[str, Any] = {}
         for client, answer in zip(wanted, answers, strict=True):
             if isinstance(answer, BaseException):
-                _LOG.warning("status of %s: %s", client.client_id, answer)
+                _LOG.warning(
+                    "client %s could not be asked for its status: %s", client.client_id, answer
+                )
             else:
                 table[client.client_id] = answer
         body = GetConsumerStatusBody(consumer_table=table)

@@ -87,9 +87,16 @@ class StoreAdminProcessor:
             if -THRESHOLD_MAX <= threshold <= THRESHOLD_MAX and (
                 self._cold_reads.set_threshold(group, threshold)
             ):
-                _LOG.warning("%s: %s may read %d cold bytes", channel.remote, group, threshold)
+                _LOG.warning(
+                    "%s lets group %s read %d cold bytes", channel.remote, group, threshold
+                )
             else:
-                _LOG.error("%s: threshold %.100r of %s not taken", channel.remote, text, group)
+                _LOG.error(
+                    "%s sent the threshold %.100r for group %s, which was not taken",
+                    channel.remote,
+                    text,
+                    group,
+                )
         return create_response(request, ResponseCode.SUCCESS)
 
     def remove_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -278,7 +278,7 @@ class AssignmentProcessor:
             except (RemotingError, BodyError):
                 continue
             except RemoteProtocolError as error:
-                _LOG.warning("%s: %s", address, error)
+                _LOG.warning("broker %s sent an answer that cannot be read: %s", address, error)
         return []
 
 

@@ -302,7 +302,12 @@ class ClientManageProcessor:
                 subscriptions.append(read_subscription(each))
                 tags_size += len(subscriptions[-1].sub_string)
             except SubscriptionError as error:
-                _LOG.warning("heartbeat of %s, group %s: %s", client.client_id, group, error)
+                _LOG.warning(
+                    "client %s sent a subscription for group %s that is not taken: %s",
+                    client.client_id,
+                    group,
+                    error,
+                )
                 tags_size += TAGS_SLICE // 100  # a line in the log takes its time too
             if tags_size > TAGS_SLICE:
                 tags_size = 0
@@ -315,7 +320,9 @@ class ClientManageProcessor:
                     topic_sys_flag=FLAG_UNIT_SUB if entry.get("unitMode") is True else 0,
                 )
         except IllegalNameError as error:
-            _LOG.warning("heartbeat of %s: %s", client.client_id, error)
+            _LOG.warning(
+                "client %s sent a group's name that is not taken: %s", client.client_id, error
+            )
         if self._expressions is not None:
             # In slices, and before the group is known to want anything by them.
             yield from self._expressions.register(group, subscriptions)
@@ -418,7 +425,12 @@ class ClientManageProcessor:
                     create_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
                 )
             except RemotingError as error:
-                _LOG.debug("group %s changed, %s not told: %s", group, client.client_id, error)
+                _LOG.debug(
+                    "group %s has changed, its member %s could not be told: %s",
+                    group,
+                    client.client_id,
+                    error,
+                )
 
     def connection_closed(self, channel: Channel) -> None:
         """A connection is gone: its clients leave their groups at once."""
@@ -465,7 +477,11 @@ class ClientManageProcessor:
         for expired in self._consumers.scan_expired(
             now_ms, config.channel_expired_timeout_ms, config.subscription_expired_timeout_ms
         ):
-            _LOG.info("group %s: %s sent no heartbeat", expired.group, expired.client)
+            _LOG.info(
+                "group %s has lost its member %s, which sent no heartbeat",
+                expired.group,
+                expired.client,
+            )
             expired.client.channel.close()  # type: ignore[attr-defined]
             self.notify_group(expired.group)
         return self._consumers.is_scanning

@@ -140,7 +140,11 @@ class EndTransactionProcessor:
         header = request.header(EndTransactionRequestHeader)
         decision = header.commit_or_rollback
         if decision == TRANSACTION_NOT:
-            _LOG.info("%s: transaction %s is not decided", channel.remote, header.transaction_id)
+            _LOG.info(
+                "%s has not decided transaction %s yet, it is asked again later",
+                channel.remote,
+                header.transaction_id,
+            )
             raise _Undecided
         if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             _LOG.warning("%s: %d is no end of a transaction", channel.remote, decision)

@@ -191,7 +191,12 @@ class StaticTopicProcessor:
         try:
             response = await answer(queue, dict(request.fields))
         except (RemotingError, RemoteProtocolError, ValueError) as error:
-            _LOG.warning("%s queue %d: %s", queue.topic, queue.queue_id, error)
+            _LOG.warning(
+                "%s queue %d could not be asked for at the broker that leads it: %s",
+                queue.topic,
+                queue.queue_id,
+                error,
+            )
             response = _failure(str(error))
         if not request.is_oneway:
             channel.reply(request, response)

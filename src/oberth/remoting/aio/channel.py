@@ -208,7 +208,7 @@ class Channel(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         """Closes: where the next frame starts is not known any more."""
-        _LOG.warning("%s: closed: %s", self, error)
+        _LOG.warning("%s was disconnected: %s", self, error)
         # The connection keeps its failure; a traceback would keep what was read, and this channel.
         kept: BaseException | None = error
         while kept is not None:
@@ -395,14 +395,16 @@ class Channel(asyncio.Protocol):
                     context.on_made(self._on_context)
                 return b""
             if context is None:
-                raise RemoteProtocolError("a TLS handshake, allowed plain text (no certificate)")
+                raise RemoteProtocolError(
+                    "the peer begins TLS, this server has no certificate and takes plain text"
+                )
             self._tls = ServerTls(context)
             self.is_tls = True
             self._handshake_timer = self._loop.call_later(
                 self._options.handshake_timeout_s, self._end_handshake
             )
         elif self._tls_mode is TlsMode.ENFORCING:
-            raise RemoteProtocolError("plain text, allowed TLS only")
+            raise RemoteProtocolError("the peer sends plain text, but this server takes TLS only")
         return data
 
     def _on_context(self, context: ssl.SSLContext | None, error: BaseException | None) -> None:
@@ -420,7 +422,9 @@ class Channel(asyncio.Protocol):
     def _end_handshake(self) -> None:
         if self._tls is not None and not self._tls.is_shaken and not self._closing:
             seconds = self._options.handshake_timeout_s
-            _LOG.warning("%s: closed: no TLS handshake within %.0f s", self, seconds)
+            _LOG.warning(
+                "%s was disconnected: its TLS handshake did not end within %.0f s", self, seconds
+            )
             self.abort()
 
     def _update_reading(self) -> None:
@@ -553,7 +557,12 @@ class Channel(asyncio.Protocol):
         try:
             self.send(response)
         except LocalProtocolError as error:
-            _LOG.warning("%s: answer to code %d replaced: %s", self, request.code, error)
+            _LOG.warning(
+                "%s: the answer to its request of code %d cannot be sent and was replaced: %s",
+                self,
+                request.code,
+                error,
+            )
             self.send(create_response(request, ResponseCode.SYSTEM_ERROR, str(error)))
 
     def cork(self) -> None:
@@ -725,7 +734,9 @@ class Channel(asyncio.Protocol):
         try:
             request.token(response, error)
         except Exception:  # noqa: BLE001 - one caller's bug must not cost the others their responses
-            _LOG.exception("%s: callback of code %d failed", self, request.code)
+            _LOG.exception(
+                "%s: what was to follow the answer to code %d failed", self, request.code
+            )
 
     def _expire_requests(self) -> None:
         now = self._loop.time()

@@ -176,7 +176,7 @@ class RemotingClient(Service):
         if addr is None:
             return
         if error is not None:
-            _LOG.info("connection to %s lost: %s", addr, error)
+            _LOG.info("the connection to %s was lost: %s", addr, error)
         if self._channels.get(addr) is channel:
             del self._channels[addr]
         if self._closed is not None:

@@ -598,7 +598,7 @@ class ProcessorTable:
                 kept.append(request)
                 continue
             remark = f"body of {size} bytes, code {request.code} allows {allowed}"
-            _LOG.warning("%s: %s", channel, remark)
+            _LOG.warning("%s sent a request that is too large: %s", channel, remark)
             channel.reply(request, create_response(request, ResponseCode.SYSTEM_ERROR, remark))
         return kept
 
@@ -657,7 +657,9 @@ class ProcessorTable:
     def _answer_unknown(self, channel: Channel, run: list[RemotingCommand]) -> None:
         for request in run:
             if not request.is_oneway:
-                _LOG.info("%s: code %d is not served", channel, request.code)
+                _LOG.info(
+                    "%s asks for code %d, which this server does not serve", channel, request.code
+                )
             channel.reply(
                 request,
                 create_response(

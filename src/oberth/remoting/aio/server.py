@@ -163,7 +163,7 @@ class RemotingServer(Listener):
         """Called by a channel."""
         if len(self.channels) >= self.options.channel_max:
             _LOG.warning(
-                "%s: closed, %d connections, allowed %d",
+                "%s was disconnected: %d connections are open, at most %d are allowed",
                 channel,
                 len(self.channels),
                 self.options.channel_max,
@@ -172,7 +172,7 @@ class RemotingServer(Listener):
             return
         why = descriptors.refusal(channel.transport)
         if why is not None:
-            _LOG.warning("%s: closed, %s", channel, why)
+            _LOG.warning("%s was disconnected: %s", channel, why)
             channel.abort()
             return
         self.channels.add(channel)
@@ -297,7 +297,7 @@ class RemotingServer(Listener):
         idle_s = self.options.channel.idle_timeout_s
         oldest = loop.time() - idle_s
         for channel in [channel for channel in self.channels if channel.last_active < oldest]:
-            _LOG.info("%s: closed after %.0f s without traffic", channel, idle_s)
+            _LOG.info("%s was disconnected after %.0f s without traffic", channel, idle_s)
             channel.close()
         self._idle_timer = loop.call_later(idle_s / 4, self._close_idle)
 

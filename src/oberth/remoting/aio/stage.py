@@ -228,7 +228,7 @@ class Stage:
                 await asyncio.wait_for(self._idle.wait(), grace_s)
             except TimeoutError:
                 _LOG.warning(
-                    "stage %s: %d requests at work and %d waiting given up after %.1f s",
+                    "stage %s: %d requests at work and %d that waited were given up after %.1f s",
                     self.name,
                     self._working,
                     len(self._queue),
@@ -260,7 +260,7 @@ def error_response(request: RemotingCommand, error: Exception) -> RemotingComman
     if isinstance(error, Refusal):
         return error.answer(request)
     if not isinstance(error, ProtocolError):
-        _LOG.error("code %d failed", request.code, exc_info=error)
+        _LOG.error("a request of code %d failed", request.code, exc_info=error)
     remark = f"{type(error).__name__}: {error}"
     if not isinstance(error, OberthError):
         for frame in traceback.extract_tb(error.__traceback__, limit=-1):

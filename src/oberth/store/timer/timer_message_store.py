@@ -156,7 +156,7 @@ class TimerMessageStore:
         except StoreCorruptError as error:
             raise StoreCorruptError(f"{error}; {REBUILD_HINT}") from error
         if trouble is not None:
-            _LOG.error("timer log: %s", trouble)
+            _LOG.error("the timer log is damaged: %s", trouble)
         flushed = checkpoint.last_timer_log_flush_pos
         walk_from = log.first_position
         if has_wheel:
@@ -165,13 +165,19 @@ class TimerMessageStore:
         lowest = wheel.lowest_position()
         if lowest is not None and lowest < log.first_position:
             # The log's first files are gone. What they said, the timer topic's queue says as well.
-            _LOG.error("timer log: it begins at %d, the wheel at %d", log.first_position, lowest)
+            _LOG.error(
+                "the timer log begins at %d, but the timer wheel points to entries from %d on",
+                log.first_position,
+                lowest,
+            )
             wheel.clear()
             log.truncate(log.first_position)
             last = None
         elif lowest is not None and wheel.highest_position() >= log.end:
             # The wheel names units that are not there. What the log holds is the truth.
-            _LOG.warning("timer wheel: it names units outside the log, it is built anew")
+            _LOG.warning(
+                "the timer wheel points to entries that are not in the timer log, it is built anew"
+            )
             wheel.clear()
             last = self._walk(log.first_position, from_time, flushed)
         self.queue_offset = self._find_queue_offset(checkpoint, last)
@@ -196,7 +202,9 @@ class TimerMessageStore:
                 try:
                     self._metrics = TimerMetrics.from_json(parse_config(data, name=path), path)
                 except ConfigFormatError as error:
-                    _LOG.error("%s: %s; counted from 0", path, error)
+                    _LOG.error(
+                        "%s cannot be read, timed messages are counted from 0: %s", path, error
+                    )
                     continue
                 return
 
@@ -378,10 +386,10 @@ class TimerMessageStore:
             try:
                 raw = b"" if record is None else properties_at(record)
             except RecordError as error:
-                _LOG.error("timed message at %d: %s", unit.commit_log_offset, error)
+                _LOG.error("the timed message at %d is damaged: %s", unit.commit_log_offset, error)
                 continue
             if record is None:
-                _LOG.error("timed message at %d cannot be read", unit.commit_log_offset)
+                _LOG.error("the timed message at %d cannot be read", unit.commit_log_offset)
                 continue
             if offset <= self._again_until and self._was_delivered(raw):
                 continue
@@ -401,7 +409,7 @@ class TimerMessageStore:
             try:
                 self._put_unit(commit_log_offset, size, raw)
             except StoreFullError as error:
-                _LOG.error("timer log: %s", error)
+                _LOG.error("the timer log cannot be written: %s", error)
                 # What went to its topic already and lies after this one goes there once more.
                 self.queue_offset = end_offset - 1
                 return len(direct), False
@@ -478,7 +486,7 @@ class TimerMessageStore:
                 try:
                     due = self._due = self._open_slot(earliest.time)
                 except StoreFullError as error:
-                    _LOG.error("timer log: %s", error)
+                    _LOG.error("the timer log cannot be written: %s", error)
                     return appended, False
             stop = min(due.done + count_max, len(due.positions))
             if not self.are_readable(partial(self._records, due.positions[due.done : stop])):
@@ -624,11 +632,11 @@ class TimerMessageStore:
     def _due_message(self, due: Due, number: int, now_ms: int) -> Delivery | None:
         unit = self.log.read(due.positions[number])
         if unit is None:
-            _LOG.error("timer log: no unit at %d any more", due.positions[number])
+            _LOG.error("the timer log has no entry at %d any more", due.positions[number])
             return None
         record = self._store.commit_log.select(unit.commit_log_offset, unit.record_size)
         if record is None:
-            _LOG.error("timed message at %d cannot be read", unit.commit_log_offset)
+            _LOG.error("the timed message at %d cannot be read", unit.commit_log_offset)
             return None
         if due.deletes and self._is_deleted(record, due.deletes):
             return None
@@ -660,7 +668,7 @@ class TimerMessageStore:
         try:
             timed = decode_record(record, at=commit_log_offset)
         except RecordError as error:
-            _LOG.error("timed message: %s", error)
+            _LOG.error("a timed message is damaged: %s", error)
             return None
         raw = timed.properties_raw
         real_topic = str(p.find_property(raw, b"REAL_TOPIC") or b"", "utf-8", "replace")
@@ -670,7 +678,11 @@ class TimerMessageStore:
         if is_rolling:
             topic, queue_id = names.TIMER_TOPIC, 0
         elif not names.is_stored_topic(topic) or topic == names.TRANS_HALF_TOPIC:
-            _LOG.error("timed message at %d names topic %r", commit_log_offset, topic)
+            _LOG.error(
+                "the timed message at %d names topic %r, which no message can be delivered to",
+                commit_log_offset,
+                topic,
+            )
             return None
         enqueue_time = DIRECT_ENQUEUE_TIME if unit is None else unit.enqueue_time
         more = f"TIMER_ENQUEUE_MS\x01{enqueue_time}\x02TIMER_DEQUEUE_MS\x01{now_ms}\x02"
@@ -715,9 +727,13 @@ class TimerMessageStore:
                 continue
             message = deliveries[number].message
             if result.status in HOPELESS:
-                _LOG.error("timed message for %s lost: %s", message.topic, result.status.name)
+                _LOG.error("a timed message for %s is lost: %s", message.topic, result.status.name)
                 continue
-            _LOG.error("timed message for %s waits: %s", message.topic, result.status.name)
+            _LOG.error(
+                "a timed message for %s could not be delivered yet: %s",
+                message.topic,
+                result.status.name,
+            )
             return number
         return None
 
