@@ -148,7 +148,7 @@ def decode_check_point(body: bytes) -> PopCheckPoint:
         CheckPointError: it does not parse.
     """
     fields = _object(body)
-    number = _integer(fields, "n")
+    number = min(_integer(fields, "n"), MESSAGES_PER_POP_MAX + 1)  # it may say any number
     differences = fields.get("d") or list(range(number))
     if (
         not isinstance(differences, list)

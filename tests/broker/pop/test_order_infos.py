@@ -1,0 +1,159 @@
+"""OrderInfos alone: when a queue is blocked, what is committed, and what its file keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oberth.broker.pop import order_infos as module
+from oberth.broker.pop.order_infos import NO_EFFECT, UNKNOWN_OFFSET, OrderInfos
+from oberth.formats.json_reader import parse_config
+
+Q = ("T", "G", 3)
+
+
+def popped(
+    infos: OrderInfos, *offsets: int, attempt: str | None = "one", now_ms: int = 1_000
+) -> list[str]:
+    infos.is_dirty = False
+    entries = infos.update(
+        *Q, offsets, attempt_id=attempt, pop_time=now_ms, invisible_time=500, retry_flag="0"
+    )
+    assert infos.is_dirty
+    return entries
+
+
+def test_a_queue_is_blocked_until_all_is_acknowledged_or_its_time_is_up() -> None:
+    infos = OrderInfos()
+    assert not infos.is_blocked(*Q, "two", 1_000)
+    assert infos.visible_at(*Q) is None
+    popped(infos, 10, 11)
+    assert (len(infos), infos.visible_at(*Q)) == (1, 1_500)
+    assert infos.is_blocked(*Q, "two", 1_499)
+    assert infos.is_blocked(*Q, None, 1_499)
+    assert not infos.is_blocked(*Q, "two", 1_500)
+    assert not infos.is_blocked(*Q, "one", 1_000)  # the request is sent again
+    assert not infos.is_blocked("T", "G", 4, "two", 1_000)
+    assert infos.commit_and_next(*Q, 10, 1_000, 10) == 11
+    assert infos.is_blocked(*Q, "two", 1_499)
+    assert infos.commit_and_next(*Q, 11, 1_000, 10) == 12
+    assert not infos.is_blocked(*Q, "two", 1_000)
+    assert infos.visible_at(*Q) is None
+
+
+def test_without_an_attempt_nobody_is_the_same() -> None:
+    infos = OrderInfos()
+    popped(infos, 10, attempt=None)
+    assert infos.is_blocked(*Q, None, 1_000)
+
+
+def test_what_is_acknowledged_out_of_order_commits_nothing_behind_a_gap() -> None:
+    infos = OrderInfos()
+    popped(infos, 10, 12, 15)
+    infos.is_dirty = False
+    assert infos.commit_and_next(*Q, 15, 1_000, 10) == 10
+    assert infos.is_dirty
+    assert infos.commit_and_next(*Q, 10, 1_000, 10) == 12
+    assert infos.commit_and_next(*Q, 12, 1_000, 10) == 16
+
+
+def test_acknowledgements_of_what_is_not_known() -> None:
+    infos = OrderInfos()
+    assert infos.commit_and_next(*Q, 10, 1_000, 10) == 11
+    assert infos.commit_and_next(*Q, 11, 1_000, 10) == NO_EFFECT
+    popped(infos, 10, 12)
+    infos.is_dirty = False
+    assert infos.commit_and_next(*Q, 10, 999, 10) == NO_EFFECT
+    assert infos.commit_and_next(*Q, 11, 1_000, 10) == UNKNOWN_OFFSET
+    assert not infos.is_dirty
+
+
+def test_a_message_may_stay_invisible_for_another_time() -> None:
+    infos = OrderInfos()
+    assert not infos.set_next_visible(*Q, 10, 1_000, 9_000)
+    popped(infos, 10, 11)
+    infos.is_dirty = False
+    assert not infos.set_next_visible(*Q, 12, 1_000, 9_000)
+    assert not infos.set_next_visible(*Q, 10, 999, 9_000)
+    assert not infos.is_dirty
+    assert infos.set_next_visible(*Q, 10, 1_000, 9_000)
+    assert infos.set_next_visible(*Q, 11, 1_000, 1_200)
+    assert infos.is_dirty
+    assert infos.visible_at(*Q) == 9_000
+    assert infos.is_blocked(*Q, "two", 8_999)
+    assert not infos.is_blocked(*Q, "two", 9_000)
+    infos.commit_and_next(*Q, 10, 1_000, 10)
+    assert infos.visible_at(*Q) == 1_200
+
+
+def test_deliveries_are_counted() -> None:
+    infos = OrderInfos()
+    assert popped(infos, 10, 11) == ["0 3 0"]
+    assert popped(infos, 10, 11, attempt="two") == ["0 qo3%10 1", "0 qo3%11 1", "0 3 1"]
+    assert popped(infos, 10, 11, attempt="two") == ["0 qo3%10 1", "0 qo3%11 1", "0 3 1"]
+    assert popped(infos, 11, 12, attempt="three") == ["0 qo3%11 2", "0 qo3%12 0", "0 3 0"]
+    assert popped(infos, 11, 12, attempt="three") == ["0 qo3%11 2", "0 qo3%12 0", "0 3 0"]
+    assert popped(infos, 11, 12, attempt="four") == ["0 qo3%11 3", "0 qo3%12 1", "0 3 1"]
+    assert popped(infos, 20, attempt=None) == ["0 3 0"]
+    assert popped(infos, 20, attempt=None) == ["0 qo3%20 1", "0 3 1"]
+
+
+def test_what_is_forgotten() -> None:
+    infos = OrderInfos()
+    popped(infos, 10)
+    for forget in (
+        lambda: infos.clear("T", "G", 4),
+        lambda: infos.clear("T", "other", 3),
+        lambda: infos.forget("T", "other"),
+        lambda: infos.keep(lambda topic, group: (topic, group) == ("T", "G")),
+    ):
+        infos.is_dirty = False
+        forget()
+        assert not infos.is_dirty
+        assert infos.get(*Q) is not None
+    infos.clear(*Q)
+    assert (infos.get(*Q), infos.is_dirty, len(infos)) == (None, True, 1)
+    infos.is_dirty = False
+    infos.keep(lambda topic, group: True)  # no queue of it is left
+    assert (infos.is_dirty, len(infos)) == (True, 0)
+    popped(infos, 10)
+    infos.is_dirty = False
+    infos.keep(lambda topic, group: False)
+    assert (infos.is_dirty, len(infos)) == (True, 0)
+    popped(infos, 10)
+    infos.is_dirty = False
+    infos.forget("T", "G")
+    assert (infos.is_dirty, len(infos)) == (True, 0)
+
+
+def test_the_file_is_as_it_was_when_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COPIED_AT_A_TIME", 2)
+    infos = OrderInfos()
+    for queue_id in range(5):
+        infos.update(
+            f"T{queue_id}", "G", 0, [7, 9],
+            attempt_id=None, pop_time=1, invisible_time=2, retry_flag="0",
+        )  # fmt: skip
+    infos.set_next_visible("T0", "G", 0, 7, 1, 50)
+    before = infos.encode()
+    assert not infos.is_dirty
+    steps = infos.snapshot()
+    turns = 0
+    encode: Any = None
+    try:
+        while True:
+            next(steps)
+            turns += 1
+    except StopIteration as end:
+        encode = end.value
+    assert turns == 2
+    infos.commit_and_next("T0", "G", 0, 7, 1, 0)
+    infos.set_next_visible("T0", "G", 0, 7, 1, 60)
+    assert encode() == before
+    document = parse_config(before, name="consumerOrderInfo.json")
+    assert document["orderInfoCount"] == 5
+    again = OrderInfos()
+    again.read(document)
+    assert again.encode() == before
+    assert again.visible_at("T0", "G", 0) == 50
