@@ -1,0 +1,50 @@
+"""StoreLock: who is kept out, how long, and what the file says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oberth.errors import StoreLockedError
+from oberth.store.store_lock import StoreLock
+
+TAKE = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+"""
+
+
+def another_process_takes(path: str) -> bool:
+    taken = subprocess.run([sys.executable, "-c", TAKE, path], capture_output=True, check=False)
+    return taken.returncode == 0
+
+
+def test_it_is_held_until_it_is_given_back(tmp_path: Path) -> None:
+    lock, second = StoreLock(str(tmp_path)), StoreLock(str(tmp_path))
+    lock.acquire()
+    with pytest.raises(StoreLockedError, match="this process has the store open"):
+        second.acquire()
+    second.release()  # it has nothing to give back
+    assert not another_process_takes(lock.path)
+    lock.release()
+    lock.release()
+    assert another_process_takes(lock.path)
+    second.acquire()
+    assert not another_process_takes(lock.path)
+    second.release()
+    # Not before: a process that closes any descriptor of a file loses its locks of it.
+    assert Path(lock.path).read_bytes() == b"lock"
+
+
+def test_another_name_of_the_same_store_is_kept_out(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    lock, other = StoreLock(str(tmp_path / "store")), StoreLock(str(tmp_path / "link"))
+    lock.acquire()
+    with pytest.raises(StoreLockedError):
+        other.acquire()
+    lock.release()
