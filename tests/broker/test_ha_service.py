@@ -495,6 +495,9 @@ def test_waiters_are_answered_by_number_of_replicas_and_time() -> None:
     assert table.in_sync_count(111) == 2
     table.on_close("a")
     assert table.in_sync_count(20) == 2
+    assert table.on_report("c", 0) == []
+    assert table.on_report("b", 11) == []
+    assert table.acked == {"b": 12, "c": 0}
 
 
 async def test_only_named_addresses_may_read_the_log(tmp_path: Path, name_server: str) -> None:

@@ -282,7 +282,7 @@ class ReplicaTable:
     def on_report(self, replica: Hashable, offset: int) -> list[tuple[Done, PutMessageStatus]]:
         """A slave has reported; returns whom that satisfies."""
         self._acked[replica] = max(offset, self._acked.get(replica, 0))
-        return self._satisfied(max(self._acked.values(), default=0))
+        return self._satisfied(max(self._acked.values()))
 
     def on_close(self, replica: Hashable) -> None:
         """A slave is gone."""
