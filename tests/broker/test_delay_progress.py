@@ -185,6 +185,25 @@ def test_a_full_disk_stops_no_delivery(world: Any, monkeypatch: pytest.MonkeyPat
     assert decode(Path(first.progress.path).read_bytes()) is not None
 
 
+def test_a_file_that_cannot_be_written_is_named_once_until_it_can(
+    world: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = world.first
+
+    def full(*_: object, **__: object) -> None:
+        raise StoreFullError("no room")
+
+    for times in (1, 2):
+        first.progress.remove()
+        with monkeypatch.context() as patched:
+            patched.setattr(first.store.files, "open", full)
+            for _ in range(2):
+                first.delay(1)
+                first.tick(1_000)
+        assert caplog.text.count("a crash will deliver more again") == times
+        first.tick(0)
+
+
 async def test_a_killed_broker_delivers_nothing_again(make_live: Any, tmp_path: Path) -> None:
     live = await make_live(messageDelayLevel="1s 2s")
     for n in range(3):

@@ -19,6 +19,7 @@ from oberth.formats.message import (
     BLANK,
     BLANK_MAGIC,
     MAGIC_V2,
+    STORE_TIMESTAMP_END_MAX,
     MessageExt,
     decode_record,
     encode_host,
@@ -542,3 +543,17 @@ def test_an_unwriteable_store_says_so_to_each(make: Make) -> None:
     statuses = [outcome.status for outcome in outcomes if isinstance(outcome, PutMessageResult)]
     assert statuses == [PutMessageStatus.SERVICE_NOT_AVAILABLE] * 2
     assert outcomes[0] is not outcomes[1]
+
+
+def test_a_store_time_needs_all_of_its_bytes(make: Make) -> None:
+    log = make()
+    (result,) = log.append([MessageExtBrokerInner.of("t", b"body")])
+    assert result.ok
+    record = log.select(0, log.max_offset)
+    assert record is not None
+    stored = decode_record(record).store_timestamp
+    assert log.store_timestamp(0, log.max_offset) == stored
+    assert log.store_timestamp(0, STORE_TIMESTAMP_END_MAX) == stored
+    assert log.store_timestamp(0, STORE_TIMESTAMP_END_MAX - 1) == -1
+    assert log.store_timestamp(0, log.max_offset + 1) == -1
+    assert log.store_timestamp(SEGMENT, 100) == -1

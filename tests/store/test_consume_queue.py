@@ -385,6 +385,18 @@ def test_truncation_of_everything_lets_records_come_again(tmp_path: Path) -> Non
     assert put(queue, 0)
 
 
+def test_a_truncation_forgets_the_number_that_was_not_believed(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    for n in range(10):
+        assert put(queue, n)
+    assert not put(queue, 4, place=10)
+    queue.truncate(10 * SIZE)  # that record is gone, so nothing follows it
+    assert not put(queue, 5, place=10)
+    assert numbers(queue) == list(range(10))
+    assert put(queue, 6, place=11), "two that follow each other are numbers that begin anew"
+    assert numbers(queue) == [5, 6]
+
+
 class FailingFiles(OsFileSystem):
     """Every write fails while ``full`` is set."""
 

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store.consume_queue_store import ConsumeQueueStore
+from oberth.store.deleted_topics import DeletedTopics, find_deleted_topics
+from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 
@@ -178,3 +181,44 @@ def test_the_last_message_says_whether_the_table_is_right(
     with small(tmp_path, now_ms) as store:
         assert store.report is not None
         assert store.report.dispatch_from == store.report.log_end
+
+
+def queues_of(root: Path) -> ConsumeQueueStore:
+    config = MessageStoreConfig(
+        store_path_root_dir=str(root), mapped_file_size_consume_queue=20 * 100
+    )
+    return ConsumeQueueStore(OsFileSystem(), config)
+
+
+def test_a_topic_is_kept_or_hidden_as_its_first_records_say(tmp_path: Path) -> None:
+    deleted = DeletedTopics(queues_of(tmp_path), {"known"}, 15_000, "root")
+    for topic in ("known", "%LMQ%x", "SCHEDULE_TOPIC_XXXX"):
+        assert not deleted.hides(topic, 1)
+    assert not deleted.hides("kept", 15_000)
+    assert not deleted.hides("kept", 14_999), "the clock was set back"
+    assert not deleted.may_hide("kept")
+    assert deleted.hides("gone", 14_999)
+    assert not deleted.lost
+    assert not deleted.keep_lost()
+    assert deleted.hides("gone", 15_000)
+    assert deleted.lost == {"gone"}
+    assert deleted.keep_lost()
+    assert not deleted.hides("gone", 1)
+    assert not deleted.keep_lost()
+
+
+def test_queues_that_hold_nothing_do_not_say_that_a_topic_was_deleted(tmp_path: Path) -> None:
+    files, root = OsFileSystem(), str(tmp_path)
+    (tmp_path / "config").mkdir()
+    table = {"dataVersion": {"timestamp": 15_000}, "topicConfigTable": {"known": {}}}
+    (tmp_path / "config" / "topics.json").write_text(json.dumps(table))
+    queues = queues_of(tmp_path)
+    queue = queues.find_or_create("known", 0)
+    other = queues.find_or_create("other", 0)
+    other.put(0, 100, 0, 0)
+    assert find_deleted_topics(files, root, queues) is None
+    queue.put(100, 100, 0, 0)
+    found = find_deleted_topics(files, root, queues)
+    assert found is not None
+    assert found.hides("gone", 14_999)
+    assert not found.hides("other", 14_999)

@@ -420,6 +420,16 @@ def test_floors_are_forgotten_with_the_log(rig: Rig) -> None:
     assert json.loads((rig.root / FILE_NAME).read_text())["floors"] == {}
 
 
+def test_the_file_is_left_alone_where_no_floor_is_forgotten(rig: Rig) -> None:
+    rig.put("t", 100)
+    rig.store.retention.purge("t", {0: 50})
+    before = (rig.root / FILE_NAME).stat()
+    rig.store.retention.follow_log(SEGMENT)
+    after = (rig.root / FILE_NAME).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert rig.readable("t") == list(range(50, 100))
+
+
 def test_the_brokers_own_topics_are_not_purged(rig: Rig) -> None:
     with pytest.raises(IllegalNameError):
         rig.store.retention.purge("SCHEDULE_TOPIC_XXXX", {0: 1})

@@ -132,6 +132,15 @@ def test_properties_are_those_that_rocketmq_adds(tmp_path: Path) -> None:
     rig.close()
 
 
+def test_metrics_of_nothing_are_not_counted_as_a_change(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    assert rig.timer.metrics(rig.now_ms).data_version.counter == 0
+    rig.put(b"a", TIMER_DELIVER_MS=rig.now_ms + 60_000)
+    rig.run(1000)
+    assert rig.timer.metrics(rig.now_ms).data_version.counter == 1
+    rig.close()
+
+
 def test_metrics_count_a_change_once_and_are_written_when_there_was_one(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.put(b"a", TIMER_DELIVER_MS=rig.now_ms + 60_000)
