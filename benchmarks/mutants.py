@@ -48,7 +48,8 @@ AREAS: dict[str, tuple[str, ...]] = {
         "store/flush.py", "store/group_commit.py", "store/mapped_file.py", "store/files.py",
         "store/mapped_file_queue.py", "store/store_checkpoint.py", "store/store_lock.py",
         "store/running_flags.py", "store/burst.py", "store/commit_log.py",
-        "store/disk_reserve.py",
+        "store/disk_reserve.py", "store/log_checksums.py", "store/replication.py",
+        "store/epoch_replication.py", "broker/half_messages.py",
         "store/timer/*.py", "broker/table_files.py", "broker/config_file.py",
         "broker/delay_progress.py",
     ),
@@ -56,6 +57,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "broker/consumer_offsets.py", "broker/lmq_consumer_offsets.py", "broker/dispatching.py",
         "broker/pull_request_hold.py", "store/consume_queue.py", "store/consume_queue_store.py",
         "store/batch_consume_queue.py", "store/offset_by_time.py", "store/dispatch.py",
+        "broker/pop/*.py",
     ),
     "permission": ("broker/acl/*.py", "broker/topic_configs.py", "formats/names.py"),
     "filter": (
@@ -65,7 +67,8 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "retention": (
         "store/retention.py", "store/cleaning.py", "store/compaction_log.py",
-        "store/compaction_store.py", "broker/deletions.py", "broker/cold_reads.py",
+        "store/compaction_store.py", "store/deleted_topics.py", "broker/deletions.py",
+        "broker/cold_reads.py",
     ),
     "recovery": (
         "store/recovery.py", "store/recovery_state.py", "store/log_scan.py",
