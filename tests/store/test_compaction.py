@@ -138,6 +138,20 @@ def test_sizes_as_rocketmq_rounds_them() -> None:
     assert (log_file_size(config), unit_file_size(config)) == (104_857_460, 10_485_746)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "rounded"),
+    [(0, 5), (2000, 5), (4999, 5), (5000, 6), (5001, 5), (5499, 5), (5500, 6), (6000, 7)],
+)
+def test_sizes_are_at_least_five_times_those_of_the_units(wanted: int, rounded: int) -> None:
+    """In thousandths of the units' bytes; what is a multiple already becomes one more."""
+    units = 46 * 1000
+    config = MessageStoreConfig(
+        compaction_mapped_file_size=wanted * units // 1000,
+        compaction_cq_mapped_file_size=units + 45,
+    )
+    assert (log_file_size(config), unit_file_size(config)) == (rounded * units, units)
+
+
 def test_newest_of_every_key(kept: Kept) -> None:
     for n in range(400):
         kept.put(f"k{n % 5}", b"%d" % n)

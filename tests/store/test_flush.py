@@ -242,6 +242,19 @@ def test_the_transient_pool_hides_what_is_not_committed(tmp_path: Path) -> None:
     rig.log.queue.close()
 
 
+def test_a_sync_that_is_waited_for_commits_what_the_pool_holds(tmp_path: Path) -> None:
+    config = MessageStoreConfig(
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
+        transient_store_pool_enable=True,
+        transient_store_pool_size=2,
+    )
+    rig = Rig(tmp_path, config)
+    end = rig.put(b"hidden")
+    assert rig.service.wait_durable(end) is PutMessageStatus.PUT_OK
+    assert (rig.log.max_offset, rig.log.queue.flushed_where) == (end, end)
+    rig.log.queue.close()
+
+
 class Callers:
     """Threads that wait for a put each, behind a leader whose sync the gate holds."""
 

@@ -50,6 +50,15 @@ def test_what_is_acknowledged_altogether_is_never_stored() -> None:
     assert (len(rig.buffer), rig.buffer.latest_offset("T", "G", 0)) == (0, -1)
     rig.buffer.flush()
     assert rig.stored == []
+    assert not rig.buffer._queues, "nothing is kept of a queue where nothing waits"
+
+
+def test_an_offset_that_goes_back_to_the_beginning_is_committed_too() -> None:
+    rig = Rig()
+    assert rig.add(10)
+    rig.buffer.add_finished("T", "G", 0, 0)
+    assert rig.buffer.ack(ack_of(10, 10, 11))
+    assert rig.committed == [("T", "G", 0, 0)]
 
 
 def test_offsets_are_committed_in_the_order_of_the_pops() -> None:
