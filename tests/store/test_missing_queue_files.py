@@ -7,6 +7,7 @@ numbers that nobody had.
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store import message_store
 from oberth.store.files import OsFileSystem
 from oberth.store.index_file import IndexFile
 from oberth.store.message_store import MessageStore
@@ -98,10 +100,7 @@ def units_of_the_last(files: list[Path]) -> None:
 
 STOPPED = (last, middle, first, the_first_and_the_state, all_of_them, the_directory)
 """Not `units_of_the_last`: after a stop in order files of the right size are not read."""
-KILLED = (
-    last, middle, the_first_and_the_state, all_of_them, the_directory, units_of_the_last,
-)  # fmt: skip
-"""Not `first`: after a crash nothing says where a queue began."""
+KILLED = (*STOPPED, units_of_the_last)
 
 
 @pytest.mark.parametrize("topic", ["t", "batch"])
@@ -131,6 +130,49 @@ def test_what_a_queue_lost_comes_back(
         assert store.report is not None
         assert store.report.dispatch_from == store.report.log_end
         assert places(store, topic) == expected
+
+
+@pytest.mark.parametrize("topic", ["t", "batch"])
+def test_queue_files_that_went_with_their_messages_are_not_missed(
+    topic: str, tmp_path: Path
+) -> None:
+    with open_store(tmp_path) as store:
+        expected = put(store, topic)
+        while store.dispatch_behind_bytes:
+            store.dispatch_nowait()
+        store.retention.purge(topic, {0: 100})
+        folder = "batchconsumequeue" if topic == "batch" else "consumequeue"
+        assert not (tmp_path / folder / topic / "0" / f"{0:020}").exists()
+        store.checkpoint_now()
+        expected += put(store, topic, 3)
+        store.dispatch_nowait()
+        store.kill()
+    with open_store(tmp_path) as store:
+        assert store.report is not None
+        assert store.report.reason == "the last checkpoint"
+        assert places(store, topic) == expected[100:]
+
+
+def test_a_deletion_is_noted_though_nothing_is_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a start after a crash would miss the files, and read all of the log."""
+    monkeypatch.setattr(message_store, "CHECKPOINT_INTERVAL_S", 0)
+    noted = threading.Event()
+    with open_store(tmp_path) as store:
+        put(store, "t")
+        while store.dispatch_behind_bytes:
+            store.dispatch_nowait()
+        store.checkpoint_now()
+        checkpoint = store.checkpoint_now
+
+        def note(**named: bool) -> None:
+            checkpoint(**named)
+            noted.set()
+
+        monkeypatch.setattr(store, "checkpoint_now", note)
+        store.retention.purge("t", {0: 100})
+        assert noted.wait(60)
 
 
 @pytest.mark.parametrize("folder", ["consumequeue/t/0", "index"])

@@ -271,6 +271,11 @@ class ConsumeQueueStore:
         """The sum of the next queue offsets of all queues."""
         return sum(queue.max_offset for queue in self.all_queues())
 
+    @property
+    def begins(self) -> int:
+        """The sum of the positions, bytes each, at which the files of all queues begin."""
+        return sum(queue.stream.first_start for queue in self.all_queues())
+
     def queue_offsets(self) -> dict[QueueKey, int]:
         """The next queue offset of every queue: what the CommitLog's table starts with."""
         return {(queue.topic, queue.queue_id): queue.max_offset for queue in self.all_queues()}

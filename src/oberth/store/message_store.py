@@ -642,9 +642,10 @@ class MessageStore(StoreReading):
                 self._sum_up()
                 now = time.monotonic()
                 progress = self.reput.offset - self._state_offset
-                if progress >= CHECKPOINT_BYTES or (
-                    progress and now - last >= CHECKPOINT_INTERVAL_S
-                ):
+                is_due = now - last >= CHECKPOINT_INTERVAL_S
+                if is_due:
+                    last = now
+                if progress >= CHECKPOINT_BYTES or (is_due and (progress or self._begins_differ())):
                     last = now
                     # What came meanwhile: a checkpoint makes the files of new queues without rest.
                     self.queues.write_behind(self._stopping.wait)

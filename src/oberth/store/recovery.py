@@ -6,7 +6,7 @@ dispatch what queues or index lack. How far back the last step goes:
     what is found                                        dispatch starts at
     oberth.state, clean, and the log ends where it says  nowhere: nothing is missing
     oberth.state, queues at least as it says             its safe_offset
-    neither, or a queue is missing or short              the log's beginning
+    neither, or a queue is missing, short or headless    the log's beginning
 
 The last row reads every header once (bodies only where the log's end is in doubt): a store of
 RocketMQ's own is checked completely when it is first opened here, where RocketMQ would start with
@@ -108,7 +108,8 @@ def recover(
         }
     redispatch_from = state.safe_offset if abnormal and trusted and state is not None else None
     queue_end = queues.recover(extents)
-    if not trusted:
+    lacks_firsts = state is not None and trusted and _lacks_firsts(queues, state, log_min)
+    if not trusted or lacks_firsts:
         queues.drop_headless(log_min)
     scan_from, not_before = _scan_start(log, state if trusted else None, queue_end, abnormal)
     end = find_log_end(
@@ -135,6 +136,8 @@ def recover(
     dispatch_from, reason = _dispatch_start(
         log_min, end, state if trusted else None, queues, queue_end, abnormal
     )
+    if lacks_firsts:
+        dispatch_from, reason = log_min, "queues lack their first files"
     queues_from = max(dispatch_from, log_min)
     if index_from < dispatch_from:
         dispatch_from, reason = index_from, "the index reaches only up to there"
@@ -161,6 +164,11 @@ def recover(
         last_record,
         timestamp,
     )
+
+
+def _lacks_firsts(queues: ConsumeQueueStore, state: RecoveryState, log_min: int) -> bool:
+    """Whether files have gone from the front of queues although the log's front is still there."""
+    return state.log_begin == log_min and 0 <= state.queue_begins < queues.begins
 
 
 def _strike_out(log: CommitLog, offset: int) -> None:

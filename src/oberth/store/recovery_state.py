@@ -31,6 +31,10 @@ class RecoveryState(msgspec.Struct):
         queue_count: how many queues there were.
         queue_units: the sum of their next queue offsets, so that one that lost its newest units is
             noticed though others reach further; -1: not known.
+        queue_begins: the sum of the positions at which the files of queues began, so that one that
+            lost its first files is noticed; -1: not known.
+        log_begin: where the CommitLog began. Once it begins later, files of queues may have gone
+            with it, and queue_begins says nothing.
         clean: whether the store was shut down in order, with nothing behind safe_offset.
         index_counts: entries of each index file that were on the disk.
         queues: after a clean stop: topic → queue id → (min offset, max offset, record end).
@@ -43,6 +47,8 @@ class RecoveryState(msgspec.Struct):
     queue_end: int = -1
     queue_count: int = 0
     queue_units: int = -1
+    queue_begins: int = -1
+    log_begin: int = -1
     clean: bool = False
     index_counts: dict[str, int] = {}
     queues: dict[str, dict[int, tuple[int, int, int]]] = {}

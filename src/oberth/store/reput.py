@@ -47,6 +47,8 @@ class ReputPosition(NamedTuple):
         queue_end: the highest record end that a queue holds.
         queue_count: how many queues there are.
         queue_units: the sum of their next queue offsets; -1: not known.
+        queue_begins: the sum of the positions at which their files begin; -1: not known.
+        log_begin: where the CommitLog began, when queue_begins was not taken yet.
     """
 
     offset: int
@@ -55,6 +57,8 @@ class ReputPosition(NamedTuple):
     queue_end: int
     queue_count: int
     queue_units: int = -1
+    queue_begins: int = -1
+    log_begin: int = -1
 
 
 class ReputService:
@@ -116,6 +120,7 @@ class ReputService:
         """How far dispatch has come, all taken between two rounds."""
         queues = self._dispatcher.queues
         with self._lock:
+            log_begin = self._log.min_offset
             return ReputPosition(
                 self.offset,
                 self.last_record,
@@ -123,6 +128,8 @@ class ReputService:
                 queues.max_physic_offset,
                 sum(len(table) for table in queues.table.values()),
                 queues.units,
+                queues.begins,
+                log_begin,
             )
 
     @contextmanager

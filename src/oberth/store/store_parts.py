@@ -70,6 +70,8 @@ class StoreParts:
         self._checkpoint_lock = threading.Lock()  # one checkpoint at a time
         self.report: RecoveryReport | None = None
         self._state_offset = -1
+        # Where the log and the files of queues began by the last oberth.state.
+        self._state_begins: tuple[int, int] | None = None
         # Up to where all units of queues are on the disk, whether or not oberth.state says so yet.
         self._durable_offset = -1
         # Where the log ended when it was opened, and whether all up to there is dispatched: only
@@ -348,6 +350,8 @@ class StoreParts:
         self, position: ReputPosition, index_counts: Mapping[str, int], *, clean: bool
     ) -> None:
         """Writes what the next start may trust; if ``clean``, with what each queue has."""
+        if position.queue_begins >= 0:
+            self._state_begins = position.log_begin, position.queue_begins
         queues: dict[str, dict[int, tuple[int, int, int]]] = {}
         if clean:
             for (topic, queue_id), (low, high, end) in self.queues.snapshot().items():
@@ -362,11 +366,18 @@ class StoreParts:
                 queue_end=position.queue_end,
                 queue_count=position.queue_count,
                 queue_units=position.queue_units,
+                queue_begins=position.queue_begins,
+                log_begin=position.log_begin,
                 clean=clean,
                 index_counts=dict(index_counts),
                 queues=queues,
             ),
         )
+
+    def _begins_differ(self) -> bool:
+        """Whether files have gone from the front of log or queues since the last oberth.state."""
+        now = self.commit_log.min_offset, self.queues.begins
+        return self._state_begins not in (None, now)
 
     def _on_flushed(self, store_timestamp: int) -> None:
         self.checkpoint.values.physic_msg_timestamp = store_timestamp
