@@ -22,6 +22,12 @@ from oberth.store.dispatch_state import STATE, DispatchState
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 
+HALF_JUNK = (
+    b'{"position": 1, "lastRecord": null}',
+    b'{"position": 1, "queueEnd": "x"}',
+    b'{"position": 1, "indexCounts": [7]}',
+    b'{"position": 1, "settings": 7}',
+)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
@@ -60,7 +66,7 @@ def test_a_state_comes_back_and_junk_is_none(tmp_path: Path) -> None:
     state = DispatchState(7, 3, 99, 6, 2, {"20260101000000000": 5}, {"dispatch": "spark"}, True)
     state.save(str(tmp_path))
     assert DispatchState.load(str(tmp_path)) == state
-    for junk in (b"", b"{", b"[]", b'{"position": "x"}', b"\xff"):
+    for junk in (b"", b"{", b"[]", b'{"position": "x"}', b"\xff", *HALF_JUNK):
         (tmp_path / STATE).write_bytes(junk)
         assert DispatchState.load(str(tmp_path)) is None
 

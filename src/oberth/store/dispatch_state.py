@@ -83,13 +83,16 @@ class DispatchState:
             values = json.loads(file.read())
         if not isinstance(values, dict) or not isinstance(values.get("position"), int):
             return None
-        return cls(
-            values["position"],
-            int(values.get("lastRecord", -1)),
-            int(values.get("storeTimestamp", 0)),
-            int(values.get("queueEnd", -1)),
-            int(values.get("queueCount", 0)),
-            values.get("indexCounts") or {},
-            values.get("settings") or {},
-            values.get("whole") is True,
-        )
+        try:
+            return cls(
+                values["position"],
+                int(values.get("lastRecord", -1)),
+                int(values.get("storeTimestamp", 0)),
+                int(values.get("queueEnd", -1)),
+                int(values.get("queueCount", 0)),
+                {name: int(count) for name, count in (values.get("indexCounts") or {}).items()},
+                dict(values.get("settings") or {}),
+                values.get("whole") is True,
+            )
+        except (TypeError, ValueError, AttributeError):
+            return None

@@ -15,10 +15,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.errors import OptionError, StoreError
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
+from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch_handover import LOCK, WANTED, FileLock, Progress, ProgressFile
 from oberth.store.dispatch_state import DispatchState
 from oberth.store.message_store import MessageStore
@@ -208,6 +210,36 @@ class FollowingStore(MessageStore):
                     self._note(clean=False)
                 return
             self._note(clean=False)
+
+    def settle_removal(self) -> None:
+        """See MessageStore; has the dispatcher step aside, which then opens the queues anew.
+
+        Else a start after a crash would miss what it noted, and dispatch the log from its
+        beginning, deleted topics too.
+        """
+        self._save_queue_ends()
+        with self._checkpoint_lock:
+            try:
+                with self._to_itself(_STOP_PATIENCE_S):
+                    self._count_again()
+            except StoreError as error:
+                _LOG.warning("after a crash a deleted topic may come back: %s", error)
+            self._note(clean=False)
+
+    def _count_again(self) -> None:
+        """Notes how many queues are left, and up to where they reach; nobody writes to them."""
+        state = DispatchState.load(self.root)
+        if state is None:
+            return
+        left = ConsumeQueueStore(self.files, self.config, writable=False)
+        try:
+            left.load()
+            left.recover()
+            count = sum(len(table) for table in left.table.values())
+            end = left.max_physic_offset
+        finally:
+            left.close()
+        replace(state, queue_count=count, queue_end=end).save(self.root)
 
     def _note(self, *, clean: bool) -> None:
         state = DispatchState.load(self.root)

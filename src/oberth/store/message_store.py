@@ -551,8 +551,7 @@ class MessageStore(StoreReading):
             )
         ]
         if removed:
-            self._save_queue_ends()
-            self.checkpoint_now()
+            self.settle_removal()
         return removed
 
     def _save_queue_ends(self, leaving: Sequence[ConsumeQueue] = ()) -> None:
@@ -575,7 +574,7 @@ class MessageStore(StoreReading):
                 queue.topic, queue.queue_id, queue.max_offset, delete
             )
         if removed:
-            self.checkpoint_now()
+            self.settle_removal()
         return removed
 
     def retention_report(self, offsets: Iterable[GroupOffsets] = ()) -> RetentionReport:

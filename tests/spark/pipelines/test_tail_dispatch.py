@@ -6,6 +6,7 @@ The writer is a test's own; dispatchers are killed between any two steps.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from oberth.formats.message_store_config import Dispatch, MessageStoreConfig
 from oberth.spark.pipelines.tail_dispatch import TailDispatcher
 from oberth.store.following_store import FollowingStore
 from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.log_walk import next_valid
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
@@ -271,3 +273,49 @@ def test_a_store_repairs_what_a_killed_dispatcher_left(
             killed_dispatcher()
         opened_and_closed()
     check(root, 300)
+
+
+@pytest.mark.parametrize("follows", [True, False], ids=["dispatcher", "no-dispatcher"])
+def test_a_deleted_topic_stays_deleted_after_a_crash(tmp_path: Path, *, follows: bool) -> None:
+    """It was the only one: no other topic tells that the queues of this one were not lost."""
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path),
+        mapped_file_size_commit_log=1 << 20,
+        mapped_file_size_consume_queue=20_000,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        dispatch=Dispatch.SPARK,
+    )
+    store = FollowingStore(config)
+    store.load()
+    store.start()
+    for number in range(30):
+        store.put_message(MessageExtBrokerInner.of("gone", b"body", keys=f"k{number}"))
+    store.flush()
+    tail = TailDispatcher(str(tmp_path), OPTIONS)
+    is_over = threading.Event()
+
+    def follow() -> None:
+        while not is_over.is_set():
+            tail.advance()
+
+    with tail:
+        drain(tail)
+        while store.dispatch_behind_bytes:
+            store.dispatch_nowait()
+        assert store.topics() == ["gone"]
+        if follows:
+            following = threading.Thread(target=follow)
+            following.start()
+            try:
+                store.delete_topics(["gone"])
+            finally:
+                is_over.set()
+                following.join()
+    if not follows:
+        store.delete_topics(["gone"])
+    store.kill()
+    with FollowingStore(config) as again:
+        assert again.report is not None
+        assert again.report.reason == "the last checkpoint"
+        assert again.topics() == []
