@@ -63,7 +63,7 @@ def _spin(seconds: float) -> tuple[float, int]:
 
 
 def look(seconds: float = SPIN_S) -> Calm:
-    """Spin on every core for some time, once everything is on the disks that a turn left to them."""
+    """Spin on every core for some time, once what a turn left to the disks is there."""
     if hasattr(os, "sync"):
         os.sync()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
