@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.deleted_topics import DeletedTopics, find_deleted_topics
 from oberth.store.files import OsFileSystem
@@ -215,6 +216,8 @@ def test_queues_that_hold_nothing_do_not_say_that_a_topic_was_deleted(tmp_path: 
     queues = queues_of(tmp_path)
     queue = queues.find_or_create("known", 0)
     other = queues.find_or_create("other", 0)
+    assert isinstance(queue, ConsumeQueue)
+    assert isinstance(other, ConsumeQueue)
     other.put(0, 100, 0, 0)
     assert find_deleted_topics(files, root, queues) is None
     queue.put(100, 100, 0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -69,6 +70,10 @@ def test_acknowledgements_of_what_is_not_known() -> None:
     assert not infos.is_dirty
 
 
+def is_dirty(infos: OrderInfos) -> bool:
+    return infos.is_dirty
+
+
 def test_a_message_may_stay_invisible_for_another_time() -> None:
     infos = OrderInfos()
     assert not infos.set_next_visible(*Q, 10, 1_000, 9_000)
@@ -76,10 +81,10 @@ def test_a_message_may_stay_invisible_for_another_time() -> None:
     infos.is_dirty = False
     assert not infos.set_next_visible(*Q, 12, 1_000, 9_000)
     assert not infos.set_next_visible(*Q, 10, 999, 9_000)
-    assert not infos.is_dirty
+    assert not is_dirty(infos)
     assert infos.set_next_visible(*Q, 10, 1_000, 9_000)
     assert infos.set_next_visible(*Q, 11, 1_000, 1_200)
-    assert infos.is_dirty
+    assert is_dirty(infos)
     assert infos.visible_at(*Q) == 9_000
     assert infos.is_blocked(*Q, "two", 8_999)
     assert not infos.is_blocked(*Q, "two", 9_000)
@@ -102,12 +107,13 @@ def test_deliveries_are_counted() -> None:
 def test_what_is_forgotten() -> None:
     infos = OrderInfos()
     popped(infos, 10)
-    for forget in (
+    others: list[Callable[[], object]] = [
         lambda: infos.clear("T", "G", 4),
         lambda: infos.clear("T", "other", 3),
         lambda: infos.forget("T", "other"),
         lambda: infos.keep(lambda topic, group: (topic, group) == ("T", "G")),
-    ):
+    ]
+    for forget in others:
         infos.is_dirty = False
         forget()
         assert not infos.is_dirty
