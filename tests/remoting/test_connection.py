@@ -57,6 +57,37 @@ def test_any_chunking(data: st.DataObject) -> None:
     assert receive(chunks) == commands
 
 
+@given(st.data())
+def test_any_chunking_some_frames_at_a_time(data: st.DataObject) -> None:
+    commands = [
+        RemotingCommand(code=n, opaque=n, body=bytes(size))
+        for n, size in enumerate(data.draw(st.lists(st.integers(0, 3000), max_size=12)))
+    ]
+    stream = b"".join(map(encode_frame_bytes, commands))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    connection = RemotingConnection(frames_a_turn=2)
+    found: list[RemotingCommand] = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        chunk = stream[start:end]
+        if data.draw(st.booleans()):
+            whole = connection.whole(chunk)
+            if whole is None:
+                continue
+            connection.keep(whole)
+            chunk = b""
+        got = connection.receive_data(chunk)
+        assert len(got) <= 2
+        found += got
+        while connection.has_more and data.draw(st.booleans()):
+            got = connection.receive_data(b"")
+            assert len(got) <= 2
+            found += got
+    while connection.has_more:
+        found += connection.receive_data(b"")
+    assert found == commands
+    assert connection.pending_size == 0
+
+
 @given(st.lists(st.binary(max_size=100), max_size=10))
 def test_random_bytes(chunks: list[bytes]) -> None:
     connection = RemotingConnection(frame_size_max=1000)

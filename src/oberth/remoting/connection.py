@@ -12,6 +12,7 @@ the shell's.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +36,9 @@ COPIED_SIZE_MAX: Final = 64 * 1024
 LONG_SIZE_MIN: Final = 64 * 1024
 """Bytes that a frame must still lack to be received straight into its place."""
 
+FRAMES_A_TURN: Final = 512
+"""Frames that a turn of the loop decodes: some 2 ms. A read of 256 KiB may hold 26 000 of them."""
+
 _HTTP: Final = int.from_bytes(b"HTTP", "big")
 """What an answer of a web server begins with, read as the length of a frame."""
 
@@ -54,19 +58,30 @@ class RemotingConnection:
     Args:
         frame_size_max: bytes of a whole frame, in either direction.
         header_size_max: bytes of a received header.
+        frames_a_turn: frames that one call of `receive_data` decodes.
+
+    Attributes:
+        has_more: whether what was received may hold whole frames that are not decoded yet:
+            ``receive_data(b"")`` goes on with them.
     """
 
     __slots__ = (
         "_filled",
         "_frame_size",
+        "_frames_a_turn",
         "_pending",
         "failure",
         "frame_size_max",
+        "has_more",
         "header_size_max",
     )
 
     def __init__(
-        self, *, frame_size_max: int = FRAME_SIZE_MAX, header_size_max: int = HEADER_SIZE_MAX
+        self,
+        *,
+        frame_size_max: int = FRAME_SIZE_MAX,
+        header_size_max: int = HEADER_SIZE_MAX,
+        frames_a_turn: int = sys.maxsize,
     ) -> None:
         self.frame_size_max = frame_size_max
         self.header_size_max = header_size_max
@@ -74,11 +89,13 @@ class RemotingConnection:
         self._frame_size = FRAME_HEAD_SIZE  # bytes that _pending needs before it is worth a look
         # Bytes of _pending that have come while a long frame is received into it; -1: all of it.
         self._filled = -1
+        self._frames_a_turn = frames_a_turn
         self.failure: RemoteProtocolError | None = None
+        self.has_more = False
 
     @property
     def pending_size(self) -> int:
-        """Bytes of a frame that has not fully arrived."""
+        """Bytes of a frame that has not fully arrived, or of those that are not decoded yet."""
         return len(self._pending) if self._filled < 0 else self._filled
 
     def begin_long(self, memory: Callable[[int], bytearray]) -> bool:
@@ -118,6 +135,7 @@ class RemotingConnection:
         """
         if self.failure is not None:
             raise self.failure
+        self.has_more = False
         pending = self._pending
         if not pending:
             return data
@@ -127,8 +145,16 @@ class RemotingConnection:
         self._pending = bytearray()
         return pending
 
+    def keep(self, data: Buffer) -> None:
+        """Take back what `whole` gave, to be decoded later."""
+        self._pending += data
+        self._frame_size = FRAME_HEAD_SIZE
+        self.has_more = True
+
     def receive_data(self, data: Buffer) -> list[RemotingCommand]:
         """The commands that ``data`` completes, in order; look at ``failure`` after them.
+
+        At most ``frames_a_turn`` of them; look at ``has_more``, too.
 
         Raises:
             RemoteProtocolError: a frame that is too long, too short, or whose header cannot be
@@ -140,6 +166,7 @@ class RemotingConnection:
         if pending:
             pending += data
             if len(pending) < self._frame_size:
+                self.has_more = False
                 return []
             if self._frame_size > COPIED_SIZE_MAX:
                 return self._decode_long(pending)
@@ -178,7 +205,11 @@ class RemotingConnection:
         position = 0
         size = len(data)
         needed = FRAME_HEAD_SIZE
+        left = self._frames_a_turn
         while size - position >= FRAME_HEAD_SIZE:
+            if not left:
+                break
+            left -= 1
             length, word = unpack_head(data, position)
             header_size = word & 0xFFFFFF
             if not 4 + header_size <= length <= self.frame_size_max - 4 or (
@@ -198,6 +229,7 @@ class RemotingConnection:
         if position < size:
             self._pending += memoryview(data)[position:]
         self._frame_size = needed
+        self.has_more = not left and size - position >= FRAME_HEAD_SIZE
 
     def _bad_head(self, length: int, header_size: int) -> RemoteProtocolError:
         if length == _HTTP:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Generator
 from typing import Any, cast
@@ -14,7 +15,7 @@ from oberth.remoting.aio import processors
 from oberth.remoting.aio import processors as processors_module
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.processors import ProcessorTable
-from oberth.remoting.aio.stage import Stage, error_response
+from oberth.remoting.aio.stage import EXPIRED_A_TURN, Stage, error_response
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 
@@ -133,6 +134,41 @@ async def test_a_waiting_request_expires_while_the_worker_hangs(channel: Any) ->
     assert "slow stage: hung" in (replies[1].remark or "")
     release.set()
     await channel.wait_replies(2)
+    await stage.aclose()
+
+
+@pytest.mark.parametrize("swept", [True, False])
+async def test_very_many_that_waited_too_long_are_answered_in_turns(
+    channel: Any, swept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 000 in one go, when their time was over, held the loop for 80 ms."""
+    release = threading.Event()
+
+    def hang(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        assert release.wait(BOUND_S)
+        return create_response(request, 0)
+
+    stage = Stage("hung", threads=1, wait_ms_max=0)
+    if not swept:  # the one at work ends first
+        monkeypatch.setattr(stage, "_sweep", lambda: None)
+        release.set()
+    count = 3 * EXPIRED_A_TURN
+    stage.submit(channel, requests(count + 1), hang)
+    by_turn = [0]
+    loop = asyncio.get_running_loop()
+
+    def turn() -> None:
+        by_turn.append(len(channel.replies))
+        if len(channel.replies) < count:
+            loop.call_soon(turn)
+
+    loop.call_soon(turn)
+    await channel.wait_replies(count)
+    by_turn.append(len(channel.replies))
+    steps = [after - before for before, after in itertools.pairwise(by_turn)]
+    assert 0 < max(steps) <= EXPIRED_A_TURN + 1
+    release.set()
+    await channel.wait_replies(count + 1)
     await stage.aclose()
 
 

@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from oberth.remoting.aio import processors as processors_module
+from oberth.remoting.aio import server as server_module
 from oberth.remoting.aio.channel import Channel
-from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.aio.processors import BURST_MAX, ProcessorTable
 from oberth.remoting.command import (
     Buffer,
     RemotingCommand,
     create_response,
     encode_frame_bytes,
 )
-from oberth.remoting.connection import RemotingConnection
+from oberth.remoting.connection import FRAMES_A_TURN, RemotingConnection
 
 SEND, PULL = 310, 11
 
@@ -197,3 +200,115 @@ async def test_answers_that_say_nothing_but_success_are_not_encoded_one_by_one(
         assert await reader.readexactly(len(expected)) == expected
     assert encoded == [-3, -4, -5, -6, -7, -8]
     writer.close()
+
+
+class Counted:
+    """What calls of a function gave or got, by turn of the loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.by_turn: dict[int, int] = {}
+        self.largest = 0
+
+    def add(self, count: int) -> None:
+        self.largest = max(self.largest, count)
+        self.by_turn[self.loop.turns] = self.by_turn.get(self.loop.turns, 0) + count
+
+
+@pytest.mark.parametrize("taker", [None, Taker()])
+@pytest.mark.parametrize("crowd", [1, 3])
+async def test_frames_of_one_read_are_decoded_in_turns(
+    start_server: Any, stack: Any, monkeypatch: Any, taker: Taker | None, crowd: int
+) -> None:
+    """A read of 256 KiB holds 26 000 frames of ten bytes: 160 ms of the loop."""
+    loop = Loop()
+    server = await start_server(table(), data_taker=taker)
+    peers = await peers_of(server, loop, crowd, stack)
+    decoded = {peer.channel._connection: Counted(loop) for peer in peers}
+    receive_data = RemotingConnection.receive_data
+
+    def counted(self: RemotingConnection, data: Buffer) -> list[RemotingCommand]:
+        commands = receive_data(self, data)
+        if self in decoded:
+            decoded[self].add(len(commands))
+        return commands
+
+    monkeypatch.setattr(RemotingConnection, "receive_data", counted)
+    loop.begin()
+    count = 4 * FRAMES_A_TURN + 1
+    for peer in peers:
+        peer.ask(PULL, count)
+        assert not peer.channel.transport.is_reading()
+    async with asyncio.timeout(100):
+        while any(len(peer.answered) < count for peer in peers):  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    loop.end()
+    assert [sum(each.by_turn.values()) for each in decoded.values()] == [count] * crowd
+    assert max(max(each.by_turn.values()) for each in decoded.values()) <= FRAMES_A_TURN
+    for peer in peers:
+        assert peer.channel.transport.is_reading()
+        peer.ask(PULL, 1)
+    async with asyncio.timeout(100):
+        while any(len(peer.answered) <= count for peer in peers):  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0)
+
+
+async def test_what_many_left_is_decoded_while_there_is_time(
+    start_server: Any, stack: Any, monkeypatch: Any
+) -> None:
+    """A turn that reads from thirty connections does not decode of all of them."""
+    loop = Loop()
+    server = await start_server(table(), data_taker=Taker())
+    peers = await peers_of(server, loop, 31, stack)
+    server._gathers = True
+    monkeypatch.setattr(server_module, "TURN_S", 0.0)
+    kept: list[Channel] = []
+    read_later = Channel.read_later
+
+    def noted(channel: Channel, data: Buffer) -> None:
+        kept.append(channel)
+        read_later(channel, data)
+
+    monkeypatch.setattr(Channel, "read_later", noted)
+    loop.begin()
+    async with asyncio.timeout(100):
+        for asked in (40, 80, 120):
+            for peer in peers:
+                peer.ask(PULL, 40)
+            while any(len(peer.answered) < asked for peer in peers):  # noqa: ASYNC110 - see above
+                await asyncio.sleep(0)
+    loop.end()
+    assert [len(peer.answered) for peer in peers] == [120] * 31
+    assert len(kept) == 3 * 31
+
+
+async def test_a_burst_has_so_many_requests(
+    start_server: Any, stack: Any, monkeypatch: Any
+) -> None:
+    """Sends that the kernels do not know yet, of many connections: 18 us each, all in one call."""
+    loop, sizes = Loop(), []
+
+    def many(
+        channels: Sequence[Channel], requests: list[RemotingCommand]
+    ) -> list[RemotingCommand | None]:
+        assert len(channels) == len(requests)
+        sizes.append((loop.turns, len(requests)))
+        return [create_response(request, 0) for request in requests]
+
+    made = ProcessorTable()
+    made.burst([SEND], many)
+    server = await start_server(made)
+    peers = await peers_of(server, loop, 5, stack)
+    server._gathers = True
+    monkeypatch.setattr(processors_module, "TURN_S", 0.0)
+    loop.begin()
+    for peer in peers:
+        peer.ask(SEND, FRAMES_A_TURN)
+    async with asyncio.timeout(100):
+        while any(len(peer.answered) < FRAMES_A_TURN for peer in peers):  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0)
+    loop.end()
+    assert sum(size for _, size in sizes) == 5 * FRAMES_A_TURN
+    assert max(size for _, size in sizes) <= BURST_MAX
+    assert len({turn for turn, _ in sizes}) == len(sizes), "without time, one call a turn"

@@ -41,7 +41,7 @@ from oberth.remoting.command import (
     RemotingCommand,
     create_response,
 )
-from oberth.remoting.connection import RemotingConnection
+from oberth.remoting.connection import FRAMES_A_TURN, RemotingConnection
 from oberth.remoting.first_bytes import PROXY_OPTION, detect, parse_proxy_header
 from oberth.remoting.first_bytes import Protocol as FirstProtocol
 from oberth.remoting.open_requests import OpenRequest, OpenRequests
@@ -122,7 +122,9 @@ class Channel(asyncio.Protocol):
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._connection = RemotingConnection(
-            frame_size_max=options.frame_size_max, header_size_max=options.header_size_max
+            frame_size_max=options.frame_size_max,
+            header_size_max=options.header_size_max,
+            frames_a_turn=FRAMES_A_TURN,
         )
         self._transport: asyncio.Transport | None = None
         self._first_bytes: bytes | None = b"" if server_side else None
@@ -141,6 +143,7 @@ class Channel(asyncio.Protocol):
         self._read_paused = False
         self._resting = False
         self._held = 0  # how many have put off what was read
+        self._goes_on = False  # whether a turn is due for frames that are not decoded yet
         self._rest_s = options.read_rest_s
         self._drained: asyncio.Future[None] | None = None
         self._closed = self._loop.create_future()
@@ -233,6 +236,21 @@ class Channel(asyncio.Protocol):
         except RemoteProtocolError as error:
             self._fail(error)
 
+    def read_later(self, data: Buffer) -> None:
+        """Keep bytes that an owner took and did not serve, for a further turn of the loop."""
+        self._connection.keep(data)
+        self._update_reading()
+
+    def _go_on_reading(self) -> None:
+        """Decode more of what came: a read may hold tens of thousands of frames."""
+        self._goes_on = False
+        if self._closing or not self._connection.has_more:
+            return
+        if self._must_wait():
+            return  # whoever ends that calls `_update_reading`
+        self.read_left(b"")  # an owner that takes data has left it
+        self._update_reading()
+
     def _read_frames(self, data: Buffer) -> None:
         commands = self._connection.receive_data(data)
         if commands:
@@ -256,10 +274,12 @@ class Channel(asyncio.Protocol):
                 self.rest(self._rest_s)
         if self._connection.failure is not None:
             raise self._connection.failure
+        if self._connection.has_more:
+            self._update_reading()
         if self._budget is not None and not self._closing:
             self._budget.note(self, self.received_bytes)
         if self._long_memory is not None and self._connection.pending_size:
-            self._read_long()
+            self._read_long()  # not while there is more: then the next frame's size is not known
 
     @property
     def received_bytes(self) -> int:
@@ -431,20 +451,28 @@ class Channel(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        options = self._options
-        stop = (
-            self._write_paused
-            or self._resting
-            or self._held
-            or self.in_work > options.in_work_max
-            or self.in_work_bytes > options.in_work_bytes_max
-        )
+        must_wait, has_more = self._must_wait(), self._connection.has_more
+        if has_more and not must_wait and not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on_reading)
+        stop = must_wait or has_more
         if stop and not self._read_paused:
             self._read_paused = True
             transport.pause_reading()
         elif self._read_paused and not stop:
             self._read_paused = False
             transport.resume_reading()
+
+    def _must_wait(self) -> bool:
+        """Whether what has come is enough for now."""
+        options = self._options
+        return bool(
+            self._write_paused
+            or self._resting
+            or self._held
+            or self.in_work > options.in_work_max
+            or self.in_work_bytes > options.in_work_bytes_max
+        )
 
     def rest(self, seconds: float) -> None:
         """Read no more for a while; a rest that has begun is not made longer."""

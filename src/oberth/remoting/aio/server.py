@@ -19,12 +19,15 @@ from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.peer_budget import PeerBudget
-from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.aio.processors import TURN_S, ProcessorTable
 from oberth.remoting.aio.service import Listener
 from oberth.remoting.aio.tls import ContextSource, LateContext, TlsMode
 from oberth.remoting.command import Buffer, RemotingCommand
 
 _LOG: Final = logging.getLogger(__name__)
+
+LITTLE_SIZE: Final = 1024
+"""Bytes that are decoded in the turn that read them, however late it is."""
 
 BACKLOG: Final = 1024
 """Connections that wait to be accepted. RocketMQ: ``serverSocketBacklog``."""
@@ -256,10 +259,15 @@ class RemotingServer(Listener):
         data, self._turn_data = self._turn_data, {}
         if data:
             self._is_serving_turn = True
+            loop = asyncio.get_running_loop()
             try:
                 _, left = self._take(data)
+                until = loop.time() + TURN_S
                 for channel, rest in left:
-                    channel.read_left(rest)
+                    if len(rest) <= LITTLE_SIZE or loop.time() < until:
+                        channel.read_left(rest)
+                    else:
+                        channel.read_later(rest)
             finally:
                 self._is_serving_turn = False
         turn, self._turn = self._turn, {}

@@ -30,6 +30,9 @@ OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while: "
 SWEEP_INTERVAL_S: Final = 0.01
 """How often a stage whose queue is not empty looks at how long its head has waited."""
 
+EXPIRED_A_TURN: Final = 500
+"""Requests that waited too long and that one turn of the loop answers: some 3 ms."""
+
 
 class _Job:
     """A request that waits in a stage or is worked on."""
@@ -183,12 +186,22 @@ class Stage:
         job.channel.work_finished(job.size)
         if response is not None:
             job.channel.reply(job.request, response)
+        self._start_next()
+
+    def _start_next(self) -> None:
+        """Start what waits and is not too late; who is too late is answered, some in a turn."""
+        answered = 0
         while self._queue and self._working < self._worker_max:
             next_job = self._queue.popleft()
-            if self._expired(next_job):
-                self._answer_expired(next_job)
-            else:
+            if not self._expired(next_job):
                 self._start(next_job)
+                continue
+            self._answer_expired(next_job)
+            answered += 1
+            if answered == EXPIRED_A_TURN:
+                assert self._loop is not None
+                self._loop.call_soon(self._start_next)
+                break
         if self._idle is not None and not self._working and not self._queue:
             self._idle.set()
 
@@ -213,11 +226,16 @@ class Stage:
 
     def _sweep(self) -> None:
         self._sweeper = None
-        while self._queue and self._expired(self._queue[0]):
+        interval_s = SWEEP_INTERVAL_S
+        for _ in range(EXPIRED_A_TURN):
+            if not self._queue or not self._expired(self._queue[0]):
+                break
             self._answer_expired(self._queue.popleft())
+        else:
+            interval_s = 0.0
         if self._queue:
             assert self._loop is not None
-            self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+            self._sweeper = self._loop.call_later(interval_s, self._sweep)
 
     async def aclose(self, grace_s: float = 5.0) -> None:
         """Refuse new requests, give those at work ``grace_s`` seconds, cancel what is left."""
