@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,12 +21,15 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from oberth.errors import RecordError, StoreError, StoreLockedError
+from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.spark.load import LoadReport, StoreLoader
 from oberth.spark.load_plan import give_back, work_directory
 from oberth.spark.publish import read_ledger
 from oberth.spark.sink import stage
 from oberth.spark.storage import LocalStorage
 from oberth.spark.write_options import parse_write_options
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
 from oberth.store.store_lock import StoreLock
@@ -409,3 +413,150 @@ def test_a_commit_looks_at_the_queues_that_it_touches(
         _check(tmp_path / f"store-{queues}")
     assert found[400][0] <= found[40][0], found
     assert found[400][1] <= found[40][1], found
+
+
+_TOUCHING = ("os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir",
+             "os.listdir", "open")  # fmt: skip
+_touched: list[tuple[str, Any]] | None = None
+
+
+def _note_call(event: str, arguments: Any) -> None:
+    if _touched is not None and event in _TOUCHING:
+        _touched.append((event, arguments[0]))
+
+
+@pytest.fixture(scope="module")
+def noted() -> None:
+    sys.addaudithook(_note_call)  # for good; it notes nothing but in a test that asks for it
+
+
+def _calls(load: Load, batch: pa.RecordBatch, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The calls to the file system that a load makes, by their names."""
+    global _touched
+    found: Counter[str] = Counter()
+    stat = os.stat
+
+    def counting(*arguments: Any, **named: Any) -> os.stat_result:
+        found["os.stat"] += 1
+        return stat(*arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", counting)
+        _touched = []
+        try:
+            load.run([batch])
+        finally:
+            found += Counter(event for event, _ in _touched)
+            _touched = None
+    return found
+
+
+@pytest.mark.usefixtures("noted")
+def test_a_small_commit_makes_as_many_calls_whatever_the_store_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    for queues in (80, 800):
+        load = Load(tmp_path / f"store-{queues}", mappedFileSizeCommitLog="4194304")
+        load.run([_many_queues(2 * queues, queues)])
+        load.run([_many_queues(300, 8)])  # this one leaves a spare tree
+        load.run([_many_queues(16, 8)])
+        found[queues] = _calls(load, _many_queues(16, 8), monkeypatch)
+        _check(tmp_path / f"store-{queues}")
+    assert found[80]["os.link"] > 0
+    for event, count in found[800].items():
+        assert count <= found[80][event] + 2, event  # a longer list may be read in two
+
+
+def _append(root: Path, topic: str, body: bytes) -> None:
+    with MessageStore(_as_broker(root)) as store:
+        assert store.append_messages([MessageExtBrokerInner.of(topic, body)])[0].ok
+
+
+def _delete(root: Path, topic: str) -> None:
+    with MessageStore(_as_broker(root)) as store:
+        assert store.delete_topics([topic]) == 1
+
+
+def _as_broker(root: Path) -> MessageStoreConfig:
+    return MessageStoreConfig.from_properties({"storePathRootDir": str(root), **SMALL})
+
+
+def _copy_back(root: Path) -> None:
+    copy = root.with_name("copy")
+    shutil.copytree(root, copy)
+    shutil.rmtree(root)
+    copy.rename(root)
+
+
+def _spoil(root: Path, text: str) -> None:
+    (root.with_name(f".{root.name}.oberth-spare") / "spare.json").write_text(text)
+
+
+_BETWEEN: dict[str, Callable[[Path], Any]] = {
+    "nothing": lambda root: None,
+    "a broker appended": lambda root: _append(root, "T1", b"from a broker"),
+    "a broker had a new topic": lambda root: _append(root, "New", b"from a broker"),
+    "a topic was deleted": lambda root: _delete(root, "T3"),
+    "a topic's files were deleted": lambda root: shutil.rmtree(root / "consumequeue" / "T3"),
+    "another load": lambda root: Load(root).run([_many_queues(8, 8)]),
+    "a copy came back": _copy_back,
+    "the spare was deleted": lambda root: shutil.rmtree(root.with_name(".store.oberth-spare")),
+    "the spare is damaged": lambda root: _spoil(root, "{"),
+    "the spare is another's": lambda root: _spoil(root, '{"state": [], "changed": []}'),
+}
+
+
+@pytest.mark.usefixtures("noted")
+@pytest.mark.parametrize("between", _BETWEEN)
+def test_a_spare_tree_serves_the_store_that_it_is_of(
+    tmp_path: Path, read_store: Any, monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
+    root = tmp_path / "store"
+    load = Load(root)
+    load.run([_many_queues(160, 80)])
+    load.run([_many_queues(8, 8)])
+    assert (tmp_path / ".store.oberth-spare" / "consumequeue").is_dir()
+    _BETWEEN[between](root)
+    before = read_store(root).rows
+    calls = _calls(load, _many_queues(8, 8), monkeypatch)
+    after = read_store(root).rows
+    places = {row["physicalOffset"] for row in before}
+    assert [row for row in after if row["physicalOffset"] in places] == before
+    assert len(after) == len(before) + 8
+    if "deleted" not in between or "spare" in between:  # queues that the log has are missing then
+        _check(root)
+    assert (calls["os.link"] < 40) == (between in ("nothing", "another load"))
+    present = {path.name for path in tmp_path.iterdir()}
+    assert present == {"store", ".store.oberth-spare"}
+
+
+@pytest.mark.parametrize("step", StoreLoader.STEPS)
+def test_a_load_with_a_spare_tree_is_stopped(tmp_path: Path, read_store: Any, step: str) -> None:
+    root = tmp_path / "store"
+    load = Load(root)
+    load.run([_many_queues(160, 80)])
+    load.run([_many_queues(8, 8)])
+    before = read_store(root).rows
+    with pytest.raises(Stopped):
+        load.run([_many_queues(8, 8)], stop_at=step)
+    stopped = read_store(root).rows
+    assert len(stopped) == len(before) + (8 if step == "clean" else 0)
+    load.run([_many_queues(8, 8)])
+    load.run([_many_queues(8, 8)])
+    assert len(read_store(root).rows) == len(stopped) + 16
+    _check(root)
+
+
+def test_a_spare_tree_holds_no_bytes_of_its_own(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    load = Load(root)
+    load.run([_many_queues(160, 80)])
+    for _ in range(3):
+        load.run([_many_queues(30, 8)])
+        own = {os.stat(path).st_ino for path in root.rglob("*") if path.is_file()}
+        spare = [x for x in (tmp_path / ".store.oberth-spare").rglob("*") if x.is_file()]
+        assert len(spare) > 70
+        assert [x.name for x in spare if x.stat().st_ino not in own] == ["spare.json"]
+    load.run([_many_queues(160, 80)])  # touches all
+    assert not (tmp_path / ".store.oberth-spare").exists()

@@ -6,7 +6,8 @@ CommitLog (with a blank where a segment ends), its ordinals in every ConsumeQueu
 the Index, and several threads write these ranges at once.
 
 All of this goes into a new directory tree that shares, by hard links, every file which does not
-change; files that grow are copied. Then the two trees change places in one step
+change; files that grow are copied. Of a store of many queues that tree is made of the one which the
+commit before replaced (`oberth.spark.spare_tree`). Then the two trees change places in one step
 (renameat2, RENAME_EXCHANGE), so that at every moment the store's name leads to the old store or to
 the complete new one. What was committed is remembered in a ledger inside the store, hence in the
 same step:
@@ -55,10 +56,12 @@ from oberth.spark.load_plan import (
     queued,
 )
 from oberth.spark.publish import LEDGER, aside_of, is_known, note, publish, read_ledger
+from oberth.spark.spare_tree import SpareTree
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles
 from oberth.spark.write_options import WriteOptions
 from oberth.store.offline.indexed_tags import indexes_tags
+from oberth.store.offline.layout import discover
 from oberth.store.offline.reader import StoreReader
 from oberth.store.store_lock import StoreLock
 
@@ -119,6 +122,7 @@ class StoreLoader:
             RecordError: a record is larger than a segment.
         """
         self._finish_two_step_exchange()
+        spare = SpareTree(self._root)
         lock = StoreLock(self._root) if os.path.isdir(self._root) else None
         if lock is not None:
             self._check_directory(overwrite)
@@ -127,7 +131,7 @@ class StoreLoader:
             ledger = read_ledger(self._root)
             if is_known(ledger, batch, self._options.load_id):
                 return LoadReport(0, 0, 0, repeated=True)
-            return self._commit(parts, work, ledger, overwrite, batch)
+            return self._commit(parts, work, ledger, overwrite, batch, spare)
         finally:
             if lock is not None:
                 lock.release()
@@ -153,6 +157,7 @@ class StoreLoader:
         ledger: dict[str, Any],
         overwrite: bool,
         batch: tuple[str, int] | None,
+        spare: SpareTree,
     ) -> LoadReport:
         self.steps("plan")
         fresh = f"{work}/store"
@@ -163,8 +168,8 @@ class StoreLoader:
         plan = plan_load(parts, existing)
         self.steps("build")
         changed = ChangedFiles()
-        if keep:
-            link_tree(self._root, fresh, changed, existing)
+        kept = spare.take(fresh) if keep else None
+        count = link_tree(self._root, fresh, changed, existing, kept) if keep else 0
         os.makedirs(f"{fresh}/{paths.COMMIT_LOG}", exist_ok=True)
         os.makedirs(f"{fresh}/{paths.CONSUME_QUEUE}", exist_ok=True)
         log = LogFiles(self._root if keep else None, fresh, existing, plan, changed)
@@ -197,11 +202,13 @@ class StoreLoader:
         self.steps("exchange")
         publish(fresh, self._root)
         self.steps("clean")
+        spare.keep(fresh, queues.changed, count + queues.new)
         return LoadReport(plan.rows, plan.log_start, plan.log_end)
 
     def _indexes_tags(self) -> bool:
         """Whether the store's last broker put tags into its Index, as RocketMQ from 5.5.0 does."""
-        with StoreReader(self._root) as reader:
+        layout = discover(self._root, with_queues=False)
+        with StoreReader(self._root, layout=layout) as reader:
             return indexes_tags(reader, at_end=True)
 
     def _finish_two_step_exchange(self) -> None:

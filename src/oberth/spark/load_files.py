@@ -99,24 +99,59 @@ def sync_path(path: str) -> None:
         os.close(descriptor)
 
 
-def link_tree(old: str, new: str, changed: ChangedFiles, existing: ExistingStore) -> None:
-    """The new tree with every file of the old one, by hard links.
+def link_tree(
+    old: str,
+    new: str,
+    changed: ChangedFiles,
+    existing: ExistingStore,
+    kept: tuple[Sequence[str], int] | None = None,
+) -> int:
+    """The new tree with every file of the old one, by hard links; gives how many queues it has.
 
     Left out are segments that hold nothing yet.
+
+    Args:
+        old: the directory of the old tree.
+        new: that of the new one.
+        changed: gets the directories in which something was linked.
+        existing: what the old tree is known to have.
+        kept: the new tree has the queues of an earlier load: files that it lacks, and how many
+            queues, see `oberth.spark.spare_tree`.
     """
     empty = {
         os.path.realpath(segment.path)
         for segment in existing.files.segments()
         if segment not in existing.segments
     }
-    for directory, _, names in os.walk(old):
+    own = {os.path.basename(path) for path in empty}
+    queues = f"{old}/{paths.CONSUME_QUEUE}"
+    count = 0
+    for directory, below, names in os.walk(old):
+        if kept is not None and directory == old and paths.CONSUME_QUEUE in below:
+            below.remove(paths.CONSUME_QUEUE)
         target = new + directory[len(old) :]
         os.makedirs(target, exist_ok=True)
         changed.add(target)
+        count += os.path.dirname(os.path.dirname(directory)) == queues
         for name in names:
             source = f"{directory}/{name}"
-            if os.path.realpath(source) not in empty and os.path.isfile(source):
+            if name in own and os.path.realpath(source) in empty:
+                continue
+            if os.path.isfile(source):
                 os.link(source, f"{target}/{name}", follow_symlinks=False)
+    if kept is None:
+        return count
+    for name in kept[0]:
+        _link_anew(f"{old}/{name}", f"{new}/{name}", changed)
+    return kept[1]
+
+
+def _link_anew(source: str, target: str, changed: ChangedFiles) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(target)
+    os.link(source, target, follow_symlinks=False)
+    changed.add(os.path.dirname(target))
 
 
 def _new_file(path: str, size: int, changed: ChangedFiles) -> None:
@@ -201,7 +236,12 @@ class LogFiles:
 
 
 class QueueFileWriter:
-    """The ConsumeQueues that grow or are new; all their files are made at once."""
+    """The ConsumeQueues that grow or are new; all their files are made at once.
+
+    Attributes:
+        changed: paths of their files below the store's root.
+        new: how many queues had no file.
+    """
 
     def __init__(
         self,
@@ -213,10 +253,14 @@ class QueueFileWriter:
     ) -> None:
         self._root = f"{new}/{paths.CONSUME_QUEUE}"
         self._size = existing.queue_file_size
+        self.changed: list[str] = []
+        self.new = 0
+        changed.add(self._root)  # for the names of new topics
         for queue, end in plan.ends.items():
             first = existing.end_of(QueueName(*queue))
             if first == end:
                 continue
+            self.new += not os.path.isdir(self._directory(queue))
             start = first * consume_queue.UNIT_SIZE // self._size * self._size
             while start < end * consume_queue.UNIT_SIZE:
                 path = f"{self._directory(queue)}/{paths.segment_name(start)}"
@@ -225,6 +269,7 @@ class QueueFileWriter:
                     _own_copy(path, [(0, used)], changed)
                 else:
                     _new_file(path, self._size, changed)
+                self.changed.append(os.path.relpath(path, new))
                 start += self._size
 
     def _directory(self, queue: tuple[str, int]) -> str:

@@ -130,13 +130,19 @@ def relative_path(root: str, path: str) -> str:
     return path[len(prefix) :] if path.startswith(prefix) else path
 
 
-def discover(root: str | os.PathLike[str], entries: Mapping[str, str] | None = None) -> StoreLayout:
+def discover(
+    root: str | os.PathLike[str],
+    entries: Mapping[str, str] | None = None,
+    *,
+    with_queues: bool = True,
+) -> StoreLayout:
     """Lists a store directory and works out the sizes of its files.
 
     Args:
         root: the store root.
         entries: options by their Java names, ``{root}`` standing for the root; what they leave out
             is taken from the files.
+        with_queues: whether queues are looked at; there can be very many.
 
     Raises:
         NotFoundError: no such directory, or nothing in it that belongs to a store.
@@ -157,7 +163,7 @@ def discover(root: str | os.PathLike[str], entries: Mapping[str, str] | None = N
         raise NotFoundError(f"{base}: a file, not a store directory") from None
     except OSError as error:
         raise StoreError(f"{base}: cannot be listed: {error.strerror}") from error
-    return _Discovery(base, config, given, names, entries).run()
+    return _Discovery(base, config, given, names, entries).run(with_queues=with_queues)
 
 
 def parse_broker_conf(path: str | None, overrides: Mapping[str, str]) -> dict[str, str]:
@@ -199,12 +205,12 @@ class _Discovery:
         self.findings: list[Finding] = []
         self.index_readable = True
 
-    def run(self) -> StoreLayout:
+    def run(self, *, with_queues: bool) -> StoreLayout:
         log_paths, read_only = self._commit_log_paths()
         log = self._commit_log(log_paths, read_only)
-        queues = self._queues(paths.CONSUME_QUEUE)
-        ext = self._queues(paths.CONSUME_QUEUE_EXT)
-        batch = self._queues(paths.BATCH_CONSUME_QUEUE)
+        queues = self._queues(paths.CONSUME_QUEUE) if with_queues else {}
+        ext = self._queues(paths.CONSUME_QUEUE_EXT) if with_queues else {}
+        batch = self._queues(paths.BATCH_CONSUME_QUEUE) if with_queues else {}
         index = self._index()
         if not (log or queues or batch or index or paths.COMMIT_LOG in self.names):
             if any(paths.segment_start(name) is not None for name in self.names):
