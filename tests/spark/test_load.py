@@ -560,3 +560,29 @@ def test_a_spare_tree_holds_no_bytes_of_its_own(tmp_path: Path) -> None:
         assert [x.name for x in spare if x.stat().st_ino not in own] == ["spare.json"]
     load.run([_many_queues(160, 80)])  # touches all
     assert not (tmp_path / ".store.oberth-spare").exists()
+
+
+@pytest.mark.parametrize("end", [5, 20, 33])
+def test_a_queue_that_lost_its_files_goes_on_with_its_numbers(
+    tmp_path: Path, read_store: Any, end: int
+) -> None:
+    root = tmp_path / "store"
+    load = Load(root)
+    load.run([_many_queues(160, 16)])
+    # Of T2 the log has nothing any more.
+    ends = {"version": 1, "queues": {"T2": {"0": end}, "T0": {"3": 99}}}
+    (root / "oberth.queue-ends").write_text(json.dumps(ends))
+    load.run([_many_queues(72, 24)])
+    rows = read_store(root, subscribe="T0,T2").rows
+    at = {
+        (topic, queue): [r["offset"] for r in rows if (r["topic"], r["partition"]) == (topic, queue)]
+        for topic, queue in (("T2", 0), ("T2", 1), ("T0", 3))
+    }
+    assert at["T2", 0] == [end, end + 1, end + 2]
+    assert at["T2", 1] == [0, 1, 2]
+    assert at["T0", 3] == list(range(13))
+    with MessageStore(_as_broker(root)) as store:
+        assert store.min_offset_in_queue("T2", 0) == end
+        assert store.max_offset_in_queue("T2", 0) == end + 3
+        assert store.max_offset_in_queue("T0", 3) == 13
+        assert store.get_message("g", "T2", 0, end, 32).message_count == 3

@@ -269,6 +269,7 @@ class QueueFileWriter:
                     _own_copy(path, [(0, used)], changed)
                 else:
                     _new_file(path, self._size, changed)
+                    _fill_front(path, first - start // consume_queue.UNIT_SIZE)
                 self.changed.append(os.path.relpath(path, new))
                 start += self._size
 
@@ -289,6 +290,13 @@ class QueueFileWriter:
                 os.close(descriptor)
             done += count
             at += count
+
+
+def _fill_front(path: str, units: int) -> None:
+    """Has a queue that goes on without files begin in the middle of one, as brokers do it."""
+    if units > 0:
+        with open(path, "r+b") as file:
+            file.write(consume_queue.PRE_BLANK * units)
 
 
 class IndexWriter:

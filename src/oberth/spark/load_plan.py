@@ -164,6 +164,7 @@ class ExistingStore:
             )
         self.segment_size = found or options.segment_size or DEFAULT_SEGMENT_SIZE
         self._ends: dict[QueueName, int] = {}
+        self._emptied = self._ends_without_files(root)
         self.queue_file_size = consume_queue.round_file_size(
             options.queue_file_size or consume_queue.UNITS_PER_FILE * consume_queue.UNIT_SIZE
         )
@@ -187,12 +188,21 @@ class ExistingStore:
         """The queue offset that the next message of a queue gets."""
         found = self._ends.get(name)
         if found is None:
-            try:
-                found = self.files.queue(*name).bounds()[1]
-            except NotFoundError:
-                found = 0
-            self._ends[name] = found
-        return found
+            segments: list[Segment] = []
+            with contextlib.suppress(NotFoundError):
+                queue = self.files.queue(*name)
+                segments, found = queue.segments, queue.bounds()[1]
+            if not segments:  # it goes on where it ended when it lost its files
+                found = self._emptied.get(name.topic, {}).get(name.queue, 0)
+            self._ends[name] = found or 0
+        return self._ends[name]
+
+    def _ends_without_files(self, root: str) -> dict[str, dict[int, int]]:
+        from oberth.store.queue_ends import FILE_NAME, decode_ends  # what few stores need
+
+        with contextlib.suppress(FileNotFoundError), open(f"{root}/{FILE_NAME}", "rb") as file:
+            return decode_ends(file.read(), root)
+        return {}
 
     def _newest_queued(self) -> tuple[QueueFiles, int] | None:
         """The queue of the log's newest message, and where that ends, if a unit names it.
