@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.rigs.small_brokers import SMALL_FILES, until
+from tests.rigs.small_brokers import SEGMENT, SMALL_FILES, until
 
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.broker.controlled_broker import ControlledBroker
 from oberth.broker.controlled_ha import ControlledHAService
+from oberth.broker.log_comparison import EpochSentLog, StoreLog, compare
 from oberth.broker.role import Role, RoleKeeper
 from oberth.client.config import ClientConfig
 from oberth.client.messages import Message, SendStatus
@@ -39,6 +40,7 @@ from oberth.remoting.headers.controller import ElectMasterRequestHeader
 from oberth.store.epoch_replication import SlaveHello
 from oberth.store.files import FileSystem
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+from oberth.store.offline.reader import StoreReader
 from oberth.testing.fault_disk import FaultDisk
 
 BOUND_S = 100
@@ -367,6 +369,38 @@ async def test_a_log_without_a_common_epoch_is_left_alone(
     await until(lambda: "no epoch in common" in caplog.text)
     await until(lambda: bodies(second) == [b"other"])
     assert group.in_sync == [1]
+
+
+async def test_a_log_is_read_over_the_port_of_its_replicas(group: Group) -> None:
+    """As of an Apache master, which tells no checksums; nobody takes the reader for a replica."""
+    first = await group.start("1")
+    await group.start("2")
+    await group.agree(1, 2)
+    put(first, *[b"%d" % number * 1000 for number in range(200)])
+    await until(lambda: end(group.brokers["2"]) == end(first))
+    await group.stop("2")
+    await group.agree(1)
+    put(first, b"more")
+    sent = EpochSentLog("127.0.0.1", ha(first).port, 0, end(first))
+    with StoreReader(str(group.root / "2")) as reader:
+        copy = StoreLog(reader)
+        assert (await compare(copy, sent)).differs_at is None
+        table = ha(first)._table
+        assert [each.is_learner for each in table.hellos.values()] == [True]
+        assert (await compare(copy, sent, 100)).differs_at is None
+    path = group.root / "2" / "commitlog" / f"{SEGMENT:020}"
+    with path.open("r+b") as file:
+        file.seek(1000)
+        byte = file.read(1)
+        file.seek(1000)
+        file.write(bytes([byte[0] ^ 1]))
+    with StoreReader(str(group.root / "2")) as reader:
+        found = await compare(StoreLog(reader), sent, read_all=True)
+    assert found.differs_at == SEGMENT + 1000
+    sent.close()
+    await until(lambda: not table.hellos)
+    assert group.in_sync == [1]
+    assert await acknowledged(first, b"last") is PutMessageStatus.PUT_OK
 
 
 async def test_a_log_that_is_cut_takes_no_group_back(

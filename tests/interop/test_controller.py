@@ -17,12 +17,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.rigs import peers
 from tests.rigs.clusters import Node
 from tests.rigs.controlled import NAME, VERSION, Group, apache_controller, broker_node, oberth_node
 from tests.rigs.pairs import log_end
 from tests.rigs.traffic import Traffic
 
+from oberth.cli.main import oberth
 from oberth.client.admin import Admin
 from oberth.errors import OberthError, PeerUnavailableError
 from oberth.store.offline.reader import StoreReader
@@ -245,6 +247,12 @@ async def test_nothing_acknowledged_is_lost_when_masters_and_the_controller_die(
         assert f"#ControllerLeaderAddress\t{group.controller.address}" in shown, shown
 
     await watch.equal()
+    master = await watch.master()
+    slave = next(each for each in group.brokers if each.address != master)
+    await asyncio.to_thread(slave.stop)
+    command = ["cluster", "compare", master or "", str(slave.store), "--read"]
+    done = await asyncio.to_thread(CliRunner().invoke, oberth, [*command, "-n", addr])
+    assert done.exit_code == 0, done.output
     for node in group.brokers:
         await asyncio.to_thread(node.stop)
     first, *others = logs(group.brokers)

@@ -22,11 +22,18 @@ from oberth.formats.log_checksums import LogChecksum
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import create_request
 from oberth.remoting.headers.replication import LogChecksumsRequestHeader
+from oberth.store.epoch_replication import (
+    SLAVE_REPORT,
+    TRANSFER,
+    MasterHello,
+    MasterReceiver,
+    SlaveHello,
+)
 from oberth.store.log_checksums import RANGE_BYTES_MAX, RANGE_COUNT_MAX
-from oberth.store.replication import REPORT, LogReceiver
+from oberth.store.replication import REPORT, LogPiece, LogReceiver
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from oberth.broker.exporter_metrics import Sample
     from oberth.broker.ha_service import HAService
@@ -47,6 +54,8 @@ REQUEST_TIMEOUT_S: Final = 30.0
 READ_TIMEOUT_S: Final = 10.0
 REPORT_PERIOD_S: Final = 4.0
 """Masters close connections that say nothing for 20 s."""
+READER_ID: Final = 2**31 - 1
+"""The broker id of who only reads a log under a controller."""
 
 assert all(high // low <= RANGE_COUNT_MAX for high, low in pairwise(STEPS))
 assert RANGE_BYTES_MAX // STEPS[0] <= RANGE_COUNT_MAX
@@ -200,7 +209,7 @@ class SentLog:
         self._extent = Extent(low, high, {})
         self._position = -1
         self._pieces: bytearray = bytearray()
-        self._receiver = LogReceiver()
+        self._receive_data: Callable[[bytes], Iterable[LogPiece]] = LogReceiver().receive_data
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._report = b""
         self._expected = 0
@@ -232,13 +241,17 @@ class SentLog:
         self.close()
         async with asyncio.timeout(READ_TIMEOUT_S):
             self._streams = await asyncio.open_connection(self._host, self._port)
-        self._receiver = LogReceiver()
         self._pieces = bytearray(b"" if start else b"\0")
         self._position = start
-        self._report = REPORT.pack(start or 1)
         self._expected = start or 1
-        self._streams[1].write(self._report)
+        self._greet(self._streams[1], self._expected)
         self._reported_at = asyncio.get_running_loop().time()
+
+    def _greet(self, writer: asyncio.StreamWriter, start: int) -> None:
+        """Says from where on the log is to come."""
+        self._receive_data = LogReceiver().receive_data
+        self._report = REPORT.pack(start)
+        writer.write(self._report)
 
     async def _fill(self) -> None:
         """Waits for bytes of the log."""
@@ -256,7 +269,7 @@ class SentLog:
                     data = await reader.read(1 << 20)
                 if not data:
                     raise RemotingError(f"{self.name}: closed the connection at {self._expected}")
-            for piece in self._receiver.receive_data(data):
+            for piece in self._receive_data(data):
                 if piece.data and piece.commit_log_offset != self._expected:
                     raise RemotingError(
                         f"{self.name}: sends from {piece.commit_log_offset}, "
@@ -272,6 +285,28 @@ class SentLog:
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
+
+
+class EpochSentLog(SentLog):
+    """The same of a master under a controller, which is greeted in another way.
+
+    It says that it is a learner, and an id that no replica has: nobody waits for it, and no replica
+    is taken for gone when it leaves.
+    """
+
+    def _greet(self, writer: asyncio.StreamWriter, start: int) -> None:
+        receiver = MasterReceiver()
+
+        def receive_data(data: bytes) -> Iterator[LogPiece]:
+            for each in receiver.receive_data(data):
+                if isinstance(each, MasterHello):
+                    writer.write(self._report)
+                else:
+                    yield LogPiece(each.commit_log_offset, each.data)
+
+        self._receive_data = receive_data
+        self._report = SLAVE_REPORT.pack(TRANSFER, start)
+        writer.write(SlaveHello(READER_ID, from_last_file=False, is_learner=True).encode())
 
 
 def _extent(found: Any) -> Extent:

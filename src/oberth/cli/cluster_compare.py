@@ -75,7 +75,13 @@ def compare(one: str, other: str, start: int, read_all: bool, namesrv: str, as_j
 
 async def side_of(admin: Admin, name: str, stack: ExitStack, *, is_directory: bool) -> LogSide:
     """One of the two copies."""
-    from oberth.broker.log_comparison import BrokerLog, NoChecksumsError, SentLog, StoreLog
+    from oberth.broker.log_comparison import (
+        BrokerLog,
+        EpochSentLog,
+        NoChecksumsError,
+        SentLog,
+        StoreLog,
+    )
 
     if is_directory:
         from oberth.store.offline.reader import StoreReader
@@ -97,7 +103,8 @@ async def side_of(admin: Admin, name: str, stack: ExitStack, *, is_directory: bo
     except NoChecksumsError:
         figures = await admin.broker_runtime_info(address)
         settings = await admin.broker_config(address)
-        sent = SentLog(
+        is_controlled = settings.get("enableControllerMode", "").lower() == "true"
+        sent = (EpochSentLog if is_controlled else SentLog)(
             settings.get("brokerIP2") or address.rpartition(":")[0],
             int(settings["haListenPort"]),
             int(figures["commitLogMinOffset"]),
