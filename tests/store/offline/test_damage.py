@@ -573,3 +573,41 @@ def test_a_bit_of_an_ext_unit_is_named(golden_store: Pristine) -> None:
     assert finding.kind is FindingKind.EXT_UNIT
     assert finding.queue_offset == 0
     assert (finding.topic, str(finding.queue_id)) == path.parts[-3:-1]
+
+
+def test_a_lost_page_takes_the_record_along_whose_properties_reach_into_it(
+    golden_store: Pristine, tmp_path: Path
+) -> None:
+    """Its body passes the checksum; without its properties it would be another message."""
+    store = golden_store(STORE)
+    root = tmp_path / "damaged"
+    shutil.copytree(store.root, root)
+    with StoreReader(store.root, SIZE) as reader:
+        stored = {each.commit_log_offset: each for each in reader.messages()}
+    hit, following = next(
+        (each, stored[end])
+        for each in stored.values()
+        if (end := each.commit_log_offset + each.record_size) in stored
+        and each.commit_log_offset % 131072 < 100_000
+        and len(each.properties_raw) > 40
+    )
+    end = following.commit_log_offset
+    path = root / "commitlog" / f"{end - end % 131072:020}"
+    with path.open("r+b") as file:
+        file.seek(end % 131072 - 20)
+        file.write(bytes(20 + following.record_size))
+    with StoreReader(root, SIZE) as reader:
+        [finding] = [
+            each
+            for each in verify(reader).damage
+            if each.kind is FindingKind.RECORD_CRC and each.commit_log_offset < end
+        ]
+        assert finding.commit_log_offset == hit.commit_log_offset
+        assert finding.found == "zeros at its end"
+        salvage(reader, str(tmp_path / "saved"))
+        salvage_in_tasks(InProcess(), str(root), str(tmp_path / "by-tasks"), entries=SIZE)
+    for name in ("saved", "by-tasks"):
+        with StoreReader(tmp_path / name, SIZE) as saved:
+            kept = {each.commit_log_offset for each in saved.messages() if not is_filler(each)}
+            assert not list(verify(saved).damage)
+        assert kept == stored.keys() - {hit.commit_log_offset, end}

@@ -337,6 +337,9 @@ class ColumnReader:
         for number, columns in enumerate(scanned.chunks):
             count = columns.count
             all_ok = not self.check_crc or bytes(columns.crc_ok[:count]) == self._ones[: 4 * count]
+            if self.check_crc and self._lacks_its_end(index, opened, columns):
+                columns.crc_ok[count - 1] = 0
+                all_ok = False
             cut_off = self._cut_off(index, opened, columns, all_ok=all_ok)
             self._note_times(columns, columns.count)
             self._renumber(columns, scanned)
@@ -360,6 +363,21 @@ class ColumnReader:
             if not columns.crc_ok[columns.count - 1]:
                 return self._trailing(index, opened, columns)
         return self._unfinished(index, opened, columns) if self.log.in_use else None
+
+    def _lacks_its_end(self, index: int, opened: SegmentMap, columns: Columns) -> bool:
+        """Whether the damage that follows the last row begins in its properties.
+
+        A page that was lost takes the end of the record before it along. No checksum covers that,
+        but no broker writes properties that end in a zero.
+        """
+        if not columns.count:
+            return False
+        start = columns.commit_log_offset[columns.count - 1] - opened.segment.start
+        end = start + columns.record_size[columns.count - 1]
+        if opened.view[end - 1] or not decode_record(opened.view, start).ends_in_zeros:
+            return False
+        is_damage = isinstance(item_at(opened, end)[0], str)
+        return is_damage and self._next_valid(index, end, 0, is_bad=True) is not None
 
     def _trailing(self, index: int, opened: SegmentMap, columns: Columns) -> tuple[int, str] | None:
         """Takes off rows with a wrong checksum at the log's end; they are no part of it."""

@@ -260,15 +260,18 @@ class VerifyRun:
 
     def _bad_crc(self, offset: int) -> None:
         message = self.reader.record_at(offset)
-        self.damages.append(
-            Damage(offset, offset + message.record_size, "its body fails the checksum")
-        )
+        reason, should = "its body fails the checksum", f"CRC {message.body_crc}"
+        found = "a body that fails its checksum"
+        if message.crc_ok:
+            reason = found = "zeros at its end"
+            should = "topic and properties as they were stored"
+        self.damages.append(Damage(offset, offset + message.record_size, reason))
         self.found(
             Finding(
                 FindingKind.RECORD_CRC,
                 *self._place(offset),
-                "a body that fails its checksum",
-                f"CRC {message.body_crc}",
+                found,
+                should,
                 commit_log_offset=offset,
                 topic=message.topic,
                 queue_id=message.queue_id,
