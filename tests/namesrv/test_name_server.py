@@ -12,7 +12,7 @@ import os
 import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.rigs.silent import silent_address
@@ -22,7 +22,12 @@ from oberth.formats.data_version import DataVersion
 from oberth.formats.java_properties import parse_properties
 from oberth.formats.json_reader import parse_config
 from oberth.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigTable
-from oberth.namesrv.name_server import NameServer, _replace_file
+from oberth.namesrv.name_server import (
+    LITTLE_AT_ONCE,
+    LONG_AT_ONCE,
+    NameServer,
+    _replace_file,
+)
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
@@ -593,3 +598,61 @@ def test_what_is_kept_has_its_name_on_the_disk(
     events.clear()
     _replace_file(tmp_path / "conf" / "namesrv.conf", "a=b")
     assert events == [made, "sync namesrv.conf.tmp", "rename namesrv.conf.tmp", "sync conf"]
+
+
+@pytest.mark.parametrize(("topics", "at_once"), [(10, LITTLE_AT_ONCE), (600, LONG_AT_ONCE)])
+async def test_registrations_are_unpacked_some_at_a_time(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, topics: int, at_once: int
+) -> None:
+    """Each may unpack to 32 MiB: of twenty connections at once they took 340 MB."""
+    active, most = 0, 0
+    original = RegisterBrokerBody.decode_in_slices
+
+    def decode_in_slices(*args: Any, **kwargs: Any) -> Any:
+        nonlocal active, most
+        active += 1
+        most = max(most, active)
+        try:
+            for _ in range(20):
+                yield
+            return (yield from original(*args, **kwargs))
+        finally:
+            active -= 1
+
+    monkeypatch.setattr(RegisterBrokerBody, "decode_in_slices", decode_in_slices)
+    body = RegisterBrokerBody(
+        DataVersion(counter=1, timestamp=7),
+        {f"t{n}": RegisteredTopic(topic_name=f"t{n}") for n in range(topics)},
+    ).encode()
+    writers, readers = [], []
+    for number in range(10):
+        reader, writer = await asyncio.open_connection(*peer.server.address)
+        header = headers.RegisterBrokerRequestHeader(
+            broker_name=f"b{number}", broker_addr=f"10.0.0.{number}:1", cluster_name="C",
+            ha_server_addr="", broker_id=0, compressed=False, body_crc32=0,
+        )  # fmt: skip
+        writer.write(encode_frame_bytes(create_request(RequestCode.REGISTER_BROKER, header, body)))
+        readers.append(reader)
+        writers.append(writer)
+        if number == 0:
+            while not active:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0)
+            writer.close()  # what it holds is free for others
+    async with asyncio.timeout(BOUND_S):
+        for reader in readers[1:]:
+            assert await reader.readexactly(8)
+    for writer in writers:
+        writer.close()
+    assert most == at_once
+    assert active == 0
+    assert peer.server._free_registrations == {True: LITTLE_AT_ONCE, False: LONG_AT_ONCE}
+
+
+async def test_a_large_namespace_is_shown_in_turns(peer: Peer) -> None:
+    table = {f"key{number}": "x" for number in range(5000)}
+    peer.server.kv._table = {"N": table}
+    header = headers.GetKVListByNamespaceRequestHeader(namespace="N")
+    request = create_request(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
+    assert len(list(peer.server._kv_list(cast(Channel, None), request))) > 5
+    answer = await peer.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
+    assert parse_config(answer.body_bytes())["table"] == table

@@ -520,3 +520,69 @@ def test_cluster_info_in_slices_is_the_same() -> None:
                 encoded = end.value
         assert encoded == info.encode_old()
         assert yields or not info.broker_addr_table
+
+
+def test_a_broker_without_a_master_becomes_read_only_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """200 000 topics of a broker whose master leaves: 30 ms in one go."""
+    monkeypatch.setattr(route_table, "SWEPT_AT_ONCE", 10)
+    table = RouteTable()
+    names = [f"t{number}" for number in range(25)]
+
+    def writable() -> int:
+        return sum(table._topics[name]["broker-a"].perm & 2 for name in names) // 2
+
+    for broker_id, addr in ((0, "a:1"), (1, "a:2")):
+        table.register(broker(broker_id, addr, enable_acting_master=True), topics(*names), 0)
+    table.unregister("broker-a", "a:1")
+    left = [writable()]
+    while table.sweep():
+        left.append(writable())
+    assert [*left, writable()] == [25, 15, 5, 0]
+    table.register(broker(0, "a:1", enable_acting_master=True), topics(*names, counter=2), 0)
+    table.unregister("broker-a", "a:1")
+    assert table.sweep()
+    table.register(broker(0, "a:1", enable_acting_master=True), topics(*names, counter=3), 0)
+    assert not table.sweep()
+    assert writable() == 25, "a master that is back has said what may be written"
+
+
+def test_registrations_in_turns_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had looked at the limit before the others had brought anything."""
+    monkeypatch.setattr(route_table, "TOPIC_COUNT_MAX", 2000)
+    monkeypatch.setattr(route_table, "TOPICS_PER_SLICE", 100)
+    table = RouteTable()
+    works = [
+        table.register_in_slices(
+            broker(addr=f"a:{n}", name=f"b{n}"), topics(*[f"t{n}-{i}" for i in range(1500)]), 0
+        )
+        for n in range(5)
+    ]
+    refused = 0
+    while works:
+        for work in list(works):
+            try:
+                next(work)
+            except StopIteration:
+                works.remove(work)
+            except RemoteProtocolError:
+                refused += 1
+                works.remove(work)
+    assert refused >= 4
+    assert len(table._topics) <= 2000 + 5 * 100
+    monkeypatch.setattr(route_table, "TOPIC_COUNT_MAX", 5000)
+    monkeypatch.setattr(route_table, "QUEUES_COUNT_MAX", 1000)
+    with pytest.raises(RemoteProtocolError, match="all brokers together"):
+        table._check_counts()
+
+
+def test_topics_that_are_new_are_counted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "TOPIC_COUNT_MAX", 100)
+    monkeypatch.setattr(route_table, "TOPICS_COUNTED_A_TURN", 10)
+    table = RouteTable()
+    names = [f"t{number}" for number in range(60)]
+    table.register(broker(), topics(*names), 0)
+    assert len(list(table._count_topics(topics(*names)))) == 6, "none of them is new"
+    with pytest.raises(RemoteProtocolError, match="120 topics, allowed 100"):
+        table.register(broker(addr="b:1", name="b"), topics(*[f"u{n}" for n in range(60)]), 0)

@@ -63,6 +63,12 @@ from oberth.store.files import OsFileSystem
 
 _LOG: Final = logging.getLogger(__name__)
 
+LITTLE_REGISTRATION_SIZE: Final = 16 * 1024
+"""Bytes of a registration up to which it does not wait for longer ones."""
+LITTLE_AT_ONCE: Final = 4
+LONG_AT_ONCE: Final = 2
+"""Registrations that are unpacked and taken over at a time, in turns: each may unpack to 32 MiB."""
+
 ZONE_NAME: Final = "__ZONE_NAME"
 ZONE_MODE: Final = "__ZONE_MODE"
 
@@ -89,6 +95,7 @@ class NameServer(Service):
     def __init__(self, config: NamesrvConfig | None = None) -> None:
         self.config = config or NamesrvConfig()
         self.routes = RouteTable(RouteOptions())
+        self._free_registrations = {True: LITTLE_AT_ONCE, False: LONG_AT_ONCE}
         self.kv = KvConfigTable(self.config.kv_path)
         self._apply_config()
         self._files = Stage("kv-config", threads=1)
@@ -161,11 +168,11 @@ class NameServer(Service):
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
             RequestCode.GET_KV_CONFIG: self._get_kv_config,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
         }
         sliced: dict[RequestCode, SlicedHandler] = {
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
@@ -197,6 +204,21 @@ class NameServer(Service):
     # Brokers
 
     def _register_broker(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand | None]:
+        """103, some at a time: each may unpack to 32 MiB, and any connection may send one."""
+        is_little = len(request.body) <= LITTLE_REGISTRATION_SIZE
+        while not self._free_registrations[is_little]:
+            yield
+            if channel.is_closed:
+                return None
+        self._free_registrations[is_little] -= 1
+        try:
+            return (yield from self._register(channel, request))
+        finally:
+            self._free_registrations[is_little] += 1
+
+    def _register(
         self, channel: Channel, request: RemotingCommand
     ) -> Generator[None, None, RemotingCommand]:
         header = request.header(headers.RegisterBrokerRequestHeader)
@@ -401,7 +423,7 @@ class NameServer(Service):
             request, ResponseCode.SUCCESS, header=headers.GetKVConfigResponseHeader(value=value)
         )
 
-    def _kv_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def _kv_list(self, channel: Channel, request: RemotingCommand) -> Answering:
         header = request.header(headers.GetKVListByNamespaceRequestHeader)
         table = self.kv.namespace(header.namespace)
         if table is None:
@@ -410,7 +432,8 @@ class NameServer(Service):
                 ResponseCode.QUERY_NOT_FOUND,
                 f"No config item, Namespace: {header.namespace}",
             )
-        return create_response(request, ResponseCode.SUCCESS, body=KVTable(table=table).encode())
+        raw = yield from render_in_slices(KVTable(table=table))
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
     def _put_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = request.header(headers.PutKVConfigRequestHeader)

@@ -59,6 +59,9 @@ MAPPINGS_PER_SLICE: Final = 50
 NAME_LENGTH_MAX: Final = 255
 """Characters of what a broker calls itself, its cluster, its zone and its addresses."""
 
+TOPICS_COUNTED_A_TURN: Final = 20_000
+"""Topics of a registration that one turn of the loop looks for among those that are known."""
+
 SWEPT_AT_ONCE: Final = 2_000
 TOPICS_SHOWN_AT_ONCE: Final = 5_000
 
@@ -213,6 +216,8 @@ class RouteTable:
         self._live: dict[BrokerKey, LiveBroker] = {}
         # Broker names that are gone, and their topics, for `sweep`: no route shows them.
         self._leftovers: deque[tuple[str, list[str]]] = deque()
+        # Brokers that have lost their master, and their topics, which are to be read only.
+        self._masterless: deque[tuple[_BrokerGroup, list[str]]] = deque()
 
     # Coming and going
 
@@ -248,6 +253,7 @@ class RouteTable:
             registration.broker_id,
             registration.broker_addr,
         )
+        yield from self._count_topics(body)  # before anything is looked at that may change
         group = self._brokers.get(name)
         known = group.addresses if group is not None else {}
         if broker_id not in known and len(body.topics) == 1:
@@ -330,6 +336,7 @@ class RouteTable:
                 yield
                 if self._live.get(key) is not live:
                     return
+                self._check_counts()
             queues = topics.get(topic)
             group.topics[topic] = None
             if queues is None:
@@ -389,8 +396,9 @@ class RouteTable:
             self._remove_broker_name(broker_name)
             return ()
         if group.enable_acting_master and had_master and MASTER_ID not in group.addresses:
-            for topic in group.topics:
-                self._topics[topic][broker_name].perm &= ~PERM_WRITE
+            self._masterless.append((group, list(group.topics)))
+            if len(self._masterless) == 1 and len(group.topics) <= SWEPT_AT_ONCE:
+                self.sweep()
         return self._min_id_changes(group, old_min_id, broker_addr)
 
     def _remove_broker_name(self, broker_name: str) -> None:
@@ -404,10 +412,11 @@ class RouteTable:
     def sweep(self) -> bool:
         """Forget up to SWEPT_AT_ONCE queues of brokers that are gone; False when none is left.
 
-        A broker of that name that has come meanwhile keeps what it registered itself.
+        A broker of that name that has come meanwhile keeps what it registered itself. Queues of
+        brokers without a master become read only, as many at a time.
         """
         leftovers = self._leftovers
-        count = SWEPT_AT_ONCE
+        count = self._close_masterless(SWEPT_AT_ONCE)
         while leftovers and count > 0:
             broker_name, topics = leftovers[0]
             group = self._brokers.get(broker_name)
@@ -421,7 +430,22 @@ class RouteTable:
             if not topics:
                 count -= 1
                 leftovers.popleft()
-        return bool(leftovers)
+        return bool(leftovers or self._masterless)
+
+    def _close_masterless(self, count: int) -> int:
+        """Take up to ``count`` queues out of writing; how many could be more."""
+        while self._masterless and count > 0:
+            group, topics = self._masterless[0]
+            if MASTER_ID in group.addresses or self._brokers.get(group.broker_name) is not group:
+                topics.clear()  # a master is back and has said itself what may be written
+            while topics and count > 0:
+                count -= 1
+                queue_data = self._topics.get(topics.pop(), {}).get(group.broker_name)
+                if queue_data is not None:
+                    queue_data.perm &= ~PERM_WRITE
+            if not topics:
+                self._masterless.popleft()
+        return count
 
     def _leave_cluster(self, group: _BrokerGroup) -> None:
         names = self._clusters.get(group.cluster)
@@ -429,6 +453,28 @@ class RouteTable:
             names.pop(group.broker_name, None)
             if not names:
                 del self._clusters[group.cluster]
+
+    def _count_topics(self, body: RegisterBrokerBody) -> Generator[None, None, None]:
+        """Raise RemoteProtocolError if there would be too many topics; in slices."""
+        if len(self._topics) + len(body.topics) <= TOPIC_COUNT_MAX:
+            return
+        new = 0
+        for number, topic in enumerate(body.topics, 1):
+            new += topic not in self._topics
+            if number % TOPICS_COUNTED_A_TURN == 0:
+                yield
+        self._check_counts(new)
+
+    def _check_counts(self, new_topics: int = 0) -> None:
+        """Several registrations are taken in turns: each looks again at what all have brought."""
+        topics = len(self._topics) + new_topics
+        if topics > TOPIC_COUNT_MAX:
+            raise RemoteProtocolError(f"{topics} topics, allowed {TOPIC_COUNT_MAX}")
+        queues = sum([len(group.topics) for group in self._brokers.values()])
+        if queues > QUEUES_COUNT_MAX:
+            raise RemoteProtocolError(
+                f"{queues} topics of all brokers together, allowed {QUEUES_COUNT_MAX}"
+            )
 
     def _check_limits(self, registration: Registration, body: RegisterBrokerBody) -> None:
         key = BrokerKey(registration.broker_name, registration.broker_addr)
@@ -460,10 +506,6 @@ class RouteTable:
         )
         if mappings > MAPPINGS_COUNT_MAX:
             raise RemoteProtocolError(f"{mappings} mappings, allowed {MAPPINGS_COUNT_MAX}")
-        if len(self._topics) + len(body.topics) > TOPIC_COUNT_MAX:
-            count = len(self._topics.keys() | body.topics.keys())
-            if count > TOPIC_COUNT_MAX:
-                raise RemoteProtocolError(f"{count} topics, allowed {TOPIC_COUNT_MAX}")
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         group = self._brokers.get(broker_name)
