@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store import message_store
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import GetMessageStatus, MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
@@ -199,4 +202,43 @@ def test_light_queues_are_forgotten_with_their_numbers(tmp_path: Path) -> None:
     assert put(store, "%LMQ%a") == 0
     empty(store)
     assert put(store, "%LMQ%a") == 0
+    store.shutdown()
+
+
+def test_threads_take_turns_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two deletions at once renamed one temporary file, and the older one might be the last."""
+    store = opened(tmp_path / "store")
+    put(store, "old")
+    free: list[bool] = []
+
+    def look() -> None:
+        is_free = store._ends_lock.acquire(blocking=False)
+        free.append(is_free)
+        if is_free:
+            store._ends_lock.release()
+
+    def looked_at_elsewhere(*_: object) -> None:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(message_store, "save_ends", looked_at_elsewhere)
+    store.settle_removal()
+    assert free == [False]
+    for _ in range(12):
+        put(store, "fill", BODY)
+    store.flush()
+    store.dispatch_nowait()
+    store.delete_expired_files_manually()
+    assert store.cleaning.run() >= 2
+    retire_queue = store.commit_log.retire_queue
+
+    def retire(*args: Any) -> Any:
+        looked_at_elsewhere()
+        return retire_queue(*args)
+
+    monkeypatch.setattr(store.commit_log, "retire_queue", retire)
+    free.clear()
+    assert store.clean_expired_consume_queues() == 1
+    assert free == [False, False], "also until the queues are empty"
     store.shutdown()

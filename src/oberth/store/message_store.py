@@ -555,7 +555,8 @@ class MessageStore(StoreReading):
         return removed
 
     def _save_queue_ends(self, leaving: Sequence[ConsumeQueue] = ()) -> None:
-        self._with_reserve(lambda: save_ends(self.files, self.root, self.queues, leaving))
+        with self._ends_lock:
+            self._with_reserve(lambda: save_ends(self.files, self.root, self.queues, leaving))
 
     def clean_expired_consume_queues(self) -> int:
         """Deletes the files of queues whose last message has left the log; how many queues.
@@ -563,16 +564,17 @@ class MessageStore(StoreReading):
         Light queues are forgotten; the others go on with their numbers.
         """
         self._check_open()
-        expired = self.queues.expired(self.commit_log.min_offset)
-        self._save_queue_ends([queue for queue in expired if not is_lmq(queue.topic)])
         removed = 0
-        for queue in expired:
-            delete = partial(self.queues.empty_queue, queue)
-            if is_lmq(queue.topic):
-                delete = partial(self.queues.destroy_queue, queue.topic, queue.queue_id)
-            removed += self.commit_log.retire_queue(
-                queue.topic, queue.queue_id, queue.max_offset, delete
-            )
+        with self._ends_lock:  # until all are empty: else another's save would leave them out
+            expired = self.queues.expired(self.commit_log.min_offset)
+            self._save_queue_ends([queue for queue in expired if not is_lmq(queue.topic)])
+            for queue in expired:
+                delete = partial(self.queues.empty_queue, queue)
+                if is_lmq(queue.topic):
+                    delete = partial(self.queues.destroy_queue, queue.topic, queue.queue_id)
+                removed += self.commit_log.retire_queue(
+                    queue.topic, queue.queue_id, queue.max_offset, delete
+                )
         if removed:
             self.settle_removal()
         return removed

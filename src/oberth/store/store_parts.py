@@ -68,6 +68,7 @@ class StoreParts:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._checkpoint_lock = threading.Lock()  # one checkpoint at a time
+        self._ends_lock = threading.RLock()  # guards oberth.queue-ends: threads of deletions meet
         self.report: RecoveryReport | None = None
         self._state_offset = -1
         # Where the log and the files of queues began by the last oberth.state.
