@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from oberth.broker import stats as stats_module
-from oberth.broker.stats import BROKER_PUT_NUMS, GROUP_GET_NUMS, TOPIC_PUT_NUMS, BrokerStats
+from oberth.broker.stats import (
+    BROKER_PUT_NUMS,
+    GROUP_GET_NUMS,
+    SAMPLE_H_MS,
+    SAMPLE_S_MS,
+    TOPIC_PUT_NUMS,
+    BrokerStats,
+    StatsItem,
+)
 
 
 def test_a_minute_is_seven_samples() -> None:
@@ -84,3 +95,45 @@ def test_counters_of_groups_are_limited_and_go(monkeypatch: pytest.MonkeyPatch) 
     for number in range(30):
         stats.item(GROUP_GET_NUMS, f"U@G{number}").add(1)
     assert len(stats.items(GROUP_GET_NUMS)) == 10
+
+
+def test_samples_of_very_many_counters_are_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 50 000 topics in one go: 33 ms every ten seconds, 146 ms every hour."""
+    monkeypatch.setattr(stats_module, "SAMPLES_A_TURN", 10)
+    stats = BrokerStats("c", 0)
+    keys = [f"t{number}" for number in range(33)] + ["t1@g", "t2@g"]
+    for key in keys:
+        stats.item(TOPIC_PUT_NUMS, key).add(60)
+    taken = [0]
+    for name in ("sample_minute", "sample_hour", "sample_day"):
+        original = getattr(StatsItem, name)
+
+        def sample(item: StatsItem, now_ms: int, original: Any = original) -> None:
+            taken[-1] += 1
+            original(item, now_ms)
+
+        monkeypatch.setattr(StatsItem, name, sample)
+    for number, _ in enumerate(stats.sampling(SAMPLE_H_MS)):
+        taken.append(0)
+        if number == 0:
+            stats.topic_deleted("t32")  # before its turn
+    assert max(taken) <= 3 * 10
+    assert sum(taken) == 3 * (len(keys) - 1 + 2), "and the two of the broker"
+    assert stats.tps(TOPIC_PUT_NUMS, "t31") == 6
+    assert list(stats.sampling(SAMPLE_H_MS + 1)) == []
+
+
+async def test_a_broker_takes_samples_in_turns_of_its_loop(
+    make_live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live()
+    stats = live.broker.parts.stats
+    for number in range(20):
+        stats.item(TOPIC_PUT_NUMS, f"t{number}").add(60)
+    monkeypatch.setattr(stats_module, "SAMPLES_A_TURN", 5)
+    live.broker._on_second(live.broker.parts.now_ms() + SAMPLE_S_MS)
+    assert live.broker._sampling is not None
+    assert stats.tps(TOPIC_PUT_NUMS, "t19") == 0
+    while live.broker._sampling is not None:  # noqa: ASYNC110 - each turn is a slice
+        await asyncio.sleep(0)
+    assert stats.tps(TOPIC_PUT_NUMS, "t19") == 6

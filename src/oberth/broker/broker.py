@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from oberth.broker.role import Role
 
 _LOG: Final = logging.getLogger(__name__)
+_DONE: Final = object()
 
 SECOND_MS: Final = 1000
 DAY_MS: Final = 86_400_000
@@ -100,6 +101,7 @@ class Broker(Service):
         self._tick_handle: asyncio.TimerHandle | None = None
         self._day = 0
         self._next_second_ms = 0
+        self._sampling: Iterator[None] | None = None
         self._next_scan_ms = 0
         self._next_check_ms = 0
         self._tell()
@@ -424,10 +426,19 @@ class Broker(Service):
             self._go_on_delivering,
         )
 
+    def _go_on_sampling(self) -> None:
+        """Take samples of some counters; of very many in several turns of the loop."""
+        if self._sampling is not None and next(self._sampling, _DONE) is not _DONE:
+            asyncio.get_running_loop().call_soon(self._go_on_sampling)
+        else:
+            self._sampling = None
+
     def _on_second(self, now_ms: int) -> None:
         parts, services = self.parts, self.services
         services.table_files.on_second()
-        parts.stats.on_time(now_ms)
+        if self._sampling is None:
+            self._sampling = parts.stats.sampling(now_ms)
+            self._go_on_sampling()
         services.runtime_info.on_second(now_ms)
         day = now_ms // DAY_MS
         if day != self._day:

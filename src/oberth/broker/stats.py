@@ -11,6 +11,7 @@ A state machine: counting and the time go in. RocketMQ: BrokerStatsManager, Stat
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
@@ -50,6 +51,9 @@ STATS_NAMES: Final = (
 SAMPLE_S_MS: Final = 10_000
 SAMPLE_MIN_MS: Final = 600_000
 SAMPLE_H_MS: Final = 3_600_000
+
+SAMPLES_A_TURN: Final = 2000
+"""Counters of which one turn of the loop takes samples."""
 
 SEPARATOR: Final = "@"
 """Between topic and group in a key."""
@@ -230,23 +234,36 @@ class BrokerStats:
 
     def on_time(self, now_ms: int) -> None:
         """Take the samples that are due; to be called about every second."""
-        if now_ms - self._last_s_ms >= SAMPLE_S_MS:
-            self._last_s_ms = now_ms
-            for items in self._items.values():
-                for item in items.values():
+        for _ in self.sampling(now_ms):
+            pass
+
+    def sampling(self, now_ms: int) -> Iterator[None]:
+        """`on_time`, yielding about each millisecond: every topic has counters."""
+        minute = now_ms - self._last_s_ms >= SAMPLE_S_MS
+        hour = now_ms - self._last_min_ms >= SAMPLE_MIN_MS
+        day = now_ms - self._last_h_ms >= SAMPLE_H_MS
+        self._last_s_ms = now_ms if minute else self._last_s_ms
+        self._last_min_ms = now_ms if hour else self._last_min_ms
+        self._last_h_ms = now_ms if day else self._last_h_ms
+        if not (minute or hour or day):
+            return
+        done = 0
+        for items in self._items.values():
+            for key in list(items):
+                item = items.get(key)
+                if item is None:
+                    continue  # its topic was deleted meanwhile
+                if minute:
                     item.sample_minute(now_ms)
-        if now_ms - self._last_min_ms >= SAMPLE_MIN_MS:
-            self._last_min_ms = now_ms
-            for items in self._items.values():
-                for item in items.values():
+                if hour:
                     item.sample_hour(now_ms)
-        if now_ms - self._last_h_ms >= SAMPLE_H_MS:
-            self._last_h_ms = now_ms
-            for items in self._items.values():
-                for item in items.values():
+                if day:
                     item.sample_day(now_ms)
-                for key in [k for k, each in items.items() if SEPARATOR in k and each.is_idle]:
-                    self._drop(items, key)
+                    if item.is_idle and SEPARATOR in key:
+                        self._drop(items, key)
+                done += 1
+                if done % SAMPLES_A_TURN == 0:
+                    yield
 
     def on_midnight(self) -> None:
         """A day began: what was put and got until now is this morning's figure."""
