@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +187,42 @@ def test_a_queue_that_ends_before_its_offset_is_a_loss(growing_store: Any) -> No
         _planner(growing_store.root).next_end({A0: 5}, ALL)
     kind = _planner(growing_store.root, failOnDataLoss="false")
     assert kind.next_end({A0: 5}, ALL) == {A0: 1}
+
+
+def test_a_file_that_was_replaced_is_read_anew(growing_store: Any) -> None:
+    growing_store.append("B", 0, b"x")
+    for number in range(2):
+        growing_store.append("A", 0, b"%d" % number)
+    planner, reader = _planner(growing_store.root), _reader(growing_store.root)
+    start = planner.next_end(planner.initial(), ALL)
+    # As a load leaves it: segment and queue are copies under the old names.
+    for path in growing_store.root.rglob("0*"):
+        if path.is_file():
+            shutil.copyfile(path, path.with_suffix(".new"))
+            path.with_suffix(".new").rename(path)
+    growing_store.append("A", 0, b"after a load")
+    end = planner.next_end(start, ALL)
+    assert end == {**start, A0: 3}
+    assert _rows(reader, *map(p.offsets_to_json, (start, end))) == [("A", 0, 2)]
+
+
+def test_a_driver_reads_a_topic_that_was_made_again(growing_store: Any) -> None:
+    for number in range(4):
+        growing_store.append("A", 0, b"old %d" % number)
+    given = {"path": str(growing_store.root), "startingOffsets": "earliest"}
+    schema = struct_type(parse_columns("offset,value"))
+    reader = RocketMQDriverStreamReader(parse_read_options(given, streaming=True), schema)
+
+    def values(start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+        return [v for b in reader.readBetweenOffsets(start, end) for v in b["value"].to_pylist()]
+
+    offsets = [{"A": {"broker-g": {"0": n}}} for n in range(5)]
+    assert values(offsets[0], offsets[4]) == [b"old %d" % n for n in range(4)]
+    shutil.rmtree(growing_store.root / "consumequeue" / "A")
+    growing_store.forget("A", 0)
+    for number in range(3):
+        growing_store.append("A", 0, b"new %d" % number)
+    assert values(offsets[1], offsets[3]) == [b"new 1", b"new 2"]
 
 
 def test_available_now_goes_on_where_a_queue_ends_that_was_made_again(growing_store: Any) -> None:

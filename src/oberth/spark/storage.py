@@ -119,6 +119,9 @@ class Storage(ABC):
     def expand(self, pattern: str) -> list[str]:
         """The directories that a path with wildcards stands for, sorted."""
 
+    def renew(self) -> None:  # noqa: B027 - not all keep something open
+        """From now on a path means the file that has it now: it may have been replaced."""
+
     def close(self) -> None:  # noqa: B027 - not all keep something open
         """Closes what is open."""
 
@@ -221,6 +224,10 @@ class LocalStorage(Storage):
             return [pattern]
         return sorted(path for path in glob(pattern) if os.path.isdir(path))
 
+    def renew(self) -> None:
+        """See `Storage`. A deleted topic is made again under its old names, a load puts copies."""
+        self.close()
+
     def close(self) -> None:
         """See `Storage`."""
         self._maps.clear()
@@ -320,6 +327,11 @@ class ArrowStorage(Storage):
         if has_magic(pattern):
             raise OptionError(f"path: {pattern!r}: wildcards are for local paths only")
         return [pattern]
+
+    def renew(self) -> None:
+        """See `Storage`. What is open keeps the size that it had, and its object may have grown."""
+        with self._lock:
+            self._open.clear()
 
     def close(self) -> None:
         """See `Storage`."""

@@ -84,7 +84,8 @@ class StoreFiles:
         return StoreFiles(self.storage, self.root, self.broker)
 
     def refresh(self) -> None:
-        """Forgets what was listed."""
+        """Forgets what was listed, and which files paths were those of."""
+        self.storage.renew()
         self._segments = None
         self._topics = None
         self._tail = None
