@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from oberth.errors import DataLossError, OptionError
+from oberth.formats.consume_queue import PRE_BLANK
 from oberth.spark import plan as p
 from oberth.spark import stream
 from oberth.spark.options import parse_read_options
@@ -187,6 +188,31 @@ def test_a_queue_that_ends_before_its_offset_is_a_loss(growing_store: Any) -> No
         _planner(growing_store.root).next_end({A0: 5}, ALL)
     kind = _planner(growing_store.root, failOnDataLoss="false")
     assert kind.next_end({A0: 5}, ALL) == {A0: 1}
+
+
+def test_a_queue_whose_files_went_with_its_messages_is_no_loss(growing_store: Any) -> None:
+    for number in range(3):
+        growing_store.append("A", 0, b"%d" % number)
+    growing_store.append("B", 0, b"x")
+    planner = _planner(growing_store.root)
+    start = planner.next_end(planner.initial(), ALL)
+    queue = growing_store.root / "consumequeue" / "A"
+    shutil.rmtree(queue)
+    ends = {"version": 1, "queues": {"A": {"0": 3}}}
+    (growing_store.root / "oberth.queue-ends").write_text(json.dumps(ends))
+    assert planner.next_end(start, ALL) == start
+    assert _planner(growing_store.root).next_end(start, ALL) == start
+    # A batch that had them in its plan has lost them.
+    before = {**start, A0: 1}
+    with pytest.raises(DataLossError, match="offsets 1 to 3 are gone"):
+        _planner(growing_store.root).plans(before, start)
+    growing_store.append("A", 0, b"goes on")
+    with (queue / "0" / f"{0:020d}").open("r+b") as file:
+        file.write(PRE_BLANK * 3)
+    end = planner.next_end(start, ALL)
+    assert end == {**start, A0: 4}
+    rows = _rows(_reader(growing_store.root), *map(p.offsets_to_json, (start, end)))
+    assert rows == [("A", 0, 3)]
 
 
 def test_a_file_that_was_replaced_is_read_anew(growing_store: Any) -> None:

@@ -188,7 +188,7 @@ def _dispatched_end(store: LogOfStore, ended: int) -> int:
     return state.safe_offset if count + ended >= state.queue_count else 0
 
 
-def _queue_ends(store: LogOfStore) -> dict[QueueName, int]:
+def queue_ends(store: LogOfStore) -> dict[QueueName, int]:
     """Where queues without files go on."""
     from oberth.store.queue_ends import FILE_NAME, decode_ends  # what few stores need
 
@@ -230,7 +230,7 @@ class _Search:
         self.log_start, self.log_end = store.log_start(), store.log_end()
         self._store = store
         self._reaches: dict[QueueName, _Reach | None] = {}
-        self.ends = _queue_ends(store)
+        self.ends = queue_ends(store)
         self._topics, self._topics_ms = _known_topics(store)
         self._queued = set(store.topics())
         self._has_light_queues = any(names.is_lmq(topic) for topic in self._queued)

@@ -7,6 +7,7 @@ offsets as text: ``{"TopicA": {"broker-a": {"0": 12, "1": 7}}}``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -373,7 +374,7 @@ class Stores:
         return dict(zip(wanted, self._each(narrow, wanted), strict=True))
 
     def seen_bounds(self, key: QueueKey) -> tuple[int, int]:
-        """The bounds of a queue that has been longer.
+        """The bounds of a queue that has been longer; without files it ends where it goes on.
 
         A broker that starts again after a crash gives records their units anew; until it comes to
         them they are looked for in the log.
@@ -381,9 +382,24 @@ class Stores:
         number = self.number_of(key.broker)
         if number is None:
             return 0, 0
+        end = self.emptied_end(key)
+        if end:
+            return end, end
         self.files[number].tail(although_open=True)
         self._queues.pop(key, None)
         return self.bounds([key])[key]
+
+    def emptied_end(self, key: QueueKey) -> int:
+        """Where a queue goes on that lost its files when its messages were gone; 0 for others."""
+        from oberth.spark.log_tail import queue_ends
+
+        number = self.number_of(key.broker)
+        if number is None:
+            return 0
+        with contextlib.suppress(NotFoundError):
+            if self.queue(key).segments:
+                return 0
+        return queue_ends(self.files[number]).get(QueueName(key.topic, key.queue), 0)
 
     def log_ends(self) -> tuple[int, ...] | None:
         """The end of every store's log; None where to ask again is a request over a network."""
