@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -138,3 +139,35 @@ async def test_what_is_cut_off_is_on_the_disk_before_the_log_lacks_it(
     assert f"sync slave.parted/{names[1]} {SEGMENT}" in events[:truncated]
     assert "sync slave.parted" in events[:truncated]
     assert events[-2:] == ["sync slave/commitlog", "sync slave"]
+
+
+@pytest.mark.parametrize("can_tell", [True, False])
+async def test_only_what_is_cut_off_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_tell: bool
+) -> None:
+    """A segment has 1 GiB, and a replica is away for as long as the copy takes."""
+    root = tmp_path / "slave"
+    end = await filled(root, (b"message ", 20))
+    at = end - 500
+    segment = root / "commitlog" / f"{0:020}"
+    before = segment.read_bytes()
+    copied: list[tuple[int, int]] = []
+    write = os.pwrite
+
+    def note(fd: int, data: bytes, position: int) -> int:
+        copied.append((position, len(data)))
+        return write(fd, data, position)
+
+    def cannot(fd: int, position: int, how: int) -> int:
+        raise OSError(errno.EINVAL, "this file system knows no holes")
+
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "pwrite", note)
+        watched.setattr("oberth.store.offline.rejoin.COPY_BYTES", 1000)
+        if not can_tell:
+            watched.setattr(os, "lseek", cannot)
+        cut_log(str(root), at)
+    assert copied == [(at, 1000)]
+    kept = (tmp_path / "slave.parted" / segment.name).read_bytes()
+    assert kept == bytes(at) + before[at:]
+    assert segment.read_bytes() == before[:at] + bytes(len(before) - at)

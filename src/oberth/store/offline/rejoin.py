@@ -7,6 +7,7 @@ by the next start.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from oberth.store.offline.rebuild import locked, sync_directory, sync_tree
 from oberth.store.recovery_state import FILE_NAME as STATE
 
 PARTED_SUFFIX: Final = ".parted"
+COPY_BYTES: Final = 1 << 20
 _DERIVED: Final = (
     paths.CONSUME_QUEUE, paths.CONSUME_QUEUE_EXT, paths.BATCH_CONSUME_QUEUE, paths.INDEX,
     paths.TIMER_LOG, paths.TIMER_WHEEL, paths.CHECKPOINT, STATE, CHECKSUMS,
@@ -67,7 +69,8 @@ def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
     Args:
         root: the store's directory.
         at: the new end.
-        kept_in: a directory for what is cut off; None: ``DIR.parted``.
+        kept_in: a directory for what is cut off; None: ``DIR.parted``. Segments have their names
+            and sizes there; the one that is cut has a hole before ``at``.
 
     Raises:
         StoreLockedError: a broker has the store open.
@@ -91,7 +94,7 @@ def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
             if segment.start >= at:
                 shutil.move(segment.path, target)
                 continue
-            shutil.copyfile(segment.path, target)
+            _copy_from(at - segment.start, segment.path, target)
             sync_tree(kept_in)
             with open(segment.path, "r+b") as file:
                 file.truncate(at - segment.start)
@@ -108,6 +111,29 @@ def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
                 os.remove(path)
         sync_directory(root)
     return Cut(at, end, kept_in)
+
+
+def _copy_from(position: int, source: str, target: str) -> None:
+    """Copies a file from a position on; before it, and where there are zeros, the copy has holes.
+
+    A segment has 1 GiB, and what is cut off is often one message: a replica is away meanwhile.
+    """
+    with open(source, "rb") as file, open(target, "wb") as copy:
+        size = os.fstat(file.fileno()).st_size
+        copy.truncate(size)
+        while position < size:
+            try:
+                position = os.lseek(file.fileno(), position, os.SEEK_DATA)
+                end = os.lseek(file.fileno(), position, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return  # no data behind this
+                end = size  # this file system does not tell
+            while position < end:
+                data = os.pread(file.fileno(), min(COPY_BYTES, end - position), position)
+                if data.count(0) < len(data):
+                    os.pwrite(copy.fileno(), data, position)
+                position += len(data)
 
 
 def write_epochs(root: str, epochs: Sequence[tuple[int, int]], end: int) -> None:
