@@ -227,6 +227,19 @@ async def test_oneway_hears_nothing(start_server: StartServer, start_client: Sta
     await writer.wait_closed()
 
 
+async def test_who_was_accepted_just_before_the_end_is_let_go(start_server: StartServer) -> None:
+    server = await start_server(echo_table())
+    await server.aclose()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(server._make_channel, ours)
+        async with asyncio.timeout(BOUND_S):
+            assert await loop.sock_recv(theirs, 1) == b""
+    assert not server.channels
+
+
 async def test_a_posted_request_waits_for_nobody(
     start_server: StartServer, start_client: StartClient
 ) -> None:

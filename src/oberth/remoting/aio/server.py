@@ -124,6 +124,7 @@ class RemotingServer(Listener):
         self._closed = on_close
         self._owns_processors = owns_processors
         self._server: asyncio.Server | None = None
+        self._is_closed = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self.busy_poll: BusyPoll | None = None
         """Keeps the loop awake for a lone sender; from `start` on, where that is wanted."""
@@ -140,6 +141,7 @@ class RemotingServer(Listener):
         """Listen; OSError if the port is taken."""
         options = self.options
         loop = asyncio.get_running_loop()
+        self._is_closed = False
         self.busy_poll = make_busy_poll(loop, options.busy_poll_s)
         self._server = await loop.create_server(
             self._make_channel, options.host, options.port, backlog=BACKLOG
@@ -164,6 +166,9 @@ class RemotingServer(Listener):
 
     def on_open(self, channel: Channel) -> None:
         """Called by a channel."""
+        if self._is_closed:  # it was accepted just before
+            channel.abort()
+            return
         if len(self.channels) >= self.options.channel_max:
             _LOG.warning(
                 "%s was disconnected: %d connections are open, at most %d are allowed",
@@ -317,6 +322,7 @@ class RemotingServer(Listener):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         server.close()
+        self._is_closed = True
         self.processors.going_away = True
         if self._owns_processors:
             await self.processors.aclose(self.options.grace_s)
