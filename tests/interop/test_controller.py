@@ -19,8 +19,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.rigs import peers
-from tests.rigs.clusters import Node
-from tests.rigs.controlled import NAME, VERSION, Group, apache_controller, broker_node, oberth_node
+from tests.rigs.controlled import (
+    NAME,
+    VERSION,
+    Group,
+    apache_controller,
+    broker_node,
+    oberth_node,
+    successor,
+)
 from tests.rigs.pairs import log_end
 from tests.rigs.traffic import Traffic
 
@@ -79,13 +86,12 @@ def group(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Group]:
         ]
     except PeerUnavailableError as why:
         pytest.skip(str(why))
-    nodes = [name_server, controller, *brokers]
     try:
         name_server.start()
         controller.start()
         yield Group(name_server, controller, brokers)
     finally:
-        for node in reversed(nodes):
+        for node in (*brokers, controller, name_server):  # those that run in the end
             node.kill()
 
 
@@ -166,12 +172,12 @@ class Watch:
         await until(is_equal, "logs of the same end")
 
 
-def logs(nodes: Sequence[Node]) -> list[bytes]:
-    """The bytes of each stopped broker's log, as far as all have them."""
+def logs(stores: Sequence[Path]) -> list[bytes]:
+    """The bytes of each stopped broker's log; all have the same end."""
     found = []
-    for node in nodes:
-        with StoreReader(str(node.store)) as reader:
-            found.append((node.store / "commitlog", reader.min_offset, reader.max_offset))
+    for store in stores:
+        with StoreReader(str(store)) as reader:
+            found.append((store / "commitlog", reader.min_offset, reader.max_offset))
     assert len({end for _, _, end in found}) == 1, found
     return [
         b"".join(
@@ -255,7 +261,61 @@ async def test_nothing_acknowledged_is_lost_when_masters_and_the_controller_die(
     assert done.exit_code == 0, done.output
     for node in group.brokers:
         await asyncio.to_thread(node.stop)
-    first, *others = logs(group.brokers)
+    first, *others = logs([node.store for node in group.brokers])
     assert first
     for number, other in enumerate(others, 2):
         assert other == first, f"the log of broker {number} differs from that of the first"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", ["oberth:apache,apache,apache"], indirect=True)
+async def test_a_group_moves_from_apache_to_oberth_under_load(group: Group, tmp_path: Path) -> None:
+    """One broker after the other is stopped, and ours goes on with its store under its id."""
+    watch = Watch(group)
+    for number, node in enumerate(group.brokers, 1):
+        node.launch()
+        await watch.whole(number)
+    addr = group.name_server.address
+    conf = {**CONF, "controllerAddr": group.controller.address}
+    async with Admin(namesrv_addr=addr) as admin:
+
+        async def make_topic() -> bool:
+            await admin.create_topic(TOPIC, queue_nums=2)
+            return True
+
+        await until(make_topic, "the topic is made")
+        with Traffic(addr, tmp_path, TOPIC, "G", "O", senders=4, pause_ms=5) as traffic:
+            for number, old in enumerate(list(group.brokers)):
+                if await watch.master() == old.address:
+                    info = await group.info()
+                    assert info is not None
+                    other = next(
+                        each.broker_id
+                        for each in info.in_sync_replicas
+                        if each.broker_address != old.address
+                    )
+                    await admin.elect_master(
+                        group.controller.address, "DefaultCluster", NAME, other
+                    )
+                    await watch.moved_from(old.address)
+                    await watch.whole(3)
+                await asyncio.to_thread(old.stop)
+                group.brokers[number] = successor(old, conf, group.name_server)
+                group.brokers[number].launch()
+                await watch.whole(3)
+                before = (await asyncio.to_thread(traffic.ask))["acknowledged"]
+
+                async def goes_on(before: int = before) -> bool:
+                    found = await asyncio.to_thread(traffic.ask)
+                    return bool(found["acknowledged"] > before + 200)
+
+                await until(goes_on, f"messages are acknowledged without {old.address}")
+            end = await asyncio.to_thread(traffic.ask, "stop")
+            assert end["detail"] == "", end
+    await watch.equal()
+    for node in group.brokers:
+        await asyncio.to_thread(node.stop)
+    stores = [old.directory.parent / "store" for old in group.brokers]
+    first, *others = logs(stores)
+    assert first
+    assert others == [first, first]

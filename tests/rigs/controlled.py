@@ -80,10 +80,21 @@ def broker_node(
     if kind == "apache":
         made = ApacheCluster(VERSION, directory, conf, namesrv_addr=name_server.address, heap=heap)
         return made.brokers[0]
-    port = free_port(also=(-2, 1))
-    settings = {**conf, "storePathRootDir": str(directory / "store")}
-    line = [sys.executable, "-m", "oberth", "broker", "--port", str(port)]
-    for key, value in settings.items():
+    address = f"127.0.0.1:{free_port(also=(-2, 1))}"
+    return _oberth_broker(address, directory, directory / "store", conf, name_server)
+
+
+def successor(old: Node, conf: Mapping[str, str], name_server: Node) -> Node:
+    """A broker of ours on the store and the port of one that has been stopped, not started."""
+    directory = old.directory / "successor"
+    return _oberth_broker(old.address, directory, old.store, conf, name_server)
+
+
+def _oberth_broker(
+    address: str, directory: Path, store: Path, conf: Mapping[str, str], name_server: Node
+) -> Node:
+    line = [sys.executable, "-m", "oberth", "broker", "--port", address.rpartition(":")[2]]
+    for key, value in {**conf, "storePathRootDir": str(store)}.items():
         line += ["--set", f"{key}={value}"]
     line += ["-n", name_server.address]
-    return Node(NAME, f"127.0.0.1:{port}", directory, line)
+    return Node(NAME, address, directory, line)
