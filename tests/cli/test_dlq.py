@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator
-from typing import Any
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner, Result
 
 from oberth.cli.main import oberth
+from oberth.cli.output import reader_is_gone
 from oberth.client.blocking import Producer, PushConsumer
 from oberth.client.dead_letters import new_message
 from oberth.client.messages import Message, MessageExt
@@ -180,3 +185,50 @@ def test_failover_of_a_broker_that_is_not_there_names_those_that_are(
     result = CliRunner().invoke(oberth, words)
     (known,) = {each["broker"] for each in json.loads(run(broker, "cluster list --json").stdout)}
     assert str(result.exception) == f"no broker 'nowhere' is known; there are: {known}"
+
+
+ASCII: Final = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+UTF8: Final = {"LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+
+
+def _oberth(
+    broker: EmbeddedBroker, *words: bytes, body: bytes = b"", locale: Mapping[str, str] = ASCII
+) -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "oberth", *words, "-n", broker.namesrv_addr],
+        input=body,
+        capture_output=True,
+        env={**os.environ, **locale},
+        timeout=120,
+        check=False,
+    )
+
+
+def test_bytes_that_the_locale_cannot_read_are_sent_as_they_are(broker: EmbeddedBroker) -> None:
+    run(broker, "topic create Snow --queues 1")
+    word = "gr\u00fc\u00dfe \u2603".encode()
+    done = _oberth(broker, b"message", b"send", b"Snow", word)
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = _oberth(broker, b"message", b"send", b"Snow", body=b"\xff\xfe\n" + word, locale=UTF8)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert broker.bodies("Snow") == [word, b"\xff\xfe", word]
+
+    # What the locale cannot show is escaped, and is JSON.
+    tail = [b"message", b"tail", b"Snow", b"--from-start", b"--no-follow"]
+    shown = _oberth(broker, *tail)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    bodies = [json.loads(line).get("body") for line in shown.stdout.decode("ascii").splitlines()]
+    assert bodies == [word.decode(), None, word.decode()]
+    refused = _oberth(broker, b"message", b"send", b"Snow", b"x", b"--tag", b"\xff", locale=UTF8)
+    assert refused.returncode == 2
+    assert refused.stderr == b"error: '\\udcff' is no text in UTF-8\n"
+
+
+def test_a_pipe_whose_reader_has_gone_is_noticed() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        assert not reader_is_gone(stream)
+        os.close(reading)
+        assert reader_is_gone(stream)
+    assert not reader_is_gone(io.StringIO())

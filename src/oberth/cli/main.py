@@ -13,7 +13,7 @@ import click
 
 from oberth.cli.hints import missing_extra
 from oberth.cli.lazy import LazyGroup
-from oberth.cli.output import fail
+from oberth.cli.output import escape_what_cannot_be_shown, fail
 from oberth.errors import OberthError
 
 COMMANDS: Final = {
@@ -61,6 +61,7 @@ def oberth() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and ends the process."""
+    escape_what_cannot_be_shown()
     try:
         code = oberth.main(arguments, prog_name="oberth", standalone_mode=False)
     except click.ClickException as error:
@@ -71,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except OberthError as error:
         fail(error)
+        sys.exit(EXIT_UNUSABLE)
+    except UnicodeEncodeError as error:
+        fail(OberthError(f"{error.object[error.start : error.end]!r} is no text in UTF-8"))
         sys.exit(EXIT_UNUSABLE)
     except BrokenPipeError:
         # The reader of our output has seen enough; that is how `| head` ends.

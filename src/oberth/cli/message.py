@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ import click
 from oberth.cli.connection import client_config
 from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.logs import printable
-from oberth.cli.output import say, write_json, write_json_line
+from oberth.cli.output import reader_is_gone, say, write_json, write_json_line
 from oberth.cli.remote import ask, json_option, message_json, namesrv_option, parse_pairs, run
 from oberth.cli.store_query import TIME
 from oberth.client.admin import Admin
@@ -60,6 +61,9 @@ def send(
     entries = parse_pairs(properties, "--property")
     connection = client_config(namesrv)
 
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+
     async def work() -> None:
         from oberth.client.messages import Message
         from oberth.client.producer import Producer
@@ -67,7 +71,8 @@ def send(
         async with Producer("OBERTH_CLI", config=connection) as producer:
             lines = [body] if body is not None else sys.stdin
             for line in lines:
-                data = line.rstrip("\n").encode()
+                # Bytes that the locale cannot read go through as they are.
+                data = line.rstrip("\n").encode("utf-8", "surrogateescape")
                 sent = await producer.send(
                     Message(
                         topic,
@@ -126,6 +131,8 @@ def tail(
             if not grew:
                 if not follow:
                     return printed
+                if reader_is_gone(sys.stdout):
+                    raise BrokenPipeError
                 await asyncio.sleep(TAIL_PAUSE_S)
 
     try:

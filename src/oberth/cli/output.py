@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -49,12 +51,41 @@ def fail(error: BaseException) -> None:
 
 def write_json(value: Any) -> None:
     """One JSON document on stdout, indented."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    click.echo(json.dumps(value, ensure_ascii=not _takes_unicode(), indent=2))
 
 
 def write_json_line(value: Any) -> None:
     """One JSON object as a line of stdout."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+    text = json.dumps(value, ensure_ascii=not _takes_unicode(), separators=(",", ":"))
+    sys.stdout.write(text + "\n")
+
+
+def _takes_unicode() -> bool:
+    """Whether stdout can show every character; where it cannot, JSON escapes them."""
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+
+
+def escape_what_cannot_be_shown() -> None:
+    """Has stdout and stderr escape the characters that the locale's encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def reader_is_gone(stream: TextIO) -> bool:
+    """Whether a pipe that is written to has no reader any more, as behind ``| head -1``.
+
+    A command that waits for news would else wait until it has something to write.
+    """
+    if not hasattr(select, "poll"):
+        return False
+    try:
+        number = stream.fileno()
+    except OSError:
+        return False
+    poll = select.poll()
+    poll.register(number, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
