@@ -9,6 +9,8 @@ import itertools
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,7 @@ from oberth.formats.sys_flag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from oberth.store import commit_log as commit_log_module
 from oberth.store.commit_log import CommitLog
 from oberth.store.files import OsFileSystem
 from oberth.store.mapped_file import MappedFile
@@ -557,3 +560,80 @@ def test_a_store_time_needs_all_of_its_bytes(make: Make) -> None:
     assert log.store_timestamp(0, STORE_TIMESTAMP_END_MAX - 1) == -1
     assert log.store_timestamp(0, log.max_offset + 1) == -1
     assert log.store_timestamp(SEGMENT, 100) == -1
+
+
+@pytest.mark.parametrize(
+    ("line", "topic", "is_taken"),
+    [
+        (Line.V4_9, "t" * 127, True),
+        (Line.V4_9, "t" * 128, False),
+        (Line.V4_9, "\u00e9" * 64, False),
+        (Line.V4_9, "%RETRY%" + "t" * 121, False),
+        (Line.V5, "t" * 127, True),
+        (Line.V5, "t" * 128, False),
+        (Line.V5, "%RETRY%" + "t" * 248, True),
+        (Line.V5, "%RETRY%" + "t" * 249, False),
+    ],
+)
+def test_how_long_a_topic_may_be(make: Make, line: Line, topic: str, is_taken: bool) -> None:
+    (result,) = make(line=line).append([MessageExtBrokerInner(topic, b"x")])
+    refused = PutMessageStatus.MESSAGE_ILLEGAL
+    assert result.status is (PutMessageStatus.PUT_OK if is_taken else refused)
+
+
+def test_properties_may_be_as_long_as_their_field_can_say(make: Make) -> None:
+    log = make(mapped_file_size_commit_log=1 << 17)
+    for more, status in (
+        (0, PutMessageStatus.PUT_OK),
+        (1, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED),
+    ):
+        raw = b"k\x01" + bytes(p.PROPERTIES_SIZE_MAX - 3 + more).replace(b"\0", b"v") + b"\x02"
+        (result,) = log.append([MessageExtBrokerInner("t", b"x", raw)])
+        assert result.status is status
+
+
+def test_a_queue_begins_at_0_beside_others(make: Make) -> None:
+    log = make()
+    assert log.queue_offset("t", 0) == 0
+    assert log.append([MessageExtBrokerInner.of("t", b"x")])[0].ok
+    assert (log.queue_offset("t", 0), log.queue_offset("t", 1)) == (1, 0)
+
+
+def test_only_4_9_numbers_plain_topics_among_light_queues(make: Make) -> None:
+    names = ["%LMQ%a", "plain"]
+    assert make().light_queue_offsets(names, 3) == [0, None]
+    assert make(line=Line.V4_9).light_queue_offsets(names, 3) == [0, 0]
+
+
+def test_what_a_record_needs_is_brought_in(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = make()
+    assert log.append([MessageExtBrokerInner.of("t", b"x")])[0].ok
+    end = log.max_offset
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(log, "bring_in", lambda start, stop: asked.append((start, stop)))
+    log.bring_in_record(0)
+    log.bring_in_record(end)
+    log.bring_in_record(100 * SEGMENT)
+    assert asked == [(0, end)]
+
+
+def test_the_put_locks_age(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    ages: list[float] = []
+
+    class Attributes(dict[str, Mapping[str, str]]):
+        """Asked for once, while the lock is held."""
+
+        def get(self, topic: object, default: object = None) -> Any:
+            now[0] += 0.25
+            ages.append(log.lock_time_ms())
+            return {}
+
+    attributes = Attributes(t={})
+    log = make(attributes)
+    monkeypatch.setattr(commit_log_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert log.lock_time_ms() == 0
+    assert log.append([MessageExtBrokerInner.of("t", b"x")])[0].ok
+    assert ages == [250]
+    assert log.lock_time_ms() == 0
+    assert list(log.append_times.recent_s) == [0.25]

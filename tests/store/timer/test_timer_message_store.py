@@ -118,6 +118,45 @@ def test_a_message_comes_when_its_second_is_over(tmp_path: Path) -> None:
     rig.close()
 
 
+def test_a_deletion_makes_its_slot_smaller(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.put(b"a", TIMER_DELIVER_MS=START_MS + 5000)
+    rig.put(b"b", TIMER_DELIVER_MS=START_MS + 5000)
+    rig.put(b"x", TIMER_DELIVER_MS=START_MS + 5000, TIMER_DEL_UNIQKEY="Ua")
+    rig.run()
+    slot = rig.timer.wheel.earliest()
+    assert slot is not None
+    assert slot.num == 1
+    rig.close()
+
+
+@pytest.mark.parametrize("end", [b"", b"\x02"])
+def test_what_is_added_to_properties_is_divided_from_them(tmp_path: Path, end: bytes) -> None:
+    rig = Rig(tmp_path)
+    raw = b"TIMER_DELIVER_MS\x01%d\x02K\x01v%s" % (START_MS + 3000, end)
+    assert rig.store.put_message(MessageExtBrokerInner("T", b"a", raw, 1)).ok
+    rig.run(5000)
+    at = rig.store.get_message("g", "T", 1, 0, 1).commit_log_offsets[0]
+    message = rig.store.look_message_by_offset(at)
+    assert message is not None
+    assert message.properties["K"] == "v"
+    assert b"\x02\x02" not in message.properties_raw
+    rig.close()
+
+
+def test_more_is_said_while_more_is_due_than_one_step_takes(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    for number in range(7):
+        rig.put(b"%d" % number, TIMER_DELIVER_MS=START_MS + 3000)
+    rig.run()
+    rig.now_ms += 10_000
+    while rig.timer.on_time(rig.now_ms, 2).more:
+        rig.store.dispatch_nowait()
+    rig.store.dispatch_nowait()
+    assert len(rig.delivered()) == 7
+    rig.close()
+
+
 def test_properties_are_those_that_rocketmq_adds(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.put(b"a", TIMER_DELAY_SEC=3)
