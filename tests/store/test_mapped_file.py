@@ -239,6 +239,13 @@ def test_a_segment_held_for_too_long_is_taken_away(segment: MappedFile) -> None:
     assert segment.destroy(0) is True
 
 
+def test_a_closed_segment_is_held_by_nobody(segment: MappedFile) -> None:
+    assert not segment.is_cleaned_up
+    segment.close()
+    assert segment.is_cleaned_up
+    assert not segment.hold()
+
+
 def test_warming_touches_every_page_and_reserves_the_disk(segment: MappedFile) -> None:
     segment.warm(sync_each_pages=2)
     assert os.stat(segment.path).st_blocks * 512 >= SIZE
