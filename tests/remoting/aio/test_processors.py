@@ -227,6 +227,15 @@ def test_error_response_names_the_place_of_what_nobody_foresaw() -> None:
     assert "test_processors.py:" in (response.remark or "")
 
 
+def test_a_full_disk_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    error = StoreFullError("/store/config/topics.json.tmp: no room for 26476 bytes")
+    response = error_response(RemotingCommand(code=17), error)
+    assert response.remark == f"StoreFullError: {error}"
+    [record] = caplog.records
+    assert record.getMessage() == f"code 17 failed: {error}"
+    assert record.exc_info is None
+
+
 def test_a_stage_has_threads_or_tasks() -> None:
     with pytest.raises(AssertionError):
         Stage("neither")

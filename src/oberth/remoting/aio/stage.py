@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeAlias, cast
 
-from oberth.errors import OberthError, ProtocolError
+from oberth.errors import OberthError, ProtocolError, StoreFullError
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -277,7 +277,9 @@ def error_response(request: RemotingCommand, error: Exception) -> RemotingComman
     """What a refusal says; else code 1 with the exception, logged if not the requester's fault."""
     if isinstance(error, Refusal):
         return error.answer(request)
-    if not isinstance(error, ProtocolError):
+    if isinstance(error, StoreFullError):  # it names the file, and a full disk brings very many
+        _LOG.error("a request of code %d failed: %s", request.code, error)
+    elif not isinstance(error, ProtocolError):
         _LOG.error("a request of code %d failed", request.code, exc_info=error)
     remark = f"{type(error).__name__}: {error}"
     if not isinstance(error, OberthError):
