@@ -240,10 +240,9 @@ def test_a_segment_held_for_too_long_is_taken_away(segment: MappedFile) -> None:
 
 
 def test_a_closed_segment_is_held_by_nobody(segment: MappedFile) -> None:
-    assert not segment.is_cleaned_up
+    before = segment.is_cleaned_up
     segment.close()
-    assert segment.is_cleaned_up
-    assert not segment.hold()
+    assert (before, segment.is_cleaned_up, segment.hold()) == (False, True, False)
 
 
 def test_warming_touches_every_page_and_reserves_the_disk(segment: MappedFile) -> None:
