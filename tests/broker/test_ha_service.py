@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
+import logging
 import re
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +24,7 @@ from tests.rigs.small_brokers import SEGMENT, make, options_of, until
 
 from oberth.broker import ha_service
 from oberth.broker.broker import Broker
+from oberth.broker.ha_connection import HAConnection
 from oberth.broker.ha_service import CONNECTIONS_MAX
 from oberth.cli.main import oberth
 from oberth.errors import OptionError, RemoteProtocolError, StoreFullError
@@ -354,6 +358,49 @@ async def test_a_later_report_that_cannot_be_true_closes_the_connection(
         assert why in caplog.text
         assert await acknowledged(master) is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
         writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"\xff" * 40, REPORT.pack(0), REPORT.pack(1 << 62), b""])
+async def test_a_closed_connection_leaves_nothing_to_the_collector(
+    tmp_path: Path,
+    name_server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    sent: bytes,
+) -> None:
+    """250 connections of garbage left 210 MB until the next collection of everything."""
+    caplog.set_level(logging.CRITICAL, "oberth")  # pytest keeps records, and they the errors
+    gone: asyncio.Queue[object] = asyncio.Queue()
+    kept: list[weakref.ref[HAConnection]] = []
+    made = HAConnection.connection_made
+
+    def note(connection: HAConnection, transport: asyncio.BaseTransport) -> None:
+        kept.append(weakref.ref(connection, gone.put_nowait))
+        made(connection, transport)
+
+    def has_come(count: int) -> bool:
+        return len(kept) == count
+
+    async with make(tmp_path / "a", name_server) as master:
+        monkeypatch.setattr(HAConnection, "connection_made", note)
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(1, 4):
+                reader, writer = await dial(master)
+                writer.write(sent)
+                await until(partial(has_come, number))
+                if sent:
+                    with contextlib.suppress(OSError):
+                        await reader.read(1)  # it is answered, or closed
+                writer.transport.abort()
+                del reader, writer
+            async with asyncio.timeout(20):
+                for _ in range(3):
+                    await gone.get()
+        finally:
+            gc.enable()
+    assert len(kept) == 3
 
 
 async def test_what_was_not_sent_is_not_acknowledged(

@@ -303,3 +303,21 @@ async def test_those_who_dawdle_do_not_keep_others_out(observed: Any) -> None:
     assert (await get(observed, "/healthz"))[0] == 200
     for _, writer in dawdlers:
         writer.close()
+
+
+async def test_who_is_given_up_leaves_no_traceback(observed: Any) -> None:
+    """One for each of those that dawdle, of any peer's making."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+    address = observed.broker.http.address
+    dawdling = [
+        await asyncio.open_connection(address.host, address.port)
+        for _ in range(2 * CONNECTIONS_MAX)
+    ]
+    async with asyncio.timeout(100):
+        for reader, _ in dawdling[:CONNECTIONS_MAX]:
+            assert await reader.read() == b""
+    assert (await get(observed, "/healthz"))[0] == 200
+    for _, writer in dawdling:
+        writer.close()
+    assert complaints == []

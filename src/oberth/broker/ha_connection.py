@@ -58,6 +58,8 @@ class HAConnection(asyncio.Protocol):
 
     def attach(self, take: Take) -> None:
         """Have what came and what comes taken."""
+        if self._ended.done():
+            return
         self._take = take
         early, self._early = self._early, b""
         if early:
@@ -76,19 +78,29 @@ class HAConnection(asyncio.Protocol):
         """Whether the connection ends within so many seconds.
 
         Raises:
-            OberthError, OSError: what it ended with.
+            OberthError, OSError: what it ended with; once.
         """
         if not self._ended.done():
             await asyncio.wait([self._ended], timeout=seconds)
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # which refers to this call
         return self._ended.done()
 
     def end(self, error: Exception | None = None) -> None:
         """End it now; what was not sent is lost. The first error counts."""
         if not self._ended.done():
+            # A traceback would keep what was read, and this connection until a collection.
+            kept: BaseException | None = error
+            while kept is not None:
+                kept.__traceback__ = None
+                kept = kept.__context__
             self._error = error
             self._ended.set_result(None)
+            self._take, self._early = None, b""
         self._drained.set()
         self.transport.abort()
 

@@ -111,6 +111,9 @@ class HttpEndpoint:
                 await writer.drain()
         except (OSError, EOFError, ValueError, TimeoutError, asyncio.LimitOverrunError) as error:
             _LOG.debug("a request was given up: %s", error)
+        except asyncio.CancelledError:
+            # Others need its place, or the endpoint closes; asyncio would log a traceback for it.
+            _LOG.debug("a request was given up for others")
         finally:
             self._tasks.pop(task, None)
             writer.close()
