@@ -560,6 +560,10 @@ def test_a_spare_tree_holds_no_bytes_of_its_own(tmp_path: Path) -> None:
         assert [x.name for x in spare if x.stat().st_ino not in own] == ["spare.json"]
     load.run([_many_queues(160, 80)])  # touches all
     assert not (tmp_path / ".store.oberth-spare").exists()
+    load.run([_many_queues(8, 8)])
+    assert (tmp_path / ".store.oberth-spare").exists()
+    load.run([_many_queues(8, 8)], overwrite=True)
+    assert not (tmp_path / ".store.oberth-spare").exists()
 
 
 @pytest.mark.parametrize("end", [5, 20, 33])

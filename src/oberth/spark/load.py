@@ -169,6 +169,8 @@ class StoreLoader:
         self.steps("build")
         changed = ChangedFiles()
         kept = spare.take(fresh) if keep else None
+        if not keep:
+            spare.drop()
         count = link_tree(self._root, fresh, changed, existing, kept) if keep else 0
         os.makedirs(f"{fresh}/{paths.COMMIT_LOG}", exist_ok=True)
         os.makedirs(f"{fresh}/{paths.CONSUME_QUEUE}", exist_ok=True)

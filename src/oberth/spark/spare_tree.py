@@ -71,9 +71,13 @@ class SpareTree:
                 os.rename(f"{self._path}/{paths.CONSUME_QUEUE}", f"{fresh}/{paths.CONSUME_QUEUE}")
             except OSError:
                 good = False
+        self.drop()
+        return (known["changed"], known["queues"]) if good else None
+
+    def drop(self) -> None:
+        """Deletes the spare, if there is one."""
         if os.path.isdir(self._path):
             shutil.rmtree(self._path, ignore_errors=True)
-        return (known["changed"], known["queues"]) if good else None
 
     def keep(self, old: str, changed: Sequence[str], queues: int) -> None:
         """Makes the spare of the tree that the store was, if that pays.
