@@ -95,6 +95,7 @@ BOUNDED = {
     "remoting/aio/client.py:RemotingClient._addresses": "of our own connections",
     "remoting/aio/client.py:RemotingClient._channels": "our own connections",
     "remoting/aio/client.py:RemotingClient._connecting": "our own connections",
+    "remoting/aio/client.py:RemotingClient._posting": "one for each controller and name server",
     "remoting/aio/peer_budget.py:PeerBudget._held": "addresses of open connections",
     "remoting/aio/processors.py:ProcessorTable._body_sizes_max": "our codes",
     "remoting/aio/processors.py:ProcessorTable._processors": "our codes",
