@@ -286,19 +286,6 @@ async def test_a_group_moves_from_apache_to_oberth_under_load(group: Group, tmp_
         await until(make_topic, "the topic is made")
         with Traffic(addr, tmp_path, TOPIC, "G", "O", senders=4, pause_ms=5) as traffic:
             for number, old in enumerate(list(group.brokers)):
-                if await watch.master() == old.address:
-                    info = await group.info()
-                    assert info is not None
-                    other = next(
-                        each.broker_id
-                        for each in info.in_sync_replicas
-                        if each.broker_address != old.address
-                    )
-                    await admin.elect_master(
-                        group.controller.address, "DefaultCluster", NAME, other
-                    )
-                    await watch.moved_from(old.address)
-                    await watch.whole(3)
                 await asyncio.to_thread(old.stop)
                 group.brokers[number] = successor(old, conf, group.name_server)
                 group.brokers[number].launch()
