@@ -51,7 +51,10 @@ def test_a_users_life(broker: EmbeddedBroker, tmp_path: Path) -> None:
     run(broker, "acl user delete ben")
     (row,) = read(broker, "acl user delete ben", code=1)
     assert row["outcome"] == "none"
-    run(broker, "acl user update ben --status enable", code=1)
+    none = run(broker, "acl user update ben --status enable", code=1)
+    assert none.stderr == "user ben: no broker has it, nothing was updated\n"
+    again = run(broker, f"acl user create anna --password-file {file}", code=1)
+    assert again.stderr == "user anna: nothing was created\n"
 
 
 def test_a_password_must_come_from_somewhere(broker: EmbeddedBroker) -> None:
@@ -71,7 +74,8 @@ def test_a_policys_life(broker: EmbeddedBroker) -> None:
     run(broker, "acl policy update anna --resource Group:G --action Get")
     (row,) = read(broker, "acl policy list --resource Group:G")
     assert (row["actions"], row["decision"]) == (["Get"], "Allow")
-    run(broker, "acl policy delete anna --resource Group:Nowhere", code=1)
+    none = run(broker, "acl policy delete anna --resource Group:Nowhere", code=1)
+    assert none.stderr == "policy of anna: no broker has it, nothing was deleted\n"
     run(broker, "acl policy delete anna --resource Group:G")
     assert [each["resource"] for each in read(broker, "acl policy list")] == ["Topic:T*"]
     run(broker, "acl policy delete anna")

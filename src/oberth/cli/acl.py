@@ -132,7 +132,7 @@ def create_user(
         await admin.create_user(address, made)
         return "created"
 
-    _each(namesrv, broker, cluster, name, one, as_json=as_json, done="created")
+    _each(namesrv, broker, cluster, name, one, as_json=as_json, what="user", done="created")
 
 
 @user.command("update")
@@ -168,7 +168,7 @@ def update_user(
         await admin.update_user(address, made)
         return "updated"
 
-    _each(namesrv, broker, cluster, name, one, as_json=as_json, done="updated")
+    _each(namesrv, broker, cluster, name, one, as_json=as_json, what="user", done="updated")
 
 
 @user.command("delete")
@@ -188,7 +188,7 @@ def delete_user(
         await admin.delete_user(address, name)
         return "deleted"
 
-    _each(namesrv, broker, cluster, name, one, as_json=as_json, done="deleted")
+    _each(namesrv, broker, cluster, name, one, as_json=as_json, what="user", done="deleted")
 
 
 @policy.command("list")
@@ -249,7 +249,7 @@ def create_policy(
         await admin.create_acl(address, made)
         return "created"
 
-    _each(namesrv, broker, cluster, name, one, as_json=as_json, done="created")
+    _each(namesrv, broker, cluster, name, one, as_json=as_json, what="policy of", done="created")
 
 
 @policy.command("update")
@@ -276,7 +276,7 @@ def update_policy(
         await admin.update_acl(address, made)
         return "updated"
 
-    _each(namesrv, broker, cluster, name, one, as_json=as_json, done="updated")
+    _each(namesrv, broker, cluster, name, one, as_json=as_json, what="policy of", done="updated")
 
 
 @policy.command("delete")
@@ -307,7 +307,7 @@ def delete_policy(
         )
         return "deleted"
 
-    _each(namesrv, broker, cluster, name, one, as_json=as_json, done="deleted")
+    _each(namesrv, broker, cluster, name, one, as_json=as_json, what="policy of", done="deleted")
 
 
 def _each(
@@ -318,6 +318,7 @@ def _each(
     change: Callable[[Admin, str], Awaitable[str]],
     *,
     as_json: bool,
+    what: str,
     done: str,
 ) -> None:
     """Change every broker and show what came of it; what failed later does not undo the rest."""
@@ -331,7 +332,8 @@ def _each(
     rows = ask(namesrv, work)
     show(as_json, OUTCOMES, rows)
     if all(row[-1] != done for row in rows):
-        say(f"{name}: nothing was {done}")
+        none = "no broker has it, " if all(row[-1] == "none" for row in rows) else ""
+        say(f"{what} {name}: {none}nothing was {done}")
         sys.exit(EXIT_NOTHING)
 
 
