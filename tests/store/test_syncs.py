@@ -419,6 +419,23 @@ def test_the_first_flush_of_a_timer_makes_its_directory(machine: Machine) -> Non
     rig.store.kill()
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_files_of_a_deleted_topic_stay_away(machine: Machine, *, others: bool) -> None:
+    """Their directory is gone, too, so it is the one above that has to be synced."""
+    store = machine.store()
+    store.start(background=False)
+    for topic in ("gone", "kept") if others else ("gone",):
+        for n in range(4):
+            store.put_message(MessageExtBrokerInner.of(topic, b"x", queue_id=n % 2))
+    store.dispatch_nowait()
+    store.checkpoint_now()
+    store.delete_topics(["gone"])
+    image = machine.image()
+    assert not (image / "consumequeue" / "gone").exists()
+    assert (image / "consumequeue" / "kept").exists() == others
+    store.kill()
+
+
 # --------------------------------------------------------------------------------------- compaction
 
 
@@ -440,6 +457,19 @@ def test_what_is_copied_is_flushed(machine: Machine) -> None:
             for name in set(names):
                 path = Path("compaction") / folder / T / "0" / name
                 assert (image / path).read_bytes() == (machine.root / path).read_bytes()
+    kept.store.kill()
+
+
+def test_what_is_kept_of_a_deleted_topic_stays_away(machine: Machine) -> None:
+    kept = Kept(machine.root, machine.disk)
+    for n in range(20):
+        kept.put(f"k{n % 4}", b"%d" % n)
+    kept.store.checkpoint_now()
+    machine.assert_safe("compaction")
+    kept.store.delete_topics([T])
+    image = machine.image()
+    for folder in ("compactionLog", "compactionCq"):
+        assert not (image / "compaction" / folder / T).exists()
     kept.store.kill()
 
 

@@ -19,7 +19,12 @@ from oberth.formats.config_files import CompactionPositions
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import is_stored_topic
 from oberth.store.commit_log import CommitLog
-from oberth.store.compaction_log import COMPACTION, COMPACTION_LOG, CompactionLog
+from oberth.store.compaction_log import (
+    COMPACTION,
+    COMPACTION_LOG,
+    COMPACTION_QUEUE,
+    CompactionLog,
+)
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.files import FileSystem
@@ -53,6 +58,8 @@ class CompactionStore:
         self._lock = threading.Lock()  # guards the table
         self._table: dict[tuple[str, int], CompactionLog] = {}
         self._positions = CompactionPositions()
+        # Directories that lost names which no sync has taken from the disk yet.
+        self._bereft: set[str] = set()
         self._next_run_s = 0.0
         self._is_stuck = False
 
@@ -110,7 +117,7 @@ class CompactionStore:
             self._table.clear()
 
     def delete_topic(self, topic: str) -> None:
-        """Delete what is kept of a topic."""
+        """Delete what is kept of a topic; a crash may undo it until the next `flush`."""
         with self._lock:
             gone = [key for key in self._table if key[0] == topic]
             logs = [self._table.pop(key) for key in gone]
@@ -119,6 +126,11 @@ class CompactionStore:
         for log in logs:
             log.destroy()
         if logs:
+            with self._lock:
+                self._bereft |= {
+                    f"{self._root}/{COMPACTION}/{kind}/{topic}"
+                    for kind in (COMPACTION_LOG, COMPACTION_QUEUE)
+                }
             self._save_positions()
 
     # Reading
@@ -185,6 +197,11 @@ class CompactionStore:
         """Bring everything to the disk. Blocks."""
         for log in list(self._table.values()):
             log.flush()
+        with self._lock:
+            directories, self._bereft = self._bereft, set()
+        for directory in directories:
+            if self._files.is_dir(directory):
+                self._files.sync_directory(directory)
 
     def run_due(self) -> None:
         """Compact, every compactionScheduleInternal. Blocks."""

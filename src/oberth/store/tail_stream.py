@@ -253,9 +253,8 @@ class FilePool:
                 except BaseException:
                     paths.add(path)
                     raise
-            for directory in directories:
-                if self.files.is_dir(directory):
-                    self.files.sync_directory(directory)
+            for directory in {self._standing(each) for each in directories}:
+                self.files.sync_directory(directory)
             directories = set()
         finally:
             if paths or directories:
@@ -263,6 +262,12 @@ class FilePool:
                     self._unsynced |= paths
                     self._new_names |= directories
         return count
+
+    def _standing(self, directory: str) -> str:
+        """The directory, or if it was deleted the one that its name was in."""
+        while not self.files.is_dir(directory) and (above := os.path.dirname(directory)):
+            directory = above
+        return directory
 
     def _sync_file(self, path: str) -> None:
         try:

@@ -199,8 +199,10 @@ class FaultDisk(OsFileSystem):
         path = os.path.abspath(path)
         self.event(f"sync-directory {path}")
         with self._lock:
-            for name in [n for n in self._names if os.path.dirname(n) == path]:
-                if name not in self._files:
+            for name in [n for n in self._names if n.startswith(path + os.sep)]:
+                # What lay in a directory that is gone went with the directory's own name.
+                below = os.path.join(path, name[len(path) + 1 :].partition(os.sep)[0])
+                if name not in self._files and (below == name or not os.path.isdir(below)):
                     del self._names[name]
             for name, file in self._files.items():
                 if os.path.dirname(name) == path:
