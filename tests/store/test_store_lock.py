@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oberth.errors import StoreLockedError
+from oberth.store.offline.lock_state import is_locked
 from oberth.store.store_lock import StoreLock
 
 TAKE = """
@@ -47,4 +48,12 @@ def test_another_name_of_the_same_store_is_kept_out(tmp_path: Path) -> None:
     lock.acquire()
     with pytest.raises(StoreLockedError):
         other.acquire()
+    lock.release()
+
+
+def test_who_asks_whether_a_store_is_open_does_not_open_its_lock(tmp_path: Path) -> None:
+    lock = StoreLock(str(tmp_path))
+    lock.acquire()
+    assert not is_locked(str(tmp_path))  # by another process
+    assert not another_process_takes(lock.path)
     lock.release()

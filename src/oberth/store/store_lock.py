@@ -20,6 +20,15 @@ _held: set[str] = set()
 _held_lock = threading.Lock()  # guards _held
 
 
+def is_held_here(root: str) -> bool:
+    """Whether this process holds the lock of a store: then nobody may open the file and close it.
+
+    The system takes all of a process's locks of a file away when one of its descriptors is closed.
+    """
+    with _held_lock:
+        return os.path.realpath(f"{root}/{LOCK}") in _held
+
+
 class StoreLock:
     """Held from `acquire` to `release`; the system releases it when the process dies."""
 

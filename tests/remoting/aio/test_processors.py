@@ -232,7 +232,7 @@ def test_a_full_disk_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> 
     response = error_response(RemotingCommand(code=17), error)
     assert response.remark == f"StoreFullError: {error}"
     [record] = caplog.records
-    assert record.getMessage() == f"code 17 failed: {error}"
+    assert record.getMessage() == f"a request of code 17 failed: {error}"
     assert record.exc_info is None
 
 

@@ -48,12 +48,12 @@ class BrokerReplicasInfo(Body):
     replicas_info_table: dict[str, ReplicasInfo] = msgspec.field(default_factory=dict)
 
 
-class EpochEntry(Body):
+class EpochEntry(Body, kw_only=True):
     """One master's reign in an answer of 1007."""
 
+    end_offset: int = 0
     epoch: int
     start_offset: int
-    end_offset: int = 0
 
 
 class EpochEntryCache(Body):

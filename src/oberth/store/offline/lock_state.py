@@ -13,6 +13,7 @@ import sys
 
 from oberth.formats.marker_files import LOCK_LENGTH, LOCK_START
 from oberth.formats.paths import LOCK
+from oberth.store.store_lock import is_held_here
 
 if sys.platform == "linux":
     import fcntl
@@ -22,6 +23,8 @@ if sys.platform == "linux":
 
     def is_locked(root: str) -> bool:
         """Whether another process holds the lock of the store at ``root``."""
+        if is_held_here(root):
+            return False
         try:
             fd = os.open(os.path.join(root, LOCK), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
