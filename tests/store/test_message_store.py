@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from oberth.errors import StoreClosedError, StoreCorruptError, StoreLockedError
+from oberth.errors import StoreClosedError, StoreCorruptError, StoreError, StoreLockedError
 from oberth.formats.consume_queue import is_ext_address
 from oberth.formats.java_string import java_hash
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
@@ -591,6 +591,17 @@ def test_what_stands_in_for_a_lost_message_is_handed_out_once(tmp_path: Path) ->
         # Whoever asks for the lost one alone gets the next one, and it once more if he reads on.
         alone = store.get_message("g", "t", 0, 5, 1)
         assert alone.commit_log_offsets == [results[6].commit_log_offset]
+
+
+@pytest.mark.parametrize("name", ["commitlog", "consumequeue", "index", "config"])
+def test_a_file_in_a_directorys_place_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(StoreError, match=f"{name}: found a file, allowed is a directory"):
+        MessageStore(MessageStoreConfig(store_path_root_dir=str(tmp_path))).load()
+    assert (tmp_path / name).read_text() == "mine"
+    (tmp_path / name).unlink()
+    with MessageStore(MessageStoreConfig(store_path_root_dir=str(tmp_path))) as store:
+        assert store.put_message(MessageExtBrokerInner("T", b"x")).ok
 
 
 def test_the_store_of_a_dledger_broker_is_refused_and_left_alone(tmp_path: Path) -> None:

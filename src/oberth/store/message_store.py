@@ -32,7 +32,12 @@ from oberth.formats.names import is_lmq
 from oberth.formats.options import Line
 from oberth.formats.paths import (
     ABORT,
+    BATCH_CONSUME_QUEUE,
+    CONFIG,
+    CONSUME_QUEUE,
+    CONSUME_QUEUE_EXT,
     DLEDGER_PREFIX,
+    INDEX,
 )
 from oberth.kernels.sends import PlainSends, Slot
 from oberth.store.consume_queue import ConsumeQueue
@@ -102,6 +107,7 @@ class MessageStore(StoreReading):
             StoreLockedError: another process has the store.
             StoreCorruptError: segments of another size than configured, or a gap between them; or
                 the store of a DLedger broker.
+            StoreError: there is a file in a directory's place.
             OSError: the directory cannot be read or written.
         """
         self.files.make_dirs(self.root)
@@ -113,6 +119,7 @@ class MessageStore(StoreReading):
             dispatched = DispatchState.load(self.root)
             is_whole = dispatched is None or dispatched.is_whole
             self._left_by_dispatcher = None if is_whole else dispatched
+            self._refuse_files()
             self.commit_log.queue.load()
             self._refuse_dledger()
             self.queues.load()
@@ -206,6 +213,19 @@ class MessageStore(StoreReading):
                 self.dispatcher.queues_from = 0  # all of that is behind us
                 self._numbered = True
             return self._numbered
+
+    def _refuse_files(self) -> None:
+        # A log that is no directory would look like one without segments, and its queues like
+        # left-overs; a queue or an index without a place fails for each message.
+        own = (CONSUME_QUEUE, CONSUME_QUEUE_EXT, BATCH_CONSUME_QUEUE, INDEX, CONFIG)
+        queue = self.commit_log.queue
+        for path in (
+            *queue.directories,
+            *queue.read_only_directories,
+            *(f"{self.root}/{name}" for name in own),
+        ):
+            if self.files.exists(path) and not self.files.is_dir(path):
+                raise StoreError(f"{path}: found a file, allowed is a directory; move it away")
 
     def _refuse_dledger(self) -> None:
         # Without a CommitLog recovery takes the queues for left-overs and deletes them; here the
