@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 from oberth.broker.broker_config import read_configs
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.checkpoint import Checkpoint
+from oberth.formats.consume_queue import UNIT_SIZE
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
 from oberth.spark import plan as p
@@ -29,8 +30,7 @@ from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.stream import RocketMQStreamReader
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
-
-UNIT_SIZE = 20
+from oberth.store.recovery_state import FILE_NAME
 
 
 @pytest.fixture
@@ -283,6 +283,9 @@ def test_a_queue_without_files_goes_on_with_its_numbers(tmp_path: Path, read_sto
     shutil.rmtree(tmp_path / "s" / "consumequeue" / "A")
     ends = {"version": 1, "queues": {"A": {"0": 3}}}
     (tmp_path / "s" / "oberth.queue-ends").write_text(json.dumps(ends))
+    state = json.loads((tmp_path / "s" / FILE_NAME).read_text())
+    state["queue_begins"] = 3 * UNIT_SIZE  # as the checkpoint says that follows
+    (tmp_path / "s" / FILE_NAME).write_text(json.dumps(state))
     again = Killed(tmp_path / "s")
     again.put("A", "goes on", dispatch=False)
     again.kill()

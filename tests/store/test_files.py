@@ -12,7 +12,7 @@ import pytest
 
 from oberth.errors import StoreFullError
 from oberth.store.dispatch_state import STATE, DispatchState
-from oberth.store.files import OsFileSystem
+from oberth.store.files import OsFileSystem, sync_nearest_directory
 from oberth.store.offline.rebuild import BESIDE_SUFFIX, exchange
 
 FILES = OsFileSystem()
@@ -183,3 +183,25 @@ def test_queues_built_beside_a_store_take_the_place_of_its_own_when_they_are_on_
     assert seen[len(synced) : len(synced) + 2] == [("remove", "oberth.state", 0), ("sync", ".", 0)]
     renamed = seen.index(("rename", "consumequeue", 0))
     assert ("sync", ".", 0) in seen[renamed:]
+
+
+class DeletedMeanwhile(OsFileSystem):
+    """Directories of one name go just before they are synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def sync_directory(self, path: str) -> None:
+        if path.endswith("gone"):
+            os.rmdir(path)
+        super().sync_directory(path)
+        self.synced.append(path)
+
+
+def test_of_a_deleted_directory_the_nearest_that_stands_is_synced(tmp_path: Path) -> None:
+    files = DeletedMeanwhile()
+    (tmp_path / "a" / "gone").mkdir(parents=True)
+    sync_nearest_directory(files, str(tmp_path / "a" / "gone"))
+    sync_nearest_directory(files, str(tmp_path / "b" / "c"))
+    sync_nearest_directory(files, str(tmp_path / "a"))
+    assert files.synced == [str(tmp_path / "a"), str(tmp_path), str(tmp_path / "a")]

@@ -27,7 +27,7 @@ from oberth.store.compaction_log import (
 )
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
-from oberth.store.files import FileSystem
+from oberth.store.files import FileSystem, sync_nearest_directory
 from oberth.store.messages import GetMessageResult, MessageFilter
 from oberth.store.retention import CLEANUP_POLICY
 
@@ -200,8 +200,7 @@ class CompactionStore:
         with self._lock:
             directories, self._bereft = self._bereft, set()
         for directory in directories:
-            if self._files.is_dir(directory):
-                self._files.sync_directory(directory)
+            sync_nearest_directory(self._files, directory)
 
     def run_due(self) -> None:
         """Compact, every compactionScheduleInternal. Blocks."""

@@ -338,6 +338,24 @@ class _OsMapping:
             self._mmap.close()
 
 
+def sync_nearest_directory(files: FileSystem, directory: str) -> None:
+    """Syncs a directory, or if it was deleted the nearest above that stands: its name was there.
+
+    Another thread may delete it at any moment.
+    """
+    while True:
+        try:
+            if files.is_dir(directory):
+                files.sync_directory(directory)
+                return
+        except FileNotFoundError:
+            pass
+        above = os.path.dirname(directory)
+        if above in ("", directory):
+            return
+        directory = above
+
+
 def is_full(error: BaseException) -> bool:
     """Whether an error says that a disk, or a user's share of it, is full."""
     if isinstance(error, OSError):

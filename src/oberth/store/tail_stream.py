@@ -25,7 +25,7 @@ from typing import Final
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.paths import segment_name, segment_start
-from oberth.store.files import FileSystem, RandomFile
+from oberth.store.files import FileSystem, RandomFile, sync_nearest_directory
 
 # Files that a pool keeps open; a process may usually have 1024.
 OPEN_FILES_MAX: Final = 512
@@ -254,7 +254,7 @@ class FilePool:
                     paths.add(path)
                     raise
             for directory in {self._standing(each) for each in directories}:
-                self.files.sync_directory(directory)
+                sync_nearest_directory(self.files, directory)
             directories = set()
         finally:
             if paths or directories:
