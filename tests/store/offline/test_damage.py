@@ -187,6 +187,7 @@ def test_a_bit_of_the_index(data: st.DataObject, damaged_root: Path) -> None:
 
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["bits", "zeros", "noise", "cut"]))
 @example(seed=7, kind="noise")
+@example(seed=10, kind="zeros")  # takes the end of a record's properties along
 @example(seed=259200, kind="noise")  # hits the store time that an index file is named by
 @relaxed
 def test_salvage_keeps_what_can_be_read(
@@ -216,7 +217,11 @@ def test_salvage_keeps_what_can_be_read(
         report = salvage(reader, str(into))
     saved = messages(into)
     mended = {each.commit_log_offset for each in report.mended}
-    assert saved.keys() == readable.keys()
+    assert saved.keys() <= readable.keys()
+    whole = messages(damaged_root)
+    for at in readable.keys() - saved.keys():  # their properties are lost, which no checksum covers
+        assert readable[at] != whole[at]
+        assert readable[at].endswith(b"\0")
     assert all(saved[at] == readable[at] for at in saved if at not in mended)
     assert report.records == len(saved)
     with StoreReader(into, SIZE) as reader:
