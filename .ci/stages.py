@@ -167,7 +167,8 @@ def judge_benchmarks(output: str, code: int | None, run_min: int) -> Verdict:
     """What the benchmarks' output is worth: `== NAME` begins each, `skipped: …` a missing part."""
     lines = output.splitlines()
     started = [line.removeprefix("== ") for line in lines if line.startswith("== ")]
-    failed = [line for line in lines if line.partition(" failed: ")[0] in started]
+    ends = [line.partition(" failed: ") for line in lines]
+    failed = [name for name, said, _ in ends if said and name in started]
     skipped = [line for line in lines if "skipped: " in line]
     problems = []
     if code is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -66,6 +67,30 @@ def test_benchmarks(ci: ModuleType) -> None:
     assert verdict.text == "2 ran, 1 failed, 1 parts skipped"
     assert verdict.problems == ["exit code 1", "2 benchmarks ran, at least 3 must"]
     assert ci.judge_benchmarks("== a\n", 0, 1).is_green
+    # A benchmark may print a line that is another's name.
+    assert ci.judge_benchmarks("== a\n== b\na\n", 0, 2).text == "2 ran, 0 failed, 0 parts skipped"
+
+
+def test_a_benchmark_that_exits_leaves_the_others_their_turn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import __main__ as all_of_them
+
+    ran: list[str] = []
+
+    def make(name: str) -> SimpleNamespace:
+        def run(_: list[str]) -> None:
+            ran.append(name)
+            sys.exit(name == "benchmarks.soak")
+
+        return SimpleNamespace(main=run)
+
+    monkeypatch.setattr(importlib, "import_module", make)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "soak", "stalls"])
+    with pytest.raises(SystemExit, match=r"failed: soak$"):
+        all_of_them.main()
+    assert ran == ["benchmarks.soak", "benchmarks.stalls"]
+    assert "soak failed: SystemExit" in capsys.readouterr().err
 
 
 def test_what_takes_too_long_is_ended(ci: ModuleType, tmp_path: Path) -> None:
