@@ -459,6 +459,31 @@ def test_stale_bytes_behind_the_end_are_erased_before_the_next_append(make: Make
     assert not any(segment.buffer[segment.wrote_position :])
 
 
+def test_a_replica_erases_stale_bytes_too(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = make(mapped_file_size_commit_log=64 << 10)
+    results = log.append([MessageExtBrokerInner("t", b"old" * 30) for _ in range(5)])
+    segment = log.queue.segments[0]
+    piece = bytes(segment.buffer[results[1].end_offset : results[2].end_offset])
+    log.set_end(results[1].end_offset, erase_to=results[-1].end_offset)
+    assert log.append_raw(results[1].end_offset, piece)
+    # Else the fourth record would join on to the third, which may be another master's.
+    assert not any(segment.buffer[segment.wrote_position :])
+    end = segment.wrote_position
+    copy = MappedFile._copy
+
+    def fail(self: MappedFile, start: int, data: bytes) -> None:
+        copy(self, start, data)
+        raise OSError(5, "Input/output error", self.path)
+
+    monkeypatch.setattr(MappedFile, "_copy", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        log.append_raw(end, b"x" * 6000)
+    monkeypatch.setattr(MappedFile, "_copy", copy)
+    assert segment.wrote_position == end
+    assert log.append_raw(end, b"y" * 10)
+    assert not any(segment.buffer[segment.wrote_position :])
+
+
 def test_store_times_never_go_back(make: Make) -> None:
     log = make()
     log.last_store_timestamp = 1_900_000_000_000

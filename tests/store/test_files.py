@@ -12,7 +12,7 @@ import pytest
 
 from oberth.errors import StoreFullError
 from oberth.store.dispatch_state import STATE, DispatchState
-from oberth.store.files import OsFileSystem, sync_nearest_directory
+from oberth.store.files import OsFileSystem, sync_nearest_directories
 from oberth.store.offline.rebuild import BESIDE_SUFFIX, exchange
 
 FILES = OsFileSystem()
@@ -201,7 +201,7 @@ class DeletedMeanwhile(OsFileSystem):
 def test_of_a_deleted_directory_the_nearest_that_stands_is_synced(tmp_path: Path) -> None:
     files = DeletedMeanwhile()
     (tmp_path / "a" / "gone").mkdir(parents=True)
-    sync_nearest_directory(files, str(tmp_path / "a" / "gone"))
-    sync_nearest_directory(files, str(tmp_path / "b" / "c"))
-    sync_nearest_directory(files, str(tmp_path / "a"))
+    sync_nearest_directories(files, [str(tmp_path / "a" / "gone")])
+    sync_nearest_directories(files, [str(tmp_path / "b" / "c"), str(tmp_path / "d")])
+    sync_nearest_directories(files, [str(tmp_path / "a")])
     assert files.synced == [str(tmp_path / "a"), str(tmp_path), str(tmp_path / "a")]

@@ -47,6 +47,7 @@ FRESH_S: Final = 5.0
 """How long an answer about routes, topics and groups is believed."""
 
 BODY_MAX: Final = 4 * 1024 * 1024
+"""Bytes of a message's body: RocketMQ's default of maxMessageSize."""
 
 FACTS_MAX: Final = 10_000
 """Topics, or groups, that are remembered."""
@@ -98,7 +99,7 @@ class Facts(Generic[T]):
             if name not in self._last:
                 raise
             _LOG.info(
-                "the brokers of topic %r stay as known, they could not be asked for: %s",
+                "what is known of %r is believed further, it could not be asked for again: %s",
                 name,
                 error,
             )

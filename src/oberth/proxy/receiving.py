@@ -258,7 +258,12 @@ class Receives:
                         await self._ack_one(context, topic, group, handle, lite_topic)
                 except (StatusError, OberthError) as error:
                     # It comes again when its time is over; the others must not wait for that.
-                    _LOG.warning("%s for %s not settled: %s", topic, group, error)
+                    _LOG.warning(
+                        "a message of topic %s could not be settled for group %s: %s",
+                        topic,
+                        group,
+                        error,
+                    )
                 continue
             piece = m.ReceiveMessageResponse()
             fill_message(piece.message, message, topic, handle=handle, now_ms=now_ms)
@@ -346,7 +351,7 @@ class Receives:
         except (TimeoutError, OberthError) as error:
             renewal.failures += 1
             _LOG.info(
-                "a message of topic %s could not be kept for group %s any longer: %s",
+                "the invisible time of a message of topic %s for group %s was not renewed: %s",
                 renewal.topic,
                 renewal.group,
                 error,

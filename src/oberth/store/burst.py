@@ -140,6 +140,36 @@ class BurstLog(Protocol):
         """Counts a record in the queues it belongs to besides its own."""
 
 
+def erase_stale(log: BurstLog, segment: MappedFile, end_position: int) -> None:
+    """Zeros what an earlier life left behind the log's end, before bytes go up to a position."""
+    if log.erase_to:
+        stop = min(log.erase_to - segment.start_offset, segment.file_size)
+        if stop > segment.wrote_position:
+            segment.reserve(min(max(end_position, stop), segment.file_size))
+            segment.erase(segment.wrote_position, stop)
+        log.erase_to = 0
+
+
+def append_after_stale(
+    log: BurstLog, segment: MappedFile, data: bytes | bytearray | memoryview
+) -> None:
+    """Appends to the last segment what fits into it, where an earlier life left nothing.
+
+    Raises:
+        OSError: the disk failed. Whole records among what is there must not be the log's after a
+            kill: the next append erases them.
+        StoreFullError: the disk is full.
+    """
+    end = segment.wrote_position + len(data)
+    try:
+        erase_stale(log, segment, end)
+        segment.append(data)
+    except (OSError, StoreFullError):
+        if segment.is_reserved(end):
+            log.erase_to = max(log.erase_to, segment.start_offset + end)
+        raise
+
+
 class Burst:
     """Records of one burst that wait to be copied into the current segment."""
 
@@ -190,7 +220,7 @@ class Burst:
                 if size <= segment.file_size - segment.wrote_position - BLANK_SIZE_MIN:
                     self._open(segment)
                     return True
-                self._erase(segment.file_size)
+                erase_stale(log, segment, segment.file_size)
                 blank_at = segment.wrote_position
                 segment.append(encode_blank(segment.file_size - blank_at))
                 segment.fill()
@@ -201,17 +231,6 @@ class Burst:
             return False
         return self.segment is not None
 
-    def _erase(self, end_position: int) -> None:
-        """Zeros what an earlier life left where the burst is going to be written."""
-        log = self.log
-        segment = self.segment
-        if log.erase_to and segment is not None:
-            stop = min(log.erase_to - segment.start_offset, segment.file_size)
-            if stop > segment.wrote_position:
-                segment.reserve(min(max(end_position, stop), segment.file_size))
-                segment.erase(segment.wrote_position, stop)
-            log.erase_to = 0
-
     def write(self) -> bool:
         """Copies what waits into the segment; on failure undoes it and says so in the results."""
         if self.parts:
@@ -220,17 +239,11 @@ class Burst:
             data = b"".join(self.parts) if len(self.parts) > 1 else self.parts[0]
             self.parts.clear()
             try:
-                if self.log.erase_to:
-                    self._erase(segment.wrote_position + len(data))
-                segment.append(data)
+                append_after_stale(self.log, segment, data)
             except (OSError, StoreFullError) as error:
                 _LOG.error(
                     "%d bytes could not be appended to %s: %s", len(data), segment.path, error
                 )
-                end = segment.wrote_position + len(data)
-                if segment.is_reserved(end):
-                    # Whole records among what is there must not be the log's after a kill.
-                    self.log.erase_to = max(self.log.erase_to, segment.start_offset + end)
                 self._undo(bytes(data))
                 return False
             segment.store_timestamp = self.now

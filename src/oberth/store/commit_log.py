@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 from zlib import crc32
 
@@ -38,7 +39,7 @@ from oberth.formats.properties import PROPERTIES_SIZE_MAX
 from oberth.formats.sys_flag import INNER_BATCH, TRANSACTION_MASK
 from oberth.kernels.arguments import TALLY_OFFSET
 from oberth.kernels.sends import PlainSends, Slot
-from oberth.store.burst import ILLEGAL, SEPARATOR, Burst, Topic
+from oberth.store.burst import ILLEGAL, SEPARATOR, Burst, Topic, append_after_stale
 from oberth.store.durations import Durations
 from oberth.store.files import Clock, FileSystem
 from oberth.store.mapped_file import LONG_SIZE
@@ -345,10 +346,10 @@ class CommitLog:
             sends.write(segment.buffer, position, segment.start_offset + position, now)
             segment.wrote_position = end
         else:
+            append = partial(append_after_stale, self, segment)
             try:
-                sends.write_long(segment.append, segment.start_offset + position, now)
+                sends.write_long(append, segment.start_offset + position, now)
             except (OSError, StoreFullError):
-                self.erase_to = max(self.erase_to, segment.start_offset + end)
                 return False
         for slot, offsets in zip(slots, touched, strict=True):
             offsets[slot.queue_id] = numbers[slot.place + TALLY_OFFSET]
@@ -578,6 +579,7 @@ class CommitLog:
         """Appends bytes of a master's log at their own offset; False if they do not join on.
 
         Raises:
+            OSError: the disk failed.
             StoreFullError: the disk is full.
         """
         with self._put_lock:
@@ -593,5 +595,5 @@ class CommitLog:
                 return False
             if len(data) > segment.file_size - segment.wrote_position:
                 return False
-            segment.append(data)
+            append_after_stale(self, segment, data)
             return True

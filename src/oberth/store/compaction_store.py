@@ -27,7 +27,7 @@ from oberth.store.compaction_log import (
 )
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
-from oberth.store.files import FileSystem, sync_nearest_directory
+from oberth.store.files import FileSystem, sync_nearest_directories
 from oberth.store.messages import GetMessageResult, MessageFilter
 from oberth.store.retention import CLEANUP_POLICY
 
@@ -199,8 +199,7 @@ class CompactionStore:
             log.flush()
         with self._lock:
             directories, self._bereft = self._bereft, set()
-        for directory in directories:
-            sync_nearest_directory(self._files, directory)
+        sync_nearest_directories(self._files, directories)
 
     def run_due(self) -> None:
         """Compact, every compactionScheduleInternal. Blocks."""

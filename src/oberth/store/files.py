@@ -13,7 +13,7 @@ import errno
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -338,22 +338,26 @@ class _OsMapping:
             self._mmap.close()
 
 
-def sync_nearest_directory(files: FileSystem, directory: str) -> None:
-    """Syncs a directory, or if it was deleted the nearest above that stands: its name was there.
+def sync_nearest_directories(files: FileSystem, directories: Iterable[str]) -> None:
+    """Syncs directories; of one that was deleted the nearest above that stands: its name was there.
 
-    Another thread may delete it at any moment.
+    Another thread may delete one at any moment.
     """
-    while True:
-        try:
-            if files.is_dir(directory):
+    left = set(directories)
+    while left:
+        standing = {_nearest(files, each) for each in left}
+        left = set()
+        for directory in standing:
+            try:
                 files.sync_directory(directory)
-                return
-        except FileNotFoundError:
-            pass
-        above = os.path.dirname(directory)
-        if above in ("", directory):
-            return
+            except FileNotFoundError:
+                left.add(directory)
+
+
+def _nearest(files: FileSystem, directory: str) -> str:
+    while not files.is_dir(directory) and (above := os.path.dirname(directory)) != directory:
         directory = above
+    return directory
 
 
 def is_full(error: BaseException) -> bool:

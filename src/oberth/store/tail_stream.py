@@ -25,7 +25,7 @@ from typing import Final
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.paths import segment_name, segment_start
-from oberth.store.files import FileSystem, RandomFile, sync_nearest_directory
+from oberth.store.files import FileSystem, RandomFile, sync_nearest_directories
 
 # Files that a pool keeps open; a process may usually have 1024.
 OPEN_FILES_MAX: Final = 512
@@ -253,8 +253,7 @@ class FilePool:
                 except BaseException:
                     paths.add(path)
                     raise
-            for directory in {self._standing(each) for each in directories}:
-                sync_nearest_directory(self.files, directory)
+            sync_nearest_directories(self.files, directories)
             directories = set()
         finally:
             if paths or directories:
@@ -262,12 +261,6 @@ class FilePool:
                     self._unsynced |= paths
                     self._new_names |= directories
         return count
-
-    def _standing(self, directory: str) -> str:
-        """The directory, or if it was deleted the one that its name was in."""
-        while not self.files.is_dir(directory) and (above := os.path.dirname(directory)):
-            directory = above
-        return directory
 
     def _sync_file(self, path: str) -> None:
         try:
