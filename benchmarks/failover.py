@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from tests.rigs import controlled
 from tests.rigs.clusters import ApacheCluster, Node, resident_bytes
 from tests.rigs.controlled import (
     NAME,
@@ -35,7 +36,7 @@ from tests.rigs.controlled import (
 )
 
 from benchmarks.peers.load import load
-from benchmarks.report import Row, emit, take_turns
+from benchmarks.report import Row, add_turn_options, emit, fill_turn_options, take_turns
 from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
 from oberth.client.messages import Message, SendStatus
@@ -44,18 +45,7 @@ from oberth.errors import OberthError
 
 GROUPS: Final = ("start", "killed", "planned", "send")
 CLUSTER, TOPIC = "DefaultCluster", "Failover"
-CONF: Final = {
-    "brokerClusterName": CLUSTER,
-    "brokerName": NAME,
-    "brokerRole": "SYNC_MASTER",
-    "enableControllerMode": "true",
-    "allAckInSyncStateSet": "true",
-    "minInSyncReplicas": "2",
-    "inSyncReplicas": "2",
-    "enableSlaveActingMaster": "false",
-    "autoCreateTopicEnable": "true",
-    "diskMaxUsedSpaceRatio": "95",
-}
+CONF: Final = {**controlled.CONF, "brokerClusterName": CLUSTER, "diskMaxUsedSpaceRatio": "95"}
 HEAP: Final = "512m"
 SETTLE_S: Final = 300.0
 SEND_TIMEOUT_MS: Final = 1000
@@ -270,23 +260,11 @@ class Run:
 def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--small", action="store_true", help="one short run of ours, for CI")
-    parser.add_argument("--runs", type=int, help="runs of each side (3; 1 when small)")
+    add_turn_options(parser, GROUPS)
     parser.add_argument("--count", type=int, help="failovers of a kind in a run (3; 1 when small)")
-    parser.add_argument("--sec", type=int, help="seconds of sends (10; 2 when small)")
-    parser.add_argument("--warm", type=int, help="seconds before sends (10; 1 when small)")
-    parser.add_argument("--brokers", default="", help="rival, then ours")
-    parser.add_argument("--only", default="", help=f"groups of rows, of {','.join(GROUPS)}")
     options = parser.parse_args(argv)
-    kinds = (options.brokers or ("oberth" if options.small else f"apache-{VERSION},oberth")).split(
-        ","
-    )
-    options.runs = options.runs or (1 if options.small else 3)
+    kinds = fill_turn_options(options, f"apache-{VERSION}", GROUPS, "start,killed,planned")
     options.count = options.count or (1 if options.small else 3)
-    options.sec = options.sec or (2 if options.small else 10)
-    options.warm = options.warm or (1 if options.small else 10)
-    groups = "start,killed,planned" if options.small else ",".join(GROUPS)
-    options.only = (options.only or groups).split(",")
     table = rows()
     skipped = take_turns(
         kinds,

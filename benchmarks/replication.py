@@ -28,7 +28,7 @@ from tests.rigs.clusters import ApacheCluster, Node, OberthCluster, remoting_cal
 from benchmarks.peers import slow_network
 from benchmarks.peers.load import load
 from benchmarks.peers.wire import Wire, create_topics, send_fields
-from benchmarks.report import Row, emit, take_turns
+from benchmarks.report import Row, add_turn_options, emit, fill_turn_options, take_turns
 from oberth.formats.message import decode_record, stated_size
 
 GROUPS = ("sync", "catchup", "delayed", "readable", "chain")
@@ -337,17 +337,12 @@ def no_delay() -> str | None:
 def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--small", action="store_true", help="one short run of ours, for CI")
-    parser.add_argument("--runs", type=int, help="runs of each side (3; 1 when small)")
-    parser.add_argument("--sec", type=int, help="seconds of each measurement (10; 2 when small)")
-    parser.add_argument("--warm", type=int, help="seconds before sends (10; 1 when small)")
+    add_turn_options(parser, GROUPS)
     parser.add_argument("--mb", type=int, help="MiB of log to catch up (1024; 32 when small)")
-    parser.add_argument("--brokers", default="", help="rival, then ours")
-    parser.add_argument("--only", default="", help=f"groups of rows, of {','.join(GROUPS)}")
     parser.add_argument("--in-namespace", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    kinds = fill_turn_options(options, "apache-5.5.0", GROUPS, "catchup,readable,chain")
     options.mb = options.mb or (32 if options.small else 1024)
-    kinds = (options.brokers or ("oberth" if options.small else "apache-5.5.0,oberth")).split(",")
     if options.in_namespace is not None:
         with (
             slow_packets(),
@@ -357,11 +352,6 @@ def main(argv: list[str] | None = None) -> None:
         ):
             print(catch_up(pair, options.mb))
         return
-    options.runs = options.runs or (1 if options.small else 3)
-    options.sec = options.sec or (2 if options.small else 10)
-    options.warm = options.warm or (1 if options.small else 10)
-    groups = "catchup,readable,chain" if options.small else ",".join(GROUPS)
-    options.only = (options.only or groups).split(",")
     skipped: dict[str, str] = {}
     why = no_delay() if "delayed" in options.only else None
     options.can_delay = why is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -104,6 +105,41 @@ def emit(name: str, rows: Iterable[Row], ours: str, rival: str, **more: Any) -> 
         word = {True: "met", False: "NOT MET", None: "-"}[line["met"]]
         ratio = "" if line["ratio"] is None else f"{line['ratio']:.2f}x"
         talk(f"  {line['what']:58} {figures} {line['unit']:6} {ratio:>7} {sign} {bar} {word}\n")
+
+
+def add_turn_options(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
+    """The options of a benchmark whose sides take turns.
+
+    Args:
+        parser: gets them.
+        groups: of rows, of which some may be asked for.
+    """
+    parser.add_argument("--small", action="store_true", help="one short run of ours, for CI")
+    parser.add_argument("--runs", type=int, help="runs of each side (3; 1 when small)")
+    parser.add_argument("--sec", type=int, help="seconds of each measurement (10; 2 when small)")
+    parser.add_argument("--warm", type=int, help="seconds before sends (10; 1 when small)")
+    parser.add_argument("--brokers", default="", help="rival, then ours")
+    parser.add_argument("--only", default="", help=f"groups of rows, of {','.join(groups)}")
+
+
+def fill_turn_options(
+    options: argparse.Namespace, rival: str, groups: Sequence[str], small: str
+) -> list[str]:
+    """Puts defaults where nothing was asked for; gives the sides, the rival first.
+
+    Args:
+        options: of `add_turn_options`.
+        rival: unless others are asked for.
+        groups: of rows, all of which are measured unless some are asked for.
+        small: those of a small run, with commas.
+    """
+    is_small = options.small
+    options.runs = options.runs or (1 if is_small else 3)
+    options.sec = options.sec or (2 if is_small else 10)
+    options.warm = options.warm or (1 if is_small else 10)
+    options.only = (options.only or (small if is_small else ",".join(groups))).split(",")
+    sides: str = options.brokers or ("oberth" if is_small else f"{rival},oberth")
+    return sides.split(",")
 
 
 def take_turns(

@@ -123,6 +123,17 @@ async def test_a_controller_whose_file_is_lost(group: Group) -> None:  # noqa: F
     await until(lambda: bodies(first) == bodies(second) == [b"a", b"b", b"c"])
 
 
+async def rejoin(brokers: Group, first: ControlledBroker) -> None:
+    """Has the second follow the first again, by the command of the runbook, with the same log."""
+    await command(
+        "store", "rejoin", str(brokers.root / "2"), first.address, "-n",
+        str(brokers.name_server.address),
+    )  # fmt: skip
+    second = await brokers.start("2")
+    await brokers.agree(1, 2)
+    await until(lambda: bodies(second) == [b"a", b"b"])
+
+
 async def test_a_store_without_a_common_epoch_rejoins(
     group: Group,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
@@ -137,13 +148,7 @@ async def test_a_store_without_a_common_epoch_rejoins(
     await group.start("2")
     await until(lambda: "no epoch in common" in caplog.text)
     await group.stop("2")
-    await command(
-        "store", "rejoin", str(group.root / "2"), first.address, "-n",
-        str(group.name_server.address),
-    )  # fmt: skip
-    second = await group.start("2")
-    await group.agree(1, 2)
-    await until(lambda: bodies(second) == [b"a", b"b"])
+    await rejoin(group, first)
     kept = (group.root / "2.parted").iterdir()
     assert any(b"other" in each.read_bytes() for each in kept)
 
@@ -174,13 +179,7 @@ async def test_a_replica_whose_epochs_are_lost_rejoins(
         await until(lambda: "oberth store rejoin" in caplog.text)
         assert (group.in_sync, bodies(second)) == ([1], [b"a"])
         await group.stop("2")
-    await command(
-        "store", "rejoin", str(group.root / "2"), first.address, "-n",
-        str(group.name_server.address),
-    )  # fmt: skip
-    second = await group.start("2")
-    await group.agree(1, 2)
-    await until(lambda: bodies(second) == [b"a", b"b"])
+    await rejoin(group, first)
     assert not (group.root / "2.parted").exists()
 
 

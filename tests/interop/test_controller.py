@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.rigs import peers
+from tests.rigs import controlled, peers
 from tests.rigs.controlled import (
     NAME,
     VERSION,
@@ -41,17 +41,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.crash]
 TOPIC = "Controlled"
 BOUND_S = 240.0
 SEGMENT = 16 << 20
-CONF = {
-    "brokerName": NAME,
-    "brokerRole": "SYNC_MASTER",
-    "enableControllerMode": "true",
-    "allAckInSyncStateSet": "true",
-    "minInSyncReplicas": "2",
-    "inSyncReplicas": "2",
-    "enableSlaveActingMaster": "false",
-    "mappedFileSizeCommitLog": str(SEGMENT),
-    "autoCreateTopicEnable": "true",
-}
+CONF = {**controlled.CONF, "mappedFileSizeCommitLog": str(SEGMENT)}
 
 
 FULL = os.environ.get("OBERTH_INTEROP", "small") == "full"

@@ -18,6 +18,17 @@ from oberth.remoting.command import create_request
 
 VERSION: Final = "5.5.0"
 NAME: Final = "broker-a"
+CONF: Final = {
+    "brokerName": NAME,
+    "brokerRole": "SYNC_MASTER",
+    "enableControllerMode": "true",
+    "allAckInSyncStateSet": "true",
+    "minInSyncReplicas": "2",
+    "inSyncReplicas": "2",
+    "enableSlaveActingMaster": "false",
+    "autoCreateTopicEnable": "true",
+}
+"""Of each broker: a message is acknowledged when every replica in sync has it, two at least."""
 
 
 @dataclass
