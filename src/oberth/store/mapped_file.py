@@ -27,8 +27,6 @@ READ_AHEAD_SIZE: Final = 2 << 20
 LONG_SIZE: Final = OS_PAGE_SIZE
 """Bytes of one append from which on it is written to the file, see `Mapping.write`: of the
 processor's time that saves a quarter with 8 KiB and two thirds with 64 KiB."""
-_HEAD_SIZE: Final = 128
-"""At least what lies before a record's body."""
 
 
 class MappedFile:
@@ -206,19 +204,15 @@ class MappedFile:
         self.wrote_position = end
 
     def _copy(self, start: int, data: bytes | bytearray | memoryview) -> None:
-        """Copies bytes into the file, a record's head first.
+        """Copies bytes into the file, from their beginning to their end.
 
-        The C library may store the first bytes of a copy last. A kill in between, most likely where
-        a page has to be fetched, would leave a body without the head that says it is one. A write
-        to the file goes from its beginning to its end.
+        The C library may store the first bytes of a copy last, so a kill in between, most likely
+        where a page has to be fetched, would leave a hole before whole records. A write to the
+        file has no such order.
         """
         end = start + len(data)
-        if len(data) >= LONG_SIZE:
+        if len(data) >= LONG_SIZE or start // OS_PAGE_SIZE != (end - 1) // OS_PAGE_SIZE:
             self._mapping.write(data, start)
-        elif start // OS_PAGE_SIZE != end // OS_PAGE_SIZE and len(data) > _HEAD_SIZE:
-            view = memoryview(data)
-            self.buffer[start : start + _HEAD_SIZE] = view[:_HEAD_SIZE]
-            self.buffer[start + _HEAD_SIZE : end] = view[_HEAD_SIZE:]
         else:
             self.buffer[start:end] = data
 
