@@ -71,7 +71,7 @@ def workload(disk: FaultDisk, root: Path, flush: FlushDiskType, ledger: Ledger) 
         for step in range(12):
             messages = []
             for number in range(rng.randrange(1, 5)):
-                body = b"%d-%d-%d " % (life, step, number) + bytes(rng.randrange(0, 900))
+                body = b"%d-%d-%d " % (life, step, number) + rng.randbytes(rng.randrange(900))
                 messages.append(
                     MessageExtBrokerInner.of(
                         f"t{number % 2}", body, keys=f"k{step} shared", tags="a", queue_id=step % 2

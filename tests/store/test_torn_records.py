@@ -294,6 +294,36 @@ def test_a_record_that_lost_its_end_and_its_neighbour_is_stepped_over(tmp_path: 
         assert topics_of(root) == {"chat"}
 
 
+@pytest.mark.parametrize("queues", ["there", "lost"])
+def test_a_body_that_lost_a_page_is_read_by_nobody(tmp_path: Path, queues: str) -> None:
+    """What follows is kept, under the numbers that were told; nobody takes the rest for sent."""
+    with open_store(tmp_path / "live") as store:
+        put(store, b"before")
+    with open_store(tmp_path / "live") as store:
+        at, _ = put(store, b"b" * 5000)
+        last, _ = put(store, b"kept")
+        store.flush()
+        root = tmp_path / "store"
+        shutil.copytree(tmp_path / "live", root)
+    log = Log(root)
+    log.put(at + 200, bytes(4096))
+    log.write()
+    for _ in range(2):
+        (root / "abort").touch()
+        with open_store(root) as store:
+            assert store.report is not None
+            units = store.iterate_consume_queue("chat", 0, 0, 9)
+            assert [unit.commit_log_offset for unit in units if unit.is_message] == [0, last]
+            assert [unit.is_message for unit in units] == [True, False, True]
+            got = store.get_message("G", "chat", 0, 1, 32)
+            assert [bytes(record) for record in got.records] == [
+                bytes(store.select_record(last) or b"")
+            ]
+        if queues == "lost":
+            shutil.rmtree(root / "consumequeue")
+    assert topics_of(root) == {"chat"}
+
+
 @pytest.mark.parametrize("piece", [61, 1000, 32 << 10])
 def test_a_slave_waits_for_the_rest_of_a_record(tmp_path: Path, piece: int) -> None:
     with open_store(tmp_path / "master") as master:

@@ -29,6 +29,7 @@ from oberth.formats.message import (
     Blank,
     DispatchRequest,
 )
+from oberth.kernels.arguments import ScanEnd
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue import QueueExtent
 from oberth.store.consume_queue_store import ConsumeQueueStore
@@ -37,6 +38,8 @@ from oberth.store.log_scan import NOT_WHOLE, Damage, LogEnd, find_log_end, read_
 from oberth.store.recovery_state import RecoveryState
 
 _LOG: Final = logging.getLogger(__name__)
+# Damages that only a checksum or a second look shows: queues would lead readers to such a record.
+_LOOKS_WHOLE: Final = (NOT_WHOLE, *(e.name.lower() for e in (ScanEnd.BODY_CRC, ScanEnd.RECORD_CRC)))
 # How far the clock may have been set back and store times still go on from the log's last one.
 CLOCK_AHEAD_MAX_MS: Final = 24 * 3_600_000
 
@@ -146,7 +149,7 @@ def recover(
         _LOG.error(
             "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
         )
-        if damage.reason == NOT_WHOLE:
+        if damage.reason in _LOOKS_WHOLE and abnormal and trusted:
             _strike_out(log, damage.start)
     last_record, timestamp = end.last_record, end.last_store_timestamp
     if last_record < 0 and trusted and state is not None and end.end_offset == state.safe_offset:
