@@ -12,7 +12,8 @@ import re
 from typing import Final, TypeVar
 
 _LONG: Final = re.compile("([+-]?)0*([0-9]{1,19})")
-_LONG_END: Final = 1 << 63
+LONG_END: Final = 1 << 63
+"""A long is below it, and not below its negative."""
 
 _D = TypeVar("_D")
 
@@ -25,4 +26,4 @@ def java_long(text: str | bytes | None, default: _D) -> int | _D:
     if found is None:
         return default
     number = int(found[1] + found[2])
-    return number if -_LONG_END <= number < _LONG_END else default
+    return number if -LONG_END <= number < LONG_END else default

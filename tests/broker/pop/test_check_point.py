@@ -113,7 +113,8 @@ def test_receipts() -> None:
     assert receipt == (10, 5, 7, 1, "0", "b", 3, 12)
     assert receipt.text == "10 5 7 1 0 b 3 12"
     assert parse_receipt("10 5 7 1 0 b 3 12 proxy") == receipt
-    for text in ("", "10 5 7 1 0 b 3", "10 5 7 1 0 b 3 x"):
+    beyond = f"10 5 7 1 0 b 3 {1 << 63}", f"{-(1 << 63) - 1} 5 7 1 0 b 3 12"
+    for text in ("", "10 5 7 1 0 b 3", "10 5 7 1 0 b 3 x", *beyond):
         with pytest.raises(CheckPointError):
             parse_receipt(text)
 

@@ -21,7 +21,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from oberth.formats.java_numbers import java_long
+import msgspec
+
+from oberth.formats.java_numbers import LONG_END, java_long
 from oberth.formats.names import RETRY_PREFIX, pop_retry_topic
 
 CK_TAG: Final = "ck"
@@ -282,12 +284,16 @@ def parse_receipt(text: str) -> Receipt:
     """
     parts = text.split(" ")
     try:
-        return Receipt(
+        receipt = Receipt(
             int(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]),
             parts[4], parts[5], int(parts[6]), int(parts[7]),
         )  # fmt: skip
     except (IndexError, ValueError):
         raise CheckPointError(f"receipt {text[:200]!r} is not eight parts") from None
+    numbers = (*receipt[:4], *receipt[6:])
+    if min(numbers) < -LONG_END or max(numbers) >= LONG_END:
+        raise CheckPointError(f"receipt {text[:200]!r} has a number beyond 64 bits")
+    return receipt
 
 
 def retried_topic(retry_topic: str, group: str) -> str | None:
@@ -356,9 +362,5 @@ def _signed_32(value: int) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
-_ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-"""Made once: ``json.dumps`` makes an encoder for each call that wants other separators."""
-
-
-def _compact(body: dict[str, Any]) -> bytes:
-    return _ENCODE(body).encode()
+_compact: Final = msgspec.json.Encoder().encode
+"""What ``json.dumps`` makes without spaces and with text as it is, in a tenth of its time."""
