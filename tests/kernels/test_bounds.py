@@ -16,11 +16,12 @@ PROGRAM = """
 import contextlib, ctypes, mmap, random, sys
 from oberth.errors import FormatError
 from oberth.formats.batch_body import BatchItem, encode_batch
+from oberth.formats.consume_queue import UNIT
 from oberth.kernels import runtime
 from oberth.kernels.batch import clean_batch
 from oberth.kernels.arguments import CrcMode
 from oberth.kernels.columns import Columns, TopicTable
-from oberth.kernels.gather import gather, host_texts, message_ids, property_maps
+from oberth.kernels.gather import copy_records, gather, host_texts, message_ids, property_maps
 from oberth.kernels.hashing import crc32, java_hash
 from oberth.kernels.index import IndexEntries, index_keys
 from oberth.kernels.queues import QueueTable, build_units
@@ -57,6 +58,10 @@ def go_through(data):
     message_ids(data, columns)
     crc32(data)
     java_hash(data)
+    for offset, size in zip(columns.commit_log_offset[: columns.count], columns.record_size):
+        size += chance.choice([0, 0, 1 << 20])
+        for unit in (UNIT.pack(offset, size, 0), UNIT.pack(len(data) - 2, 4, 0)):
+            copy_records(unit, data, 0, min(size, 1 << 16))
 
 
 def go_through_batch(data):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oberth.formats.consume_queue import UNIT
 from oberth.formats.message import decode_record
 from oberth.formats.message_id import offset_message_id
 from oberth.kernels import gather as kernels
@@ -17,10 +18,12 @@ from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.gather import (
     Gathered,
     GatheredMaps,
+    copy_records,
     gather,
     host_texts,
     message_ids,
     property_maps,
+    reference_copy_records,
     reference_gather,
     reference_host_texts,
     reference_message_ids,
@@ -229,3 +232,44 @@ def test_two_gigabytes_are_refused(
     for function in (gather, reference_gather):
         with pytest.raises(ValueError, match="values of body come to 8 bytes: allowed are 7"):
             function(data, scanned(data), "body")
+
+
+@given(
+    sizes=st.lists(st.integers(4, 40), min_size=1, max_size=12),
+    chosen=st.lists(st.integers(0, 11), min_size=1, max_size=12),
+    in_order=st.booleans(),
+    start=st.sampled_from([0, 1 << 30]),
+    cut=st.integers(0, 30),
+    unit_change=st.tuples(st.integers(0, 11), st.sampled_from([0, 0, 0, -1, 1, -40, 1 << 40])),
+    total_change=st.sampled_from([0, 0, 0, -1, 1]),
+)
+def test_records_of_units(
+    sizes: list[int],
+    chosen: list[int],
+    in_order: bool,
+    start: int,
+    cut: int,
+    unit_change: tuple[int, int],
+    total_change: int,
+) -> None:
+    """Only where each unit says what lies there, and they are in the order of the log."""
+    data = b"".join(size.to_bytes(4, "big") + bytes([size] * (size - 4)) for size in sizes)
+    places = [sum(sizes[:number]) for number in range(len(sizes))]
+    numbers = [number % len(sizes) for number in chosen]
+    if in_order:
+        numbers = sorted(set(numbers))
+    rows = [(start + places[number], sizes[number], 7) for number in numbers]
+    row, change = unit_change
+    row %= len(rows)
+    rows[row] = (rows[row][0] + change, rows[row][1], 7)
+    units = b"".join(UNIT.pack(*each) for each in rows)
+    readable = data[: len(data) - min(cut if cut > 20 else 0, len(data))]
+    total = max(sum(size for _, size, _ in rows) + total_change, 0)
+    assert runtime.available()
+    copied = copy_records(units, readable, start, total)
+    assert copied == reference_copy_records(units, readable, start, total)
+    if in_order and not change and not total_change and readable == data:
+        wanted = [data[places[number] :][: sizes[number]] for number in numbers]
+        assert copied is not None
+        assert bytes(copied) == b"".join(wanted)
+    assert copied is None or len(copied) == total

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.options import Line
+from oberth.store import message_reader
+from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.message_reader import MessageReader
 from oberth.store.message_store import MessageStore
@@ -42,7 +44,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
 
 def shown(result: GetMessageResult) -> dict[str, Any]:
     values = {name: getattr(result, name) for name in GetMessageResult.__slots__}
-    values["records"] = [bytes(each) for each in result.records]
+    values["records"] = b"".join(result.records)  # how many pieces they are in does not matter
     return values
 
 
@@ -115,3 +117,35 @@ def test_the_short_way_is_the_one_that_is_used(
         assert ways == ["long", "long"]
     finally:
         store.shutdown()
+
+
+def test_the_system_is_asked_once_about_what_many_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of old messages in memory; a block that is not there as a whole is looked at anew."""
+    now_s = 100.0
+    looked: list[tuple[int, int]] = []
+    absent_from = 1 << 40
+    monkeypatch.setattr(message_reader, "WARM_BYTES", 0)
+    monkeypatch.setattr("oberth.store.message_reader.time.monotonic", lambda: now_s)
+
+    def is_resident(self: CommitLog, start: int, end: int) -> bool:
+        looked.append((start, end))
+        return end <= absent_from
+
+    monkeypatch.setattr(CommitLog, "is_resident", is_resident)
+    with MessageStore(MessageStoreConfig(store_path_root_dir=str(tmp_path))) as store:
+        count = 2 * message_reader.BLOCK_UNITS
+        results = store.put_messages([MessageExtBrokerInner.of("t", b"x") for _ in range(count)])
+        store.dispatch_nowait()
+        starts = [each.commit_log_offset for each in results]
+        for first in range(0, count, 32):
+            assert store.is_resident("t", 0, first, 32)
+        assert len(looked) == 2
+        now_s += 2
+        looked.clear()
+        absent_from = starts[40]
+        assert [store.is_resident("t", 0, first, 32) for first in (0, 32, 0)] == [True, False, True]
+        assert looked[0][0] == starts[0]
+        assert looked[0][1] > absent_from  # the block
+        assert [end <= absent_from for _, end in looked[1:]] == [True, False, True]

@@ -341,6 +341,17 @@ GATHER_ARGUMENTS: Final = 11
 # Places in the arguments of `renumber`.
 (RENUMBER_COLUMN, RENUMBER_ROWS, RENUMBER_NUMBERS) = range(3)
 
+# Places in the arguments of `copy_records`.
+(
+    COPY_UNITS,  # address of ConsumeQueue units
+    COPY_COUNT,  # how many
+    COPY_DATA,  # address of a segment's bytes
+    COPY_START,  # CommitLog offset of byte 0
+    COPY_LIMIT,  # how many bytes can be read
+    COPY_OUT,
+    COPY_OUT_MAX,
+) = range(7)
+
 # Places in the arguments of `property_maps`.
 (
     MAP_DATA,

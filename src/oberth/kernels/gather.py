@@ -6,6 +6,8 @@ data, validity)`` makes an array of them without a Python object per row. Text i
 UTF-8: what is broken in the log becomes U+FFFD, as in ``bytes.decode("utf-8", "replace")``.
 
 One call gathers less than 2 GiB (offsets are int32); callers work in batches anyway.
+
+`copy_records` copies whole records, as a queue's units name them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from array import array
 from typing import Final, NamedTuple
 
+from oberth.formats.consume_queue import UNIT, UNIT_SIZE
 from oberth.formats.message import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
 from oberth.formats.message_id import offset_message_id
 from oberth.formats.properties import decode_properties
@@ -332,3 +335,47 @@ def _hosts(data: Buffer, columns: Columns, name: str) -> list[bytes]:
             starts[: columns.count], columns.sys_flag[: columns.count], strict=True
         )
     ]
+
+
+def copy_records(units: bytes, data: Buffer, start: int, total: int) -> bytearray | None:
+    """The records of some units of one queue, one behind the other.
+
+    Args:
+        units: ConsumeQueue units.
+        data: what can be read of a segment.
+        start: CommitLog offset of its first byte.
+        total: how many bytes the units say.
+
+    Returns:
+        The records; None where a unit is not that of a record in ``data``, behind the record of the
+        unit before, that states the unit's size.
+    """
+    kernel = runtime.native("copy_records")
+    if kernel is None:
+        return reference_copy_records(units, data, start, total)
+    view = memoryview(data)
+    out = uninitialised(total)
+    arguments = array(
+        "q",
+        (
+            *(address(units), len(units) // UNIT_SIZE),
+            *(address(view), start, view.nbytes, address(out), total),
+        ),
+    )
+    return out if kernel(arguments) == total else None
+
+
+def reference_copy_records(units: bytes, data: Buffer, start: int, total: int) -> bytearray | None:
+    """`copy_records` in plain Python."""
+    view = memoryview(data)
+    out = bytearray()
+    end = 0
+    for offset, size, _ in UNIT.iter_unpack(units):
+        position = offset - start
+        if not (end <= position <= view.nbytes - size and size >= 4):
+            return None
+        if int.from_bytes(view[position : position + 4], "big", signed=True) != size:
+            return None
+        out += view[position : position + size]
+        end = position + size
+    return out if len(out) == total else None

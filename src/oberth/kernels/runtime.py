@@ -40,6 +40,7 @@ KERNELS: Final = (
     "check_index",
     "total_size",
     "renumber",
+    "copy_records",
     "gather",
     "property_maps",
     "hosts",

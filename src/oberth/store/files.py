@@ -28,6 +28,8 @@ MADV_NORMAL: Final[int | None] = getattr(mmap, "MADV_NORMAL", None)
 MADV_RANDOM: Final[int | None] = getattr(mmap, "MADV_RANDOM", None)
 _PAGE_SIZE: Final = mmap.PAGESIZE
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+# Bytes by which mincore tells that a page is in memory: their lowest bit counts.
+_RESIDENT: Final = bytes(range(1, 256, 2))
 _NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -325,7 +327,7 @@ class _OsMapping:
             return True  # opened for reading only, or closed meanwhile
         failed = _mincore(ctypes.byref(first), end - start, pages)
         del first  # a mapping cannot be closed beside it
-        return bool(failed) or all(page & 1 for page in pages.raw)
+        return bool(failed) or not pages.raw.translate(None, _RESIDENT)
 
     def close(self) -> None:
         if self._fd < 0:

@@ -92,6 +92,30 @@ int64_t kernel_renumber(int64_t *args) {
     return args[RENUMBER_ROWS];
 }
 
+/* The records of units, one behind the other; how many bytes, or -1 where a unit is not that of a
+   record behind the record of the unit before, in this segment, of the size that it states. */
+int64_t kernel_copy_records(int64_t *args) {
+    const uint8_t *units = bytes_at(args[COPY_UNITS]);
+    const uint8_t *data = bytes_at(args[COPY_DATA]);
+    uint8_t *out = bytes_at(args[COPY_OUT]);
+    int64_t end = 0;
+    int64_t used = 0;
+    for (int64_t unit = 0; unit < args[COPY_COUNT]; unit++) {
+        const int64_t offset = load_be64(units, unit * UNIT_SIZE);
+        const int64_t size = load_be32(units, unit * UNIT_SIZE + 8);
+        if (offset < args[COPY_START]) return -1;
+        const int64_t position = offset - args[COPY_START];
+        if (position < end || size < 4 || position > args[COPY_LIMIT] ||
+            size > args[COPY_LIMIT] - position || size > args[COPY_OUT_MAX] - used ||
+            load_be32(data, position) != size)
+            return -1;
+        memcpy(out + used, data + position, (size_t)size);
+        used += size;
+        end = position + size;
+    }
+    return used;
+}
+
 /* One value of each row; 1, or 0 when there is no room. */
 int64_t kernel_gather(int64_t *args) {
     const uint8_t *data = bytes_at(args[GATHER_DATA]);
