@@ -49,7 +49,7 @@ from oberth.remoting.headers import controller as headers
 from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.namesrv import BrokerHeartbeatRequestHeader
 from oberth.store.files import FileSystem, OsFileSystem
-from oberth.store.offline.rejoin import PARTED_SUFFIX, cut_log
+from oberth.store.offline.rejoin import cut_log, free_name
 from oberth.wall_clock import now_ms
 
 if TYPE_CHECKING:
@@ -273,12 +273,7 @@ class ControlledBroker(Service):
 
     def _cut(self, at: int) -> None:
         """Cuts the log; what is cut off is kept beside the store. Blocks."""
-        number = 1
-        kept_in = f"{self.root}{PARTED_SUFFIX}-{at}"
-        while os.path.exists(kept_in):
-            number += 1
-            kept_in = f"{self.root}{PARTED_SUFFIX}-{at}-{number}"
-        cut = cut_log(self.root, at, kept_in)
+        cut = cut_log(self.root, at, free_name(self.root, at))
         _LOG.warning("%s: cut at %d, it ended at %d; what was cut off is in %s", self.root, *cut)
 
     async def _close_life(self, *, is_last: bool) -> None:
@@ -651,9 +646,9 @@ class ControlledBroker(Service):
 
 
 def _ends_of(broker: Broker) -> tuple[int, int]:
-    """End of the log, and up to where it is confirmed."""
+    """End of the log, or of what is sound in it, and up to where it is confirmed."""
     store = broker.parts.store
-    return store.max_phy_offset, store.confirm_offset
+    return store.sound_offset, store.confirm_offset
 
 
 def _id_of(data: bytes, who: str, path: str) -> int:

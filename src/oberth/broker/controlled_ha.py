@@ -384,7 +384,7 @@ class ControlledHAService(HAService):
             try:
                 address = await self._ask_ha_address()
                 if address:
-                    self._master_ha_address = address
+                    self.master_ha_address = address
                     await self._follow_once(address)
                     self._said = ""
             except (OSError, TimeoutError, ValueError, OberthError) as error:
@@ -454,11 +454,12 @@ class ControlledHAService(HAService):
                 f"this log, up to {end}, has no epoch in common with the master's, up to "
                 f"{master.max_offset}; 'oberth store rejoin' makes it one that joins on"
             )
+        has_parted = at < end
+        at = min(at, self._store.sound_offset)
         if at < end:
+            why = "has parted from the master's" if has_parted else "is damaged since a crash"
             self._role.keeper.must_cut(at)
-            raise RemoteProtocolError(
-                f"this log ends at {end} and has parted from the master's at {at}; it is cut there"
-            )
+            raise RemoteProtocolError(f"this log ends at {end} and {why}; it is cut at {at}")
         if self.epochs.cut_from(at):
             self._save()
 

@@ -106,15 +106,17 @@ class HAService:
         self.parted_at: int | None = None
         """The first offset at which this slave's log is another than its master's, see `part`."""
         self.look_at_log: Callable[[], Awaitable[None]] | None = None
-        """Compares the end of a slave's log with its master's before it follows."""
+        """Compares the end of a slave's log with its master's before it follows, and mends it."""
         self.on_parted: Callable[[], None] = lambda: None
         """Called when `parted_at` has become an offset, or None again."""
         self._link = MasterLink()
         self._followed: HAConnection | None = None
         self._served: dict[Replica, None] = {}  # in the order of their coming
-        self._master_ha_address = store_config.ha_master_address
+        self.master_ha_address = store_config.ha_master_address
+        """Where the master's HA port is, "" while nobody has said so; for slaves."""
         self._server: asyncio.Server | None = None
-        self._tls: ssl.SSLContext | None = None
+        self.tls: ssl.SSLContext | None = None
+        """What both ends of the HA port speak, None for plain text."""
         self._is_closing = False
         self.busy_poll: BusyPoll | None = None
         """Keeps the loop awake: for a master's sender, while it waits; for a slave's master."""
@@ -148,7 +150,7 @@ class HAService:
         if self._config.ha_tls_cert_path:
             from oberth.broker.ha_tls import master_context, slave_context  # noqa: PLC0415 - OpenSSL: 30 ms of a start
 
-            self._tls = (slave_context if self.is_slave else master_context)(self._config)
+            self.tls = (slave_context if self.is_slave else master_context)(self._config)
         if self.is_slave:
             self._start(self._follow(), "oberth-ha-follow")
             self._start(self._synchronize(), "oberth-ha-metadata")
@@ -253,7 +255,7 @@ class HAService:
             "inSyncSlaveNums": 0 if self.is_slave else self.replicas.in_sync_count(end) - 1,
             "haConnectionInfo": slaves,
             "haClientRuntimeInfo": {
-                "masterAddr": self._master_ha_address,
+                "masterAddr": self.master_ha_address,
                 "transferredByteInSecond": link.bytes_per_s,
                 "maxOffset": end if self.is_slave else 0,
                 "lastReadTimestamp": link.last_read_ms,
@@ -372,11 +374,11 @@ class HAService:
 
     def _tls_writer(self, connection: HAConnection) -> TlsWriter | None:
         """What stands between a slave's socket and its reports, if it must speak TLS."""
-        if self._tls is None:
+        if self.tls is None:
             return None
         from oberth.broker.ha_tls import TlsWriter  # noqa: PLC0415 - OpenSSL: 30 ms of a start
 
-        return TlsWriter(connection, self._tls)
+        return TlsWriter(connection, self.tls)
 
     def _make_room(self) -> bool:
         """Whether one more connection may stay; closes one that has said nothing yet if need be."""
@@ -420,7 +422,7 @@ class HAService:
         if master_address:
             self.master_address = master_address
         if ha_address and not self._store_config.ha_master_address:
-            self._master_ha_address = ha_address
+            self.master_ha_address = ha_address
 
     def part(self, offset: int | None) -> None:
         """This slave's log is another than its master's from an offset on; None: it is no more.
@@ -445,11 +447,11 @@ class HAService:
         """Whether the end of this log is the master's, as far as anybody can say."""
         if self.parted_at is None and self.look_at_log is not None:
             await self.look_at_log()
-        return self.parted_at is None
+        return self.parted_at is None and self._store.damaged_from is None
 
     async def _follow(self) -> None:
         while True:
-            address = self._master_ha_address
+            address = self.master_ha_address
             if address:
                 try:
                     if await self._may_follow():
@@ -467,7 +469,7 @@ class HAService:
         host, _, port = address.rpartition(":")
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, connection = await asyncio.get_running_loop().create_connection(
-                HAConnection, host, int(port), ssl=self._tls
+                HAConnection, host, int(port), ssl=self.tls
             )
         return connection
 

@@ -30,9 +30,11 @@ from oberth.store.epoch_replication import (
     SlaveHello,
 )
 from oberth.store.log_checksums import RANGE_BYTES_MAX, RANGE_COUNT_MAX
+from oberth.store.log_scan import Damage
 from oberth.store.replication import REPORT, LogPiece, LogReceiver
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from oberth.broker.exporter_metrics import Sample
@@ -201,10 +203,14 @@ class SentLog:
         port: the HA port.
         low: where the log begins.
         high: how far to read.
+        tls: what the port speaks, None for plain text.
     """
 
-    def __init__(self, host: str, port: int, low: int, high: int) -> None:
+    def __init__(
+        self, host: str, port: int, low: int, high: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.name = f"{host}:{port}"
+        self._tls = tls
         self._host, self._port = host, port
         self._extent = Extent(low, high, {})
         self._position = -1
@@ -240,7 +246,7 @@ class SentLog:
     async def _connect(self, start: int) -> None:
         self.close()
         async with asyncio.timeout(READ_TIMEOUT_S):
-            self._streams = await asyncio.open_connection(self._host, self._port)
+            self._streams = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
         self._pieces = bytearray(b"" if start else b"\0")
         self._position = start
         self._expected = start or 1
@@ -424,6 +430,7 @@ class LogComparison:
         """How far this log goes on behind the master's end."""
         self.said = "not compared yet"
         self._said_aloud = ""
+        self._said_mending = ""
 
     async def run(self) -> None:
         """Compares again and again; for a slave."""
@@ -434,7 +441,7 @@ class LogComparison:
     async def once(self) -> None:
         """Compares what has come since the last time."""
         address = self._ha.master_address
-        if address is None:
+        if address is None or self._store.damaged_from is not None:
             return
         if address != self.compared_with:
             self.compared_with, self.equal_to, self.differs_at = address, 0, None
@@ -442,12 +449,109 @@ class LogComparison:
         if found is not None:
             self.equal_to = found.equal_to
 
-    async def tail(self) -> None:
-        """Compares the last 64 MiB of this log: a slave's before it follows."""
+    async def before_following(self) -> None:
+        """Compares the last 64 MiB of this log, and mends its end where a crash damaged that."""
         address, end = self._ha.master_address, self._end()
         if address is not None and end:
             self.compared_with = address
             await self._compare(address, max(end - RANGE_BYTES_MAX, 0))
+        if self._store.damaged_from is not None and self._ha.parted_at is None:
+            await self._mend(self._store.damaged_from)
+
+    async def _mend(self, at: int) -> None:
+        """Ends this log before the damage of a crash, if its master sends the rest of it again.
+
+        Nothing is lost that way: the master has as much, and where this log holds records they are
+        the master's. What is cut off is kept beside the store all the same.
+        """
+        from oberth.store.offline.rejoin import free_name  # noqa: PLC0415 - few slaves crash so
+
+        store, end = self._store, self._store.max_phy_offset
+        what = f"damaged by a crash from offset {at} on"
+        sent: SentLog | None = None
+        try:
+            there = await self._masters_end()
+            if there is not None and there < end:
+                self.ahead_bytes = end - there
+                self._say_mending(
+                    f"{what}, and the master's log ends at {there}, before this one, at {end}; "
+                    "nothing is cut or taken"
+                )
+                return
+            host, _, port = (self._ha.master_ha_address or "").rpartition(":")
+            sent = SentLog(host, int(port), at, end, self._ha.tls)
+            differs_at = await self._differs_outside(sent, at, end)
+            if differs_at is not None:
+                self._say_mending(
+                    f"{what}, and another than the master's within a MiB from {differs_at} on; "
+                    "nothing is cut or taken, 'oberth store rejoin' cuts it"
+                )
+                return
+            kept_in = free_name(store.root, at)
+            await asyncio.to_thread(self._cut, at, kept_in)
+        except (OberthError, OSError, ValueError) as error:  # time-outs, too
+            self._say_mending(f"{what}, not mended yet: {str(error) or type(error).__name__}")
+            return
+        finally:
+            if sent is not None:
+                sent.close()
+        self.ahead_bytes = 0
+        self._say_mending(
+            f"{what}; it ended at {end} and was cut, the master sends the rest again. "
+            f"What was cut off is in {kept_in}"
+        )
+
+    def _say_mending(self, text: str) -> None:
+        self.said = text
+        if text != self._said_mending:
+            self._said_mending = text
+            _LOG.error("this slave's log is %s", text)
+
+    def _cut(self, at: int, kept_in: str) -> None:
+        from oberth.store.offline.rejoin import keep_end  # noqa: PLC0415 - few slaves crash so
+
+        segments = self._store.commit_log.queue.segments
+        keep_end([(s.path, s.start_offset) for s in segments if s.end_offset > at], at, kept_in)
+        self._store.end_before_damage()
+
+    async def _masters_end(self) -> int | None:
+        """Where the master's log ends; None if nobody knows where to ask."""
+        address = self._ha.master_address
+        if address is None:
+            return None
+        response = await self._client.invoke(
+            address, create_request(RequestCode.GET_BROKER_RUNTIME_INFO), REQUEST_TIMEOUT_S
+        )
+        try:
+            return int(json.loads(response.body_bytes())["table"]["commitLogMaxOffset"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise RemotingError(
+                f"{address}: does not say where its log ends: {response.code} {response.remark}"
+            ) from error
+
+    async def _differs_outside(self, sent: SentLog, at: int, end: int) -> int | None:
+        """Where, within a MiB, this log has other records than the master; None: nowhere.
+
+        Raises:
+            OberthError, OSError: the master does not send as much as this log has.
+        """
+        report = self._store.report
+        assert report is not None
+        spans: list[tuple[int, int, bool]] = []
+        for start, stop, _ in (*report.damages, Damage(end, end, "")):
+            spans += [(at, start, True), (start, stop, False)]
+            at = stop
+        step = STEPS[0]
+        for begin, stop, is_sound in spans:
+            for low in range(begin, stop, RANGE_BYTES_MAX):
+                high = min(low + RANGE_BYTES_MAX, stop)
+                theirs = await sent.crcs(low, high, step)
+                own = await self._own.crcs(low, high, step) if is_sound else theirs
+                pairs = enumerate(zip(own, theirs, strict=True))
+                place = next((number for number, (crc, their) in pairs if crc != their), None)
+                if place is not None:
+                    return low + place * step
+        return None
 
     async def _compare(self, address: str, start: int) -> Comparison | None:
         """Compares from an offset on, and says what was found; None: it was not compared."""
@@ -477,7 +581,7 @@ class LogComparison:
         return found
 
     def _end(self) -> int:
-        return self._store.max_phy_offset
+        return self._store.sound_offset
 
     async def _ask(self, address: str, header: LogChecksumsRequestHeader) -> bytes:
         request = create_request(RequestCode.OBERTH_GET_LOG_CHECKSUMS, header)

@@ -28,7 +28,7 @@ class RoleKeeper(Protocol):
         """
 
     def must_cut(self, offset: int) -> None:
-        """This slave's log has parted from the master's at an offset: it is to be cut there."""
+        """This slave's log is not the master's from an offset on: it is to be cut there."""
 
     def look_soon(self) -> None:
         """Something has changed at the controller, somebody says: ask it."""

@@ -134,7 +134,7 @@ class Services:
         )
         self.runtime_info.sources.append(self.comparison.runtime_info)
         if parts.role is None:
-            self.ha.look_at_log = self.comparison.tail
+            self.ha.look_at_log = self.comparison.before_following
             self.ha.on_parted = self._parted
         self.access = AccessControl(
             config, parts.config_dir, partial(_real_topic, parts.store), parts.files

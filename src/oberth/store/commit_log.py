@@ -39,7 +39,14 @@ from oberth.formats.properties import PROPERTIES_SIZE_MAX
 from oberth.formats.sys_flag import INNER_BATCH, TRANSACTION_MASK
 from oberth.kernels.arguments import TALLY_OFFSET
 from oberth.kernels.sends import PlainSends, Slot
-from oberth.store.burst import ILLEGAL, SEPARATOR, Burst, Topic, append_after_stale
+from oberth.store.burst import (
+    ILLEGAL,
+    SEPARATOR,
+    Burst,
+    Topic,
+    append_after_stale,
+    erase_stale,
+)
 from oberth.store.durations import Durations
 from oberth.store.files import Clock, FileSystem
 from oberth.store.mapped_file import LONG_SIZE
@@ -280,6 +287,20 @@ class CommitLog:
         self.queue.set_where(offset)
         self.queue.truncate_dirty_files(offset)
         self.erase_to = erase_to
+
+    def cut(self, offset: int) -> None:
+        """Ends the log at an offset while it is open; what lay behind is gone. May block.
+
+        The caller sees to it that nobody syncs the log meanwhile.
+
+        Raises:
+            StoreFullError: the disk is full. The log has been cut all the same.
+        """
+        with self._put_lock:
+            self.set_end(offset, max(self.erase_to, self.queue.max_offset))
+            segment = self.queue.last()
+            if segment is not None:
+                erase_stale(self, segment, segment.wrote_position)
 
     def append(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
         """Appends messages, each on its own, in order; returns a result for each.

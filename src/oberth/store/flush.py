@@ -20,7 +20,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from oberth.errors import StoreFullError
@@ -143,6 +144,12 @@ class FlushService:
             )
             return False
         return True
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is synced meanwhile: for one who ends the log earlier."""
+        with self._flush_lock:
+            yield
 
     # What runs in the background
 

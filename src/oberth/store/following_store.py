@@ -26,6 +26,7 @@ from oberth.store.dispatch_state import DispatchState
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import QueryMessageResult
 from oberth.store.recovery import RecoveryReport
+from oberth.store.recovery_state import RecoveryState
 from oberth.store.reput import ReputPosition, ReputService
 
 if TYPE_CHECKING:
@@ -165,6 +166,13 @@ class FollowingStore(MessageStore):
             super()._write_state(clean=False)
             self._hand_over(begun)
         return report
+
+    def _recover(
+        self, state: RecoveryState | None, *, is_clean: bool, is_index_whole: bool
+    ) -> RecoveryReport:
+        """See MessageStore. The dispatcher reads the log by itself, behind damage, too."""
+        report = super()._recover(state, is_clean=is_clean, is_index_whole=is_index_whole)
+        return report._replace(damaged_from=-1)
 
     def _hand_over(self, begun: ReputPosition) -> None:
         counts: Mapping[str, int] = self.index.safe_counts() if self.index is not None else {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from oberth.errors import StoreFullError
@@ -42,10 +43,20 @@ _SAVE_BYTES: Final = 64 << 20
 
 
 class LogChecksums:
-    """The checksums of one log. Any thread may ask."""
+    """The checksums of one log. Any thread may ask.
 
-    def __init__(self, files: FileSystem, root: str, log: CommitLog) -> None:
+    Args:
+        files: where the file is kept.
+        root: the store's directory.
+        log: which log.
+        end_offset: gives up to where it is to be summed up.
+    """
+
+    def __init__(
+        self, files: FileSystem, root: str, log: CommitLog, end_offset: Callable[[], int]
+    ) -> None:
         self._files = files
+        self._end_offset = end_offset
         self._path = f"{root}/{FILE_NAME}"
         self._log = log
         self._lock = threading.Lock()  # guards the rows
@@ -57,7 +68,7 @@ class LogChecksums:
         """Reads the file; the log is open and recovered."""
         size = self._log.queue.file_size
         rows = decode_log_checksums(self._files.read_file(self._path) or b"", size)
-        low, high = self._log.min_offset, self._log.max_offset
+        low, high = self._log.min_offset, self._end_offset()
         with self._lock:
             self._full.clear()
             self._saved = list(rows)
@@ -100,7 +111,7 @@ class LogChecksums:
             self._live = LogChecksum(low, low, 0)
         for start in [start for start in self._full if start < low]:
             del self._full[start]
-        left = min(budget, log.max_offset - self._live.end)
+        left = min(budget, self._end_offset() - self._live.end)
         done = 0
         while done < left:
             start, end, crc = self._live
@@ -197,7 +208,7 @@ class LogChecksums:
             "algorithm": "crc32",
             "segmentSize": log.queue.file_size,
             "minOffset": log.min_offset,
-            "maxOffset": log.max_offset,
+            "maxOffset": self._end_offset(),
             "segments": [
                 {"start": row.start, "end": row.end, "crc": row.crc} for row in self.rows()
             ],

@@ -296,7 +296,10 @@ class MappedFileQueue:
         for segment in self.segments:
             if segment.end_offset > offset:
                 if segment.start_offset > offset:
-                    segment.destroy(1000)
+                    # A second time: who holds it loses it. A file that stayed would be taken for
+                    # the next segment.
+                    if not segment.destroy(0):
+                        segment.destroy(0)
                     continue
                 segment.set_positions(offset - segment.start_offset)
             keep.append(segment)

@@ -129,6 +129,8 @@ class MessageStore(StoreReading):
                 self.compaction.load()
             self.checkpoint.load()
             report = self._recover(state, is_clean=not abnormal, is_index_whole=is_whole)
+            is_held = self.config.broker_role is BrokerRole.SLAVE and report.damaged_from >= 0
+            self.damaged_from = report.damaged_from if is_held else None
             # It counts as synced from here on, also what a killed process only wrote.
             self.commit_log.queue.sync_from(report.scanned_from)
             self.checksums.load()
@@ -183,11 +185,11 @@ class MessageStore(StoreReading):
         self.reput.offset = report.dispatch_from
         self.dispatcher.queues_from = report.queues_from
         self.reput.damages = {damage.start: damage.end for damage in report.damages}
-        self.reput.found_end = report.log_end
+        self.reput.found_end = min(report.log_end, self.sound_offset)
         self.reput.last_record = report.last_record
         self.reput.last_store_timestamp = report.last_store_timestamp
         self._durable_offset = report.dispatch_from
-        self._found_end = report.log_end
+        self._found_end = self.reput.found_end
 
     def _write_behind(self) -> None:
         self.queues.write_behind()
@@ -487,6 +489,24 @@ class MessageStore(StoreReading):
         self.flush_service.wake()
         self.reput.wake()
         return True
+
+    def end_before_damage(self) -> None:
+        """Ends a slave's log where recovery found it damaged. Blocks.
+
+        Its master sends the rest again. Queues, index and checksums have nothing from behind it.
+        Nothing may be appended meanwhile.
+
+        Raises:
+            StoreFullError, OSError: the disk fails; the damage stays known.
+        """
+        self._check_open()
+        at = self.damaged_from
+        if at is None:
+            return
+        with self._checkpoint_lock, self.flush_service.paused(), self.reput.paused():
+            self.commit_log.cut(at)
+            self.reput.damages = {}
+            self.damaged_from = None
 
     def set_arrival_listener(
         self, listener: Callable[[str, int, int, int, int, bytes | None, bytes], None] | None

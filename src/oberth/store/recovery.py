@@ -53,6 +53,8 @@ class RecoveryReport(NamedTuple):
         scanned_from: from where records were validated to find that.
         records_scanned: how many that were.
         damages: places in the middle of what was scanned that hold no valid record.
+        damaged_from: where the first of them begins, if neither queues nor index hold anything
+            behind it yet; else -1.
         truncated_to: the log's end, if bytes behind it were given up; else -1.
         dispatch_from: where dispatch starts.
         queues_from: from where on records are given to queues. Below it they have their units, or
@@ -65,6 +67,7 @@ class RecoveryReport(NamedTuple):
     scanned_from: int
     records_scanned: int
     damages: tuple[Damage, ...]
+    damaged_from: int
     truncated_to: int
     dispatch_from: int
     queues_from: int
@@ -99,7 +102,7 @@ def recover(
         queues.destroy_all()
         load_index(0)
         log.set_end(0)
-        return RecoveryReport(abnormal, 0, 0, 0, (), -1, 0, 0, "no CommitLog", -1, 0)
+        return RecoveryReport(abnormal, 0, 0, 0, (), -1, -1, 0, 0, "no CommitLog", -1, 0)
     log_min = log.queue.min_offset
     trusted = state is not None and _fits(log, state)
     extents = None
@@ -160,6 +163,8 @@ def recover(
         scan_from,
         end.record_count,
         end.damages,
+        # What was dispatched before the state was written lies before it: so do all units now.
+        end.damages[0].start if end.damages and trusted else -1,
         end.end_offset if end.stale_end and before > end.end_offset else -1,
         dispatch_from,
         queues_from,

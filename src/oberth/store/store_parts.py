@@ -80,6 +80,9 @@ class StoreParts:
         self._found_end = 0
         self._numbered = False
         self._number_lock = threading.Lock()  # guards the change of _numbered
+        self.damaged_from: int | None = None
+        """Where recovery found a slave's log damaged: what lies behind it is not shown, not
+        confirmed, and gone with `end_before_damage`."""
         self._left_by_dispatcher: DispatchState | None = None
         self.started_at_ms = 0
         self._sums_failed = False
@@ -122,7 +125,9 @@ class StoreParts:
         self.commit_log = CommitLog(
             self.files, config, queue, self.flags, self.clock_ms, self._topic_attributes
         )
-        self.checksums = LogChecksums(self.files, self.root, self.commit_log)
+        self.checksums = LogChecksums(
+            self.files, self.root, self.commit_log, lambda: self.sound_offset
+        )
         if not config.data_read_ahead_enable:
             self.set_read_ahead(False)
         self.flush_service = FlushService(
@@ -250,6 +255,11 @@ class StoreParts:
         return self.commit_log.max_offset
 
     @property
+    def sound_offset(self) -> int:
+        """The CommitLog's end, or where recovery found a slave's log damaged before that."""
+        return self.commit_log.max_offset if self.damaged_from is None else self.damaged_from
+
+    @property
     def flushed_offset(self) -> int:
         """Up to where the CommitLog is known to be on the disk."""
         return self.commit_log.queue.flushed_where
@@ -271,7 +281,7 @@ class StoreParts:
 
     def _dispatch_limit(self) -> int:
         log = self.commit_log
-        limit = log.max_offset
+        limit = self.sound_offset
         if self._shows_only_flushed:
             limit = min(log.queue.flushed_where, limit)
         if self.confirmed_by_replicas is not None:

@@ -63,6 +63,38 @@ def record_start(reader: StoreReader, offset: int) -> int:
     return offset
 
 
+def free_name(root: str, at: int) -> str:
+    """A directory beside the store, not there yet, for what a running broker cuts off."""
+    number = 1
+    found = first = f"{root}{PARTED_SUFFIX}-{at}"
+    while os.path.exists(found):
+        number += 1
+        found = f"{first}-{number}"
+    return found
+
+
+def keep_end(paths_from: Sequence[tuple[str, int]], at: int, kept_in: str) -> None:
+    """Copies the end of a log that is open, before it is cut off. Blocks.
+
+    Args:
+        paths_from: path and start of each segment that has something behind ``at``.
+        at: what lies before it is not copied.
+        kept_in: a directory that is not there yet.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    _make_kept(kept_in)
+    for path, start in paths_from:
+        _copy_from(max(at - start, 0), path, os.path.join(kept_in, os.path.basename(path)))
+    sync_tree(kept_in)
+
+
+def _make_kept(kept_in: str) -> None:
+    os.makedirs(kept_in)
+    sync_directory(os.path.dirname(kept_in))
+
+
 def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
     """Cuts a store's log at an offset, and keeps what is cut off. Blocks.
 
@@ -85,8 +117,7 @@ def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
             end = reader.max_offset
         if os.path.exists(kept_in):
             raise StoreError(f"{kept_in}: holds what was cut off before; move it away first")
-        os.makedirs(kept_in)
-        sync_directory(os.path.dirname(kept_in))
+        _make_kept(kept_in)
         for segment in reversed(segments):
             if segment.end <= at:
                 break
