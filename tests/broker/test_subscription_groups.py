@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.broker.conftest import MakeLive
+from tests.broker.conftest import Live, MakeLive
 
+from oberth.broker import subscription_groups
 from oberth.broker.broker_config import BrokerConfig
 from oberth.broker.config_file import ConfigFile
 from oberth.broker.subscription_groups import SubscriptionGroups
+from oberth.errors import IllegalNameError
 from oberth.formats.config_json import parse_config
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 
@@ -66,3 +68,36 @@ async def test_many_new_groups_are_one_write(
     assert set(names) <= set(found["subscriptionGroupTable"])
     found = parse_config((config / "topics.json").read_bytes())
     assert {f"%RETRY%{name}" for name in names} <= set(found["topicConfigTable"])
+
+
+def test_what_is_forbidden_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_groups, "FORBIDDEN_MAX", 3)
+    written: list[list[str]] = []
+    groups = SubscriptionGroups(BrokerConfig(), written.append, lambda: 7)
+    for group, topic in (("a", "T"), ("a", "U"), ("b", "T")):
+        groups.set_readable(group, topic, False)
+    for group in ("c", "a/b", "x" * 300):
+        with pytest.raises(IllegalNameError):
+            groups.set_readable(group, "T", False)
+        assert groups.is_readable(group, "T")
+    groups.set_readable("a", "T", False)  # as it is
+    assert written == [["a"], ["a"], ["b"]]
+    groups.forget_topic("T")
+    assert written[3:] == [["a", "b"]], "one change, one file"
+    again = SubscriptionGroups(BrokerConfig(), written.append, lambda: 7)
+    again.read(parse_config(groups.encode()))
+    for each in (groups, again):
+        assert not each.is_readable("a", "U")
+        each.set_readable("c", "T", False)
+        each.set_readable("d", "T", False)
+        with pytest.raises(IllegalNameError):
+            each.set_readable("e", "T", False)
+        assert each.delete("a")
+        each.set_readable("e", "T", False)
+
+
+async def test_what_may_not_be_forbidden_is_said(live: Live) -> None:
+    assert (await live.peer.send("T")).code == 0
+    for group in ("", "a/b", "x" * 300):
+        fields = {"group": group, "topic": "T", "readable": "false"}
+        assert (await live.peer.call(353, fields)).code == 29  # INVALID_PARAMETER

@@ -327,7 +327,12 @@ class EntryTemplate:
         return format_config(name).join(self._parts)
 
 
-ENTRIES_A_JOIN: Final = 10_000
+ENTRIES_AT_ONCE: Final = 2_000
+TEXTS_AT_ONCE: Final = 25
+"""Entries of a table whose file is made on the loop, a millisecond, and of them such as are no text
+yet, another one. A larger table's file is made in a thread."""
+
+ENTRIES_A_JOIN: Final = 2_000
 """Entries that are joined in one call, which no other thread gets in between."""
 
 

@@ -70,6 +70,7 @@ class Processors:
             now_ms=now_ms,
             dispatching=dispatching,
             topics_written_once=table_files.topics_written_once,
+            when_on_disk=table_files.when_on_disk,
             rests_s=services.brake.rests_s,
         )
         self.send_back = SendBackProcessor(

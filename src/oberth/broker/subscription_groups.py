@@ -9,11 +9,18 @@ RocketMQ: SubscriptionGroupManager, SubscriptionGroupConfig.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from oberth.broker.attributes import GROUP_ATTRIBUTES, alter_attributes
 from oberth.broker.broker_config import BrokerConfig
-from oberth.broker.config_file import EntryTemplate, document_bytes, entry_text
+from oberth.broker.config_file import (
+    ENTRIES_AT_ONCE,
+    TEXTS_AT_ONCE,
+    EntryTemplate,
+    document_bytes,
+    entry_text,
+)
 from oberth.errors import ConfigFormatError, IllegalNameError, OptionError
 from oberth.formats import names
 from oberth.formats.config_json import Shown
@@ -31,6 +38,8 @@ RETRY_QUEUE_NUMS_MAX: Final = 1024
 _TABLE: Final = "subscriptionGroupTable"
 _FORBIDDEN: Final = "forbiddenTable"
 
+FORBIDDEN_MAX: Final = 10_000
+"""Pairs of a group and a topic that it may not read."""
 READ_FORBIDDEN: Final = 1
 """The bit of ``forbiddenTable`` that stops a group from reading a topic."""
 
@@ -74,6 +83,7 @@ class SubscriptionGroups:
         "_dirty",
         "_entries",
         "_forbidden",
+        "_forbidden_count",
         "_on_change",
         "_table",
         "data_version",
@@ -93,6 +103,7 @@ class SubscriptionGroups:
         self._clock_ms = clock_ms
         self._table: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
+        self._forbidden_count = 0
         self._entries: dict[str, str] = {}
         self._dirty: set[str] = set()
         self.data_version = DataVersion()
@@ -196,7 +207,10 @@ class SubscriptionGroups:
     def delete(self, group: str) -> bool:
         """Forget a group; False if there is none."""
         known = self._remove(group)
-        if self._forbidden.pop(group, None) is None and not known:
+        forbidden = self._forbidden.pop(group, None)
+        if forbidden is not None:
+            self._forbidden_count -= len(forbidden)
+        elif not known:
             return False
         self._changed([group])
         return True
@@ -221,25 +235,43 @@ class SubscriptionGroups:
         )
 
     def set_readable(self, group: str, topic: str, readable: bool) -> None:
-        """Allow or forbid a group to read a topic."""
-        self.found_ms.pop(group, None)
-        topics = self._forbidden.setdefault(group, {})
-        bits = topics.get(topic, 0)
+        """Allow or forbid a group to read a topic.
+
+        Raises:
+            IllegalNameError: a name that no group may have, or too much is forbidden already.
+        """
+        bits = self._forbidden.get(group, {}).get(topic, 0)
         wanted = bits & ~READ_FORBIDDEN if readable else bits | READ_FORBIDDEN
-        if wanted:
-            topics[topic] = wanted
+        if wanted and not bits:
+            names.check_group(group, length_max=names.GROUP_LENGTH_MAX_4_9)
+            if self._forbidden_count >= FORBIDDEN_MAX:
+                raise IllegalNameError(
+                    f"{self._forbidden_count} pairs of a group and a topic that it may not read, "
+                    f"at most {FORBIDDEN_MAX} are allowed"
+                )
+        self.found_ms.pop(group, None)
+        if wanted != bits:
+            self._forbid(group, topic, wanted)
+            self._changed([group])
+
+    def _forbid(self, group: str, topic: str, bits: int) -> None:
+        topics = self._forbidden.setdefault(group, {})
+        self._forbidden_count -= len(topics)
+        if bits:
+            topics[topic] = bits
         else:
             topics.pop(topic, None)
+        self._forbidden_count += len(topics)
         if not topics:
             del self._forbidden[group]
-        if wanted != bits:
-            self._changed([group])
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: what was forbidden about it is gone with it."""
         gone = [group for group, topics in self._forbidden.items() if topic in topics]
         for group in gone:
-            self.set_readable(group, topic, True)
+            self._forbid(group, topic, 0)
+        if gone:
+            self._changed(gone)
 
     # SubscriptionGroup.json
 
@@ -282,14 +314,27 @@ class SubscriptionGroups:
             self._entries[group] = entry_text(_TABLE, group, self._table[group].to_json())
         return bool(self._dirty)
 
+    @property
+    def is_quickly_encoded(self) -> bool:
+        """Whether `encode` takes a millisecond or two, not more."""
+        return (
+            len(self._table) <= ENTRIES_AT_ONCE
+            and len(self._dirty) + self._forbidden_count <= TEXTS_AT_ONCE
+        )
+
     def encode(self) -> bytes:
         """The file's bytes. What changed since the last call is made text anew."""
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What makes the file's bytes of the table as it is now, in any thread."""
         self.prepare(len(self._dirty))
         self.is_dirty = False
-        return document_bytes(
-            {"dataVersion": self.data_version.to_json(), _FORBIDDEN: self._forbidden},
-            ((_TABLE, self._entries.values()),),
-        )
+        fields = {
+            "dataVersion": self.data_version.to_json(),
+            _FORBIDDEN: {group: dict(topics) for group, topics in self._forbidden.items()},
+        }
+        return partial(document_bytes, fields, ((_TABLE, list(self._entries.values())),))
 
     def read(self, document: Any) -> None:
         """Take over a file of either line.
@@ -317,6 +362,7 @@ class SubscriptionGroups:
         }
         self._table = table
         self._forbidden = file.forbidden_table
+        self._forbidden_count = sum(map(len, self._forbidden.values()))
         self._entries.clear()
         self._dirty = set(table)
         self.data_version = file.data_version

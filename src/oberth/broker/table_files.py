@@ -14,9 +14,10 @@ follow to the disk with the next round.
 
 With SYNC_FLUSH a thread brings a changed table of topics or groups to the disk, once for all
 changes meanwhile, and what is acknowledged behind a change waits for it: `behind_tables` for
-messages, `answer_when_on_disk` for changes. While nothing changes nobody waits. Topics that clients
-make again by their heartbeats are not waited for: what consumers send back to them is acknowledged
-without the disk, and `TableFiles.know_lost_topics` finds it.
+messages, `answer_when_on_disk` for changes. Without SYNC_FLUSH a thread writes such a table where
+it is large, and who changed it waits until it is written. While nothing changes nobody waits.
+Topics that clients make again by their heartbeats are not waited for: what consumers send back to
+them is acknowledged without the disk, and `TableFiles.know_lost_topics` finds it.
 """
 
 from __future__ import annotations
@@ -65,24 +66,26 @@ NOT_ON_DISK: Final = "done, but the disk did not take it"
 class WrittenOnce:
     """However many topics (or groups) change within, their file is written once, at the end.
 
-    ``with topics_written_once:`` for bursts, before any of them is answered: a file of ten thousand
-    topics takes 5 ms. Not to be nested.
+    ``with topics_written_once:`` for bursts, before any of them is answered. Not to be nested.
+
+    Attributes:
+        changed: whether anything has changed within, the last time.
     """
 
-    __slots__ = ("_write", "is_held", "is_unwritten")
+    __slots__ = ("_write", "changed", "is_held")
 
     def __init__(self, write: Callable[[], None]) -> None:
         self._write = write
         self.is_held = False
-        self.is_unwritten = False
+        self.changed = False
 
     def __enter__(self) -> None:
         self.is_held = True
+        self.changed = False
 
     def __exit__(self, *_: object) -> None:
         self.is_held = False
-        if self.is_unwritten:
-            self.is_unwritten = False
+        if self.changed:
             self._write()
 
 
@@ -256,7 +259,7 @@ class TableFiles:
         """Topics were made, changed or deleted."""
         del topics
         if self.topics_written_once.is_held:
-            self.topics_written_once.is_unwritten = True
+            self.topics_written_once.changed = True
         elif not self.topics_written_soon.is_held:
             self.write_topics()
 
@@ -264,33 +267,35 @@ class TableFiles:
         """Groups were made, changed or deleted."""
         del groups
         if self.groups_written_once.is_held:
-            self.groups_written_once.is_unwritten = True
+            self.groups_written_once.changed = True
         else:
             self.write_groups()
 
     def write_topics(self) -> None:
-        """Write the topics now, or with SYNC_FLUSH in a thread and to the disk."""
+        """Write the topics now, or in a thread if they are many or the disk is waited for."""
         self._changed(self._topics_file)
 
     def write_groups(self) -> None:
-        """Write the groups now, or with SYNC_FLUSH in a thread and to the disk."""
+        """Write the groups now, or in a thread if they are many or the disk is waited for."""
         self._changed(self._groups_file)
 
     def _changed(self, file: ConfigFile) -> None:
-        if self._promises_disk:
+        table = self._table_of(file)
+        if self._promises_disk or not table.is_quickly_encoded:
             self._changes += 1
             self._to_sync.add(file)
             self._sync_soon()
         else:
-            file.write(self._encoded(file))
+            file.write(table.encode())
             self._unsynced.add(file)
 
-    def _encoded(self, file: ConfigFile) -> bytes:
-        return self._topics.encode() if file is self._topics_file else self._groups.encode()
+    def _table_of(self, file: ConfigFile) -> TopicConfigs | SubscriptionGroups:
+        return self._topics if file is self._topics_file else self._groups
 
-    def _write_to_disk(self, file: ConfigFile) -> Callable[[], None]:
-        """What a thread does to bring a table as it is now to the disk."""
-        return partial(file.write, self._encoded(file), sync=True, turn=file.turn())
+    def _write_in_thread(self, file: ConfigFile, *, sync: bool) -> Callable[[], None]:
+        """What a thread does to write a table as it is now, and to bring it to the disk."""
+        encode, turn = self._table_of(file).snapshot(), file.turn()
+        return lambda: file.write(encode(), sync=sync, turn=turn)
 
     # Durable
 
@@ -325,7 +330,7 @@ class TableFiles:
     def when_on_disk(self, finish: Callable[[bool], None]) -> None:
         """Call ``finish`` when the disk has topics and groups as they are now; False if it fails.
 
-        At once where the disk is not promised.
+        Where the disk is not promised: when their files have them.
         """
         if self._changes_on_disk >= self._changes:
             finish(True)
@@ -356,6 +361,7 @@ class TableFiles:
         try:
             is_written = True
             while is_written and self._changes_on_disk < self._changes:
+                await self._prepare()
                 changes = self._changes
                 is_written = await self._sync_to_sync()
                 if is_written:
@@ -369,10 +375,13 @@ class TableFiles:
     async def _sync_to_sync(self) -> bool:
         """Bring the tables that the disk lacks to it; False if it does not take them."""
         files, self._to_sync = self._to_sync, set()
-        writes = [self._write_to_disk(file) for file in files]
+        promised = self._promises_disk
+        writes = [self._write_in_thread(file, sync=promised) for file in files]
         try:
             for write in writes:
                 await asyncio.to_thread(write)
+            if not promised:
+                self._unsynced |= files
         except (OSError, StoreError) as error:
             _LOG.error("topics and groups could not be written to the disk: %s", error)
             self._to_sync |= files
@@ -428,22 +437,23 @@ class TableFiles:
         finally:
             self.is_writing = False
 
-    async def _write_changed(self) -> None:
-        # Entries are made text a few at a time: requests go first.
-        for prepare, count in (
-            (self._offsets.prepare, OFFSETS_AT_A_TIME),
-            (self._groups.prepare, CONFIGS_AT_A_TIME),
-            (self._topics.prepare, CONFIGS_AT_A_TIME),
-        ):
-            while prepare(count):  # noqa: ASYNC110 - a turn for requests, nothing to wait for
+    async def _prepare(self) -> None:
+        """Make text of topics and groups that changed, a few at a time: requests go first."""
+        for table in (self._groups, self._topics):
+            while table.prepare(CONFIGS_AT_A_TIME):  # noqa: ASYNC110 - a turn for requests, nothing to wait for
                 await asyncio.sleep(0)
+
+    async def _write_changed(self) -> None:
+        while self._offsets.prepare(OFFSETS_AT_A_TIME):  # noqa: ASYNC110 - likewise
+            await asyncio.sleep(0)
+        await self._prepare()
         writes: list[Callable[[], None]] = []
         if self._offsets.is_dirty:
             writes.append(partial(self._write_offsets, *self._encoded_offsets()))
         if self._groups.is_dirty:
-            writes.append(self._write_to_disk(self._groups_file))
+            writes.append(self._write_in_thread(self._groups_file, sync=True))
         if self._topics.is_dirty:
-            writes.append(self._write_to_disk(self._topics_file))
+            writes.append(self._write_in_thread(self._topics_file, sync=True))
         if self._schedule.is_dirty and self._are_delays_due:
             self._schedule.is_dirty = self._are_delays_due = False
             writes.append(partial(self._write_delays, self._schedule.to_body()))
@@ -484,8 +494,8 @@ class TableFiles:
         """Steps that write every table and wait for the disk; nothing changes any more."""
         return [
             lambda: self._write_offsets(*self._encoded_offsets()),
-            self._write_to_disk(self._topics_file),
-            self._write_to_disk(self._groups_file),
+            self._write_in_thread(self._topics_file, sync=True),
+            self._write_in_thread(self._groups_file, sync=True),
             self._write_progress,
             self._sync,
         ]

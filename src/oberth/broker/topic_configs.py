@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from oberth.broker.attributes import TOPIC_ATTRIBUTES, alter_attributes
@@ -18,7 +19,13 @@ from oberth.broker.broker_config import (
     PERM_WRITE,
     BrokerConfig,
 )
-from oberth.broker.config_file import EntryTemplate, document_bytes, entry_text
+from oberth.broker.config_file import (
+    ENTRIES_AT_ONCE,
+    TEXTS_AT_ONCE,
+    EntryTemplate,
+    document_bytes,
+    entry_text,
+)
 from oberth.errors import ConfigFormatError, IllegalNameError, OptionError
 from oberth.formats import names
 from oberth.formats.config_json import Shown
@@ -473,13 +480,21 @@ class TopicConfigs:
             self._entries[topic] = entry_text(_TABLE, topic, self._table[topic].to_json())
         return bool(self._dirty)
 
+    @property
+    def is_quickly_encoded(self) -> bool:
+        """Whether `encode` takes a millisecond or two, not more."""
+        return len(self._table) <= ENTRIES_AT_ONCE and len(self._dirty) <= TEXTS_AT_ONCE
+
     def encode(self) -> bytes:
         """The file's bytes. What changed since the last call is made text anew."""
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """What makes the file's bytes of the table as it is now, in any thread."""
         self.prepare(len(self._dirty))
         self.is_dirty = False
-        return document_bytes(
-            {"dataVersion": self.data_version.to_json()}, ((_TABLE, self._entries.values()),)
-        )
+        fields = {"dataVersion": self.data_version.to_json()}
+        return partial(document_bytes, fields, ((_TABLE, list(self._entries.values())),))
 
     def read(self, document: Any) -> None:
         """Take over a file of either line.

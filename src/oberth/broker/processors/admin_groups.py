@@ -172,7 +172,10 @@ class GroupAdminProcessor:
                 return create_response(
                     request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist"
                 )
-            self._groups.set_readable(header.group, header.topic, header.readable)
+            try:
+                self._groups.set_readable(header.group, header.topic, header.readable)
+            except IllegalNameError as error:
+                return create_response(request, ResponseCode.INVALID_PARAMETER, str(error))
         body = GroupForbidden(
             group=header.group,
             readable=self._groups.is_readable(header.group, header.topic),

@@ -59,7 +59,6 @@ from oberth.store.messages import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.dispatching import Dispatching
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from oberth.broker.static_topics import StaticTopics
     from oberth.broker.stats import BrokerStats
     from oberth.broker.subscription_groups import SubscriptionGroups
+    from oberth.broker.table_files import WrittenOnce
     from oberth.broker.topic_configs import TopicConfigs
     from oberth.broker.transactions import Transactions
     from oberth.broker.unique_ids import UniqueIds
@@ -141,7 +141,8 @@ class SendMessageProcessor:
         unique_ids: UniqueIds,
         now_ms: Callable[[], int],
         dispatching: Dispatching,
-        topics_written_once: AbstractContextManager[None],
+        topics_written_once: WrittenOnce,
+        when_on_disk: Callable[[Callable[[bool], None]], None],
         rests_s: Mapping[str, float],
     ) -> None:
         self._config = config
@@ -158,6 +159,7 @@ class SendMessageProcessor:
         self._now_ms = now_ms
         self._dispatching = dispatching
         self._topics_written_once = topics_written_once
+        self._when_on_disk = when_on_disk
         self._rests_s = rests_s
         self.refused_until_ms = config.start_accept_send_request_timestamp
         self._send_topics: dict[str, SendTopic] = {}
@@ -240,6 +242,8 @@ class SendMessageProcessor:
                 self._to_logical(pendings, results)
             if self._dispatching.waits_for_disk:
                 self._answer_when_durable(pendings, results)
+            elif self._topics_written_once.changed:
+                self._answer_when_written(pendings, results)
             else:
                 self._answer(pendings, results)
         return responses
@@ -649,7 +653,16 @@ class SendMessageProcessor:
 
     # Answering
 
-    def _answer(self, pendings: list[_Pending], results: list[PutMessageResult]) -> None:
+    def _answer(
+        self,
+        pendings: list[_Pending],
+        results: list[PutMessageResult],
+        durable: PutMessageStatus = _PUT_OK,
+    ) -> None:
+        if durable is not _PUT_OK:
+            for result in results:
+                if result.status is _PUT_OK:
+                    result.status = durable
         render = self._responses.render
         channel = pendings[0].channel
         prefix, send_frame = channel.context.id_prefix_raw, channel.send_frame
@@ -757,13 +770,20 @@ class SendMessageProcessor:
             end_offset = max(result.end_offset for _, result in waiting)
 
             def finish(status: PutMessageStatus) -> None:
-                if status is not _PUT_OK:
-                    for _, result in waiting:
-                        if result.status is _PUT_OK:
-                            result.status = status
-                self._answer([a for a, _ in waiting], [b for _, b in waiting])
+                self._answer([a for a, _ in waiting], [b for _, b in waiting], status)
 
             self._dispatching.when_durable(end_offset, finish)
+
+    def _answer_when_written(
+        self, pendings: list[_Pending], results: list[PutMessageResult]
+    ) -> None:
+        """Answer when the file of topics has those that these sends have made."""
+
+        def finish(is_written: bool) -> None:
+            status = _PUT_OK if is_written else PutMessageStatus.FLUSH_DISK_TIMEOUT
+            self._answer(pendings, results, status)
+
+        self._when_on_disk(finish)
 
     def _refuse(self, request: RemotingCommand, code: int, remark: str | None) -> RemotingCommand:
         return create_response(request, code, remark, ext_fields=dict(self._region_fields))

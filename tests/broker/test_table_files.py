@@ -1,0 +1,121 @@
+"""The files of very many topics and groups: no turn of the loop makes or writes them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.conftest import Live, MakeLive
+
+from oberth.broker.config_file import ENTRIES_AT_ONCE, ConfigFile
+from oberth.formats.subscription_group import SubscriptionGroupConfig
+from oberth.remoting.code import ResponseCode
+
+TOPIC = {
+    "topic": "N", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3",
+    "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+}  # fmt: skip
+
+
+async def many(make_live: MakeLive, **settings: str) -> Live:
+    """A broker with more topics and groups than a turn of the loop writes."""
+    live = await make_live(**settings)
+    files, parts = live.broker.services.table_files, live.broker.parts
+    with files.topics_written_soon:
+        for number in range(ENTRIES_AT_ONCE):
+            parts.topics.create_internal(f"t{number}", 1)
+    for number in range(ENTRIES_AT_ONCE):
+        parts.groups.find(f"g{number}")
+    return live
+
+
+class Writes:
+    """Names of files that were written, and whether the loop's own thread wrote them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on_loop: list[str] = []
+        self.elsewhere: list[str] = []
+        loop_thread = threading.get_ident()
+        write = ConfigFile.write
+
+        def watched(file: ConfigFile, data: bytes, **more: Any) -> None:
+            is_loop = threading.get_ident() == loop_thread
+            (self.on_loop if is_loop else self.elsewhere).append(file.path.name)
+            write(file, data, **more)
+
+        monkeypatch.setattr(ConfigFile, "write", watched)
+
+
+def table(live: Live, file: str, name: str) -> Any:
+    path = Path(live.settings["storePathRootDir"]) / "config" / file
+    return json.loads(path.read_bytes())[name]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_large_table_is_written_beside_the_loop_before_the_answer(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    live = await many(make_live, flushDiskType=flush)
+    writes = Writes(monkeypatch)
+    for code in (10, 310):
+        fields = live.peer.send_fields(f"S{code}")
+        if code == 10:
+            fields = {
+                "producerGroup": "P", "topic": "S10", "defaultTopic": "TBW102",
+                "defaultTopicQueueNums": "4", "queueId": "1", "sysFlag": "0",
+                "bornTimestamp": "1", "flag": "0", "properties": "",
+            }  # fmt: skip
+        assert (await live.peer.call(code, fields, b"x")).code == 0
+        assert table(live, "topics.json", "topicConfigTable")[f"S{code}"]["writeQueueNums"] == 4
+    assert (await live.peer.call(17, TOPIC)).code == 0
+    assert "N" in table(live, "topics.json", "topicConfigTable")
+    assert (await live.peer.call(200, {}, b'{"groupName":"G"}')).code == 0
+    assert "G" in table(live, "subscriptionGroup.json", "subscriptionGroupTable")
+    assert writes.on_loop == []
+    assert {"topics.json", "subscriptionGroup.json"} <= set(writes.elsewhere)
+
+
+async def test_what_a_large_tables_file_did_not_take_is_not_acknowledged(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await many(make_live)
+    assert (await live.peer.send("known")).code == 0
+
+    def fail(file: ConfigFile, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", str(file.path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFile, "write", fail)
+        assert (await live.peer.send("S")).code == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert (await live.peer.call(17, TOPIC)).code == ResponseCode.SYSTEM_ERROR
+        assert (await live.peer.send("known")).code == 0, "who made no topic does not wait"
+    assert (await live.peer.send("later")).code == 0
+    assert {"S", "N", "later"} <= table(live, "topics.json", "topicConfigTable").keys()
+
+
+async def test_changes_that_are_no_text_yet_are_made_it_in_turns(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave takes over all its master's groups at once."""
+    live = await make_live()
+    groups = live.broker.parts.groups
+    writes = Writes(monkeypatch)
+    most = 0
+    prepare = type(groups).prepare
+
+    def counted(table: Any, count: int) -> bool:
+        nonlocal most
+        most = max(most, min(count, len(table._dirty)))
+        return prepare(table, count)
+
+    monkeypatch.setattr(type(groups), "prepare", counted)
+    with live.broker.services.table_files.groups_written_once:
+        for number in range(500):
+            groups.update(SubscriptionGroupConfig(group_name=f"g{number}"))
+    assert (await live.peer.call(200, {}, b'{"groupName":"G"}')).code == 0
+    assert "g499" in table(live, "subscriptionGroup.json", "subscriptionGroupTable")
+    assert writes.on_loop == []
+    assert 0 < most <= 25
