@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.namesrv.route_table import RouteTable
 from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.bodies.registration import RegisterBrokerBody
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_request
 from oberth.remoting.headers.admin import CreateTopicRequestHeader
@@ -172,6 +175,39 @@ async def test_a_table_in_parts_is_known_whole(tmp_path: Path) -> None:
             assert route.queue_datas[0].read_queue_nums == 5
             known = server.routes.data_version("broker-a", str(broker.address))
             assert known == broker.parts.topics.data_version
+
+
+@pytest.mark.parametrize("compressed", ["true", "false"])
+async def test_a_large_table_is_made_beside_the_loop_for_who_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: str
+) -> None:
+    made_in: list[int] = []
+    of_configs = RegisterBrokerBody.of_configs
+
+    def watched(*args: Any, **named: Any) -> RegisterBrokerBody:
+        made_in.append(threading.get_ident())
+        return of_configs(*args, **named)
+
+    monkeypatch.setattr(RegisterBrokerBody, "of_configs", watched)
+    async with (
+        name_server() as server,
+        make(tmp_path, server, compressedRegister=compressed) as broker,
+    ):
+        keeper = broker.services.registration
+        with broker.services.table_files.topics_written_soon:
+            for number in range(registration.LARGE_TABLE + 1):
+                broker.parts.topics.create_internal(f"t{number}", 1)
+        await until_known(server, f"t{registration.LARGE_TABLE}")
+        await keeper.announced()
+        await keeper.register_all()
+        made_in.clear()
+        await keeper.register_all()
+        assert made_in == [], "the name server has this version"
+        server.routes = RouteTable(server.routes.options)
+        await keeper.register_all()
+        assert made_in
+        assert threading.get_ident() not in made_in
+        assert server.routes.route("t0") is not None
 
 
 async def test_without_a_name_server_a_broker_serves_all_the_same(tmp_path: Path) -> None:

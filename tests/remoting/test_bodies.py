@@ -22,7 +22,16 @@ from oberth.formats.data_version import DataVersion
 from oberth.formats.json_reader import parse_config
 from oberth.formats.subscription_group import SubscriptionGroupConfig, SubscriptionGroups
 from oberth.formats.topic_config import TopicConfig, TopicConfigs
-from oberth.remoting.bodies import clients, offsets, pop, registration, route, running_info, stats
+from oberth.remoting.bodies import (
+    base,
+    clients,
+    offsets,
+    pop,
+    registration,
+    route,
+    running_info,
+    stats,
+)
 from oberth.remoting.bodies.base import Body, BodyError, MessageQueue, render_in_slices
 from oberth.remoting.code import MQVersion, RequestCode
 from oberth.remoting.connection import RemotingConnection
@@ -260,6 +269,25 @@ def test_batch_acks() -> None:
     ack.b = "not base64!"
     with pytest.raises(BodyError):
         ack.offsets()
+
+
+@pytest.mark.parametrize("count", [0, 1, 1203])
+def test_registrations_of_any_size(count: int) -> None:
+    configs = [TopicConfig(topic_name=f"t{n}", attributes={"+a": "{}"}) for n in range(count)]
+    version = DataVersion(counter=3, timestamp=4)
+    mappings = {"t1": {"topic": "t1", "bname": '"topicConfigTable":{}'}}
+    body = registration.RegisterBrokerBody.of_configs(version, configs, mappings)
+    again = registration.RegisterBrokerBody.decode(body.encode())
+    assert (again.topics, again.mappings) == (body.topics, mappings)
+    assert again.data_version == version
+
+
+def test_a_topic_named_null_does_not_make_a_body_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> None:
+        raise AssertionError("it looks at every field")
+
+    monkeypatch.setattr(base, "_without_none", slow)
+    assert route.KVTable(table={"null": "null"}).encode() == b'{"table":{"null":"null"}}'
 
 
 def test_compressed_registrations_of_both_lines() -> None:

@@ -1,9 +1,9 @@
 """Registration: keeps the name servers informed about the broker and its topics.
 
 Every name server gets the full table at the start, every period, and when an incremental
-registration was refused; in between the topics that changed. What is always true: a change of a
-topic is sent after it was written to disk. A request to make a topic is answered when the name
-servers know it, or after `ANNOUNCE_WAIT_S`, so that an unreachable one delays nobody for longer.
+registration was refused; in between the topics that changed. A request to make a topic is answered
+when the name servers know it, or after `ANNOUNCE_WAIT_S`, so that an unreachable one delays nobody
+for longer.
 RocketMQ: BrokerOuterAPI, BrokerController.registerBrokerAll.
 """
 
@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oberth.errors import OberthError, RemotingError
 from oberth.formats.message import CRC_MASK
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from oberth.broker.static_topics import StaticTopics
     from oberth.broker.tasks import StartTask
     from oberth.broker.topic_configs import TopicConfigs
+    from oberth.formats.data_version import DataVersion
     from oberth.formats.topic_config import TopicConfig
     from oberth.remoting.aio.channel import Channel
     from oberth.remoting.aio.client import RemotingClient
@@ -236,32 +237,43 @@ class Registration:
         """The full table to every name server."""
         if self.is_isolated:
             return
-        topics = list(self._topics.registered())
+        servers = await self._uninformed()
+        if not servers:
+            return
+        topics = list(self._topics)
         size = self._config.split_registration_size
         version = self._topics.data_version
         if not self._config.enable_split_registration or len(topics) <= size:
-            body = RegisterBrokerBody.of_configs(version, topics, self._static_topics.infos())
-            await self._register_everywhere(body, full=True)
+            await self._register_at(servers, version, topics, self._static_topics.infos())
             return
         for start in range(0, len(topics), size):
             part = topics[start : start + size]
             is_last = start + size >= len(topics)
-            body = RegisterBrokerBody.of_configs(
+            await self._register_at(
+                servers,
                 # A name server changes nothing for a version that it has, so the parts before the
                 # last have one of their own, which no table ever had.
                 version if is_last else replace(version, counter=-1 - start),
                 part,
                 self._static_topics.infos([str(each.topic_name) for each in part]),
             )
-            await self._register_everywhere(body, full=True)
+
+    async def _uninformed(self) -> list[str]:
+        """Name servers that have to hear of the whole table.
+
+        One that has this version changes nothing: then a large table stays here.
+        """
+        addresses = self._config.namesrv_addresses
+        if self._config.force_register and len(self._topics) <= LARGE_TABLE:
+            return list(addresses)
+        outdated = await asyncio.gather(*map(self._is_outdated, addresses))
+        return [each for each, is_outdated in zip(addresses, outdated, strict=True) if is_outdated]
 
     async def register_topics(self, topics: set[str]) -> None:
         """Some topics to every name server."""
         if self.is_isolated:
             return
-        known = [
-            found for topic in topics if (found := self._topics.registered_one(topic)) is not None
-        ]
+        known = [found for topic in topics if (found := self._topics.get(topic)) is not None]
         if self._config.enable_single_topic_register:
             mapped = [each for each in known if self._static_topics.get(str(each.topic_name))]
             await asyncio.gather(
@@ -269,16 +281,18 @@ class Registration:
             )
             known = mapped  # a mapping goes only with a registration
         if known:
-            body = RegisterBrokerBody.of_configs(
+            await self._register_at(
+                list(self._config.namesrv_addresses),
                 self._topics.data_version,
                 known,
                 self._static_topics.infos([str(each.topic_name) for each in known]),
+                full=False,
             )
-            await self._register_everywhere(body, full=False)
 
     async def _register_alone(self, topic_config: TopicConfig) -> None:
         """One topic to every name server, which keeps all that it knows of the others."""
         config = self._config
+        topic_config = self._topics.as_registered(topic_config)
         topic = str(topic_config.topic_name)
         queues = QueueData(
             config.broker_name,
@@ -307,9 +321,26 @@ class Registration:
 
         await asyncio.gather(*(register(each) for each in config.namesrv_addresses))
 
-    async def _register_everywhere(self, body: RegisterBrokerBody, *, full: bool) -> None:
+    async def _register_at(
+        self,
+        name_servers: list[str],
+        version: DataVersion,
+        topics: Sequence[TopicConfig],
+        mappings: dict[str, Any],
+        *,
+        full: bool = True,
+    ) -> None:
         config = self._config
-        data = body.encode_compressed() if config.compressed_register else body.encode()
+
+        def encoded() -> tuple[bytes, int]:
+            configs = map(self._topics.as_registered, topics)
+            body = RegisterBrokerBody.of_configs(version, configs, mappings)
+            data = body.encode_compressed() if config.compressed_register else body.encode()
+            return data, zlib.crc32(data) & CRC_MASK
+
+        # Some microseconds a topic: of very many a thread does it.
+        is_large = len(topics) > LARGE_TABLE
+        data, crc32 = await asyncio.to_thread(encoded) if is_large else encoded()
         address = str(self._own.address)
         header = RegisterBrokerRequestHeader(
             broker_name=config.broker_name,
@@ -322,25 +353,17 @@ class Registration:
                 config.broker_not_active_timeout_ms if config.enable_slave_acting_master else None
             ),
             compressed=config.compressed_register,
-            body_crc32=zlib.crc32(data) & CRC_MASK,
+            body_crc32=crc32,
         )
         await asyncio.gather(
-            *(
-                self._register(name_server, header, data, full=full)
-                for name_server in config.namesrv_addresses
-            )
+            *(self._register(name_server, header, data, full=full) for name_server in name_servers)
         )
 
     async def _register(
         self, name_server: str, header: RegisterBrokerRequestHeader, data: bytes, *, full: bool
     ) -> None:
-        config = self._config
-        timeout_s = config.register_broker_timeout_ms / 1000
+        timeout_s = self._config.register_broker_timeout_ms / 1000
         try:
-            # A name server that has this version changes nothing: then a large table stays here.
-            may_skip = not config.force_register or len(self._topics) > LARGE_TABLE
-            if full and may_skip and not await self._is_outdated(name_server):
-                return
             response = await self._client.invoke(
                 name_server, create_request(RequestCode.REGISTER_BROKER, header, data), timeout_s
             )
@@ -372,7 +395,10 @@ class Registration:
             self._topics.set_order_topics(set(order_topics))
 
     async def _is_outdated(self, name_server: str) -> bool:
-        """Whether a name server has another version of the table than the broker."""
+        """Whether a name server has another version of the table than the broker.
+
+        False for one that cannot be asked: it is complained of, and asked again.
+        """
         config = self._config
         header = QueryDataVersionRequestHeader(
             broker_name=config.broker_name,
@@ -380,15 +406,16 @@ class Registration:
             cluster_name=config.broker_cluster_name,
             broker_id=config.broker_id,
         )
-        response = await self._client.invoke(
-            name_server,
-            create_request(
-                RequestCode.QUERY_DATA_VERSION,
-                header,
-                self._topics.data_version.encode(pretty=False),
-            ),
-            self._config.register_broker_timeout_ms / 1000,
+        request = create_request(
+            RequestCode.QUERY_DATA_VERSION, header, self._topics.data_version.encode(pretty=False)
         )
+        try:
+            response = await self._client.invoke(
+                name_server, request, config.register_broker_timeout_ms / 1000
+            )
+        except RemotingError as error:
+            self._complain(name_server, str(error))
+            return False
         return (
             response.code != ResponseCode.SUCCESS
             or response.header(QueryDataVersionResponseHeader).changed

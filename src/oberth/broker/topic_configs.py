@@ -7,7 +7,7 @@ through ``on_change``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -211,20 +211,10 @@ class TopicConfigs:
         found = self._table.get(topic)
         return self.light_topic if found is None and self._is_light(topic) else found
 
-    def registered(self) -> Iterable[TopicConfig]:
-        """What name servers are told: every topic, its perm cut down to the broker's own."""
+    def as_registered(self, topic_config: TopicConfig) -> TopicConfig:
+        """What name servers are told of a topic: its perm is cut down to the broker's own."""
         if self._config.readable and self._config.writable:
-            return self
-        return [self._cut_down(each) for each in self]
-
-    def registered_one(self, topic: str) -> TopicConfig | None:
-        """What name servers are told of one topic."""
-        found = self.get(topic)
-        if found is None or (self._config.readable and self._config.writable):
-            return found
-        return self._cut_down(found)
-
-    def _cut_down(self, topic_config: TopicConfig) -> TopicConfig:
+            return topic_config
         return replace(topic_config, perm=topic_config.perm & self._config.broker_permission)
 
     def attributes(self, topic: str) -> Mapping[str, str]:

@@ -242,13 +242,13 @@ class AssignmentProcessor:
         if known is not None and now_ms - known[0] < ROUTE_AGE_MS_MAX:
             return known[1]
         datas = await self._ask_route(topic)
-        own = self._topics.registered_one(topic)
+        own = self._topics.get(topic)
         name = self._config.broker_name
         if own is not None and all(data.broker_name != name for data in datas):
             # Our own queues are known here before any name server knows them.
             data = QueueData(
                 broker_name=name,
-                perm=own.perm,
+                perm=self._topics.as_registered(own).perm,
                 read_queue_nums=own.read_queue_nums,
                 write_queue_nums=own.write_queue_nums,
             )
