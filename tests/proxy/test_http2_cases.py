@@ -12,6 +12,7 @@ import gc
 import gzip
 import ssl
 import struct
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,7 @@ from tests.proxy.test_http2 import BOUND_S, Raw, ask, client_of, serving
 
 from oberth.proxy import call, http2
 from oberth.proxy.call import GrpcStatus
+from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.tls import self_signed_context
 
 PROTOCOL_ERROR, FLOW_CONTROL_ERROR = 1, 3
@@ -314,6 +316,59 @@ async def test_a_message_that_becomes_large() -> None:
             )
             await stream.all()
             assert stream.status == status
+
+
+async def test_compressed_messages_are_unpacked_one_at_a_time_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """5 KiB become 5 MiB in 20 ms; a frame has room for three such messages."""
+    unpacked = call._unpacked
+    at_work = most = 0
+    go_on = threading.Event()
+    threads: set[int] = set()
+
+    def watched(message: bytes, encoding: str) -> bytes:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        threads.add(threading.get_ident())
+        assert go_on.wait(30)
+        at_work -= 1
+        return unpacked(message, encoding)
+
+    monkeypatch.setattr(call, "_unpacked", watched)
+    packed = framed(gzip.compress(bytes(1 << 20)), compressed=True)
+    async with serving() as server, client_of(server) as client:
+        zipped = {"grpc-encoding": "gzip"}
+        first = await client.open("/e", packed, headers=zipped)
+        await until(lambda: at_work == 1)
+        assert await ask(server) == b"hello"
+        second = await client.open("/e", packed, headers=zipped)
+        several = await client.open("/a", packed * 3, headers=zipped)
+        given_up = await client.open("/e", packed, headers=zipped)
+        await given_up.cancel()
+        await first.cancel()
+        assert await ask(server) == b"hello"
+        assert most == 1, "the thread of a call that was given up is waited for"
+        go_on.set()
+        assert [len(each) for each in await second.all()] == [1 << 20]
+        assert [len(each) for each in await several.all()] == [1 << 20] * 3
+        assert (most, server._budget.used) == (1, 0)
+        assert threading.get_ident() not in threads
+
+
+async def test_connections_leave_descriptors_to_the_store(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as server, client_of(server) as client:
+        monkeypatch.setattr(descriptors, "connection_limit", lambda: 0)
+        reader, writer = await asyncio.open_connection(*server.address)
+        assert await reader.read() == b""
+        writer.close()
+        assert "kept for the store" in caplog.text
+        assert len(server.channels) == 1
+        stream = await client.open("/e", framed(b"x"))
+        assert await stream.all() == [b"x"]
 
 
 async def test_hundreds_of_connections_with_open_streams() -> None:

@@ -21,7 +21,7 @@ from oberth.remoting.aio.address import Address
 
 MESSAGE_MAX: Final = 16 * 1024 * 1024
 INFLATED_MAX: Final = 5 * 1024 * 1024
-"""Bytes of a message that came compressed: a few KiB become so many, at some 2 ms a MiB."""
+"""Bytes of a message that came compressed: a few KiB become so many, in up to 20 ms of a thread."""
 
 CALL_SIZE: Final = 4096
 """Bytes that an open call counts for in the budget, beside its headers and messages."""
@@ -89,9 +89,14 @@ False: it cannot, and has done nothing; then the call gets a task and its `Handl
 
 
 class CallChannel(Protocol):
-    """The parts of its connection that a call uses."""
+    """The parts of its connection that a call uses.
+
+    Attributes:
+        unpacking: held by the one call of a server whose message a thread unpacks.
+    """
 
     loop: asyncio.AbstractEventLoop
+    unpacking: asyncio.Lock
     remote: Address
     local: Address
 
@@ -115,6 +120,29 @@ def parse_timeout(text: str) -> float | None:
 
 
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+class _Packed(bytes):
+    """A message as it came compressed."""
+
+
+def _unpacked(message: bytes, encoding: str) -> bytes:
+    """What a compressed message becomes.
+
+    Raises:
+        CallError: it is none, or becomes too long.
+    """
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        plain = unpacker.decompress(message, INFLATED_MAX + 1)
+    except zlib.error as error:
+        raise CallError(GrpcStatus.INTERNAL, f"a message that is no {encoding}: {error}") from None
+    if len(plain) > INFLATED_MAX:
+        raise CallError(
+            GrpcStatus.RESOURCE_EXHAUSTED,
+            f"a message of more than {INFLATED_MAX} bytes after {encoding}",
+        )
+    return plain
 
 
 class Call:
@@ -234,7 +262,13 @@ class Call:
 
     def _take(self, message: bytes, compressed: int) -> None:
         if compressed:
-            message = self._inflate(message)
+            encoding = self._encoding
+            if encoding not in ("gzip", "deflate"):
+                raise CallError(
+                    GrpcStatus.UNIMPLEMENTED,
+                    f"grpc-encoding {encoding[:40]!r}, allowed gzip, deflate",
+                )
+            message = _Packed(message)
         if len(self._messages) >= QUEUED_MAX:
             raise CallError(
                 GrpcStatus.RESOURCE_EXHAUSTED,
@@ -244,24 +278,22 @@ class Call:
         self._queued_bytes += len(message)
         self._wake()
 
-    def _inflate(self, message: bytes) -> bytes:
-        encoding = self.metadata.get("grpc-encoding", "identity")
-        if encoding not in ("gzip", "deflate"):
-            raise CallError(
-                GrpcStatus.UNIMPLEMENTED, f"grpc-encoding {encoding[:40]!r}, allowed gzip, deflate"
-            )
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        try:
-            plain = unpacker.decompress(message, INFLATED_MAX + 1)
-        except zlib.error as error:
-            raise CallError(
-                GrpcStatus.INTERNAL, f"a message that is no {encoding}: {error}"
-            ) from None
-        if len(plain) > INFLATED_MAX:
-            raise CallError(
-                GrpcStatus.RESOURCE_EXHAUSTED,
-                f"a message of more than {INFLATED_MAX} bytes after {encoding}",
-            )
+    @property
+    def _encoding(self) -> str:
+        return self.metadata.get("grpc-encoding", "identity")
+
+    async def _unpack(self, message: bytes) -> bytes:
+        """A compressed message as it was, which counts from now on. A thread unpacks it."""
+        loop = self.channel.loop
+        async with self.channel.unpacking:
+            work = loop.run_in_executor(None, _unpacked, message, self._encoding)
+            try:
+                plain = await asyncio.shield(work)
+            finally:
+                if not work.done():  # the call was cancelled; the thread is done soon
+                    await asyncio.wait([work])
+        self._queued_bytes += len(plain) - len(message)
+        self.channel.count_held(self)
         return plain
 
     def _wake(self) -> None:
@@ -286,6 +318,8 @@ class Call:
         while True:
             while self._messages:
                 message = self._messages.popleft()
+                if type(message) is _Packed:
+                    message = await self._unpack(message)
                 yield message
                 if not self._closed:
                     self._queued_bytes -= len(message)

@@ -96,6 +96,8 @@ class Budget:
 class ServerHooks(Protocol):
     """The parts of its server that a channel uses."""
 
+    unpacking: asyncio.Lock
+
     def handler_of(self, path: str) -> Handler | None:
         """What serves ``/package.Service/Method``; None: nothing does."""
 
@@ -105,7 +107,7 @@ class ServerHooks(Protocol):
     def read_done(self, channel: GrpcChannel, count: int, came: float) -> None:
         """A read that began at ``came`` (``perf_counter``) had so many calls; all have begun."""
 
-    def on_open(self, channel: GrpcChannel) -> None:
+    def on_open(self, channel: GrpcChannel, transport: asyncio.BaseTransport) -> None:
         """The connection stands."""
 
     def on_close(self, channel: GrpcChannel) -> None:
@@ -128,6 +130,7 @@ class GrpcChannel(asyncio.Protocol):
         held: bytes of calls, of unfinished messages and of answers not yet sent.
         made_at: loop time at which the connection was accepted.
         is_begun: whether the client's preface has come.
+        unpacking: see `CallChannel`.
     """
 
     def __init__(
@@ -140,6 +143,7 @@ class GrpcChannel(asyncio.Protocol):
         proxies: TrustedProxies | None = None,
     ) -> None:
         self.hooks = hooks
+        self.unpacking = hooks.unpacking
         self.loop = asyncio.get_running_loop()
         self.remote = Address("", 0)
         self.local = Address("", 0)
@@ -189,7 +193,7 @@ class GrpcChannel(asyncio.Protocol):
         self._transport.set_write_buffer_limits(WRITE_HIGH, WRITE_HIGH // 4)
         self.remote = peer_address(transport.get_extra_info("peername"))
         self.local = peer_address(transport.get_extra_info("sockname"))
-        self.hooks.on_open(self)
+        self.hooks.on_open(self, transport)
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""

@@ -20,6 +20,7 @@ from typing import Final
 
 from oberth.proxy.call import Begin, GrpcStatus, Handler
 from oberth.proxy.http2 import HANDSHAKE_S, Budget, GrpcChannel
+from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
 from oberth.remoting.aio.service import Listener
 from oberth.remoting.first_bytes import TrustedProxies
@@ -75,6 +76,7 @@ class GrpcServer(Listener):
         channels: that are open.
         calls: how many calls ended, by path and status.
         seconds: how long they took, by path.
+        unpacking: see `CallChannel`.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class GrpcServer(Listener):
         self.channels: set[GrpcChannel] = set()
         self.calls: Counter[tuple[str, GrpcStatus]] = Counter()
         self.seconds: Counter[str] = Counter()
+        self.unpacking = asyncio.Lock()
         self._handlers = dict(handlers)
         self._begins = dict(begins or {})
         self._read_done = read_done
@@ -138,7 +141,7 @@ class GrpcServer(Listener):
         if self._busy_poll is not None:
             self._busy_poll.served(channel, count, came)
 
-    def on_open(self, channel: GrpcChannel) -> None:
+    def on_open(self, channel: GrpcChannel, transport: asyncio.BaseTransport) -> None:
         """Called by a channel."""
         if len(self.channels) >= self.options.channel_max:
             _LOG.warning(
@@ -147,6 +150,11 @@ class GrpcServer(Listener):
                 len(self.channels),
                 self.options.channel_max,
             )
+            channel.abort()
+            return
+        why = descriptors.refusal(transport)
+        if why is not None:
+            _LOG.warning("%s was disconnected: %s", channel, why)
             channel.abort()
             return
         self.channels.add(channel)
