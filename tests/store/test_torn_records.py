@@ -294,20 +294,53 @@ def test_a_record_that_lost_its_end_and_its_neighbour_is_stepped_over(tmp_path: 
         assert topics_of(root) == {"chat"}
 
 
-@pytest.mark.parametrize("queues", ["there", "lost"])
-def test_a_body_that_lost_a_page_is_read_by_nobody(tmp_path: Path, queues: str) -> None:
+Lacking = tuple[int, int]
+"""Where in a record zeros begin that nobody wrote, and how many."""
+
+
+def body_lacks_a_page(at: int) -> Lacking:
+    return at + 200, 4096
+
+
+def properties_lack_a_sector(at: int) -> Lacking:
+    """Body, lengths and the record's last bytes are there."""
+    return -(-(at + 3000) // 512) * 512, 512
+
+
+@pytest.mark.parametrize(
+    ("lacking", "lost"),
+    [
+        (body_lacks_a_page, "nothing"),
+        (body_lacks_a_page, "consumequeue"),
+        (body_lacks_a_page, "oberth.state"),
+        (properties_lack_a_sector, "nothing"),
+        (properties_lack_a_sector, "consumequeue"),
+    ],
+)
+def test_a_record_that_lacks_its_middle_is_read_by_nobody(
+    tmp_path: Path, lacking: Callable[[int], Lacking], lost: str
+) -> None:
     """What follows is kept, under the numbers that were told; nobody takes the rest for sent."""
+    keys = b"KEYS\x01k\x02"
     with open_store(tmp_path / "live") as store:
-        put(store, b"before")
+        put(store, b"before", keys)
     with open_store(tmp_path / "live") as store:
-        at, _ = put(store, b"b" * 5000)
-        last, _ = put(store, b"kept")
+        if lacking is body_lacks_a_page:
+            at, _ = put(store, b"b" * 5000, keys)
+        else:
+            at, _ = put(store, b"body", keys + b"p\x01" + b"v" * 5000 + b"\x02")
+        last, _ = put(store, b"kept", keys)
+        store.dispatch_nowait()
+        store.queues.write_behind()
         store.flush()
         root = tmp_path / "store"
         shutil.copytree(tmp_path / "live", root)
     log = Log(root)
-    log.put(at + 200, bytes(4096))
+    start, size = lacking(at)
+    log.put(start, bytes(size))
     log.write()
+    if lost == "oberth.state":
+        (root / lost).unlink()
     for _ in range(2):
         (root / "abort").touch()
         with open_store(root) as store:
@@ -319,8 +352,10 @@ def test_a_body_that_lost_a_page_is_read_by_nobody(tmp_path: Path, queues: str) 
             assert [bytes(record) for record in got.records] == [
                 bytes(store.select_record(last) or b"")
             ]
-        if queues == "lost":
-            shutil.rmtree(root / "consumequeue")
+            assert store.query_message("chat", "k", 9, 0, SOON).commit_log_offsets == [0, last]
+            assert store.find_message(at) is None
+        if lost == "consumequeue":
+            shutil.rmtree(root / lost)
     assert topics_of(root) == {"chat"}
 
 

@@ -12,8 +12,9 @@ name their own places too; they are older than what was written since.
 Holes are not read through the mapping: see `Mapping.data_end`. A record may have one in the middle,
 where a store was copied by a tool that leaves zeros out.
 
-No checksum covers topic and properties. After a loss of power the record before the first byte that
-is missing may lack the end of them, and then it was never acknowledged: it counts as damage.
+No checksum covers topic and properties. After a loss of power a record may lack sectors of them,
+and the one before the first byte that is missing their end. Then it was never acknowledged: it
+counts as damage.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ def find_log_end(
         start_offset: where a record starts; a segment's start in doubt.
         check_crc: whether bodies must pass their checksums.
         not_before_ms: store time of the record before ``start_offset``.
-        check_ends: whether a record before bytes that are none must have its properties whole,
-            which no checksum covers. Only for logs whose records never end in a zero.
+        check_ends: whether records must have their properties whole, which no checksum covers.
+            Only for logs whose records never end in a zero.
         size_at: what the queues say, for a record whose head is lost.
     """
     end_offset = start_offset
@@ -189,7 +190,9 @@ class _Walk(NamedTuple):
 
 
 def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool) -> _Walk:
-    columns = Columns(_ROWS, ("store_timestamp", "record_size"))
+    columns = Columns(
+        _ROWS, ("store_timestamp", "record_size", "commit_log_offset", "properties_size")
+    )
     topics = TopicTable()
     crc = CrcMode.STOP if check_crc else CrcMode.NONE
     last = before = -1
@@ -216,9 +219,12 @@ def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool)
         elif result.added and end < segment.file_size and result.end is not ScanEnd.BLANK:
             result = result._replace(end=ScanEnd.FULL)
         position = result.position
-        if result.added:
-            records += result.added
-            row = columns.count - 1
+        whole = _whole_rows(segment, columns) if check_ends else columns.count
+        if whole < columns.count:
+            position = columns.commit_log_offset[whole] - segment.start_offset
+        if whole:
+            records += whole
+            row = whole - 1
             # Of the last record, not the highest so far: no checksum covers store times, and one
             # flipped bit must not make everything after it look stale.
             start = position - columns.record_size[row]
@@ -227,20 +233,30 @@ def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool)
                 before = start - columns.record_size[row - 1]
                 before_timestamp = columns.store_timestamp[row - 1]
             last, timestamp = start, columns.store_timestamp[row]
+        if whole < columns.count:
+            return _Walk(position, last, timestamp, records, NOT_WHOLE)
         if result.end is ScanEnd.BLANK:
             return _Walk(position, last, timestamp, records, None)
         if result.end is not ScanEnd.FULL:
-            if check_ends and last >= 0 and _lacks_its_end(segment, last, position):
+            # Of the record before bytes that are none, the end may be lost as well.
+            if check_ends and last >= 0 and decode_record(segment.buffer, last).ends_in_zeros:
                 return _Walk(last, before, before_timestamp, records - 1, NOT_WHOLE)
             return _Walk(position, last, timestamp, records, result.end.name.lower())
 
 
-def _lacks_its_end(segment: MappedFile, start: int, end: int) -> bool:
-    """Whether a record's last bytes, or a sector of its properties, never reached the disk."""
-    message = decode_record(segment.buffer, start)
-    if message.ends_in_zeros:
-        return True
-    first = -(-(end - len(message.properties_raw)) // _SECTOR_SIZE) * _SECTOR_SIZE
+def _whole_rows(segment: MappedFile, columns: Columns) -> int:
+    """How many of the first rows have every sector of their properties."""
+    for row, size in enumerate(columns.properties_size[: columns.count]):
+        if size >= _SECTOR_SIZE:
+            start = columns.commit_log_offset[row] - segment.start_offset
+            if _lacks_a_sector(segment, start + columns.record_size[row], size):
+                return row
+    return columns.count
+
+
+def _lacks_a_sector(segment: MappedFile, end: int, size: int) -> bool:
+    """Whether a sector of properties that end at a position never reached the disk."""
+    first = -(-(end - size) // _SECTOR_SIZE) * _SECTOR_SIZE
     sectors = range(first, end - _SECTOR_SIZE + 1, _SECTOR_SIZE)
     return any(not any(segment.buffer[at : at + _SECTOR_SIZE]) for at in sectors)
 

@@ -131,14 +131,24 @@ def recover(
         # No hole of a power cut may stay between units.
         queues.truncate(redispatch_from)
         queue_end = queues.max_physic_offset
+    for damage in end.damages:
+        _LOG.error(
+            "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
+        )
+        if damage.reason in _LOOKS_WHOLE and abnormal:
+            _strike_out(log, damage.start)
+    # Nothing that was dispatched before the crash leads to what is no record now.
+    right_to = end.end_offset
+    if abnormal and end.damages:
+        right_to = end.damages[0].start
     before = log.queue.max_offset
-    if queue_end >= end.end_offset:
-        queues.truncate(end.end_offset)
+    if queue_end >= right_to:
+        queues.truncate(right_to)
     log.set_end(end.end_offset, end.stale_end)
     # A time far ahead of the clock is a damaged one; it must not become that of all that follows.
     latest = min(end.last_store_timestamp, now_ms + CLOCK_AHEAD_MAX_MS)
     log.last_store_timestamp = max(log.last_store_timestamp, latest)
-    index_from = load_index(end.end_offset)
+    index_from = load_index(right_to)
     dispatch_from, reason = _dispatch_start(
         log_min, end, state if trusted else None, queues, queue_end, abnormal
     )
@@ -148,12 +158,6 @@ def recover(
     if index_from < dispatch_from:
         dispatch_from, reason = index_from, "the index reaches only up to there"
     dispatch_from = max(dispatch_from, log_min)
-    for damage in end.damages:
-        _LOG.error(
-            "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
-        )
-        if damage.reason in _LOOKS_WHOLE and abnormal and trusted:
-            _strike_out(log, damage.start)
     last_record, timestamp = end.last_record, end.last_store_timestamp
     if last_record < 0 and trusted and state is not None and end.end_offset == state.safe_offset:
         last_record, timestamp = state.last_record, state.store_timestamp
@@ -184,7 +188,8 @@ def _strike_out(log: CommitLog, offset: int) -> None:
     segment = log.queue.find(offset)
     assert segment is not None
     position = offset - segment.start_offset + MAGIC_POSITION
-    segment.erase(position, position + BLANK_SIZE_MIN - MAGIC_POSITION)
+    if not segment.buffer.readonly:
+        segment.erase(position, position + BLANK_SIZE_MIN - MAGIC_POSITION)
 
 
 def _fits(log: CommitLog, state: RecoveryState) -> bool:
