@@ -65,6 +65,7 @@ POLL_GRACE_S: Final = 10.0
 ALL_QUEUES: Final = -1
 NO_RETRY: Final = "0"
 CK_PARTS: Final = 8
+NUMBER_MAX: Final = 2**63 - 1
 
 _NOTHING: Final = (
     ResponseCode.PULL_NOT_FOUND,
@@ -110,6 +111,8 @@ class ReceiptHandle:
             if len(parts) < CK_PARTS:
                 raise ValueError(f"{len(parts)} words, allowed {CK_PARTS}")
             numbers = [int(parts[n]) for n in (0, 1, 2, 3, 6, 7)]
+            if max(map(abs, numbers)) > NUMBER_MAX:
+                raise ValueError("a number of more than 64 bits")
         except ValueError as error:
             raise MQClientError(f"receipt handle {text[:80]!r}: {error}") from None
         start, pop_time, invisible, revive, queue_id, offset = numbers

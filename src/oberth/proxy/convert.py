@@ -26,12 +26,13 @@ PROPERTY_COUNT_MAX: Final = 128
 PROPERTIES_SIZE_MAX: Final = 16 * 1024
 MESSAGE_GROUP_SIZE_MAX: Final = 64
 RECOVERY_MS_MAX: Final = 3_600_000
+LITE_TOPIC_SIZE_MAX: Final = 64
 
 OWN_PROPERTIES: Final = (
     RESERVED_PROPERTIES - {p.SHARDING_KEY, p.TRANSACTION_ID, p.TRANSACTION_CHECK_TIMES}
 ) | {
-    p.BORN_HOST, p.BORN_TIMESTAMP, p.DUP_INFO, p.INNER_MULTI_QUEUE_OFFSET, p.LITE_TOPIC,
-    p.ORIGIN_GROUP, p.PRIORITY, p.TRACE_CONTEXT,
+    "BUYER_ID", p.BORN_HOST, p.BORN_TIMESTAMP, p.DUP_INFO, p.INNER_MULTI_QUEUE_OFFSET,
+    p.LITE_TOPIC, p.ORIGIN_GROUP, p.PRIORITY, p.TRACE_CONTEXT,
 }  # fmt: skip
 """Names that are not the user's: what they tell is in fields. RocketMQ: MessageConst."""
 
@@ -48,6 +49,7 @@ _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 19
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_LITE_TOPIC: Final = re.compile("[a-zA-Z0-9_-]+")
 
 
 def set_timestamp(field: Any, ms: int) -> None:
@@ -85,6 +87,21 @@ def check_name(text: str, what: str, code: Code) -> str:
     return text
 
 
+def check_lite_topic(name: str) -> str:
+    """A name that a lite topic may have.
+
+    Raises:
+        StatusError: ILLEGAL_LITE_TOPIC: another one.
+    """
+    if len(name) > LITE_TOPIC_SIZE_MAX or not _LITE_TOPIC.fullmatch(name):
+        raise StatusError(
+            Code.ILLEGAL_LITE_TOPIC,
+            f"lite topic {name[: LITE_TOPIC_SIZE_MAX + 1]!r}, allowed 1 to {LITE_TOPIC_SIZE_MAX} "
+            "letters, digits, hyphens and underscores",
+        )
+    return name
+
+
 def type_of(message: Any) -> int:
     """The type that a message's fields make it, as the client says."""
     return int(message.system_properties.message_type)
@@ -118,21 +135,21 @@ def properties_of(message: Any, topic: str, now_ms: int, *, delay_ms_max: int) -
                 f"property {name!r} cannot contain control characters",
             )
     made = dict(user)
-    size = sum(len(name) + len(value) for name, value in user.items())
-    if system.HasField("tag"):
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in user.items())
+    if system.tag:
         tag = check_name(system.tag, "tag", Code.ILLEGAL_MESSAGE_TAG)
         if "|" in tag:
             raise StatusError(Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
         made[p.TAGS] = tag
-        size += len(tag)
-    keys = [check_name(key, "key", Code.ILLEGAL_MESSAGE_KEY) for key in system.keys]
+        size += len(tag.encode())
+    keys = [check_name(key, "key", Code.ILLEGAL_MESSAGE_KEY) for key in system.keys if key]
     if keys:
         made[p.KEYS] = " ".join(keys)
-        size += len(made[p.KEYS])
+        size += sum(len(key.encode()) for key in keys)
     if size > PROPERTIES_SIZE_MAX:
         raise StatusError(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"{size} characters of properties, allowed {PROPERTIES_SIZE_MAX}",
+            f"{size} bytes of properties, allowed {PROPERTIES_SIZE_MAX}",
         )
     made[p.UNIQ_KEY] = check_name(system.message_id, "message id", Code.ILLEGAL_MESSAGE_ID)
     made[p.WAIT] = "true"
@@ -141,26 +158,28 @@ def properties_of(message: Any, topic: str, now_ms: int, *, delay_ms_max: int) -
         made[p.TRANSACTION_PREPARED] = "true"
         if system.HasField("orphaned_transaction_recovery_duration"):
             recovery_ms = ms_of(system.orphaned_transaction_recovery_duration)
-            if recovery_ms > RECOVERY_MS_MAX:
+            if not 0 <= recovery_ms <= RECOVERY_MS_MAX:
                 raise StatusError(
                     Code.BAD_REQUEST,
-                    f"transaction recovery after {recovery_ms} ms, allowed {RECOVERY_MS_MAX}",
+                    f"transaction recovery after {recovery_ms} ms, allowed 0 to {RECOVERY_MS_MAX}",
                 )
             made[p.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(recovery_ms // 1000)
     made[p.PRODUCER_GROUP] = topic
     if system.HasField("delivery_timestamp"):
         deliver_ms = ms_of(system.delivery_timestamp)
-        if deliver_ms - now_ms > delay_ms_max:
+        if deliver_ms - now_ms > delay_ms_max or deliver_ms < -_LONG_MAX:
             raise StatusError(
                 Code.ILLEGAL_DELIVERY_TIME,
                 f"the delivery time is {deliver_ms - now_ms} ms ahead, allowed {delay_ms_max}",
             )
         made[p.TIMER_DELIVER_MS] = str(deliver_ms)
     if system.HasField("priority"):
+        if system.priority < 0:
+            raise StatusError(Code.BAD_REQUEST, f"priority {system.priority}, allowed from 0 on")
         made[p.PRIORITY] = str(system.priority)
     if system.HasField("delivery_attempt"):
         made[p.RECONSUME_TIME] = str(system.delivery_attempt)
-    if system.HasField("message_group"):
+    if system.message_group:
         group = check_name(system.message_group, "message group", Code.ILLEGAL_MESSAGE_GROUP)
         if len(group.encode()) >= MESSAGE_GROUP_SIZE_MAX:
             raise StatusError(
@@ -169,15 +188,36 @@ def properties_of(message: Any, topic: str, now_ms: int, *, delay_ms_max: int) -
                 f"allowed {MESSAGE_GROUP_SIZE_MAX - 1}",
             )
         made[p.SHARDING_KEY] = group
-    if system.HasField("lite_topic"):
-        made[p.LITE_TOPIC] = check_name(system.lite_topic, "lite topic", Code.ILLEGAL_LITE_TOPIC)
+    if system.lite_topic:
+        made[p.LITE_TOPIC] = check_lite_topic(system.lite_topic)
     if system.HasField("trace_context"):
         made[p.TRACE_CONTEXT] = system.trace_context
     if system.born_host:
         made[p.BORN_HOST] = system.born_host
     if system.HasField("born_timestamp"):
-        made[p.BORN_TIMESTAMP] = str(ms_of(system.born_timestamp))
+        born_ms = ms_of(system.born_timestamp)
+        if abs(born_ms) > _LONG_MAX:
+            raise StatusError(
+                Code.BAD_REQUEST, f"the born timestamp is {born_ms} ms, allowed up to {_LONG_MAX}"
+            )
+        made[p.BORN_TIMESTAMP] = str(born_ms)
     return made
+
+
+def encoded_properties(properties: dict[str, str]) -> bytes:
+    """Properties as a record has them.
+
+    Raises:
+        StatusError: MESSAGE_PROPERTIES_TOO_LARGE: no record has room for them.
+    """
+    encoded = p.encode_properties(properties)
+    if len(encoded) > p.PROPERTIES_SIZE_MAX:
+        raise StatusError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{len(encoded)} bytes of properties with those of the system, "
+            f"allowed {p.PROPERTIES_SIZE_MAX}",
+        )
+    return encoded
 
 
 def sys_flag_of(message: Any) -> int:

@@ -37,6 +37,9 @@ NOWHERE: Final = Address("0.0.0.0", 0)
 """Where commands come from that are no client's."""
 
 POLL_MS_MAX: Final = 20_000
+POLL_MARGIN_MS: Final = 500
+"""The part of a call's deadline that is kept for sending the answer."""
+
 NAMES_KEPT: Final = 1024
 """Names of topics, and of groups, that need not be looked at again: all were right."""
 
@@ -245,7 +248,10 @@ class ServiceCore:
         """
         client_id = "" if for_admin else call.metadata.get("x-mq-client-id", "")
         if not for_admin and not 0 < len(client_id) <= CLIENT_ID_MAX:
-            raise StatusError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
+            raise StatusError(
+                Code.CLIENT_ID_REQUIRED,
+                f"client id of {len(client_id)} characters, allowed 1 to {CLIENT_ID_MAX}",
+            )
         context = Context(call, client_id)
         signer = signer_of(call.metadata)
         refusal = self.backend.unknown_signer(call.channel.remote.host, *signer)
@@ -352,11 +358,12 @@ class ServiceCore:
             raise StatusError(code_of(answer.code), answer.remark or "")
         return answer
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task that no call waits for."""
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task that outlives its call."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def queues(self, topic: str) -> list[BrokerQueues]:
         """Where a topic has queues.
@@ -368,6 +375,25 @@ class ServiceCore:
         if not found:
             raise unknown_topic(topic)
         return found
+
+    async def check_lite(self, topic: str, group: str) -> None:
+        """Whether a group may subscribe to lite topics of a topic.
+
+        Raises:
+            StatusError: ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP: it is not bound to it.
+        """
+        kind = await self.backend.message_type(topic)
+        if kind != "LITE":
+            raise StatusError(
+                Code.ILLEGAL_TOPIC, f"topic {topic} has no lite topics, its type is {kind or None}"
+            )
+        config = await self.backend.group(group)
+        bound = "" if config is None else config.attributes.get("lite.bind.topic", "")
+        if bound != topic:
+            raise StatusError(
+                Code.ILLEGAL_CONSUMER_GROUP,
+                f"group {group} is bound to topic {bound or None}, not to {topic}",
+            )
 
     def close(self) -> None:
         """All clients leave their groups; what runs ends."""

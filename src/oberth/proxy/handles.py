@@ -104,7 +104,12 @@ def renewed(text: str, handle: ReceiptHandle, answer: RemotingCommand) -> str:
 
 
 def handle_code(answer: RemotingCommand) -> Code:
-    if answer.code in (ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER):
+    """The status of an answer to a command with a receipt handle."""
+    if answer.code in (
+        ResponseCode.NO_MESSAGE,
+        ResponseCode.INVALID_PARAMETER,
+        ResponseCode.MESSAGE_ILLEGAL,  # a queue, or an offset of an ordered group, that is none
+    ):
         return Code.INVALID_RECEIPT_HANDLE
     return code_of(answer.code)
 

@@ -21,6 +21,7 @@ from oberth.proxy.convert import (
     FIFO,
     NORMAL,
     TRANSACTION,
+    encoded_properties,
     properties_of,
     queue_of,
     stored_type,
@@ -91,7 +92,7 @@ class Sends:
                 raise StatusError(Code.FORBIDDEN, f"no writable queue of topic {topic}")
             fields = self._fields(topic, message, properties)
             fields["e"] = str(self._queue_of(message, config.write_queue_nums))
-            fields["i"] = p.encode_properties(properties).decode("utf-8", "replace")
+            fields["i"] = encoded_properties(properties).decode("utf-8", "replace")
             fields["m"] = "false"
             command = RemotingCommand(
                 code=int(RequestCode.SEND_MESSAGE_V2), ext_fields=fields, body=message.body
@@ -111,9 +112,9 @@ class Sends:
     def _queue_of(self, message: Any, count: int) -> int:
         """The queue of one broker: that of the message's group, else any in turns."""
         system = message.system_properties
-        if system.HasField("message_group"):
+        if system.message_group:
             return queue_of(system.message_group, range(count))
-        if system.HasField("lite_topic"):
+        if system.lite_topic:
             return queue_of(system.lite_topic, range(count))
         return next(self._turns) % count
 
@@ -167,7 +168,7 @@ class Sends:
         choices = await self._queues_for(topic, first)
         fields = self._fields(topic, first, items[0][1])
         if len(items) == 1:
-            fields["i"] = p.encode_properties(items[0][1]).decode("utf-8", "replace")
+            fields["i"] = encoded_properties(items[0][1]).decode("utf-8", "replace")
             fields["m"] = "false"
             code = RequestCode.SEND_MESSAGE_V2
             body: bytes = first.body
@@ -180,11 +181,17 @@ class Sends:
                     BatchItem(
                         flag=0,
                         body=message.body,
-                        properties=p.encode_properties(properties),
+                        properties=encoded_properties(properties),
                     )
                     for message, properties in items
                 ]
             )
+            if len(body) > self._core.backend.body_max:
+                raise StatusError(
+                    Code.MESSAGE_BODY_TOO_LARGE,
+                    f"{len(items)} messages of {len(body)} bytes, allowed "
+                    f"{self._core.backend.body_max}",
+                )
         broker, answer = await self._send_to_one(context, choices, code, fields, body)
         if answer.code == ResponseCode.SUCCESS:
             self._core.sent += len(items)
@@ -226,9 +233,9 @@ class Sends:
         if not writable:
             raise StatusError(Code.FORBIDDEN, f"no writable queue of topic {topic}")
         system = message.system_properties
-        if system.HasField("message_group"):
+        if system.message_group:
             return [queue_of(system.message_group, writable)]
-        if system.HasField("lite_topic"):
+        if system.lite_topic:
             return [queue_of(system.lite_topic, writable)]
         turn = next(self._turns)
         first = writable[turn % len(writable)]

@@ -12,11 +12,13 @@ from oberth.client.messages import decode_messages
 from oberth.proxy import messages as m
 from oberth.proxy.call import Call, CallError, GrpcStatus, parse
 from oberth.proxy.clients import (
+    CONSUMERS,
     LITE_CONSUMERS,
     GrpcClient,
 )
 from oberth.proxy.codes import Code, StatusError
 from oberth.proxy.convert import (
+    LITE_TOPIC_SIZE_MAX,
     consumer_data,
     fill_backoff,
     fill_message,
@@ -44,7 +46,6 @@ from oberth.remoting.headers.transaction import (
 _LOG: Final = logging.getLogger(__name__)
 
 LITE_QUOTA: Final = 2_000
-LITE_TOPIC_SIZE_MAX: Final = 64
 TELEMETRY_STREAMS_MAX: Final = 8
 """Telemetry calls that one client may have open."""
 
@@ -134,6 +135,8 @@ class Telemetry:
         merged = m.Settings()
         merged.CopyFrom(sent)
         merged.DiscardUnknownFields()
+        merged.metric.Clear()
+        merged.metric.SetInParent()  # off: nobody here takes them
         if sent.HasField("publishing"):
             check_count("topics", len(sent.publishing.topics))
             for topic in sent.publishing.topics:
@@ -146,10 +149,18 @@ class Telemetry:
             set_duration(backoff.max, 1000)
             backoff.multiplier = 2
         elif sent.HasField("subscription"):
+            if sent.client_type not in CONSUMERS:
+                raise StatusError(
+                    Code.UNRECOGNIZED_CLIENT_TYPE,
+                    f"client type {sent.client_type} has a subscription, allowed "
+                    f"{', '.join(CONSUMERS.values())}",
+                )
             group = group_of(sent.subscription.group)
             check_count("subscriptions", len(sent.subscription.subscriptions))
             for entry in sent.subscription.subscriptions:
-                topic_of(entry.topic)
+                topic = topic_of(entry.topic)
+                if sent.client_type in LITE_CONSUMERS:
+                    await self._core.check_lite(topic, group)
             config = await self._core.backend.group(group)
             merged.subscription.receive_batch_size = BATCH_MAX
             set_duration(merged.subscription.long_polling_timeout, POLL_MS_MAX)
