@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -30,8 +30,11 @@ from oberth.proxy import messages as m
 from oberth.proxy.call import Call, GrpcStatus
 from oberth.proxy.codes import Code
 from oberth.proxy.http2 import GrpcChannel
-from oberth.proxy.local import ALONE_MAX, SWITCHES_MIN, LocalBroker
+from oberth.proxy.local import ALONE_MAX, SWITCHES_MIN, LocalBroker, LocalPeer
 from oberth.proxy.server import GrpcServer
+from oberth.remoting.aio.address import Address
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand, create_response
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=300)
@@ -368,3 +371,33 @@ async def test_turns_are_gathered_while_several_connections_send() -> None:
     turns.sizes.clear()
     read("a")
     assert turns.sizes == [1], "alone again"
+
+
+@pytest.mark.parametrize("comes_first", [False, True])
+async def test_an_answer_in_the_turn_in_which_its_call_is_cancelled(comes_first: bool) -> None:
+    """Messages in it go to others; else they would be seen when their time is over."""
+    asked: list[RemotingCommand] = []
+
+    class Broker:
+        name = "broker-a"
+
+        def submit(self, peer: LocalPeer, request: RemotingCommand) -> None:
+            asked.append(request)
+
+    nowhere = Address("127.0.0.1", 1)
+    peer = LocalPeer(cast(LocalBroker, Broker()), nowhere, nowhere)
+    late: list[RemotingCommand] = []
+    request = RemotingCommand(code=int(RequestCode.POP_MESSAGE))
+    call = asyncio.create_task(peer.call("broker-a", request, late.append))
+    await asyncio.sleep(0)
+    answer = create_response(asked[0], ResponseCode.SUCCESS)
+    if comes_first:
+        peer.reply(asked[0], answer)
+        call.cancel()
+    else:
+        call.cancel()
+        await asyncio.wait([call])
+        peer.reply(asked[0], answer)
+    await asyncio.wait([call])
+    assert call.cancelled()
+    assert late == [answer]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.proxy.client import GOAWAY, GrpcClient, framed
 from tests.proxy.conftest import (
+    CLIENTS,
+    TYPES,
     acking,
     add_group,
     add_topic,
@@ -25,6 +27,7 @@ from tests.proxy.conftest import (
 from oberth.client import Message, PopConsumer, Producer, PushConsumer
 from oberth.client.admin import Admin
 from oberth.formats import names
+from oberth.formats.topic_config import Permission, TopicConfig
 from oberth.proxy import handles
 from oberth.proxy import messages as m
 from oberth.proxy import receiving as receiving_module
@@ -243,6 +246,64 @@ async def test_settings_are_merged(mq: EmbeddedBroker) -> None:
         assert response.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
 
 
+async def test_settings_of_the_wrong_kind(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    add_topic(mq, "L", "LITE")
+    add_group(mq, "G")
+    add_group(mq, "LG", attributes={"+lite.bind.topic": "L"})
+    cases = {
+        ("PRODUCER", "T", "G"): False,
+        ("LITE_PUSH_CONSUMER", "T", "LG"): False,
+        ("LITE_PUSH_CONSUMER", "L", "G"): False,
+        ("LITE_PUSH_CONSUMER", "L", "LG"): True,
+        ("SIMPLE_CONSUMER", "T", "G"): True,
+    }
+    for (kind, topic, group), is_taken in cases.items():
+        async with client_of(mq, kind) as client:
+            stream = await client.open("Telemetry")
+            command = m.TelemetryCommand()
+            command.settings.client_type = CLIENTS[kind]
+            command.settings.subscription.group.name = group
+            command.settings.subscription.subscriptions.add().topic.name = topic
+            command.settings.metric.on = True
+            await stream.send(command)
+            raw = await stream.next()
+            assert (raw is not None) == is_taken, (kind, topic, group)
+            if raw is None:
+                assert stream.status == GrpcStatus.INVALID_ARGUMENT
+            else:
+                settings = m.TelemetryCommand.FromString(raw).settings
+                assert settings.HasField("metric")
+                assert not settings.metric.on  # nobody takes what the client would measure
+
+
+async def test_subscriptions_to_what_is_no_lite_topic(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "L", "LITE")
+    add_topic(mq, "T")
+    add_group(mq, "LG", attributes={"+lite.bind.topic": "L"})
+    add_group(mq, "G")
+    async with client_of(mq) as client:
+        for topic, group, lite_topic, code in (
+            ("L", "LG", "a_b-1", Code.OK),
+            ("L", "LG", "a b", Code.ILLEGAL_LITE_TOPIC),
+            ("L", "LG", "", Code.ILLEGAL_LITE_TOPIC),
+            ("T", "LG", "a", Code.ILLEGAL_TOPIC),
+            ("L", "G", "a", Code.ILLEGAL_CONSUMER_GROUP),
+        ):
+            request = m.SyncLiteSubscriptionRequest(lite_topic_set=[lite_topic])
+            request.topic.name, request.group.name = topic, group
+            response = await client.call("SyncLiteSubscription", request)
+            assert response.status.code == code, (topic, group, lite_topic)
+
+
+@pytest.mark.parametrize("permission", [0, 2])
+async def test_a_topic_that_must_not_be_read(mq: EmbeddedBroker, permission: int) -> None:
+    mq.broker.parts.topics.update(TopicConfig(topic_name="T", perm=Permission(permission)), {})
+    async with client_of(mq) as client:
+        status, _ = received(await client.call_stream("ReceiveMessage", receiving("T", "G")))
+        assert status == Code.FORBIDDEN
+
+
 @pytest.mark.parametrize("limit", [1000, 6 << 20])
 async def test_bodies_are_as_long_as_the_broker_takes_them(mq: EmbeddedBroker, limit: int) -> None:
     add_topic(mq, "T")
@@ -298,6 +359,66 @@ async def test_tried_too_often_goes_to_the_dead_letters(mq: EmbeddedBroker) -> N
         answer = await client.call("ForwardMessageToDeadLetterQueue", forward)
         assert answer.status.code == Code.OK
         await mq.wait_until(lambda: bool(mq.messages(names.dlq_topic("G"))))
+
+
+async def test_a_message_whose_time_is_over_goes_to_the_dead_letters_once(
+    mq: EmbeddedBroker,
+) -> None:
+    """Clients send this until it succeeds; each further call would make one more dead letter."""
+    add_topic(mq, "T")
+    add_group(mq, "G")
+    async with client_of(mq) as client:
+        await send(client, message("T"))
+        (got,) = await receive(client, receiving("T", "G"))
+        mq.advance(seconds=31)
+        forward = m.ForwardMessageToDeadLetterQueueRequest(
+            receipt_handle=got.system_properties.receipt_handle,
+            message_id=got.system_properties.message_id,
+        )
+        forward.group.name, forward.topic.name = "G", "T"
+        answer = await client.call("ForwardMessageToDeadLetterQueue", forward)
+        assert answer.status.code == Code.OK
+        await mq.wait_until(lambda: bool(mq.messages(names.dlq_topic("G"))))
+        assert len(mq.messages(names.dlq_topic("G"))) == 1
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+async def test_what_becomes_of_dead_letters_is_not_waited_for(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, gives_up: bool
+) -> None:
+    """The client has the others before, and whether it waits changes nothing for them."""
+    add_topic(mq, "T")
+    add_group(mq, "G")
+    popped = handles.popped
+
+    def tried_often(*args: Any, **options: Any) -> list[Any]:
+        found = popped(*args, **options)
+        for each in found:
+            each.reconsume_times = 99 if each.stored_body == b"bad" else 0
+        return sorted(found, key=lambda each: each.stored_body)
+
+    may_go_on = asyncio.Event()
+    to_dead_letters = receiving_module.Receives._to_dead_letters
+
+    async def wait_first(*args: Any) -> None:
+        await may_go_on.wait()
+        await to_dead_letters(*args)
+
+    monkeypatch.setattr(receiving_module, "popped", tried_often)
+    monkeypatch.setattr(receiving_module.Receives, "_to_dead_letters", wait_first)
+    async with client_of(mq) as client:
+        await send(client, message("T", b"bad"), message("T", b"good"))
+        stream = await client.open("ReceiveMessage", _framed(receiving("T", "G")))
+        pieces = [m.ReceiveMessageResponse.FromString(await stream.next() or b"") for _ in "12"]
+        assert pieces[0].status.code == Code.OK
+        assert pieces[1].message.body == b"good"
+        if gives_up:
+            await stream.cancel()
+            await client.call("QueryRoute", m.QueryRouteRequest())  # behind it
+        may_go_on.set()
+        await mq.wait_until(lambda: bool(mq.messages(names.dlq_topic("G"))))
+        if not gives_up:
+            assert len(await stream.all()) == 1
 
 
 async def test_a_message_that_no_dead_letter_topic_takes_holds_up_no_other(
@@ -456,6 +577,25 @@ async def test_pull_and_offsets(mq: EmbeddedBroker) -> None:
         ({"user": {"a": "\x01"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
         ({"user": {f"k{n}": "v" for n in range(129)}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
         ({"user": {"a": "v" * 17_000}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"user": {"a": "\u65e5" * 6_000}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"user": {"BUYER_ID": "x"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"message_id": "x" * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"system": {"trace_context": "x" * 40_000}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"system": {"priority": -1}}, Code.BAD_REQUEST),
+        ({"system": {"lite_topic": "a b"}}, Code.ILLEGAL_LITE_TOPIC),
+        ({"system": {"lite_topic": "x" * 65}}, Code.ILLEGAL_LITE_TOPIC),
+        ({"system": {"born_timestamp": {"seconds": 2**62}}}, Code.BAD_REQUEST),
+        (
+            {"system": {"delivery_timestamp": {"seconds": -(2**62)}}},
+            Code.ILLEGAL_DELIVERY_TIME,
+        ),
+        (
+            {
+                "kind": "TRANSACTION",
+                "system": {"orphaned_transaction_recovery_duration": {"seconds": -(2**62)}},
+            },
+            Code.BAD_REQUEST,
+        ),
     ],
 )
 async def test_what_cannot_be_sent(mq: EmbeddedBroker, change: dict[str, Any], code: Code) -> None:
@@ -468,10 +608,31 @@ async def test_what_cannot_be_sent(mq: EmbeddedBroker, change: dict[str, Any], c
     if "message_id" in change:
         made.system_properties.message_id = change["message_id"]
     made.system_properties.keys.extend(change.get("keys", []))
+    made.system_properties.MergeFrom(m.SystemProperties(**change.get("system", {})))
     async with client_of(mq) as client:
-        response = await client.call("SendMessage", sending(made))
-        assert response.status.code == code, response.status
+        for several in (False, True):  # alone it needs no task
+            response = await client.call("SendMessage", sending(*[made] * (1 + several)))
+            assert response.status.code == code, response.status
     assert mq.topics() == []
+
+
+async def test_fields_that_are_set_to_nothing(mq: EmbeddedBroker) -> None:
+    """Some clients set each field; one that is empty counts as if it were not set."""
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        nothing = message("T", tag="", keys=["", "k"], message_group="", lite_topic="")
+        await send(client, nothing)
+        (got,) = await receive(client, receiving("T", "G"))
+        system = got.system_properties
+        assert (system.tag, list(system.keys), system.message_type) == ("", ["k"], TYPES["NORMAL"])
+
+
+async def test_a_batch_that_no_record_holds(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        large = [message("T", b"x" * (3 * 1024 * 1024)) for _ in range(2)]
+        response = await client.call("SendMessage", sending(*large))
+        assert response.status.code == Code.MESSAGE_BODY_TOO_LARGE
 
 
 @pytest.mark.parametrize("raw", [b"\x0a\x00" * 2_000_000, b"\x0a\x02\x2a\x00" * 100_000])
@@ -498,7 +659,11 @@ async def test_handles_of_nobody(mq: EmbeddedBroker) -> None:
         await send(client, message("T"))
         (got,) = await receive(client, receiving("T", "G"))
         handle = got.system_properties.receipt_handle
-        for wrong in ("", "x", "1 2 3", handle.replace("broker-a", "broker-b"), handle[:20]):
+        words = handle.split(" ")
+        for wrong in (
+            *("", "x", "1 2 3", handle.replace("broker-a", "broker-b"), handle[:20]),
+            *(" ".join([*words[:6], queue, *words[7:]]) for queue in ("99", "-1", "9" * 30)),
+        ):
             got.system_properties.receipt_handle = wrong
             ack = await client.call("AckMessage", acking("T", "G", got))
             assert ack.status.code == Code.INVALID_RECEIPT_HANDLE, wrong
@@ -557,7 +722,7 @@ async def test_attempts_of_a_message_group_are_counted(mq: EmbeddedBroker) -> No
             assert got.system_properties.delivery_attempt == attempt
             mq.advance(seconds=31)
         status, found = received(await client.call_stream("ReceiveMessage", receiving("F", "G")))
-        assert (status, found) == (Code.OK, [])
+        assert (status, found) == (Code.MESSAGE_NOT_FOUND, [])
         assert [each.body for each in mq.messages(names.dlq_topic("G"))] == [b"x"]
 
 
@@ -589,6 +754,9 @@ async def test_the_shortest_times_may_be_shorter() -> None:
             request.invisible_duration.seconds = 30
             if given:
                 pieces = await client.call_stream("ReceiveMessage", request, deadline="3S")
+                assert received(pieces)[0] == Code.MESSAGE_NOT_FOUND
+                request.long_polling_timeout.seconds = 20  # it ends before its call does
+                pieces = await client.call_stream("ReceiveMessage", request, deadline="1S")
                 assert received(pieces)[0] == Code.MESSAGE_NOT_FOUND
 
 

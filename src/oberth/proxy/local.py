@@ -167,10 +167,15 @@ class LocalPeer:
         try:
             self._broker.submit(self, request)
             return await answer
+        except asyncio.CancelledError:
+            if on_late is not None:
+                if answer.cancelled():
+                    self._late[opaque] = on_late
+                elif answer.exception() is None:  # it came in the turn in which the call ended
+                    on_late(answer.result())
+            raise
         finally:
             self._open.pop(opaque, None)
-            if answer.cancelled() and on_late is not None:
-                self._late[opaque] = on_late
 
     def begin(self, request: RemotingCommand, waiter: Waiter) -> int:
         """Submit a request whose answer goes to ``waiter``; its number, for `forget`.

@@ -19,6 +19,7 @@ from oberth.proxy.convert import (
 )
 from oberth.proxy.core import (
     BATCH_MAX,
+    POLL_MARGIN_MS,
     POLL_MS_MAX,
     Context,
     ServiceCore,
@@ -39,9 +40,6 @@ from oberth.remoting.headers.pull import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-
-PULL_MARGIN_MS: Final = 500
-"""The part of a pull's deadline that is kept for sending the answer."""
 
 _OFFSET_POLICIES: Final = {
     number: name for name, number in m.enum_values("QueryOffsetPolicy").items()
@@ -76,7 +74,7 @@ class Offsets:
         poll_ms = min(max(ms_of(request.long_polling_timeout), 0), POLL_MS_MAX)
         remaining_s = call.remaining_s()
         if remaining_s is not None:
-            poll_ms = min(poll_ms, max(int(remaining_s * 1000) - PULL_MARGIN_MS, 0))
+            poll_ms = min(poll_ms, max(int(remaining_s * 1000) - POLL_MARGIN_MS, 0))
         is_sql = request.filter_expression.type == FILTERS["SQL"]
         header = PullMessageRequestHeader(
             consumer_group=group,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from oberth.proxy.clients import (
 from oberth.proxy.codes import Code, StatusError, code_of
 from oberth.proxy.convert import (
     FILTERS,
+    check_lite_topic,
     fill_message,
     ms_of,
     set_timestamp,
@@ -31,6 +33,7 @@ from oberth.proxy.convert import (
 )
 from oberth.proxy.core import (
     BATCH_MAX,
+    POLL_MARGIN_MS,
     POLL_MS_MAX,
     Context,
     ServiceCore,
@@ -137,6 +140,7 @@ class Receives:
         is_lite = settings is not None and settings.client_type in LITE_CONSUMERS
         count = min(max(request.batch_size, 1), BATCH_MAX)
         now_ms = self._core.backend.now_ms()
+        config = await self._core.backend.group(group)
         if is_lite:
             code = RequestCode.POP_LITE_MESSAGE
             fields = PopLiteMessageRequestHeader(
@@ -151,7 +155,6 @@ class Receives:
             ).to_ext_fields()
         else:
             code = RequestCode.POP_MESSAGE
-            config = await self._core.backend.group(group)
             is_sql = request.filter_expression.type == FILTERS["SQL"]
             fields = PopMessageRequestHeader(
                 consumer_group=group,
@@ -180,7 +183,7 @@ class Receives:
             self._send_received(call, *receive_status(answer))
             return
         found = popped(answer, topic, broker, is_lite=is_lite)
-        await self._hand_out(context, client, request, topic, group, found)
+        await self._hand_out(context, client, request, topic, group, found, config)
 
     async def _asked_broker(self, request: Any, topic: str) -> str:
         """The broker that a receive names, else any that can be read, in turns."""
@@ -218,14 +221,12 @@ class Receives:
         else:
             poll_ms = remaining_ms - int(BROKER_TIMEOUT_S * 500)
         poll_ms = min(max(poll_ms, shortest_ms), POLL_MS_MAX)
-        if poll_ms > remaining_ms:
-            if remaining_ms < shortest_ms:
-                raise StatusError(
-                    Code.ILLEGAL_POLLING_TIME,
-                    f"the deadline time remaining is not enough for polling: {remaining_ms} ms",
-                )
-            poll_ms = remaining_ms
-        return poll_ms
+        if poll_ms > remaining_ms and remaining_ms < shortest_ms:
+            raise StatusError(
+                Code.ILLEGAL_POLLING_TIME,
+                f"the deadline time remaining is not enough for polling: {remaining_ms} ms",
+            )
+        return max(min(poll_ms, remaining_ms - POLL_MARGIN_MS), 0)
 
     async def _hand_out(
         self,
@@ -235,44 +236,62 @@ class Receives:
         topic: str,
         group: str,
         found: list[MessageExt],
+        config: SubscriptionGroupConfig | None,
     ) -> None:
-        """Send messages to the client; those that have been tried too often go to the DLQ."""
+        """Send messages to the client; those that have been tried too often go to the DLQ.
+
+        Nothing is waited for before each message is sent, or given back: a call can be cancelled
+        wherever it waits.
+        """
         call = context.call
-        self._send_received(call, Code.OK)
         now_ms = self._core.backend.now_ms()
-        config = await self._core.backend.group(group)
         attempts_max = (config.retry_max_times if config is not None else 16) + 1
         wanted = tags_of(request.filter_expression)
+        unsent: list[Callable[[], Awaitable[None]]] = []
+        is_first = True
         for message in found:
             handle = f"{message.properties[p.POP_CK]} {message.commit_log_offset}"
             lite_topic = message.properties.get(p.LITE_TOPIC, "")
             if not call.is_open:
                 self._core.start(self._give_back(topic, group, handle, lite_topic))
-                continue
-            is_wanted = wanted is None or message.tags in wanted
-            if not is_wanted or message.reconsume_times >= attempts_max:
-                try:
-                    if is_wanted:
-                        await self._to_dead_letters(context, topic, group, handle, lite_topic)
-                    else:
-                        await self._ack_one(context, topic, group, handle, lite_topic)
-                except (StatusError, OberthError) as error:
-                    # It comes again when its time is over; the others must not wait for that.
-                    _LOG.warning(
-                        "a message of topic %s could not be settled for group %s: %s",
-                        topic,
-                        group,
-                        error,
+            elif wanted is not None and message.tags not in wanted:
+                unsent.append(partial(self._ack_one, context, topic, group, handle, lite_topic))
+            elif message.reconsume_times >= attempts_max:
+                unsent.append(
+                    partial(self._to_dead_letters, context, topic, group, handle, lite_topic)
+                )
+            else:
+                if is_first:
+                    self._send_received(call, Code.OK)
+                    is_first = False
+                piece = m.ReceiveMessageResponse()
+                fill_message(piece.message, message, topic, handle=handle, now_ms=now_ms)
+                call.send(piece.SerializeToString())
+                self._core.received += 1
+                if request.auto_renew and self._core.clients.get(client.client_id) is client:
+                    self.renewals.add(
+                        Renewal(context.client_id, handle, topic, group, lite_topic, now_ms),
+                        visible_at(handle),
                     )
-                continue
-            piece = m.ReceiveMessageResponse()
-            fill_message(piece.message, message, topic, handle=handle, now_ms=now_ms)
-            call.send(piece.SerializeToString())
-            self._core.received += 1
-            if request.auto_renew and self._core.clients.get(client.client_id) is client:
-                self.renewals.add(
-                    Renewal(context.client_id, handle, topic, group, lite_topic, now_ms),
-                    visible_at(handle),
+        if is_first:
+            self._send_received(call, Code.MESSAGE_NOT_FOUND, "no new message")
+        if unsent:
+            await asyncio.shield(self._core.start(self._settle(topic, group, unsent)))
+
+    async def _settle(
+        self, topic: str, group: str, unsent: list[Callable[[], Awaitable[None]]]
+    ) -> None:
+        """Messages that a client does not get are acknowledged, or become dead letters."""
+        for settle in unsent:
+            try:
+                await settle()
+            except (StatusError, OberthError) as error:
+                # It comes again when its time is over; the others must not wait for that.
+                _LOG.warning(
+                    "a message of topic %s could not be settled for group %s: %s",
+                    topic,
+                    group,
+                    error,
                 )
 
     def _give_late_back(
@@ -535,11 +554,23 @@ class Receives:
             RequestCode.CONSUMER_SEND_MSG_BACK,
             header.to_ext_fields(),
         )
-        await self._ack_one(context, topic, group, text, lite_topic)
+        try:
+            await self._ack_one(context, topic, group, text, lite_topic)
+        except (StatusError, OberthError) as error:
+            # A caller that hears of it would come again, and make another dead letter each time.
+            _LOG.info(
+                "a dead letter of topic %s is not acknowledged for group %s, it may come again: %s",
+                topic,
+                group,
+                error,
+            )
 
     async def sync_lite(self, context: Context, request: Any, response: Any) -> None:
         topic = topic_of(request.topic)
         group = group_of(request.group)
+        for name in request.lite_topic_set:
+            check_lite_topic(name)
+        await self._core.check_lite(topic, group)
         option = None
         if request.HasField("offset_option"):
             kind = request.offset_option.WhichOneof("offset_type")
