@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from oberth.cli.hints import missing_extra
 from oberth.cli.lazy import LazyGroup
-from oberth.cli.output import escape_what_cannot_be_shown, fail
+from oberth.cli.output import (
+    escape_what_cannot_be_shown,
+    fail,
+    leave_stream,
+    open_closed_streams,
+    reader_is_gone,
+)
 from oberth.errors import OberthError
 
 COMMANDS: Final = {
@@ -41,8 +47,34 @@ COMMANDS: Final = {
 EXIT_UNUSABLE: Final = 2
 
 
+class _ReaderIsGoneError(Exception):
+    """A pipe that we write to is closed."""
+
+
+class _Commands(LazyGroup):
+    """All commands; what click does about a closed pipe, exit code 1, here means findings."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError as error:
+            raise _ReaderIsGoneError from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderIsGoneError from error
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=_Commands,
     commands_by_name=COMMANDS,
     context_settings={
         "help_option_names": ["-h", "--help"],
@@ -61,6 +93,7 @@ def oberth() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and ends the process."""
+    open_closed_streams()
     escape_what_cannot_be_shown()
     try:
         code = oberth.main(arguments, prog_name="oberth", standalone_mode=False)
@@ -76,9 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UnicodeEncodeError as error:
         fail(OberthError(f"{error.object[error.start : error.end]!r} is no text in UTF-8"))
         sys.exit(EXIT_UNUSABLE)
-    except BrokenPipeError:
+    except _ReaderIsGoneError:
         # The reader of our output has seen enough; that is how `| head` ends.
-        sys.stderr.close()
+        for stream in (sys.stdout, sys.stderr):
+            if reader_is_gone(stream):
+                leave_stream(stream)
         sys.exit(0)
     except OSError as error:
         fail(error)

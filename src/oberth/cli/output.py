@@ -8,7 +8,8 @@ import logging
 import os
 import select
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -51,7 +52,8 @@ def fail(error: BaseException) -> None:
 
 def write_json(value: Any) -> None:
     """One JSON document on stdout, indented."""
-    click.echo(json.dumps(value, ensure_ascii=not _takes_unicode(), indent=2))
+    with until_the_reader_leaves():
+        click.echo(json.dumps(value, ensure_ascii=not _takes_unicode(), indent=2))
 
 
 def write_json_line(value: Any) -> None:
@@ -63,6 +65,43 @@ def write_json_line(value: Any) -> None:
 def _takes_unicode() -> bool:
     """Whether stdout can show every character; where it cannot, JSON escapes them."""
     return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+
+
+def open_closed_streams() -> None:
+    """Opens the null device as stdin, stdout and stderr where the command was started without.
+
+    The next file, one of a store for example, would else be opened under the number that is free,
+    and get what is written to that stream.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        opened = os.open(os.devnull, os.O_RDWR)
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
+        os.set_inheritable(number, True)
+        setattr(sys, name, open(number, "r+" if number else "r", closefd=False))  # noqa: SIM115
+
+
+def leave_stream(stream: TextIO) -> None:
+    """Sends what is left for a stream without a reader to the null device."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def until_the_reader_leaves() -> Iterator[None]:
+    """Around output after which the command goes on to its exit code, also behind ``| head``."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        leave_stream(sys.stdout)
 
 
 def escape_what_cannot_be_shown() -> None:
@@ -97,12 +136,13 @@ def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         all(_is_number(line[column]) for line in lines) and bool(lines)
         for column in range(len(header))
     ]
-    for line in raw:
-        cells = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        click.echo("  ".join(cells).rstrip())
+    with until_the_reader_leaves():
+        for line in raw:
+            cells = [
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, widths, numeric, strict=True)
+            ]
+            click.echo("  ".join(cells).rstrip())
 
 
 def _is_number(text: str) -> bool:

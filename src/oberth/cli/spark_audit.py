@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from oberth.cli.output import fail, say, write_json
+from oberth.cli.output import fail, say, until_the_reader_leaves, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
     absolute,
@@ -114,12 +114,13 @@ def audit_command(
     if as_json:
         write_json(report.to_json())
     else:
-        for finding in report.findings:
-            click.echo(str(finding))
-        if report.finding_count > len(report.findings):
-            click.echo(f"{report.finding_count - len(report.findings)} more")
-        for changed in report.since_receipt:
-            click.echo(f"changed since the receipt: CommitLog {changed.start} to {changed.end}")
+        with until_the_reader_leaves():
+            for finding in report.findings:
+                click.echo(str(finding))
+            if report.finding_count > len(report.findings):
+                click.echo(f"{report.finding_count - len(report.findings)} more")
+            for changed in report.since_receipt:
+                click.echo(f"changed since the receipt: CommitLog {changed.start} to {changed.end}")
         say(
             f"{'equal' if report.equal else 'not equal'}: {report.one} and {report.other}, "
             f"CommitLog {report.start} to {report.end}"

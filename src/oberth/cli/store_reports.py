@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oberth.cli.output import say, use_colour, write_json
+from oberth.cli.output import say, until_the_reader_leaves, use_colour, write_json
 
 if TYPE_CHECKING:
     from oberth.store.offline.findings import VerifyReport
@@ -38,10 +38,11 @@ def show_verified(report: VerifyReport, *, as_json: bool) -> None:
     if as_json:
         write_json(report.to_json())
         return
-    for finding in report.damage:
-        click.echo(str(finding))
-    for kind, count in report.dropped.items():
-        click.echo(f"{kind}: {count} more")
+    with until_the_reader_leaves():
+        for finding in report.damage:
+            click.echo(str(finding))
+        for kind, count in report.dropped.items():
+            click.echo(f"{kind}: {count} more")
     for note in report.notes:
         say(f"note: {note}")
     colour = use_colour()

@@ -1,0 +1,84 @@
+"""What becomes of a command's streams: closed ones, and pipes whose reader has left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Golden = Callable[[str], Any]
+
+OBERTH = (sys.executable, "-m", "oberth")
+
+
+def without_streams(redirections: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command under a shell's redirections, such as ``>&-``."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$0" "$@" {redirections}', *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def without_a_reader(*words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command whose stdout is a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        return subprocess.run(
+            [*OBERTH, *words], stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("command", ["dump", "inspect", "verify"])
+def test_a_closed_stream_changes_no_exit_code(
+    golden_pristine: Golden, command: str, closed: str
+) -> None:
+    root = str(golden_pristine("basic-5.5.0").root)
+    done = without_streams(closed, *OBERTH, "store", command, root)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\n"
+        "from oberth.cli.output import open_closed_streams\n"
+        "open_closed_streams()\n"
+        "number = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+        "print('for people')\n"
+        "print('an error', file=sys.stderr)\n"
+        "sys.exit(number)\n",
+        "utf-8",
+    )
+    store = tmp_path / "store"
+    done = without_streams(">&- 2>&- <&-", sys.executable, str(program), str(store))
+    assert done.returncode == 3
+    assert store.read_bytes() == b""
+
+
+@pytest.mark.parametrize("words", ["--help", "store dump STORE", "store inspect STORE"])
+def test_a_reader_that_leaves_is_no_finding(golden_pristine: Golden, words: str) -> None:
+    root = str(golden_pristine("basic-5.5.0").root)
+    done = without_a_reader(*words.replace("STORE", root).split())
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_findings_that_nobody_reads_are_findings(golden_store: Golden, form: list[str]) -> None:
+    root = golden_store("basic-5.5.0").root
+    queue = next(each for each in sorted(root.rglob("consumequeue/*/*/*")) if each.is_file())
+    with queue.open("r+b") as file:
+        file.write(bytes(8) + b"\xff" * 4)
+    done = without_a_reader("store", "verify", str(root), *form)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
