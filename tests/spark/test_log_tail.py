@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.datasource import EqualTo, LessThan
-from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from oberth.broker.broker_config import read_configs
+from oberth.errors import DataLossError
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.checkpoint import Checkpoint
 from oberth.formats.consume_queue import UNIT_SIZE
@@ -28,6 +31,7 @@ from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.stream import RocketMQStreamReader
+from oberth.spark.transforms import TagCountsReader
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.recovery_state import FILE_NAME
@@ -94,14 +98,64 @@ def test_a_closed_store_has_no_tail(crashed: Any, read_store: Any) -> None:
 def test_what_has_no_place_is_left_out_and_said(
     crashed: Any, read_store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    crashed.skip("A", 1, 4)
-    crashed.append("A", 1, b"behind a gap", dispatch=False)
+    """Of a queue without units nobody knows whether its topic was deleted and made again."""
+    crashed.skip("C", 1, 4)
+    crashed.append("C", 1, b"behind a gap", dispatch=False)
     with caplog.at_level(logging.WARNING):
         read = read_store(crashed.root, readOrder="queue")
     assert len(read.rows) == 301
-    assert "topic A, queue 1: the log has offset 104" in caplog.text
+    assert "topic C, queue 1: the log has offset 4" in caplog.text
     assert "oberth store recover" in caplog.text
     assert len(read_store(crashed.root, readOrder="commitlog").rows) == 302
+
+
+@pytest.mark.parametrize("at", [200, 260])
+def test_what_the_crash_took_is_told_and_what_follows_is_read(
+    crashed: Any, read_store: Any, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The head of a record is lost: the first without a unit, and one behind it."""
+    offset, queue = divmod(at, 3)
+    rows = read_store(crashed.root, readOrder="commitlog").rows
+    place = next(r["physicalOffset"] for r in rows if r["key"] == b"k%d" % at)
+    crashed._write("commitlog", place, bytes(60), 1 << 20)
+    gone = rf"topic A, broker broker-g, queue {queue}: offsets {offset} to {offset + 1} are gone"
+    with pytest.raises(DataLossError, match=gone):
+        read_store(crashed.root, readOrder="queue")
+    one_by_one = {"maxRecordsPerPartition": "1"}
+    for options in ({}, one_by_one):
+        caplog.clear()
+        read = read_store(crashed.root, readOrder="queue", failOnDataLoss="false", **options)
+        kept = [r for r in rows if r["key"] != b"k%d" % at]
+        assert _places(read.rows) == sorted(_places(kept))
+        assert read.lost == []  # tasks have nothing to add
+        assert len(re.findall(gone, caplog.text)) == 1
+    lost = {"failOnDataLoss": "false"}
+    found = read_store(crashed.root, [EqualTo(("key",), b"k299")], **lost).rows
+    assert b"k299" in {r["key"] for r in found}
+    late = [GreaterThanOrEqual(("offset",), offset + 1)]
+    found = read_store(crashed.root, late, subscribe="A", **lost).rows
+    assert b"k299" in {r["key"] for r in found}
+    reader = _stream(crashed.root)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLossError, match=gone):
+        reader.partitions(start, end)
+    reader = _stream(crashed.root, **lost)
+    seen: list[tuple[str, int, int]] = []
+    while (end := reader.latestOffset(start, ReadMaxRows(37))) != start:
+        seen += _places(_batch(reader, start, end))
+        start = end
+    assert len(seen) == len(set(seen)) == 299
+
+
+def test_counts_by_tag_have_what_the_log_has(crashed: Any, read_store: Any) -> None:
+    reader = TagCountsReader(parse_read_options({"path": str(crashed.root)}, streaming=False))
+    found: Counter[Any] = Counter()
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            for row in batch.to_pylist():
+                found[row["topic"], row["tags"]] += row["count"]
+    assert found == Counter((r["topic"], r["tags"]) for r in read_store(crashed.root).rows)
 
 
 def test_a_topic_that_was_deleted_does_not_come_back(crashed: Any, read_store: Any) -> None:

@@ -8,8 +8,9 @@ queue offset says.
 Where to look: from the place on up to which `oberth.state` promises units, or, where there is none,
 from the store time on up to which the checkpoint knows queues to be on the disk, as a broker's
 recovery does. What was deleted with its topic lies before that place. What lies behind it with an
-offset that its queue does not reach yet, and goes on where the queue ends without a gap, belongs to
-the queue's end. A record that is in light queues too says which number it has in each.
+offset that its queue does not reach yet belongs to the queue's end. Offsets before it that no
+record has were lost with the crash. A record that is in light queues too says which number it has
+in each.
 """
 
 from __future__ import annotations
@@ -66,11 +67,13 @@ class LogTail:
     """Records behind the queues' units, by queue in the order of their offsets.
 
     Attributes:
-        messages: they follow each queue's last unit without a gap.
+        messages: they follow each queue's last unit.
+        gaps: queue offsets [first, end) before or between them that the log has no record of.
         left_out: queues with records that cannot be put into their place, and why.
     """
 
     messages: dict[QueueName, list[TailMessage]] = field(default_factory=dict)
+    gaps: dict[QueueName, list[tuple[int, int]]] = field(default_factory=dict)
     left_out: dict[QueueName, str] = field(default_factory=dict)
 
 
@@ -126,7 +129,8 @@ def find_tail(store: LogOfStore) -> LogTail:
         store: with its queues; one that has none is read by its log.
     """
     search = _Search(store.bare())
-    search.log_start = max(search.log_start, _dispatched_end(store.bare(), len(search.ends)))
+    dispatched = _dispatched_end(store.bare(), len(search.ends))
+    search.log_start, search.knows_start = max(search.log_start, dispatched), dispatched > 0
     since = _checkpoint(store).min_timestamp
     window = _WINDOW
     while True:
@@ -134,7 +138,7 @@ def find_tail(store: LogOfStore) -> LogTail:
         oldest = search.look(begin)
         tail = search.placed()
         # Where the clock was set back what is missing may be older than it looks.
-        is_old = oldest is not None and oldest < since and not tail.left_out
+        is_old = oldest is not None and oldest < since and not (tail.left_out or tail.gaps)
         is_all = begin == search.log_start
         if is_all or is_old or window >= TAIL_MAX:
             _warn(
@@ -228,6 +232,7 @@ class _Search:
 
     def __init__(self, store: LogOfStore) -> None:
         self.log_start, self.log_end = store.log_start(), store.log_end()
+        self.knows_start = False  # whether what is older than log_start is known to have its units
         self._store = store
         self._reaches: dict[QueueName, _Reach | None] = {}
         self.ends = queue_ends(store)
@@ -377,7 +382,11 @@ class _Search:
         )
 
     def placed(self) -> LogTail:
-        """The records that go on where their queues end."""
+        """The records that go on where their queues end, and what is missing between.
+
+        A queue without units may be of a topic that was deleted and made again: there a record
+        behind a gap may be of its former life.
+        """
         tail = LogTail()
         ends: dict[QueueName, int] = {}
         deleted = self._deleted()
@@ -389,12 +398,15 @@ class _Search:
             end = ends.get(name, reach.end)
             if name in tail.left_out or record.end <= end:
                 continue
-            if record.first != end:
+            may_lack = reach.at >= 0 or self.knows_start
+            if record.first < end or (record.first > end and not may_lack):
                 tail.left_out[name] = (
                     f"the log has offset {record.first} at {record.at}, its ConsumeQueue ends at "
                     f"{end}"
                 )
                 continue
+            if record.first > end:
+                tail.gaps.setdefault(name, []).append((end, record.first))
             ends[name] = record.end
             tail.messages.setdefault(name, []).append(record)
         return tail

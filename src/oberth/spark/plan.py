@@ -401,6 +401,15 @@ class Stores:
                 return 0
         return queue_ends(self.files[number]).get(QueueName(key.topic, key.queue), 0)
 
+    def lacks(self, key: QueueKey, start: int, end: int) -> list[str]:
+        """What of the queue offsets [start, end) a crash took, for messages."""
+        try:
+            gaps = self.queue(key).gaps_within(start, end)
+        except NotFoundError:
+            return []
+        why = "the log has no record of them"
+        return [f"{key}: offsets {first} to {last} are gone, {why}" for first, last in gaps]
+
     def log_ends(self) -> tuple[int, ...] | None:
         """The end of every store's log; None where to ask again is a request over a network."""
         if not all(isinstance(store.storage, LocalStorage) for store in self.files):
@@ -720,6 +729,8 @@ def check_range(
             lost.append(f"{key}: offset {first} is not there, it ends at {high}")
         first = min(max(first, low), high)
         ranges[key] = (first, min(max(last, first), high))
+        if isinstance(stores, Stores):
+            lost += stores.lacks(key, *ranges[key])
     report_loss(stores, options, lost)
     return ranges
 

@@ -147,6 +147,7 @@ class QueueFiles:
         is_batch: whether it is a BatchConsumeQueue.
         segments: its files; offsets of segments are bytes of the queue's stream.
         tail: records of the log that have no unit yet.
+        gaps: queue offsets [first, end) before or between those that nothing has.
     """
 
     store: LogOfQueues
@@ -154,6 +155,7 @@ class QueueFiles:
     is_batch: bool
     segments: list[Segment]
     tail: Sequence[TailMessage] = ()
+    gaps: Sequence[tuple[int, int]] = ()
     _bytes: tuple[int, int, int] = field(default=(0, 0, 0), repr=False)
     # What all units weigh, by first and last, where they were seen on one page.
     _page_bytes: tuple[int, int, int] = field(default=(0, 0, 0), repr=False)
@@ -358,7 +360,7 @@ class QueueFiles:
         first, end = self.unit_bounds()
         if not self.tail:
             return first, end
-        return (first if end else self.tail[0].first), self.tail[-1].end
+        return (first if end else self._tail_start()), self.tail[-1].end
 
     def unit_bounds(self) -> tuple[int, int]:
         """`bounds` as the units say."""
@@ -377,9 +379,12 @@ class QueueFiles:
         return [each for each in self.tail if each.first < end and each.end > start]
 
     def tail_begin(self, start: int, end: int) -> int:
-        """Which of the queue offsets [start, end) is the tail's first; the end if none is."""
-        tail = self.tail_within(start, end)
-        return min(max(tail[0].first, start), end) if tail else end
+        """From which of the queue offsets [start, end) on no unit is; the end if all have one."""
+        return min(max(self._tail_start(), start), end)
+
+    def gaps_within(self, start: int, end: int) -> list[tuple[int, int]]:
+        """What of the queue offsets [start, end) a crash took, as ranges of them."""
+        return [(max(a, start), min(b, end)) for a, b in self.gaps if a < end and b > start]
 
     def numbers_of(self, start: int, end: int) -> tuple[int, int]:
         """The numbers of the units that hold the queue offsets [start, end)."""
@@ -400,7 +405,7 @@ class QueueFiles:
     def _count_bytes(self, start: int, end: int) -> int:
         behind = sum(each.size for each in self.tail_within(start, end))
         if behind:
-            end = min(end, self.tail[0].first)
+            end = min(end, self._tail_start())
         first, last = self.numbers_of(start, end)
         count = last - first
         if count <= 0:
@@ -546,7 +551,8 @@ class QueueFiles:
         return max(start, self._unit(first)[4]), min(end, newest[4] + newest[5])
 
     def _tail_start(self) -> int:
-        return self.tail[0].first if self.tail else _OFFSET_MAX
+        firsts = [first for first, _ in self.gaps[:1]] + [each.first for each in self.tail[:1]]
+        return min(firsts, default=_OFFSET_MAX)
 
     def _search_time(
         self, low: int, high: int, timestamp_ms: int, pages: UnitPages | None = None

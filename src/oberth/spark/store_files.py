@@ -351,6 +351,7 @@ class StoreFiles:
             kind == paths.BATCH_CONSUME_QUEUE,
             segments,
             tail.messages.get(name, ()) if tail is not None else (),
+            tail.gaps.get(name, ()) if tail is not None else (),
         )
 
     def config(self, name: str) -> Any:

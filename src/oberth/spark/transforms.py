@@ -1,6 +1,6 @@
 """Questions about a store that its derived files answer, as frames.
 
-`count_by_tag` counts messages per topic and tag from the ConsumeQueues alone: 20 bytes a message,
+`count_by_tag` counts messages per topic and tag from the ConsumeQueues: 20 bytes a message,
 whatever its size. A queue knows a tag by its Java hash; the name is read from one of its messages.
 Two tags of a topic with one hash would be counted as one, so `SAMPLES` messages of each hash are
 looked at in every range of a queue, and where they disagree all messages of the range are read.
@@ -21,7 +21,7 @@ from oberth.formats.names import SCHEDULE_TOPIC, is_lmq
 from oberth.spark import plan as p
 from oberth.spark.options import ReadOptions, parse_read_options
 from oberth.spark.packing import Cut, pack
-from oberth.spark.partitions import RocketMQPartition, make_piece_reader
+from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.queue_files import QueueFiles
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.source import require_path
@@ -95,12 +95,9 @@ class TagCountsReader(DataSourceReader):
         start = p.bound_offsets(self.options.starting, "starting", self.options, stores, bounds)
         end = p.bound_offsets(self.options.ending, "ending", self.options, stores, bounds)
         ranges = p.check_range(stores, self.options, start, end, bounds)
-        cuts = []
-        for key, (first, last) in sorted(ranges.items()):
-            number = stores.number_of(key.broker)
-            if number is not None and first < last:
-                piece = p.QueueRange(number, key.topic, key.queue, first, last)
-                cuts.append(Cut(piece, last - first, last - first))
+        cuts: list[Cut] = []
+        for number, own in enumerate(p.by_broker(ranges).get(s.broker, {}) for s in stores.files):
+            cuts += [cut._replace(size=cut.rows) for cut in queue_cuts(number, stores, own)]
         plans = pack(cuts, _by_units(self.options)) or [p.PartitionPlan(())]
         from oberth.spark.predicates import EVERYTHING
 
@@ -113,9 +110,15 @@ class TagCountsReader(DataSourceReader):
         assert isinstance(partition, RocketMQPartition)
         counts: dict[tuple[str, str | None], int] = {}
         for piece in partition.pieces:
-            assert isinstance(piece, p.QueueRange)
-            for tag, count in count_range(partition.stores, piece, self.options).items():
-                counts[piece.topic, tag] = counts.get((piece.topic, tag), 0) + count
+            if isinstance(piece, p.QueueRange):
+                topic, found = piece.topic, count_range(partition.stores, piece, self.options)
+            else:  # what has no unit yet
+                assert isinstance(piece, p.Lookup)
+                assert piece.limits is not None
+                topic = piece.limits[0][0]
+                found = _count_records(partition.stores, [piece], self.options)
+            for tag, count in found.items():
+                counts[topic, tag] = counts.get((topic, tag), 0) + count
         rows = sorted(counts.items(), key=lambda row: (row[0][0], row[0][1] or ""))
         yield pa.RecordBatch.from_arrays(
             [
