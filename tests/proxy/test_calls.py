@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.proxy.client import GOAWAY, GrpcClient, framed
+from tests.proxy.client import GOAWAY, GrpcClient, Stream, framed
 from tests.proxy.conftest import (
     CLIENTS,
     TYPES,
@@ -186,23 +186,42 @@ async def test_what_is_no_filter(mq: EmbeddedBroker, kind: int, text: str) -> No
         assert status == Code.ILLEGAL_FILTER_EXPRESSION
 
 
+async def asked_about(mq: EmbeddedBroker, stream: Stream) -> Any:
+    """The first transaction that a producer is asked about."""
+    mq.advance(seconds=7)
+    while True:  # the broker looks for orphans about every second of its clock
+        mq.advance(seconds=2)
+        try:
+            async with asyncio.timeout(0.5):
+                raw = await stream.messages.get()
+            break
+        except TimeoutError:
+            continue
+    assert raw is not None
+    return m.TelemetryCommand.FromString(raw).recover_orphaned_transaction_command
+
+
+async def test_a_producer_without_a_stream_is_not_asked(mq: EmbeddedBroker) -> None:
+    """It counts as one of its group for two minutes more; the others hear of what it began."""
+    add_topic(mq, "X", "TRANSACTION")
+    async with client_of(mq, "deaf") as deaf, client_of(mq, "hears") as client:
+        first = await publish(deaf, "X")
+        await send(deaf, message("X", b"half", "TRANSACTION"))
+        stream = await publish(client, "X")
+        await first.cancel()
+        await deaf.call("QueryRoute", m.QueryRouteRequest())  # behind it
+        orphan = await asked_about(mq, stream)
+        assert orphan.message.body == b"half"
+        assert orphan.message.user_properties["TRANSACTION_CHECK_TIMES"] == "1"
+
+
 async def test_an_orphaned_transaction_is_asked_for(mq: EmbeddedBroker) -> None:
     add_topic(mq, "X", "TRANSACTION")
     async with client_of(mq) as client:
         stream = await publish(client, "X")
         sent = message("X", b"half", "TRANSACTION")
         await send(client, sent)
-        mq.advance(seconds=7)
-        while True:  # the broker looks for orphans about every second of its clock
-            mq.advance(seconds=2)
-            try:
-                async with asyncio.timeout(0.5):
-                    raw = await stream.messages.get()
-                break
-            except TimeoutError:
-                continue
-        assert raw is not None
-        orphan = m.TelemetryCommand.FromString(raw).recover_orphaned_transaction_command
+        orphan = await asked_about(mq, stream)
         assert orphan.message.body == b"half"
         end = m.EndTransactionRequest(
             message_id=sent.system_properties.message_id,

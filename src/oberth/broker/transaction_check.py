@@ -58,7 +58,9 @@ class ProducerCheck:
 
         def may(client: ClientInfo) -> bool:
             channel: Channel = client.channel  # type: ignore[assignment]
-            return self._may_publish(channel.remote.host, client.access_key, topic)
+            return channel.hears and self._may_publish(
+                channel.remote.host, client.access_key, topic
+            )
 
         client = self._producers.next_client(group, may)
         if client is None:

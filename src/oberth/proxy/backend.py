@@ -42,7 +42,7 @@ class Peer(Protocol):
     """A gRPC client as brokers see it.
 
     Attributes:
-        on_request: serves what a broker asks of the client; None answers nothing.
+        on_request: serves what a broker asks of the client; None: it cannot be asked now.
     """
 
     on_request: RequestHandler | None

@@ -50,14 +50,6 @@ REPEATED_MAX: Final = 500
 Unary = Callable[["Context", Any, Any], Awaitable[None]]
 """Serves a request: fills the response, or raises StatusError."""
 
-BrokerRequestHandler = Callable[
-    [GrpcClient, str, RemotingCommand], Awaitable[RemotingCommand | None]
-]
-
-
-async def _unserved(client: GrpcClient, broker: str, request: RemotingCommand) -> None:
-    """Answers nothing."""
-
 
 class Context:
     """What a call is served with.
@@ -158,7 +150,6 @@ class ServiceCore:
         clients: that are known.
         results: calls that ended, by method and RocketMQ's code.
         sent, received: messages that were stored, and handed out.
-        on_broker_request: serves the requests of brokers to clients.
     """
 
     def __init__(
@@ -174,7 +165,6 @@ class ServiceCore:
         self.clients = ClientTable()
         self.results: Counter[tuple[str, int]] = Counter()
         self.sent = self.received = 0
-        self.on_broker_request: BrokerRequestHandler = _unserved
         self.check_types = check_types
         self.invisible_ms_min = invisible_ms_min
         self.poll_ms_min = poll_ms_min
@@ -294,9 +284,6 @@ class ServiceCore:
                 context.access_key,
                 self.backend.peer(channel.remote, channel.local),
                 now,
-            )
-            client.peer.on_request = lambda broker, request: self.on_broker_request(
-                client, broker, request
             )
             self.clients.add(client)
         client.last_seen = now

@@ -118,7 +118,7 @@ class LocalPeer:
         remote: the client's address.
         local: the address that it dialled.
         context: the broker's, see `Channel.context`.
-        on_request: serves what the broker asks; None answers nothing.
+        on_request: serves what the broker asks; None: the client cannot be asked now.
     """
 
     def __init__(self, broker: LocalBroker, remote: Address, local: Address) -> None:
@@ -200,6 +200,11 @@ class LocalPeer:
     def is_closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._is_closed
+
+    @property
+    def hears(self) -> bool:
+        """Whether requests of the broker reach the client."""
+        return self.on_request is not None and not self._is_closed
 
     def awaits(self, opaque: int) -> bool:
         """Whether a call still waits for the answer to a request: it may have been cancelled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -55,7 +56,6 @@ class Telemetry:
 
     def __init__(self, core: ServiceCore) -> None:
         self._core = core
-        core.on_broker_request = self.on_broker_request
 
     async def heartbeat(self, context: Context, request: Any, response: Any) -> None:
         client = self._core.client(context)
@@ -98,13 +98,13 @@ class Telemetry:
         client = self._core.client(context)
         if len(client.streams) >= TELEMETRY_STREAMS_MAX:
             client.streams.pop(0).end(GrpcStatus.UNAVAILABLE, "too many Telemetry streams")
-        client.streams.append(call)
+        self._hear(client, call)
         try:
             async for raw in call.messages():
                 command = parse(m.TelemetryCommand, raw)
                 client = self._core.client(context)
                 if call not in client.streams:
-                    client.streams.append(call)
+                    self._hear(client, call)
                 kind = command.WhichOneof("command")
                 if kind == "settings":
                     try:
@@ -129,6 +129,13 @@ class Telemetry:
             known = self._core.clients.get(context.client_id)
             if known is not None and call in known.streams:
                 known.streams.remove(call)
+                if not known.streams:
+                    known.peer.on_request = None
+
+    def _hear(self, client: GrpcClient, call: Call) -> None:
+        """Over this stream the client hears what brokers ask; without one others are asked."""
+        client.streams.append(call)
+        client.peer.on_request = partial(self.on_broker_request, client)
 
     async def _merge_settings(self, client: GrpcClient, sent: Any) -> None:
         """The client's settings, completed by those that the server decides."""

@@ -805,6 +805,11 @@ class Channel(asyncio.Protocol):
         """True when nothing can be sent any more."""
         return self._closing
 
+    @property
+    def hears(self) -> bool:
+        """Whether requests to the peer reach it."""
+        return not self._closing
+
     def awaits(self, opaque: int) -> bool:
         """Whether the peer still waits for the answer to a request; remoting has no word for no."""
         del opaque
