@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from oberth.cli.main import oberth
 from oberth.errors import MQClientError
+from oberth.remoting.code import RequestCode
 from oberth.testing.blocking import EmbeddedBroker
 
 
@@ -126,6 +127,23 @@ def test_figures_are_numbers(broker: EmbeddedBroker) -> None:
     assert (type(row["inTps"]), type(row["outTps"])) == (float, float)
     status = read(broker, "cluster", "status", row["broker"])
     assert isinstance(status["commitLogMaxOffset"], int)
+
+
+def test_a_broker_that_does_not_answer_hides_no_other(broker: EmbeddedBroker) -> None:
+    """While a broker hangs is when people look."""
+    (row,) = read(broker, "cluster", "list")
+    for words, asked in (
+        (("cluster", "list"), RequestCode.GET_BROKER_RUNTIME_INFO),
+        (("cluster", "retention"), RequestCode.OBERTH_GET_RETENTION),
+    ):
+        broker.faults.disconnect([asked])
+        result = run(broker, *words, "--json", code=1)
+        assert f"{row['broker']} {broker.address}: connection to " in result.stderr
+        shown = json.loads(result.stdout)
+        if words[1] == "list":
+            assert shown == [{**row, "version": None, "inTps": None, "outTps": None}]
+        else:
+            assert shown == {}
 
 
 @pytest.mark.parametrize(

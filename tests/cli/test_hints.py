@@ -26,6 +26,7 @@ from oberth.errors import (
     OptionError,
     RemotingConnectError,
     RemotingSendRequestError,
+    RemotingTimeoutError,
     UnknownOptionError,
 )
 from oberth.formats.message_store_config import DEFAULT_ROOT
@@ -122,13 +123,14 @@ def refused_certificate() -> RemotingConnectError:
         (NotFoundError("/x: no such directory"), "store root"),
         (NotFoundError("topic 'T' has no ConsumeQueue"), None),
         (MQBrokerError(17, "no topic 'T'"), "topic create"),
-        (MQBrokerError(17, "no broker knows group 'G': no '%RETRY%G'"), "group create"),
+        (MQBrokerError(17, "no broker knows group 'G'"), "group create"),
         (MQBrokerError(1, "busy"), None),
         (PermissionError(errno.EACCES, "denied", "/store/lock"), "user that the broker runs as"),
         (PermissionError(errno.EACCES, "denied"), None),
         (RemotingConnectError("no connection to a:1 within 3 s"), None),
         (RemotingSendRequestError("connection to a:1 closed before the response"), "name server"),
         (RemotingSendRequestError("queue of requests is full"), None),
+        (RemotingTimeoutError("no response from a:1 to code 28 within 5 ms"), "cluster list"),
         (OberthError("anything"), None),
     ],
 )

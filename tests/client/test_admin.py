@@ -9,7 +9,7 @@ import pytest
 from oberth.client import ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
 from oberth.client.admin import LATEST, Admin
 from oberth.client.config import ClientConfig
-from oberth.errors import IllegalNameError, MQBrokerError, MQClientError
+from oberth.errors import IllegalNameError, MQBrokerError, MQClientError, RemotingConnectError
 from oberth.remoting.code import ResponseCode
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -86,6 +86,52 @@ async def test_groups_progress_and_reset(mq: EmbeddedBroker) -> None:
         assert len(span.consume_time_span_set) == 4
         await admin.delete_group("g")
         assert "g" not in await admin.group_list()
+
+
+async def test_a_group_before_its_first_member(mq: EmbeddedBroker) -> None:
+    async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        await admin.create_group("g")
+        assert (await admin.consume_stats("g")).queues == []
+        with pytest.raises(MQBrokerError) as caught:
+            await admin.consumer_connection("g")
+        assert caught.value.response_code == ResponseCode.CONSUMER_NOT_ONLINE
+        with pytest.raises(MQBrokerError, match="no broker knows group 'h'"):
+            await admin.consume_stats("h")
+
+
+async def test_members_are_told_by_any_broker_that_answers(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masters = {"dead": "127.0.0.1:1", "alive": mq.address}
+
+    async def some(self: Admin, name: str) -> dict[str, str]:
+        return masters
+
+    monkeypatch.setattr(Admin, "_masters_of_group", some)
+    monkeypatch.setattr(Admin, "_masters_of", some)
+    async with (
+        Admin(namesrv_addr=mq.namesrv_addr) as admin,
+        Producer("p", namesrv_addr=mq.namesrv_addr) as producer,
+        PushConsumer(
+            "g", {"T": "*"}, listener=lambda message: None, namesrv_addr=mq.namesrv_addr
+        ) as consumer,
+    ):
+        await producer.send(Message("T", b"x"))
+        assert (await admin.producer_connection("p", "T")).connection_set
+        (member,) = (await admin.consumer_connection("g")).connection_set
+        assert member.client_id == consumer.client_id
+        assert (await admin.consumer_running_info("g", consumer.client_id)).mq_table
+        del masters["alive"]
+        with pytest.raises(RemotingConnectError):
+            await admin.consumer_connection("g")
+        masters.clear()
+        for question in (
+            admin.producer_connection("p", "T"),
+            admin.consumer_connection("g"),
+            admin.consumer_running_info("g", consumer.client_id),
+        ):
+            with pytest.raises(MQClientError, match="has a master now"):
+                await question
 
 
 async def test_messages(mq: EmbeddedBroker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from typing import Any, Final
@@ -17,10 +18,11 @@ from oberth.cli.output import say, write_json
 from oberth.cli.remote import ask, broker_address, json_option, namesrv_option, show
 from oberth.cli.retention_output import show_report
 from oberth.client.admin import Admin
-from oberth.errors import MQBrokerError, MQClientError
+from oberth.errors import MQBrokerError, MQClientError, RemotingError
 
 EXIT_UNREAD: Final = 1
 EXIT_NOTHING: Final = 1
+EXIT_SILENT: Final = 1
 
 
 @click.group(cls=SuggestingGroup)
@@ -39,31 +41,35 @@ for each in (compare, config, dump, apply, failover):
 @namesrv_option
 @json_option
 def list_(namesrv: str, as_json: bool) -> None:
-    """List brokers with their rates."""
+    """List brokers with their rates; exit code 1 if one of them does not answer."""
+
+    async def figures(admin: Admin, place: list[Any]) -> list[Any]:
+        try:
+            runtime = await admin.broker_runtime_info(place[-1])
+        except RemotingError as error:
+            say(f"{place[1]} {place[-1]}: {error}")
+            return [*place, None, None, None]
+        return [
+            *place,
+            runtime.get("brokerVersionDesc", ""),
+            _first(runtime.get("putTps")),
+            _first(runtime.get("getTransferredTps", runtime.get("getTransferedTps"))),
+        ]
 
     async def look(admin: Admin) -> list[list[Any]]:
-        info = await admin.cluster_info()
-        rows: list[list[Any]] = []
-        for name in sorted(info.broker_addr_table):
-            data = info.broker_addr_table[name]
-            for broker_id, address in sorted(data.broker_addrs.items()):
-                runtime = await admin.broker_runtime_info(address)
-                rows.append(
-                    [
-                        data.cluster,
-                        name,
-                        int(broker_id),
-                        address,
-                        runtime.get("brokerVersionDesc", ""),
-                        _first(runtime.get("putTps")),
-                        _first(runtime.get("getTransferredTps", runtime.get("getTransferedTps"))),
-                    ]
-                )
-        return rows
+        places = [
+            [data.cluster, name, int(broker_id), address]
+            for name, data in sorted((await admin.cluster_info()).broker_addr_table.items())
+            for broker_id, address in sorted(data.broker_addrs.items())
+        ]
+        return list(await asyncio.gather(*(figures(admin, place) for place in places)))
 
     rates = ["in tps", "out tps"] if as_json else ["in/s", "out/s"]
     header = ["cluster", "broker", "id", "address", "version", *rates]
-    show(as_json, header, ask(namesrv, look))
+    rows = ask(namesrv, look)
+    show(as_json, header, rows)
+    if any(version is None for *_, version, _, _ in rows):
+        sys.exit(EXIT_SILENT)
 
 
 @cluster.command()
@@ -94,10 +100,12 @@ def retention(namesrv: str, as_json: bool) -> None:
     """Show what the next cleaning of each broker would delete, and who has not consumed it.
 
     Oberth's brokers only; what others answer is shown as it is. Exit code 1 if a group has not
-    consumed all of it. For a store's files alone: `oberth store retention`.
+    consumed all of it, or a broker does not answer. For a store's files alone: `oberth store
+    retention`.
 
     Example: oberth cluster retention
     """
+    silent = []
 
     async def look(admin: Admin) -> dict[str, dict[str, Any]]:
         info = await admin.cluster_info()
@@ -108,6 +116,9 @@ def retention(namesrv: str, as_json: bool) -> None:
                     found[address] = {"broker": name, **await admin.retention(address)}
                 except MQBrokerError as error:
                     say(f"{name} {address}: {error}")
+                except RemotingError as error:
+                    say(f"{name} {address}: {error}")
+                    silent.append(address)
         return found
 
     reports = ask(namesrv, look)
@@ -117,7 +128,7 @@ def retention(namesrv: str, as_json: bool) -> None:
         for address, report in reports.items():
             say(f"{report['broker']} {address}")
             show_report(report)
-    if any(report["unread"] for report in reports.values()):
+    if silent or any(report["unread"] for report in reports.values()):
         sys.exit(EXIT_UNREAD)
 
 

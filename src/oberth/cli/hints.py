@@ -17,6 +17,7 @@ from oberth.errors import (
     OptionError,
     RemotingConnectError,
     RemotingSendRequestError,
+    RemotingTimeoutError,
     StoreCorruptError,
     StoreFullError,
     StoreLockedError,
@@ -98,6 +99,8 @@ def hint_for(error: BaseException) -> str | None:
             "is it a name server or broker that listens there? theirs are 9876 and 10911 at first; "
             "if it takes nothing but TLS, --tls-ca FILE, --tls or --tls-insecure is missing"
         )
+    if isinstance(error, RemotingTimeoutError):
+        return "it is very busy, stopped or out of reach; `oberth cluster list` shows who answers"
     if isinstance(error, MQBrokerError | MQClientError):
         if error.response_code in (TOPIC_NOT_EXIST, NOT_FOUND_TOPIC):
             what = "group" if " group " in str(error) else "topic"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from oberth.client.admin.base import QUERY_TIMEOUT_S
 from oberth.client.admin.topics import TopicAdmin
-from oberth.errors import MQBrokerError, MQClientError
+from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.formats import names
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.formats.subscription_group import SubscriptionGroupConfig, SubscriptionGroups
@@ -28,6 +28,7 @@ from oberth.remoting.bodies.stats import (
     QueryConsumeTimeSpanBody,
 )
 from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.group import (
     CloneGroupOffsetRequestHeader,
     ConsumeMessageDirectlyResultRequestHeader,
@@ -95,13 +96,45 @@ class GroupAdmin(TopicAdmin):
     """Groups; their retry and dead letter topics are deleted with them."""
 
     async def _masters_of_group(self, group: str) -> dict[str, str]:
-        """The brokers of a group's retry topic, which is made when its first member connects."""
+        """The masters of a group's retry topic, which is made when its first member connects.
+
+        Before that: the masters that have settings for the group.
+
+        Raises:
+            MQBrokerError: no broker has either (code 17).
+        """
         topic = names.retry_topic(group)
-        if await self._client().fetch_route(topic, self._timeout_s) is None:
-            raise MQBrokerError(
-                ResponseCode.TOPIC_NOT_EXIST, f"no broker knows group {group!r}: no {topic!r}"
-            )
-        return await self._masters_of(topic)
+        if await self._client().fetch_route(topic, self._timeout_s) is not None:
+            return await self._masters_of(topic)
+        found = {
+            name: addr
+            for name, addr in (await self.masters()).items()
+            if group in await self.all_groups(addr)
+        }
+        if not found:
+            raise MQBrokerError(ResponseCode.TOPIC_NOT_EXIST, f"no broker knows group {group!r}")
+        return found
+
+    async def _ask_one_of(
+        self,
+        masters: Mapping[str, str],
+        code: RequestCode,
+        header: CommandHeader,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """The answer of the first master that gives one.
+
+        Raises:
+            MQClientError: there is no master.
+            RemotingError: none answers.
+        """
+        silent: RemotingError | None = None
+        for addr in masters.values():
+            try:
+                return await self._ask(addr, code, header, timeout_s=timeout_s)
+            except RemotingError as error:
+                silent = error
+        raise silent or MQClientError("none of the brokers that could tell has a master now")
 
     async def create_group(
         self,
@@ -171,30 +204,28 @@ class GroupAdmin(TopicAdmin):
         Raises:
             MQBrokerError: none is (code 206).
         """
-        addr = broker_addr or next(iter((await self._masters_of_group(group)).values()), None)
-        if addr is None:
-            raise MQClientError(f"group {group}: no broker knows it")
+        masters = {"": broker_addr} if broker_addr else await self._masters_of_group(group)
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
-        body = await self._ask(addr, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        body = await self._ask_one_of(masters, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
         return ConsumerConnection.decode(body)
 
     async def producer_connection(self, group: str, topic: str) -> ProducerConnection:
         """The members of a producer group, as a broker of a topic knows them."""
-        addr = next(iter((await self._masters_of(topic)).values()))
+        masters = await self._masters_of(topic)
         header = GetProducerConnectionListRequestHeader(producer_group=group)
-        body = await self._ask(addr, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+        body = await self._ask_one_of(masters, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
         return ProducerConnection.decode(body)
 
     async def consumer_running_info(
         self, group: str, client_id: str, *, jstack: bool = False
     ) -> ConsumerRunningInfo:
         """What a member tells about itself."""
-        addr = next(iter((await self._masters_of_group(group)).values()))
+        masters = await self._masters_of_group(group)
         header = GetConsumerRunningInfoRequestHeader(
             consumer_group=group, client_id=client_id, jstack_enable=jstack
         )
-        body = await self._ask(
-            addr, RequestCode.GET_CONSUMER_RUNNING_INFO, header, timeout_s=QUERY_TIMEOUT_S
+        body = await self._ask_one_of(
+            masters, RequestCode.GET_CONSUMER_RUNNING_INFO, header, QUERY_TIMEOUT_S
         )
         return ConsumerRunningInfo.decode(body)
 
@@ -228,7 +259,7 @@ class GroupAdmin(TopicAdmin):
         """How far a group is, in one topic or in all. RocketMQ: examineConsumeStats.
 
         Raises:
-            MQBrokerError: neither the topic nor the group's retry topic exists (code 17).
+            MQBrokerError: there is no such topic, or no broker knows the group (code 17).
         """
         masters = await (self._masters_of(topic) if topic else self._masters_of_group(group))
         return await self.consume_stats_at(masters.values(), group, topic)
