@@ -10,7 +10,7 @@ HAS_COMPILER := import os, shutil, sysconfig; word = (os.environ.get("CC") or sy
 # Some environments forbid bytecode; every process that a test starts would compile 600 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test bench bench-page interop lint docs lock clean
+.PHONY: run test test-long bench bench-page interop lint docs lock clean
 
 $(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.py $(wildcard src/oberth/kernels/native/*) src/oberth/kernels/arguments.py src/oberth/kernels/layout.py src/oberth/formats/message.py
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -33,13 +33,15 @@ run: $(STAMP)
 # A test that hangs ends alone, not the run with it; what it may take includes what it builds first.
 LIMIT := --timeout 480 --timeout-method signal
 
-# What needs no JVM runs on every core; Spark's tests share one session and come after it, also
-# where something failed before: all findings of a run are wanted.
+# Spark's tests are one group and share one session: a process runs them while the others run the rest.
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup $(LIMIT)
+
 test: $(STAMP)
-	@status=0; \
-	$(BIN)/python -m pytest -q -n auto -m "not spark and not interop" $(LIMIT) $(ARGS) || status=$$?; \
-	$(BIN)/python -m pytest -q -m "spark and not interop" $(LIMIT) $(ARGS) || status=$$?; \
-	exit $$status
+	@$(PYTEST) -m "not interop and not long" $(ARGS)
+
+# What tests/campaigns.txt takes out of `make test`: hundreds of seeds, kills in a loop.
+test-long: $(STAMP)
+	@OBERTH_LONG=1 $(PYTEST) -m "long and not interop" $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

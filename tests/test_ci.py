@@ -100,12 +100,14 @@ def test_what_takes_too_long_is_ended(ci: ModuleType, tmp_path: Path) -> None:
 
 
 MAKEFILE = """
-.PHONY: lint test interop bench
+.PHONY: lint test test-long interop bench
 lint:
 	@true
 test:
 	@{python} -m pytest -q -p no:cacheprovider $(ARGS) tests
 	@{python} -m pytest -q -p no:cacheprovider $(ARGS) -k one more
+test-long:
+	@{python} -m pytest -q -p no:cacheprovider $(ARGS) long
 interop:
 	@{python} -m pytest -q $(ARGS) interop
 bench:
@@ -132,6 +134,7 @@ def project(ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for folder, text in {
         "tests": "def test_a(): pass\ndef test_b(): pass\n",
         "more": "def test_one(): pass\n",
+        "long": "def test_all(): pass\n",
         "interop": INTEROP,
     }.items():
         (tmp_path / folder).mkdir()
@@ -140,7 +143,12 @@ def project(ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     plugin = (CI / "oberth_ci_results.py").read_text()
     (tmp_path / ".ci" / "oberth_ci_results.py").write_text(plugin)
     monkeypatch.setattr(ci, "ROOT", tmp_path)
-    for name, floor in {"TESTS_MIN": 3, "INTEROP_MIN": 2, "BENCHMARKS_MIN": 1}.items():
+    for name, floor in {
+        "TESTS_MIN": 3,
+        "LONG_MIN": 1,
+        "INTEROP_MIN": 2,
+        "BENCHMARKS_MIN": 1,
+    }.items():
         monkeypatch.setattr(ci, name, floor)
     monkeypatch.setattr(ci, "PROBE", ("true",))
     monkeypatch.setattr(ci.shutil, "which", lambda name: name)
@@ -153,6 +161,7 @@ def test_a_whole_run(
     assert ci.main() == 0
     summary = capfd.readouterr().out.partition("== summary")[2]
     assert "test       green  3 passed, 0 failed, 0 skipped" in summary
+    assert "test-long  green  1 passed, 0 failed, 0 skipped" in summary
     assert "interop    green  2 passed, 0 failed, 1 skipped" in summary
     assert "second try: 1\n  interop/test_interop.py::test_fails_once" in summary
     # Now it is as if nothing of interop could be had, but the registry answers.
@@ -182,12 +191,13 @@ def test_failures_are_red_at_every_stage(
     ci: ModuleType, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (project / "more" / "test_more.py").write_text("def test_one(): raise OSError\n")
+    (project / "long" / "test_long.py").write_text("def test_all(): raise OSError\n")
     (project / "interop" / "test_interop.py").write_text("def test_x(): raise OSError\n")
     makefile = project / "Makefile"
     makefile.write_text(makefile.read_text().replace("@true", "@false") + "\t@false\n")
     assert ci.main() == 1
     summary = capfd.readouterr().out.partition("== summary")[2]
-    assert summary.count("RED") == 4
+    assert summary.count("RED") == 5
     assert "2 passed, 1 failed, 0 skipped" in summary
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.campaigns import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +31,12 @@ def report_of(*arguments: str) -> dict[str, Any]:
 
 
 def test_frames_of_any_kind_change_nothing_for_an_honest_client() -> None:
-    report = report_of("benchmarks.fuzz", "--small", "--seed", "7")
-    assert report["frames"] == 3000
+    count = rounds(
+        "tests/broker/test_fuzz_and_soak.py"
+        "::test_frames_of_any_kind_change_nothing_for_an_honest_client"
+    )
+    report = report_of("benchmarks.fuzz", "--frames", str(count), "--seed", "7")
+    assert report["frames"] == count
     assert report["honest"]["messages"] > 50
 
 

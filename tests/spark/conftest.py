@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import threading
@@ -30,22 +31,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from oberth.spark.runtime import build_session
 
     scratch = tmp_path_factory.mktemp("spark")
-    # Python workers have the driver's working directory first on their path.
-    before = Path.cwd()
-    os.chdir(scratch)
-    session = build_session(
-        "local[2,3]",
-        app_name="tests",
-        quick=True,
-        config={
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-            "spark.local.dir": str(scratch),
-            "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
-        },
-    )
+    # Python workers have the JVM's working directory first on their path.
+    with contextlib.chdir(scratch):
+        session = build_session(
+            "local[2,3]",
+            app_name="tests",
+            quick=True,
+            config={
+                "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+                "spark.local.dir": str(scratch),
+                "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+            },
+        )
     yield session
     session.stop()
-    os.chdir(before)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from tests.rigs.campaigns import examples
 
 pytest.importorskip("pyspark")
 
@@ -182,7 +183,7 @@ def _satisfy(rows: Rows, filters: list[Any]) -> Rows:
 
 
 @settings(
-    max_examples=max(300, settings.default.max_examples if settings.default else 0),
+    max_examples=examples("tests/spark/test_lake.py::test_any_filter_and_any_cut"),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.rigs.campaigns import examples
 
 pytest.importorskip("pyspark")
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 NOW = 1_700_000_000_000
 ZONES = ("UTC", "Asia/Tokyo", "America/New_York")
-EXAMPLES = max(300, settings.default.max_examples if settings.default else 0)
 
 
 # Stores.
@@ -347,7 +347,12 @@ def _zone(name: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("order", ["queue", "commitlog"])
-@settings(max_examples=EXAMPLES // 2, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(
+        "tests/spark/test_predicates.py::test_a_predicate_only_ever_reads_too_much"
+    ),
+    suppress_health_check=list(HealthCheck),
+)
 @given(data=st.data())
 def test_a_predicate_only_ever_reads_too_much(
     data: st.DataObject, make_store: Callable[..., Any], order: str

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.rigs.campaigns import rounds
 
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.message import (
@@ -36,6 +37,7 @@ from oberth.testing.fault_disk import FaultDisk, PowerCut
 
 pytestmark = pytest.mark.crash
 
+HERE = Path(__file__).parent
 SEGMENT = 8192
 BLANK_START = (BLANK_MAGIC & 0xFFFFFFFF).to_bytes(4, "big")
 
@@ -183,7 +185,8 @@ def test_a_power_cut_at_every_event(tmp_path: Path, flush: FlushDiskType) -> Non
     # Every event would take minutes; each run takes another set of them, and says which.
     seed = 0 if settings().derandomize else random.randrange(1 << 30)
     rng = random.Random(seed)
-    cuts = rng.sample(range(1, events), min(60, events - 1))
+    count = rounds("tests/store/test_crash.py::test_a_power_cut_at_every_event")
+    cuts = rng.sample(range(1, events), min(count, events - 1))
     for cut in cuts:
         root = tmp_path / f"cut{cut}"
         disk = FaultDisk(cut_power_at=cut)
@@ -220,7 +223,7 @@ from oberth.formats.message_store_config import FlushDiskType
 from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, {root!r}]
 from test_crash import config
 root, seed, flush = Path(sys.argv[1]), sys.argv[2], FlushDiskType(sys.argv[3])
 with MessageStore(config(root, flush)) as store:
@@ -242,13 +245,13 @@ with MessageStore(config(root, flush)) as store:
 @pytest.mark.slow
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 def test_sigkill_under_load(tmp_path: Path, flush: FlushDiskType) -> None:
-    """25 rounds each: a killed process keeps its page cache, so nothing acknowledged may go."""
+    """Some rounds each: a killed process keeps its page cache, so nothing acknowledged may go."""
     program = tmp_path / "writer.py"
-    program.write_text(WRITER.format(here=str(Path(__file__).parent)))
+    program.write_text(WRITER.format(here=str(HERE), root=str(HERE.parents[1])))
     rng = random.Random(3)
     root = tmp_path / "store"
     acknowledged: list[int] = []
-    for life in range(25):
+    for life in range(rounds("tests/store/test_crash.py::test_sigkill_under_load")):
         command = [sys.executable, str(program), str(root), str(life), flush.value]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rigs.campaigns import examples
 
 from oberth.errors import StoreError, StoreLockedError
 from oberth.spark.pipelines.dispatch import STEPS, dispatch
@@ -95,7 +96,7 @@ DAMAGE = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples("tests/spark/pipelines/test_dispatch.py::test_damaged_logs"))
 @given(damage=DAMAGE, range_size=st.integers(3000, 200_000), gone=st.booleans())
 def test_damaged_logs(
     golden_pristine: Golden,

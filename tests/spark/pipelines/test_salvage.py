@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rigs.campaigns import examples
 from tests.rigs.damage import foreign_bytes
 
 from oberth.cli.main import oberth
@@ -44,7 +45,7 @@ def comparable(report: Any) -> Any:
     return values
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples("tests/spark/pipelines/test_salvage.py::test_damaged_logs"))
 @given(
     damage=foreign_bytes(900_000, 3000),
     range_size=st.integers(5000, 200_000),

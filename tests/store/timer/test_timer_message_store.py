@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rigs.campaigns import examples, rounds
 
 from oberth.errors import StoreCorruptError
 from oberth.formats import properties as p
@@ -32,6 +33,7 @@ from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.store.timer.timer_message_store import TimerMessageStore
 from oberth.testing.fault_disk import FaultDisk, PowerCut
 
+HERE = "tests/store/timer/test_timer_message_store.py"
 START_MS = 1_700_000_000_000
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 
@@ -528,7 +530,7 @@ class Promises:
             assert set(count.values()) <= {1}
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(f"{HERE}::test_random_schedules_with_restarts_and_kills"))
 @given(seed=st.integers(0, 2**32), ends=st.lists(st.sampled_from("ck"), max_size=6))
 def test_random_schedules_with_restarts_and_kills(
     tmp_path_factory: pytest.TempPathFactory, seed: int, ends: list[str]
@@ -591,7 +593,8 @@ def test_a_power_cut_at_any_event_loses_nothing(tmp_path: Path) -> None:
     scripted(probe, tmp_path / "probe", Promises())
     events = probe.events
     rng = random.Random(11)
-    cuts = sorted(rng.sample(range(1, events), 18))
+    count = rounds(f"{HERE}::test_a_power_cut_at_any_event_loses_nothing")
+    cuts = sorted(rng.sample(range(1, events), count))
     for number, cut in enumerate(cuts):
         root = tmp_path / f"cut-{cut}"
         disk = FaultDisk(cut_power_at=cut)
