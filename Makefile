@@ -34,7 +34,8 @@ run: $(STAMP)
 LIMIT := --timeout 480 --timeout-method signal
 
 # Spark's tests are one group and share one session: a process runs them while the others run the rest.
-PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup $(LIMIT)
+# One process more than there are cores: tests wait for disks and for each other.
+PYTEST := $(BIN)/python -m pytest -q -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadgroup $(LIMIT)
 
 test: $(STAMP)
 	@$(PYTEST) -m "not interop and not long" $(ARGS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "oberth"
@@ -20,10 +20,13 @@ LINES_MAX = 900
 """Of a module: a longer one has a joint at which it can be cut."""
 
 
-def lines() -> Iterator[tuple[str, str]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            yield f"{path.relative_to(SOURCE)}:{number}", line
+@cache
+def lines() -> list[tuple[str, str]]:
+    return [
+        (f"{path.relative_to(SOURCE)}:{number}", line)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+    ]
 
 
 def test_no_module_is_too_long() -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.rigs.campaigns import rounds
 
 from oberth.broker.config_file import ConfigFile
 from oberth.client.transactions import LocalTransactionState
@@ -35,7 +36,8 @@ def test_what_was_acknowledged_survives_bad_luck(seed: int) -> None:
 
 @pytest.mark.crash
 def test_a_seed_replays() -> None:
-    first, second = (run("--seed", "11", "--seconds", "6").stdout for _ in range(2))
+    seconds = str(rounds("tests/testing/test_simulation.py::test_a_seed_replays"))
+    first, second = (run("--seed", "11", "--seconds", seconds).stdout for _ in range(2))
     assert "seed 11 holds" in first
     assert first == second
 
