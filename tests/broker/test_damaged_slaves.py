@@ -131,6 +131,23 @@ async def test_a_slave_fetches_again_what_a_crash_damaged(
         assert shown(slave.parts.store) == COUNT + 1
 
 
+async def test_a_slave_that_crashes_again_before_it_is_mended(
+    tmp_path: Path, name_server: str
+) -> None:
+    root = await crashed(tmp_path, name_server, 20)
+    again = tmp_path / "again"
+    async with make(root, name_server, **SLAVE) as slave:
+        damaged = slave.parts.store.damaged_from
+        assert damaged is not None
+        slave.parts.store.checkpoint_now()
+        shutil.copytree(root, again, ignore=shutil.ignore_patterns("lock"))
+    for each in (again, root):  # after a crash and after a stop in order
+        async with make(each, name_server, **SLAVE) as slave:
+            assert slave.parts.store.damaged_from == damaged
+            assert slave.parts.store.report is not None
+            assert slave.parts.store.report.scanned_from == damaged
+
+
 async def test_a_slave_that_is_longer_than_its_master_cuts_nothing(
     tmp_path: Path, name_server: str, caplog: pytest.LogCaptureFixture
 ) -> None:

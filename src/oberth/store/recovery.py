@@ -60,6 +60,9 @@ class RecoveryReport(NamedTuple):
         queues_from: from where on records are given to queues. Below it they have their units, or
             their topic was deleted, and only the index lacks them.
         reason: why dispatch starts there.
+        last_record: where the record before the dispatch starts, -1 if that is not known; of the
+            log's end if dispatch starts anew.
+        last_store_timestamp: of that record.
     """
 
     abnormal: bool
@@ -159,7 +162,8 @@ def recover(
         dispatch_from, reason = index_from, "the index reaches only up to there"
     dispatch_from = max(dispatch_from, log_min)
     last_record, timestamp = end.last_record, end.last_store_timestamp
-    if last_record < 0 and trusted and state is not None and end.end_offset == state.safe_offset:
+    if trusted and state is not None and dispatch_from == state.safe_offset:
+        # Dispatch may not be let go to the log's end.
         last_record, timestamp = state.last_record, state.store_timestamp
     return RecoveryReport(
         abnormal,
