@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from tests.proxy.client import framed
 from tests.proxy.conftest import (
     acking,
+    add_group,
     add_topic,
     client_of,
     message,
@@ -21,6 +25,7 @@ from tests.proxy.conftest import (
 )
 
 from oberth.broker.acl.users import NORMAL
+from oberth.formats.topic_config import TopicConfig
 from oberth.proxy import messages as m
 from oberth.proxy.authentication import NOBODY, signer_of
 from oberth.proxy.codes import Code
@@ -109,6 +114,65 @@ async def test_who_may_do_what(mq: EmbeddedBroker) -> None:
         await stream.send(command)
         assert await stream.all() == []
         assert stream.status == 3  # INVALID_ARGUMENT
+
+
+def naming(topic: str, group: str) -> dict[str, Any]:
+    """Requests that name a topic and a group, by call."""
+    found: dict[str, Any] = {}
+    for name, method in {**m.METHODS, **m.ADMIN_METHODS}.items():
+        request = m.message_class(method.request)()
+        fields = {field.name for field in request.DESCRIPTOR.fields}
+        if "topic" in fields:
+            request.topic.name = topic
+        if "topics" in fields:
+            request.topics.add().name = topic
+        if "group" in fields:
+            request.group.name = group
+        if "message_queue" in fields:
+            request.message_queue.topic.name = topic
+        found[name] = request
+    found["SendMessage"] = sending(message(topic))
+    found["ReceiveMessage"] = receiving(topic, group)
+    found["ReceiveMessage"].message_queue.broker.ClearField("name")
+    found["ResetGroupOffset"].reset_timestamp.seconds = 1
+    found["QueryMessage"].message_key = "k"
+    found["AdminSendMessage"].system_properties.message_type = 1
+    command = found["Telemetry"]
+    command.settings.client_type = 3  # SIMPLE_CONSUMER
+    command.settings.subscription.group.name = group
+    command.settings.subscription.subscriptions.add().topic.name = topic
+    return found
+
+
+async def test_who_may_not_use_a_topic_is_not_told_of_it(mq: EmbeddedBroker) -> None:
+    """Not that it is there, nor what kind of messages it takes."""
+    add_topic(mq, "Bobs", "FIFO", queues=3)
+    add_topic(mq, "Read")
+    mq.broker.parts.topics.update(TopicConfig(topic_name="Read", perm=4))
+    add_group(mq, "BobsG", consume_message_orderly=True, retry_max_times=3)
+    for topic, group in (("Bobs", "G"), ("Read", "G"), ("Bobs", "BobsG"), ("T", "BobsG")):
+        answers: list[list[str]] = []
+        for there in (True, False):
+            names_ = {"Bobs": "None", "Read": "None", "BobsG": "NoneG"}
+            one = topic if there else names_.get(topic, topic)
+            other = group if there else names_.get(group, group)
+            requests, found = naming(one, other), []
+            for number, name in enumerate(requests):
+                service = "Admin" if name in m.ADMIN_METHODS else "MessagingService"
+                method = {**m.METHODS, **m.ADMIN_METHODS}[name]
+                async with client_of(mq, f"c{number}", **signed("ann", "pw")) as client:
+                    body = framed(requests[name].SerializeToString())
+                    stream = await client.open(f"/{m.PACKAGE}.{service}/{name}", body)
+                    kind = m.message_class(method.response)
+                    text = f"{name} {stream.trailers}" + "".join(
+                        str(kind.FromString(each)) for each in await stream.all()
+                    )
+                for new, old in ((one, topic), (other, group)):
+                    text = re.sub(rf'(?<=[:"]){new}(?=[ "])', old, text)
+                found.append(re.sub(r"\s*(seconds|nanos|offset): \d+|[0-9A-F]{32}", "", text))
+            answers.append(found)
+        assert answers[0] == answers[1], (topic, group)
+        assert sum("UNAUTHORIZED" in each for each in answers[0]) > 10
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,11 @@ class AdminService:
             raise StatusError(code_of(answer.code), answer.remark or f"code {answer.code}")
         return decode(bytes(answer.body_bytes()))
 
-    async def _brokers(self, topic: str) -> list[str]:
+    async def _brokers(
+        self, context: Context, topic: str, code: RequestCode, header: CommandHeader
+    ) -> list[str]:
+        """The brokers of a topic, for who may ask them for this: others do not hear of it."""
+        self._core.authorize(context, _command(code, header))
         return sorted({queues.broker_name for queues in await self._core.queues(topic)})
 
     async def _connections_of(self, context: Context, group: str) -> ConsumerConnection:
@@ -190,12 +194,13 @@ class AdminService:
         return made
 
     async def _groups_of(self, context: Context, topic: str) -> list[str]:
-        header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+        code, header = (
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            QueryTopicConsumeByWhoRequestHeader(topic=topic),
+        )
         found: set[str] = set()
-        for broker in await self._brokers(topic):
-            body = await self._ask(
-                context, broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header, GroupList.decode
-            )
+        for broker in await self._brokers(context, topic, code, header):
+            body = await self._ask(context, broker, code, header, GroupList.decode)
             assert body is not None
             found.update(body.group_list)
         return sorted(each for each in found if not names.is_system_group(each))[:GROUPS_MAX]
@@ -216,14 +221,9 @@ class AdminService:
 
     async def _describe_topic(self, context: Context, request: Any, response: Any) -> None:
         topic = topic_of(request.topic)
-        (broker, *_) = await self._brokers(topic)
-        config = await self._ask(
-            context,
-            broker,
-            RequestCode.GET_TOPIC_CONFIG,
-            GetTopicConfigRequestHeader(topic=topic),
-            TopicConfig.decode,
-        )
+        code, header = RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(topic=topic)
+        (broker, *_) = await self._brokers(context, topic, code, header)
+        config = await self._ask(context, broker, code, header, TopicConfig.decode)
         assert config is not None
         attributes = config.attributes
         response.topic_message_type = _TYPES.get(attributes.get("message.type", "NORMAL"), 0)
@@ -371,13 +371,9 @@ class AdminService:
         """How far a group is in a lite topic, over all brokers."""
         queue = names.lite_queue(topic, lite_topic)
         sums = OffsetWrapper()
-        for broker in await self._brokers(topic):
-            end = await self._core.checked(
-                context,
-                broker,
-                RequestCode.GET_MAX_OFFSET,
-                GetMaxOffsetRequestHeader(topic=queue, queue_id=0).to_ext_fields(),
-            )
+        code, ends = RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=queue, queue_id=0)
+        for broker in await self._brokers(context, topic, code, ends):
+            end = await self._core.checked(context, broker, code, ends.to_ext_fields())
             sums.broker_offset += end.header(GetMaxOffsetResponseHeader).offset
             header = QueryConsumerOffsetRequestHeader(
                 consumer_group=group, topic=queue, queue_id=0, set_zero_if_not_found=False
@@ -395,12 +391,12 @@ class AdminService:
         topics = [topic_of(each) for each in request.topics]
         check_count("topics", len(topics))
         for topic in topics or sorted(await self._topics_of(context, group)):
+            code = RequestCode.QUERY_CONSUME_TIME_SPAN
             header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
-            for broker in await self._brokers(topic):
+            for broker in await self._brokers(context, topic, code, header):
                 body = await self._ask(
-                    context, broker, RequestCode.QUERY_CONSUME_TIME_SPAN, header,
-                    QueryConsumeTimeSpanBody.decode,
-                )  # fmt: skip
+                    context, broker, code, header, QueryConsumeTimeSpanBody.decode
+                )
                 assert body is not None
                 for span in body.consume_time_span_set:
                     entry = response.queue_time_span_list.add()
@@ -417,10 +413,9 @@ class AdminService:
         header = ResetOffsetRequestHeader(
             group=group, topic=topic, timestamp=ms_of(request.reset_timestamp), is_force=True
         )
-        for broker in await self._brokers(topic):
-            await self._core.checked(
-                context, broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext_fields()
-            )
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        for broker in await self._brokers(context, topic, code, header):
+            await self._core.checked(context, broker, code, header.to_ext_fields())
 
     # Messages
 
@@ -431,7 +426,7 @@ class AdminService:
         end_ms = ms_of(request.end_timestamp) if request.HasField("end_timestamp") else 2**63 - 1
         asked = request.max_message_nums or request.page_size or MESSAGES_MAX
         count = min(max(asked, 1), MESSAGES_MAX)
-        brokers = await self._brokers(topic)
+        brokers = await self._queried(context, topic)
         if request.HasField("broker_name"):
             brokers = [each for each in brokers if each == request.broker_name]
         if key in ("message_id", "message_key"):
@@ -452,6 +447,13 @@ class AdminService:
         now_ms = self._core.backend.now_ms()
         for message in found:
             fill_message(response.messages.add(), message, topic, handle=None, now_ms=now_ms)
+
+    async def _queried(self, context: Context, topic: str) -> list[str]:
+        """The brokers of a topic, for who may read its messages."""
+        header = QueryMessageRequestHeader(
+            topic=topic, key="", max_num=1, begin_timestamp=0, end_timestamp=0
+        )
+        return await self._brokers(context, topic, RequestCode.QUERY_MESSAGE, header)
 
     async def _by_key(
         self,
@@ -572,8 +574,10 @@ class AdminService:
             system.keys.append(request.key)
         if not system.message_id:
             system.message_id = f"01{secrets.token_hex(16).upper()}"
+        topic = topic_of(request.topic)
+        self._core.authorize_sending(context, topic)
         if not system.message_type:
-            wanted = await self._core.backend.message_type(topic_of(request.topic))
+            wanted = await self._core.backend.message_type(topic)
             system.message_type = _TYPES.get(wanted, _TYPES["NORMAL"])
         if type_name(system.message_type) == "TRANSACTION":
             raise StatusError(Code.BAD_REQUEST, "nobody would end a transaction sent from here")
@@ -584,7 +588,7 @@ class AdminService:
 
     async def _verify(self, context: Context, request: Any, response: Any) -> None:
         topic, group = topic_of(request.topic), group_of(request.group)
-        brokers = await self._brokers(topic)
+        brokers = await self._queried(context, topic)
         found = await self._by_key(
             context, topic, brokers, request.message_id, 0, 2**63 - 1, unique=True
         )

@@ -269,6 +269,17 @@ class ServiceCore:
         if refusal is not None:
             raise StatusError(Code.UNAUTHORIZED, refusal)
 
+    def authorize_sending(self, context: Context, topic: str) -> None:
+        """Whether the caller may send to a topic. Who may not is told nothing else of it.
+
+        Raises:
+            StatusError: UNAUTHORIZED: it may not.
+        """
+        fields = {"b": topic}
+        self.authorize(
+            context, RemotingCommand(code=int(RequestCode.SEND_MESSAGE_V2), ext_fields=fields)
+        )
+
     def client(self, context: Context) -> GrpcClient:
         """The client of a call, known or new."""
         now = asyncio.get_running_loop().time()

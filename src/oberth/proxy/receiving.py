@@ -170,7 +170,10 @@ class Receives:
                 order=config is not None and config.consume_message_orderly,
                 attempt_id=request.attempt_id or None,
             ).to_ext_fields()
-        broker = await self._asked_broker(request, topic)
+        broker = request.message_queue.broker.name
+        if not broker:
+            self._core.authorize(context, RemotingCommand(code=int(code), ext_fields=fields))
+            broker = await self._any_broker(topic)
         answer = await self._core.invoke(
             context,
             broker,
@@ -185,11 +188,8 @@ class Receives:
         found = popped(answer, topic, broker, is_lite=is_lite)
         await self._hand_out(context, client, request, topic, group, found, config)
 
-    async def _asked_broker(self, request: Any, topic: str) -> str:
-        """The broker that a receive names, else any that can be read, in turns."""
-        name: str = request.message_queue.broker.name
-        if name:
-            return name
+    async def _any_broker(self, topic: str) -> str:
+        """A broker where a topic can be read, in turns."""
         readable = [
             queues.broker_name
             for queues in await self._core.queues(topic)

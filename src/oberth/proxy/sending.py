@@ -84,12 +84,16 @@ class Sends:
             topic = topic_of(message.topic)
             properties = self._checked(message, topic, self._core.backend.now_ms())
             config = own.topic(topic)
-            wanted = config.attributes.get("message.type", "") if config else ""
-            self._check_type(wanted, [(message, properties)])
-            if config is None:
-                raise unknown_topic(topic)
-            if not config.is_writable or not config.write_queue_nums:
-                raise StatusError(Code.FORBIDDEN, f"no writable queue of topic {topic}")
+            try:
+                wanted = config.attributes.get("message.type", "") if config else ""
+                self._check_type(wanted, [(message, properties)])
+                if config is None:
+                    raise unknown_topic(topic)
+                if not config.is_writable or not config.write_queue_nums:
+                    raise StatusError(Code.FORBIDDEN, f"no writable queue of topic {topic}")
+            except StatusError:
+                self._core.authorize_sending(context, topic)
+                raise
             fields = self._fields(topic, message, properties)
             fields["e"] = str(self._queue_of(message, config.write_queue_nums))
             fields["i"] = encoded_properties(properties).decode("utf-8", "replace")
@@ -162,6 +166,7 @@ class Sends:
                 raise StatusError(Code.MESSAGE_CORRUPTED, "different message has different topic")
             items.append((message, self._checked(message, topic, now_ms)))
         _check_together([properties for _, properties in items])
+        self._core.authorize_sending(context, topic)
         if self._core.check_types:
             wanted = await self._core.backend.message_type(topic)
             self._check_type(wanted, items)

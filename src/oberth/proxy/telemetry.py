@@ -74,12 +74,7 @@ class Telemetry:
         else:
             for topic in settings.publishing.topics:
                 # A question about a transaction carries its message.
-                self._core.authorize(
-                    context,
-                    RemotingCommand(
-                        code=int(RequestCode.SEND_MESSAGE_V2), ext_fields={"b": topic.name}
-                    ),
-                )
+                self._core.authorize_sending(context, topic.name)
             body["producerDataSet"] = [
                 {"groupName": topic.name} for topic in settings.publishing.topics
             ]
