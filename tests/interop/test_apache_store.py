@@ -225,6 +225,35 @@ def test_a_lost_message_hides_no_other_from_apache(tmp_path: Path, version: str)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+def test_apache_ends_no_log_where_a_power_cut_tore_it(tmp_path: Path, version: str) -> None:
+    """Sectors of two records were lost; we recovered the store, then Apache opens it."""
+    root = tmp_path / "store"
+    with _our_store(root) as store:
+        results = [store.put_message(message) for message in _our_messages(30)]
+    store = _our_store(root)
+    store.load()
+    store.start()
+    results += [store.put_message(message) for message in _our_messages(300)[30:]]
+    store.flush()
+    store.kill()
+    lost = {results[80].commit_log_offset: 300, results[110].commit_log_offset + 120: 512}
+    for at, size in lost.items():
+        start = at - at % int(SIZES["mappedFileSizeCommitLog"])
+        with (root / "commitlog" / f"{start:020d}").open("r+b") as segment:
+            segment.seek(at - start)
+            segment.write(bytes(size))
+    with _our_store(root) as store:
+        assert store.report is not None
+        assert len(store.report.damages) == 2
+    dump = _read(root, version, SIZES, start=True)
+    found = [each["commitLogOffset"] for each in dump.messages if each["topic"].startswith("T")]
+    assert found == [r.commit_log_offset for n, r in enumerate(results) if n not in (80, 110)]
+    with _our_store(root) as after:
+        assert after.max_phy_offset == dump.load["maxOffset"] == results[-1].end_offset
+
+
+@pytest.mark.slow
 def test_offsets_by_time_of_batch_queues(golden_store: Callable[[str], Any]) -> None:
     """Every time around every batch, both boundaries: the store, offline and Apache agree."""
     golden = golden_store("innerbatch-5.5.0")

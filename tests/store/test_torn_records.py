@@ -17,6 +17,7 @@ import pytest
 from oberth.formats import message as m
 from oberth.formats import sys_flag as flags
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store.log_scan import find_log_end
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.filler import is_filler
@@ -268,7 +269,7 @@ def put(store: MessageStore, body: bytes, raw: bytes = b"") -> tuple[int, int]:
 
 def topics_of(root: Path) -> set[str]:
     with StoreReader(root, SIZES) as reader:
-        return {each.topic for each in reader.messages()}
+        return {each.topic for each in reader.messages() if not is_filler(each)}
 
 
 def test_a_record_that_lost_its_end_and_its_neighbour_is_stepped_over(tmp_path: Path) -> None:
@@ -357,6 +358,39 @@ def test_a_record_that_lacks_its_middle_is_read_by_nobody(
         if lost == "consumequeue":
             shutil.rmtree(root / lost)
     assert topics_of(root) == {"chat"}
+
+
+def test_what_a_power_cut_tore_is_no_hole_in_the_log(tmp_path: Path) -> None:
+    """RocketMQ would end the log there: records that nobody consumes lie in its place."""
+    rng = random.Random(5)
+    with open_store(tmp_path / "live") as store:
+        put(store, b"before")
+    with open_store(tmp_path / "live") as store:
+        places = [put(store, rng.randbytes(5000))[0] for _ in range(110)]
+        store.flush()
+        root = tmp_path / "store"
+        shutil.copytree(tmp_path / "live", root)
+    log = Log(root)
+    first = next(number for number, at in enumerate(places) if at >= SEGMENT)
+    heads = [3, 20, 21, first - 1, first]  # among them one before a segment's end and one behind
+    for number in heads:
+        log.put(places[number], bytes(300))
+    log.put(places[first + 20] + 3000, bytes(512))
+    log.write()
+    with open_store(root) as store:
+        assert store.report is not None
+        assert len(store.report.damages) == 4
+    lost = {*heads, first + 20}
+    with open_store(root) as store:
+        queue = store.commit_log.queue
+        assert find_log_end(queue, 0, check_crc=True).damages == ()
+        numbers = range(1, store.max_offset_in_queue("chat", 0))
+        units = store.iterate_consume_queue("chat", 0, 1, len(numbers))
+        shown = [None if unit.is_pre_blank else unit.commit_log_offset for unit in units]
+        assert shown == [None if n in lost else at for n, at in enumerate(places)]
+        assert store.topics() == ["chat"]
+    with StoreReader(root, SIZES) as reader:
+        assert not [each for each in verify(reader).damage if each.kind.startswith("record")]
 
 
 @pytest.mark.parametrize("piece", [61, 1000, 32 << 10])

@@ -234,6 +234,14 @@ class MappedFile:
                 self.buffer[start : start + count] = zeros[:count]
                 start += count
 
+    def overwrite(self, position: int, data: bytes) -> None:
+        """Writes over what the file holds, also where it has a hole.
+
+        Raises:
+            OSError: the disk is full or failed.
+        """
+        self._mapping.write(data, position)
+
     def fill(self) -> None:
         """Marks the rest of the file as used; its bytes stay as they are."""
         self.wrote_position = self.file_size

@@ -28,13 +28,17 @@ from oberth.formats.message import (
     MAGIC_POSITION,
     Blank,
     DispatchRequest,
+    encode_blank,
 )
 from oberth.kernels.arguments import ScanEnd
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue import QueueExtent
 from oberth.store.consume_queue_store import ConsumeQueueStore
+from oberth.store.files import is_full
 from oberth.store.index_service import IndexService
 from oberth.store.log_scan import NOT_WHOLE, Damage, LogEnd, find_log_end, read_request
+from oberth.store.mapped_file import MappedFile
+from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers
 from oberth.store.recovery_state import RecoveryState
 
 _LOG: Final = logging.getLogger(__name__)
@@ -134,16 +138,19 @@ def recover(
         # No hole of a power cut may stay between units.
         queues.truncate(redispatch_from)
         queue_end = queues.max_physic_offset
+    # Up to where queues and index may lead: not to what looks like a message and is none.
+    right_to = end.end_offset
     for damage in end.damages:
         _LOG.error(
             "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
         )
-        if damage.reason in _LOOKS_WHOLE and abnormal:
+        # Behind a checkpoint of ours nobody was promised what was torn.
+        filled = abnormal and trusted and _fill(log, damage)
+        if damage.reason in _LOOKS_WHOLE and abnormal and not filled:
             _strike_out(log, damage.start)
-    # Nothing that was dispatched before the crash leads to what is no record now.
-    right_to = end.end_offset
-    if abnormal and end.damages:
-        right_to = end.damages[0].start
+        elif not filled:
+            continue
+        right_to = min(right_to, damage.start)
     before = log.queue.max_offset
     if queue_end >= right_to:
         queues.truncate(right_to)
@@ -185,6 +192,43 @@ def recover(
 def _lacks_firsts(queues: ConsumeQueueStore, state: RecoveryState, log_min: int) -> bool:
     """Whether files have gone from the front of queues although the log's front is still there."""
     return state.log_begin == log_min and 0 <= state.queue_begins < queues.begins
+
+
+def _fill(log: CommitLog, damage: Damage) -> bool:
+    """Puts records that nobody consumes where there is none, for RocketMQ ends a log there.
+
+    Returns:
+        Whether that was possible.
+    """
+    following = _record_at(log, damage.end)
+    start = damage.start
+    while following is not None and start < damage.end:
+        segment = log.queue.find(start)
+        if segment is None or segment.buffer.readonly:
+            return False
+        base, end = segment.start_offset, min(damage.end, segment.end_offset)
+        left, size = 0, end - start
+        if end == segment.end_offset:
+            size = MARKER_SIZE if size >= MARKER_SIZE + BLANK_SIZE_MIN else 0
+            left = end - start - size
+        if 0 < size < FILLER_SIZE_MIN or 0 < left < BLANK_SIZE_MIN:
+            return False
+
+        def read(offset: int, count: int, segment: MappedFile = segment) -> bytes:
+            return segment.read(offset - segment.start_offset, count)
+
+        records = fillers(start, size, following.store_timestamp, read) if size else ()
+        try:
+            for offset, record in records:
+                segment.overwrite(offset - base, record)
+            if left:
+                segment.overwrite(end - left - base, encode_blank(left))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        start = end
+    return start == damage.end
 
 
 def _strike_out(log: CommitLog, offset: int) -> None:

@@ -3,15 +3,17 @@
 A filler is a well-formed record with its own position, a checksum that is right, and the
 transaction type *rollback*: RocketMQ and Oberth give such a record neither a ConsumeQueue unit nor
 an index entry, so nobody ever consumes it, while recovery, dispatch and replication walk across it.
-Its topic is OBERTH_SALVAGE, or the front of it where there is no room for all; its body is zeros.
+Its topic is OBERTH_SALVAGE, or the front of it where there is no room for all. Its body is zeros in
+a salvaged store; where a recovery put it, what lay in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from oberth.formats.message import (
+    BODY_POSITION_V4,
     FIXED_SIZE_V1,
     HOST_V4_SIZE,
     MAGIC_V1,
@@ -46,13 +48,23 @@ def is_filler_topic(topic: bytes) -> bool:
     return topic != b"" and FILLER_TOPIC.encode().startswith(topic)
 
 
-def fillers(offset: int, size: int, store_timestamp: int) -> Iterator[tuple[int, bytes]]:
+def _zeros(_offset: int, size: int) -> bytes:
+    return bytes(size)
+
+
+def fillers(
+    offset: int,
+    size: int,
+    store_timestamp: int,
+    read: Callable[[int, int], bytes] = _zeros,
+) -> Iterator[tuple[int, bytes]]:
     """Records that together are ``size`` bytes long, with the CommitLog offset of each.
 
     Args:
         offset: where the first begins.
         size: at least FILLER_SIZE_MIN.
-        store_timestamp: of the record before, since store times do not go back.
+        store_timestamp: of a neighbour, since store times do not go back.
+        read: gives the bodies, by CommitLog offset and size.
     """
     if size < FILLER_SIZE_MIN:
         raise ValueError(f"a filler has at least {FILLER_SIZE_MIN} bytes, wanted are {size}")
@@ -60,16 +72,18 @@ def fillers(offset: int, size: int, store_timestamp: int) -> Iterator[tuple[int,
         piece = min(size, FILLER_SIZE_MAX)
         if 0 < size - piece < FILLER_SIZE_MIN:
             piece -= FILLER_SIZE_MIN
-        yield offset, _filler(offset, piece, store_timestamp)
+        yield offset, _filler(offset, piece, store_timestamp, read)
         offset += piece
         size -= piece
 
 
-def _filler(offset: int, size: int, store_timestamp: int) -> bytes:
+def _filler(
+    offset: int, size: int, store_timestamp: int, read: Callable[[int, int], bytes]
+) -> bytes:
     room = size - FIXED_SIZE_V1
     properties = _PROPERTIES if room > len(_PROPERTIES) else b""
     topic = FILLER_TOPIC[: room - len(properties)]
-    body = bytes(room - len(properties) - len(topic))
+    body = read(offset + BODY_POSITION_V4, room - len(properties) - len(topic))
     return MessageExt(
         topic=topic,
         queue_id=0,
