@@ -360,6 +360,25 @@ def test_a_record_that_lacks_its_middle_is_read_by_nobody(
     assert topics_of(root) == {"chat"}
 
 
+def test_a_last_record_that_lacks_its_end_stays_away(tmp_path: Path) -> None:
+    """Nothing is put after the crash, and the store is closed in order."""
+    with open_store(tmp_path / "live") as store:
+        put(store, b"before")
+    with open_store(tmp_path / "live") as store:
+        at, end = put(store, b"body", b"p\x01" + b"v" * 5000 + b"\x02")
+        store.flush()
+        root = tmp_path / "store"
+        shutil.copytree(tmp_path / "live", root)
+    log = Log(root)
+    log.put(at + 3000, bytes(end - at - 3000))
+    log.write()
+    for _ in range(2):
+        with open_store(root) as store:
+            assert store.max_phy_offset == at
+            assert store.max_offset_in_queue("chat", 0) == 1
+            assert find_log_end(store.commit_log.queue, 0, check_crc=True).end_offset == at
+
+
 def test_what_a_power_cut_tore_is_no_hole_in_the_log(tmp_path: Path) -> None:
     """RocketMQ would end the log there: records that nobody consumes lie in its place."""
     rng = random.Random(5)

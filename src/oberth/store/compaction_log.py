@@ -45,6 +45,7 @@ from oberth.formats.properties import find_property
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.files import FileSystem
+from oberth.store.log_scan import lacks_a_sector
 from oberth.store.mapped_file import MappedFile
 from oberth.store.messages import GetMessageResult, GetMessageStatus, MessageFilter
 
@@ -202,6 +203,11 @@ class Segment:
         try:
             message = decode_record(record, check_crc=True)
         except RecordError:
+            return False
+        # No checksum covers the properties.
+        if message.ends_in_zeros or lacks_a_sector(
+            self.log, start + unit.size, len(message.properties_raw)
+        ):
             return False
         return message.queue_offset == unit.queue_offset and bool(_key_of(record))
 

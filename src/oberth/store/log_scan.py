@@ -249,12 +249,12 @@ def _whole_rows(segment: MappedFile, columns: Columns) -> int:
     for row, size in enumerate(columns.properties_size[: columns.count]):
         if size >= _SECTOR_SIZE:
             start = columns.commit_log_offset[row] - segment.start_offset
-            if _lacks_a_sector(segment, start + columns.record_size[row], size):
+            if lacks_a_sector(segment, start + columns.record_size[row], size):
                 return row
     return columns.count
 
 
-def _lacks_a_sector(segment: MappedFile, end: int, size: int) -> bool:
+def lacks_a_sector(segment: MappedFile, end: int, size: int) -> bool:
     """Whether a sector of properties that end at a position never reached the disk."""
     first = -(-(end - size) // _SECTOR_SIZE) * _SECTOR_SIZE
     sectors = range(first, end - _SECTOR_SIZE + 1, _SECTOR_SIZE)

@@ -151,6 +151,9 @@ def recover(
         elif not filled:
             continue
         right_to = min(right_to, damage.start)
+    if abnormal and trusted and end.stale_end > end.end_offset:
+        # A start after an orderly stop, and RocketMQ, would take what only looks whole for the log.
+        _strike_out(log, end.end_offset)
     before = log.queue.max_offset
     if queue_end >= right_to:
         queues.truncate(right_to)
