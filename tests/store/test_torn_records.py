@@ -314,8 +314,10 @@ def properties_lack_a_sector(at: int) -> Lacking:
         (body_lacks_a_page, "nothing"),
         (body_lacks_a_page, "consumequeue"),
         (body_lacks_a_page, "oberth.state"),
+        (body_lacks_a_page, "rebuilt"),
         (properties_lack_a_sector, "nothing"),
         (properties_lack_a_sector, "consumequeue"),
+        (properties_lack_a_sector, "rebuilt"),
     ],
 )
 def test_a_record_that_lacks_its_middle_is_read_by_nobody(
@@ -340,6 +342,15 @@ def test_a_record_that_lacks_its_middle_is_read_by_nobody(
     start, size = lacking(at)
     log.put(start, bytes(size))
     log.write()
+    with StoreReader(root, SIZES) as reader:
+        assert [each.commit_log_offset for each in reader.messages()] == [0, last]
+        assert [each.commit_log_offset for each in verify(reader).damage] == [at]
+        salvage(reader, str(tmp_path / "salvaged"))
+        if lost == "rebuilt":
+            rebuild(reader)
+    with StoreReader(tmp_path / "salvaged", SIZES) as reader:
+        kept = [each.commit_log_offset for each in reader.messages() if not is_filler(each)]
+        assert kept == [0, last]
     if lost == "oberth.state":
         (root / lost).unlink()
     for _ in range(2):

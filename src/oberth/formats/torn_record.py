@@ -53,6 +53,21 @@ _REST_MAX: Final = TOPIC_LENGTH_V2_MAX + 65_535
 _ZEROS: Final = 64
 _HEAD: Final = max(fields.size for fields in FIXED.values()) + _ZEROS
 _SIZE_AND_MAGIC: Final = BLANK.size
+SECTOR_SIZE: Final = 512
+"""What a disk writes whole."""
+
+
+def lacks_a_sector(segment: Buffer, end: int, size: int) -> bool:
+    """Whether a sector of properties never reached the disk; no checksum covers them.
+
+    Args:
+        segment: the file's bytes.
+        end: where in it the properties end.
+        size: how long they are.
+    """
+    first = -(-(end - size) // SECTOR_SIZE) * SECTOR_SIZE
+    sectors = range(first, end - SECTOR_SIZE + 1, SECTOR_SIZE)
+    return any(not any(segment[at : at + SECTOR_SIZE]) for at in sectors)
 
 
 def step_over(

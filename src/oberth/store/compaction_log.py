@@ -42,10 +42,10 @@ from oberth.formats.message import (
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.paths import segment_name
 from oberth.formats.properties import find_property
+from oberth.formats.torn_record import lacks_a_sector
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.files import FileSystem
-from oberth.store.log_scan import lacks_a_sector
 from oberth.store.mapped_file import MappedFile
 from oberth.store.messages import GetMessageResult, GetMessageStatus, MessageFilter
 
@@ -206,7 +206,7 @@ class Segment:
             return False
         # No checksum covers the properties.
         if message.ends_in_zeros or lacks_a_sector(
-            self.log, start + unit.size, len(message.properties_raw)
+            self.log.buffer, start + unit.size, len(message.properties_raw)
         ):
             return False
         return message.queue_offset == unit.queue_offset and bool(_key_of(record))

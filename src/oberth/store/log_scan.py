@@ -34,7 +34,7 @@ from oberth.formats.message import (
     read_dispatch_request,
     stated_size,
 )
-from oberth.formats.torn_record import SizeAt, step_over
+from oberth.formats.torn_record import SECTOR_SIZE, SizeAt, lacks_a_sector, step_over
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import scan
@@ -45,8 +45,6 @@ from oberth.store.mapped_file_queue import MappedFileQueue
 _MAGIC_START: Final = struct.pack(">i", MAGIC_V1)[:3]
 assert struct.pack(">i", MAGIC_V2)[:3] == _MAGIC_START
 _CHUNK_SIZE: Final = 1 << 20
-# What a disk writes whole.
-_SECTOR_SIZE: Final = 512
 NOT_WHOLE: Final = "a record whose properties end in zeros"
 # Records a scan takes at a time.
 _ROWS: Final = 16384
@@ -247,18 +245,11 @@ def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool)
 def _whole_rows(segment: MappedFile, columns: Columns) -> int:
     """How many of the first rows have every sector of their properties."""
     for row, size in enumerate(columns.properties_size[: columns.count]):
-        if size >= _SECTOR_SIZE:
+        if size >= SECTOR_SIZE:
             start = columns.commit_log_offset[row] - segment.start_offset
-            if lacks_a_sector(segment, start + columns.record_size[row], size):
+            if lacks_a_sector(segment.buffer, start + columns.record_size[row], size):
                 return row
     return columns.count
-
-
-def lacks_a_sector(segment: MappedFile, end: int, size: int) -> bool:
-    """Whether a sector of properties that end at a position never reached the disk."""
-    first = -(-(end - size) // _SECTOR_SIZE) * _SECTOR_SIZE
-    sectors = range(first, end - _SECTOR_SIZE + 1, _SECTOR_SIZE)
-    return any(not any(segment.buffer[at : at + _SECTOR_SIZE]) for at in sectors)
 
 
 def _find_following(

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from oberth.formats.message import BLANK, MessageExt, decode_record
 from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
+from oberth.formats.torn_record import SECTOR_SIZE, lacks_a_sector
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import find_record, scan
@@ -49,7 +50,7 @@ class Rows(NamedTuple):
     """Records that lie one after the other in one segment.
 
     ``columns`` are the caller's until it asks for the next item. Rows whose ``crc_ok`` is 0 are
-    records with a wrong body checksum.
+    records with a wrong body checksum, or with properties that are not whole.
     """
 
     segment: SegmentMap
@@ -161,7 +162,7 @@ class ColumnReader:
         """
         wanted = {*names, "store_timestamp", "record_size", "commit_log_offset"}
         if check_crc:
-            wanted.add("crc_ok")
+            wanted |= {"crc_ok", "properties_size"}
         self.names = tuple(sorted(wanted))
         self.log = log
         self.topics = TopicTable() if topics is None else topics
@@ -340,6 +341,8 @@ class ColumnReader:
             if self.check_crc and self._lacks_its_end(index, opened, columns):
                 columns.crc_ok[count - 1] = 0
                 all_ok = False
+            if self.check_crc and self.log.in_use and self._lack_sectors(opened, columns):
+                all_ok = False
             cut_off = self._cut_off(index, opened, columns, all_ok=all_ok)
             self._note_times(columns, columns.count)
             self._renumber(columns, scanned)
@@ -363,6 +366,18 @@ class ColumnReader:
             if not columns.crc_ok[columns.count - 1]:
                 return self._trailing(index, opened, columns)
         return self._unfinished(index, opened, columns) if self.log.in_use else None
+
+    @staticmethod
+    def _lack_sectors(opened: SegmentMap, columns: Columns) -> bool:
+        """Whether rows lack a sector of their properties; they count as failing their checksum."""
+        found = False
+        for row, size in enumerate(columns.properties_size[: columns.count]):
+            if size >= SECTOR_SIZE:
+                start = columns.commit_log_offset[row] - opened.segment.start
+                if lacks_a_sector(opened.view, start + columns.record_size[row], size):
+                    columns.crc_ok[row] = 0
+                    found = True
+        return found
 
     def _lacks_its_end(self, index: int, opened: SegmentMap, columns: Columns) -> bool:
         """Whether the damage that follows the last row begins in its properties.

@@ -9,7 +9,8 @@ cuts a log off without erasing, so past its end whole records of a former life m
 name their own positions. They are older than what was written since.
 
 A record with a wrong checksum, but right lengths and position, is handed out as a
-`DamagedRecord`: its neighbours are where its size says.
+`DamagedRecord`: its neighbours are where its size says. So is one whose properties lack a sector,
+which no checksum tells, in a log that nobody has recovered since its writer died.
 
 The writer of the log copies a record from its front to its end, and no checksum covers the end. In
 a log that is being written, the newest record counts only when its last byte is there.
@@ -29,7 +30,7 @@ from oberth.formats.message import (
     decode_record,
     store_timestamp_at,
 )
-from oberth.formats.torn_record import step_over
+from oberth.formats.torn_record import SECTOR_SIZE, lacks_a_sector, step_over
 from oberth.kernels.scan import find_record
 from oberth.store.offline.segments import SegmentMap, SegmentStream
 
@@ -38,10 +39,14 @@ NOT_IN_A_FILE: Final = "no file has these bytes"
 NOT_WHOLE: Final = "a record that ends in zeros, in a log that is being written"
 
 
+LACKS_A_SECTOR: Final = "a sector of its properties is zeros"
+
+
 class DamagedRecord(NamedTuple):
-    """A record whose body fails its checksum."""
+    """A record whose body fails its checksum, or whose properties are not whole."""
 
     message: MessageExt
+    reason: str = BODY_FAILS
 
 
 class Damage(NamedTuple):
@@ -100,12 +105,12 @@ def walk(log: SegmentStream, start: int | None = None) -> Iterator[LogItem]:
     pending: DamagedRecord | None = None
     while index < len(log.segments):
         opened = log.map(index)
-        item, position_after = item_at(opened, position)
+        item, position_after = _item_of(log, opened, position)
         if log.in_use and isinstance(item, MessageExt) and item.ends_in_zeros:
             if _is_newest(log, index, position_after, newest):
                 return
             # Something follows, so by now it is whole.
-            item, position_after = item_at(opened, position)
+            item, position_after = _item_of(log, opened, position)
         if isinstance(item, MessageExt):
             if pending is not None:
                 yield _looked_at_again(log, pending)
@@ -150,8 +155,20 @@ def _looked_at_again(log: SegmentStream, damaged: DamagedRecord) -> MessageExt |
     index = log.index_of(offset) if log.in_use else None
     if index is None:
         return damaged
-    item, _ = item_at(log.map(index), offset - log.segments[index].start)
+    item, _ = _item_of(log, log.map(index), offset - log.segments[index].start)
     return item if isinstance(item, MessageExt) else damaged
+
+
+def _item_of(
+    log: SegmentStream, opened: SegmentMap, position: int
+) -> tuple[MessageExt | DamagedRecord | str | None, int]:
+    """The same as `item_at`, with a look at what a writer that died may have left undone."""
+    item, behind = item_at(opened, position)
+    if log.in_use and isinstance(item, MessageExt):
+        size = len(item.properties_raw)
+        if size >= SECTOR_SIZE and lacks_a_sector(opened.view, behind, size):
+            return DamagedRecord(item, LACKS_A_SECTOR), behind
+    return item, behind
 
 
 def _is_newest(log: SegmentStream, index: int, position: int, newest_ms: int) -> bool:

@@ -31,7 +31,6 @@ from oberth.store.files import OsFileSystem
 from oberth.store.offline.index_view import LATEST_MS, IndexView, candidates
 from oberth.store.offline.layout import IndexShape, QueueKey, StoreLayout, discover
 from oberth.store.offline.log_walk import (
-    BODY_FAILS,
     Damage,
     DamagedRecord,
     LogEnd,
@@ -552,13 +551,13 @@ def has_key(message: MessageExt, key: str, index_type: str | None = None) -> boo
 
 
 def damaged(items: Iterator[LogItem]) -> Iterator[Damage]:
-    """The damage alone; a record with a wrong checksum is a range as long as itself."""
+    """The damage alone; a damaged record is a range as long as itself."""
     for item in items:
         if isinstance(item, Damage):
             yield item
         elif isinstance(item, DamagedRecord):
             start = item.message.commit_log_offset
-            yield Damage(start, start + item.message.record_size, BODY_FAILS)
+            yield Damage(start, start + item.message.record_size, item.reason)
 
 
 def require_messages(reader: StoreReader) -> None:

@@ -37,12 +37,14 @@ from typing import Any, Final
 from oberth.errors import FormatError, StoreError
 from oberth.formats import paths
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
+from oberth.formats.index_file import HEADER, HEADER_SIZE, IndexHeader
 from oberth.formats.paths import segment_start
 from oberth.formats.topic_config import TopicConfigs
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.index import IndexEntries
 from oberth.kernels.queues import Anomaly, QueueTable, build_units
 from oberth.store import recovery_state
+from oberth.store.files import OsFileSystem
 from oberth.store.offline.index_files import IndexTreeWriter
 from oberth.store.offline.indexed_tags import IndexedTags, tags_known
 from oberth.store.offline.layout import QueueKey, StoreLayout, local_directory
@@ -472,6 +474,7 @@ def exchange(root: str) -> None:
         if os.path.isdir(fresh):
             sync_tree(fresh)
     # It speaks of the queues and the index that go now; without it they are checked at the start.
+    state = recovery_state.load_state(OsFileSystem(), root)
     with suppress(FileNotFoundError):
         os.remove(os.path.join(root, recovery_state.FILE_NAME))
     sync_directory(root)
@@ -485,6 +488,28 @@ def exchange(root: str) -> None:
             os.rename(fresh, current)
         sync_directory(root)
     remove_leftovers(root)
+    if state is not None and os.path.exists(os.path.join(root, paths.ABORT)):
+        _keep_log_state(root, state)
+
+
+def _keep_log_state(root: str, state: recovery_state.RecoveryState) -> None:
+    """Has a start after a crash still know from where on the log may be torn."""
+    directory = os.path.join(root, paths.INDEX)
+    counts = {}
+    for name in os.listdir(directory) if os.path.isdir(directory) else ():
+        with open(os.path.join(directory, name), "rb") as file:
+            header = IndexHeader._make(HEADER.unpack(file.read(HEADER_SIZE)))
+        counts[name] = header.next_entry
+    recovery_state.save_state(
+        OsFileSystem(),
+        root,
+        recovery_state.RecoveryState(
+            safe_offset=state.safe_offset,
+            last_record=state.last_record,
+            store_timestamp=state.store_timestamp,
+            index_counts=counts,
+        ),
+    )
 
 
 def sync_tree(root: str) -> None:

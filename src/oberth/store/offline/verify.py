@@ -263,7 +263,9 @@ class VerifyRun:
         reason, should = "its body fails the checksum", f"CRC {message.body_crc}"
         found = "a body that fails its checksum"
         if message.crc_ok:
-            reason = found = "zeros at its end"
+            reason = found = (
+                "zeros at its end" if message.ends_in_zeros else "zeros in its properties"
+            )
             should = "topic and properties as they were stored"
         self.damages.append(Damage(offset, offset + message.record_size, reason))
         self.found(
