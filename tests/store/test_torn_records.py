@@ -423,6 +423,28 @@ def test_what_a_power_cut_tore_is_no_hole_in_the_log(tmp_path: Path) -> None:
         assert not [each for each in verify(reader).damage if each.kind.startswith("record")]
 
 
+@pytest.mark.parametrize("lost", ["end", "page"])
+def test_a_newest_record_that_is_not_whole_is_read_by_nobody(tmp_path: Path, lost: str) -> None:
+    """Recovery ends the log before it; after a stop nothing tells readers of files where."""
+    with open_store(tmp_path / "live") as store:
+        put(store, b"before")
+    with open_store(tmp_path / "live") as store:
+        at, end = put(store, b"b" * 5000, b"KEYS\x01abcdef\x02")
+        store.flush()
+        root = tmp_path / "store"
+        shutil.copytree(tmp_path / "live", root)
+    log = Log(root)
+    log.put(*((end - 5, bytes(5)) if lost == "end" else (at + 200, bytes(4096))))
+    log.write()
+    with open_store(root) as store:
+        assert store.max_phy_offset == at
+    assert not (root / "abort").exists()
+    with StoreReader(root, SIZES) as reader:
+        assert [each.commit_log_offset for each in reader.messages()] == [0]
+    with open_store(root) as store:
+        assert put(store, b"next")[0] == at
+
+
 @pytest.mark.parametrize("piece", [61, 1000, 32 << 10])
 def test_a_slave_waits_for_the_rest_of_a_record(tmp_path: Path, piece: int) -> None:
     with open_store(tmp_path / "master") as master:
