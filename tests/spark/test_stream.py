@@ -268,6 +268,54 @@ def test_available_now_goes_on_where_a_queue_ends_that_was_made_again(growing_st
         planner.next_end({A0: 9}, ALL)
 
 
+@pytest.mark.parametrize("kind", [RocketMQStreamReader, RocketMQDriverStreamReader])
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_a_topic_that_was_made_again_is_told_however_long_it_is(
+    growing_store: Any, kind: type[Any], count: int
+) -> None:
+    """It is shorter, as long or longer than what was read; its records lie elsewhere."""
+    for number in range(3):
+        growing_store.append("A", 0, b"old %d" % number)
+    growing_store.append("B", 0, b"x")
+    given = {"path": str(growing_store.root), "startingOffsets": "earliest"}
+    schema = struct_type(parse_columns("topic,partition,offset,value"))
+
+    def reader(**more: str) -> Any:
+        return kind(parse_read_options({**given, **more}, streaming=True), schema)
+
+    def next_offset(of: Any, at: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = (
+            of.latestOffset(at, ALL) if kind is RocketMQStreamReader else of.read(at)[1]
+        )
+        return found
+
+    first = reader()
+    at = next_offset(first, first.initialOffset())
+    assert p.offsets_from_json(at) == {A0: 3, B0: 1}
+    assert next_offset(first, at) == next_offset(reader(), at) == at
+    shutil.rmtree(growing_store.root / "consumequeue" / "A")
+    growing_store.forget("A", 0)
+    for number in range(count):
+        growing_store.append("A", 0, b"new %d" % number)
+    why = "read to 3 and ends at 2" if count < 3 else "read to 3, then its topic was made again"
+    for each in (first, reader()):
+        with pytest.raises(DataLossError, match=why):
+            next_offset(each, at)
+    goes_on = reader(failOnDataLoss="false")
+    begun = next_offset(goes_on, at)
+    assert p.offsets_from_json(begun) == {A0: 0, B0: 1}
+    end = next_offset(goes_on, begun)
+    assert p.offsets_from_json(end) == {A0: count, B0: 1}
+    goes_on.prepareForTriggerAvailableNow()
+    assert next_offset(goes_on, end) == end
+    assert goes_on.planner.plans(p.offsets_from_json(at), p.offsets_from_json(begun))[1] == []
+    # What an earlier release, or a user, wrote says nothing of logs.
+    plain = {name: value for name, value in at.items() if name}
+    if count > 3:
+        assert p.offsets_from_json(next_offset(reader(), plain)) == {A0: count, B0: 1}
+    assert reader(startingOffsets=json.dumps(at)).initialOffset()["B"] == {A0.broker: {"0": 1}}
+
+
 def test_a_queue_that_begins_late_is_entered_before_it_is_read(
     golden_pristine: Callable[[str], Any],
 ) -> None:

@@ -47,6 +47,9 @@ DEFAULT_PULL_REQUESTS: Final = 8
 """Pulls of one task on their way at the same time."""
 PULL_REQUESTS_MAX: Final = 256
 
+LOGS: Final = ""
+"""Under this name, which no topic has, a stream's offset says where the log of each broker ended
+when it was made: ``{"": {"broker-a": {"log": 4096}}}``."""
 OffsetsByTopic = Mapping[str, Mapping[str, Mapping[int, int]]]
 """queue offsets as a user writes them: topic -> broker ("" for the only one) -> queue -> offset"""
 QueuesByTopic = Mapping[str, Mapping[str, tuple[int, ...]]]
@@ -599,6 +602,8 @@ def parse_offsets(name: str, text: str, low: int) -> OffsetsByTopic:
     """
     parsed: dict[str, dict[str, dict[int, int]]] = {}
     for topic, value in _json_object(name, text).items():
+        if topic == LOGS:
+            continue  # an offset that a stream's progress showed
         if not isinstance(value, dict) or not value:
             raise OptionError(f"{name}: {topic!r} has {value!r}, allowed are queues with a number")
         nested = any(isinstance(inner, dict) for inner in value.values())

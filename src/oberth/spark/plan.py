@@ -22,6 +22,7 @@ from oberth.spark.options import (
     ANY_BROKER,
     EARLIEST,
     LATEST,
+    LOGS,
     Bound,
     BoundKind,
     OffsetsByTopic,
@@ -84,10 +85,11 @@ def offsets_to_json(offsets: Mapping[QueueKey, int]) -> dict[str, dict[str, dict
 
 
 def offsets_from_json(nested: Mapping[str, Any]) -> Offsets:
-    """The offset that `offsets_to_json` wrote."""
+    """The offset that `offsets_to_json` wrote; what stands under `LOGS` is no queue's."""
     return {
         QueueKey(topic, broker, int(queue)): (Begin if isinstance(offset, str) else int)(offset)
         for topic, brokers in nested.items()
+        if topic != LOGS
         for broker, queues in brokers.items()
         for queue, offset in queues.items()
     }
@@ -409,6 +411,13 @@ class Stores:
             return []
         why = "the log has no record of them"
         return [f"{key}: offsets {first} to {last} are gone, {why}" for first, last in gaps]
+
+    def place_of(self, key: QueueKey, offset: int) -> int | None:
+        """Where the record of a queue offset lies in the log; None where no unit tells."""
+        try:
+            return self.queue(key).place_of(offset)
+        except NotFoundError:
+            return None
 
     def log_ends(self) -> tuple[int, ...] | None:
         """The end of every store's log; None where to ask again is a request over a network."""

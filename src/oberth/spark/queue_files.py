@@ -355,6 +355,16 @@ class QueueFiles:
         last = self.whole_numbers()[1]
         return self._unit(last - 1)[0] if last else -1
 
+    def place_of(self, offset: int) -> int | None:
+        """Where the record of a queue offset lies in the log; None where no unit tells."""
+        number = self.numbers_of(offset, offset + 1)[0]
+        unit = self._unit(number)
+        if not self._is_written(unit) or unit[1] == simple.PRE_BLANK_SIZE:
+            return None
+        if self.is_batch and not unit[4] <= offset < unit[4] + unit[5]:
+            return None
+        return unit[0]
+
     def bounds(self) -> tuple[int, int]:
         """The queue offsets of the first message still there, and after the last whole one."""
         first, end = self.unit_bounds()

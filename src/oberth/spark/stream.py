@@ -8,6 +8,11 @@ A queue or topic that appears later starts at its beginning: at 0, or, if its fi
 gone before it was ever seen, at its first offset, which is then entered into the offset before
 anything is read, marked as such (`oberth.spark.plan.Begin`). A queue that disappears stays in the
 offset.
+
+The offset also says where each log ended (`oberth.spark.options.LOGS`; stores on local disks). What
+a stream has read lies before that. If the record before a queue's next offset lies behind it, the
+topic was deleted and made again meanwhile: that is reported as a loss, and where this is no error
+the stream reads the new topic from its beginning.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
 from oberth.spark import plan as p
 from oberth.spark.body_column import make_shape
 from oberth.spark.open_source import open_source
-from oberth.spark.options import ReadOptions
+from oberth.spark.options import LOGS, ReadOptions
 from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING
@@ -104,6 +109,10 @@ class TriggerPlanner:
         self._idle_start: p.Offsets | None = None
         self._looked = self._grown = float("-inf")
         self._log_ends: tuple[int, ...] | None = None
+        # Where logs ended when the offset was made that a trigger starts at, by broker; and whether
+        # a queue of it turned out to be another.
+        self._marks: dict[str, int] = {}
+        self._made_again = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -146,12 +155,33 @@ class TriggerPlanner:
         self._freezing = True
         self._target = {key: high for key, (_, high) in self.latest().items()}
 
+    def advance(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """`next_end` of offsets as Spark keeps them, with the ends of the logs.
+
+        Raises:
+            DataLossError: as `next_end`.
+        """
+        self._marks = {broker: each["log"] for broker, each in start.get(LOGS, {}).items()}
+        first = p.offsets_from_json(start)
+        end = self.next_end(first, limit)
+        if end == first and not self._made_again:
+            return start
+        marks = dict(self._marks)
+        stores = self._stores_or_open()
+        ends = stores.log_ends() if isinstance(stores, p.Stores) else None
+        for store, log_end in zip(stores.brokers, ends or (), strict=False):
+            marks[store.broker] = max(log_end, marks.get(store.broker, 0))
+        logs = {broker: {"log": marks[broker]} for broker in sorted(marks)}
+        return ({LOGS: logs} if logs else {}) | p.offsets_to_json(end)
+
     def next_end(self, start: p.Offsets, limit: ReadLimit) -> p.Offsets:
         """How far the next trigger goes; the start itself where it has nothing to do.
 
         Raises:
-            DataLossError: with failOnDataLoss, a queue ends before the offset it was read to.
+            DataLossError: with failOnDataLoss, a queue ends before the offset it was read to, or
+                is that of a topic that was made again.
         """
+        self._made_again = False
         if self._target is not None:
             return self._admit(start, self._clip_target(start, self.latest()), limit)
         live = self._options.connection is not None
@@ -159,14 +189,14 @@ class TriggerPlanner:
         pause = LIVE_LOOK_S if live else IDLE_LOOK_S
         while True:
             end = start if self._is_idle(start) else self._look(start, limit)
-            if end != start or self._clock() >= deadline:
+            if end != start or self._made_again or self._clock() >= deadline:
                 break
             time.sleep(pause)
             if live:
                 pause = min(pause * 1.5, LIVE_LOOK_MAX_S)
         least = self._options.min_offsets_per_trigger
         now = self._clock()
-        if least is not None and end != start:
+        if least is not None and end != start and not self._made_again:
             waited = float("inf") if self._last_trigger is None else now - self._last_trigger
             count = sum(end[key] - start.get(key, 0) for key in end)
             if count < least and waited * 1000 < self._options.max_trigger_delay_ms:
@@ -228,12 +258,27 @@ class TriggerPlanner:
                 ends[key] = start[key]
             elif high < start[key]:
                 lost.append(f"{key}: it was read to {start[key]} and ends at {high}")
-                ends[key] = high
+                ends[key] = low if self._is_other(key, high) else high
+            elif self._is_other(key, start[key]):
+                lost.append(f"{key}: it was read to {start[key]}, then its topic was made again")
+                ends[key] = low
             else:
                 ends[key] = start[key] if high == start[key] else high  # a Begin stays one
         if lost:
             p.report_loss(self.stores(), self._options, lost)
         return ends
+
+    def _is_other(self, key: p.QueueKey, offset: int) -> bool:
+        """Whether what a queue has before an offset was stored after the stream's last look."""
+        mark = self._marks.get(key.broker)
+        stores = self._stores_or_open()
+        if mark is None or offset <= 0 or not isinstance(stores, p.Stores):
+            return False
+        place = stores.place_of(key, offset - 1)
+        # The newest record of a log that is being written may have been read and not been counted.
+        is_other = place is not None and place > mark
+        self._made_again |= is_other
+        return is_other
 
     def _reaches(self, key: p.QueueKey, offset: int) -> bool:
         """Whether the log has what a queue does not show (yet) up to an offset that was read."""
@@ -337,7 +382,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next trigger goes."""
-        return p.offsets_to_json(self.planner.next_end(p.offsets_from_json(start), limit))
+        return self.planner.advance(start, limit)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """The end of every queue as of now, for the lag in a query's progress."""
@@ -383,9 +428,8 @@ class RocketMQDriverStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAv
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[Any], dict[str, Any]]:
         """What there is after an offset, within the limits of a trigger, and where that ends."""
-        first = p.offsets_from_json(start)
-        end = self.planner.next_end(first, read_limit(self.options))
-        return self._rows(first, end), p.offsets_to_json(end)
+        end = self.planner.advance(start, read_limit(self.options))
+        return self._rows(p.offsets_from_json(start), p.offsets_from_json(end)), end
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on nothing new is seen."""
