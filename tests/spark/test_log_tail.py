@@ -434,3 +434,32 @@ def test_a_topic_without_queues_is_read_as_a_start_will_show_it(
         assert {r["topic"] for r in rows} == set(store.topics())
         assert len(rows) == store.queues.units
         assert ("RequestTopic" in store.topics()) == (changed_ms == 1 or not others)
+
+
+@pytest.mark.parametrize("order", ["queue", "commitlog"])
+@pytest.mark.parametrize("at", [100, 250])
+def test_properties_that_never_reached_the_disk_are_no_row(
+    crashed: Any, read_store: Any, at: int, order: str
+) -> None:
+    """A lost page took the end of one record and the next one's head; with units, and without."""
+    rows = read_store(crashed.root, readOrder="commitlog").rows
+    torn = next(r for r in rows if r["key"] == b"k%d" % at)
+    end = torn["physicalOffset"] + torn["size"]
+    crashed._write("commitlog", end - 2, bytes(60), 1 << 20)
+    with pytest.raises(DataLossError):
+        read_store(crashed.root, readOrder=order)
+    read = read_store(crashed.root, readOrder=order, failOnDataLoss="false")
+    kept = [r for r in rows if r["key"] not in (torn["key"], b"k%d" % (at + 1))]
+    assert sorted(_places(read.rows)) == sorted(_places(kept))
+    assert any("its properties end in zeros" in text for text in read.lost)
+    shown = read_store(crashed.root, readOrder=order, failOnDataLoss="false", verifyCrc="false")
+    assert torn["physicalOffset"] in {r["physicalOffset"] for r in shown.rows}
+
+
+def test_properties_may_end_in_a_zero(growing_store: Any, read_store: Any) -> None:
+    for number in range(3):
+        growing_store.append("A", 0, b"%d" % number, keys="k")
+    for row in read_store(growing_store.root).rows:
+        growing_store._write("commitlog", row["physicalOffset"] + row["size"] - 1, b"\0", 1 << 20)
+    for order in ("queue", "commitlog"):
+        assert len(read_store(growing_store.root, readOrder=order).rows) == 3

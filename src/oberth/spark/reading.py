@@ -1,10 +1,10 @@
 """Reads the pieces of a plan into Arrow batches: what a task of Spark does.
 
-A row comes out only if its record is whole, names its own position, passes its checksums (unless
-verifyCrc is off) and is where a record has to be: what the unit of a queue promises, or what begins
-where the record before ends (`oberth.spark.record_starts`). Everything else is damage:
-DataLossError with failOnDataLoss, else skipped and reported with its exact range, once. Damage
-between two records belongs to the range in which it begins.
+A row comes out only if its record is whole, names its own position, passes its checksums and has
+its properties' end (both unless verifyCrc is off), and is where a record has to be: what the unit
+of a queue promises, or what begins where the record before ends (`oberth.spark.record_starts`).
+Everything else is damage: DataLossError with failOnDataLoss, else skipped and reported with its
+exact range, once. Damage between two records belongs to the range in which it begins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from oberth.formats import sys_flag as flags
 from oberth.formats.batch_body import BatchItem
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX
 from oberth.formats.java_string import tags_hash
-from oberth.formats.message import FIXED, FIXED_SIZE_V1, HOST_BITS, stated_size
+from oberth.formats.message import BLANK, FIXED, FIXED_SIZE_V1, HOST_BITS, stated_size
 from oberth.formats.names import LMQ_QUEUE_ID, SCHEDULE_TOPIC, is_lmq
 from oberth.formats.properties import decode_properties, find_property
 from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
@@ -330,10 +330,13 @@ class PieceReader:
             start = int(records.columns["body_at"][number]) - _body_position(records, number)
             if at >= 0 and record_crc_ok(records.data[start : start + size]) is False:
                 bad[number] = True
+        torn = frozenset(_without_end(store, records) if isinstance(store, StoreFiles) else ())
+        bad[list(torn)] = True
         if not bad.any():
             return records
         for number in np.flatnonzero(bad).tolist():
-            self._loss(_describe(store, records, number, "it fails its CRC"))
+            reason = "its properties end in zeros" if number in torn else "it fails its CRC"
+            self._loss(_describe(store, records, number, reason))
         return records.take(np.flatnonzero(~bad))
 
     def _with_record_crc(self, records: Records) -> Iterator[int]:
@@ -793,6 +796,29 @@ def _limits_by_queue(
 
 def _has_crc_tail(data: Any, end: int) -> bool:
     return bytes(data[max(end - 20, 0) : end - 11]) == _CRC_MARK
+
+
+def _without_end(store: StoreFiles, records: Records) -> Iterator[int]:
+    """Records that lack the end of their properties: it ends in zeros, and damage follows.
+
+    No checksum covers properties. A page that never reached the disk took them and what follows;
+    what is whole may end in a zero, but then a record follows, or it is the log's last.
+    """
+    columns = records.columns
+    sizes = columns["properties_size"]
+    lasts = columns["properties_at"].astype(np.int64) + sizes - 1
+    zeros = (sizes > 0) & (np.frombuffer(records.data, np.uint8)[lasts] == 0)
+    suspects = np.flatnonzero(zeros).tolist()
+    log_end = store.log_end() if suspects else 0
+    for number in suspects:
+        start = int(columns["stored_offset"][number])
+        end = start + int(columns["record_size"][number])
+        segment = store.segment_of(start)
+        if segment is None or segment.end - end < BLANK.size or end >= log_end:
+            continue
+        with contextlib.suppress(NotFoundError):
+            if not RecordStarts(store).may_follow(segment, end):
+                yield number
 
 
 def _body_position(records: Records, number: int) -> int:
