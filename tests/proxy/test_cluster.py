@@ -30,18 +30,19 @@ from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
-from oberth.errors import MQClientError
+from oberth.errors import MQClientError, RemotingTimeoutError
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.proxy import cluster as cluster_module
 from oberth.proxy import messages as m
-from oberth.proxy.cluster import ClusterBackend, Facts
+from oberth.proxy.cluster import ClusterBackend, ClusterPeer, Facts
 from oberth.proxy.codes import Code
 from oberth.proxy.front import Front, FrontConfig
 from oberth.proxy.handles import parse_transaction_id
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.tls import load_client_context, make_certificate
+from oberth.remoting.code import RequestCode
 from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
 NAMES = ("broker-a", "broker-b")
@@ -184,6 +185,40 @@ async def test_transactions_end_at_their_broker(tmp_path: Path, resolution: str)
             each.services.dispatching.now()
         stored = [each.parts.store.max_offset_in_queue("X", 0) for each in cluster.brokers.values()]
         assert stored == ([1, 1] if resolution == "COMMIT" else [0, 0])
+
+
+async def test_a_transaction_is_ended_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apache's brokers store its message each time that they are told to, after a rollback, too."""
+    told: list[str] = []
+    call = ClusterPeer.call
+
+    async def note(self: ClusterPeer, broker: str, request: Any, on_late: Any = None) -> Any:
+        if request.code == RequestCode.END_TRANSACTION:
+            told.append(request.fields["commitOrRollback"])
+            if len(told) == 1:
+                raise RemotingTimeoutError("not now")
+        return await call(self, broker, request, on_late)
+
+    monkeypatch.setattr(ClusterPeer, "call", note)
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("X", "TRANSACTION")
+        sent = message("X", b"half", "TRANSACTION")
+        (entry,) = (await client.call("SendMessage", sending(sent))).entries
+        codes = []
+        end = m.EndTransactionRequest(
+            message_id=entry.message_id, transaction_id=entry.transaction_id
+        )
+        end.topic.name = "X"
+        for resolution in ("ROLLBACK", "ROLLBACK", "ROLLBACK", "COMMIT"):
+            end.resolution = m.enum_values("TransactionResolution")[resolution]
+            codes.append((await client.call("EndTransaction", end)).status.code)
+        end.transaction_id = entry.transaction_id.rpartition(" ")[0] + " nobody"
+        codes.append((await client.call("EndTransaction", end)).status.code)
+        assert codes == [
+            *(Code.PROXY_TIMEOUT, Code.OK, Code.OK),
+            *(Code.INVALID_TRANSACTION_ID, Code.INVALID_TRANSACTION_ID),
+        ]
+        assert told == ["12", "12"]
 
 
 async def test_orphans_are_asked_of_their_producer(tmp_path: Path) -> None:

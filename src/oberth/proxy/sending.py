@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -52,6 +53,9 @@ from oberth.remoting.headers.transaction import (
 _LOG: Final = logging.getLogger(__name__)
 
 DELAY_MS_MAX: Final = 86_400_000
+ENDED_MAX: Final = 10_000
+"""Ends of transactions that are remembered: told again, Apache's brokers end one again."""
+
 _RESOLUTIONS: Final = m.enum_values("TransactionResolution")
 _SOURCES: Final = m.enum_values("TransactionSource")
 _TOGETHER: Final = {NORMAL, FIFO}
@@ -69,6 +73,7 @@ class Sends:
         self._core = core
         self._delay_ms_max = delay_ms_max
         self._turns = itertools.count()
+        self._ended: OrderedDict[str, int] = OrderedDict()
 
     def begin(self, call: Call, raw: bytes) -> bool:
         """One message, where the broker is in this process: see `Begin`."""
@@ -287,8 +292,7 @@ class Sends:
         if not request.transaction_id.strip():
             raise StatusError(Code.INVALID_TRANSACTION_ID, "transaction id has no content")
         key, state_offset, log_offset, broker = parse_transaction_id(request.transaction_id)
-        own = self._core.backend.own
-        if own is not None and broker != own.name:
+        if not self._core.backend.has_broker(broker):
             raise StatusError(
                 Code.INVALID_TRANSACTION_ID, f"the transaction is of broker {broker[:80]!r}"
             )
@@ -313,7 +317,25 @@ class Sends:
                 context, RemotingCommand(code=int(RequestCode.END_TRANSACTION), ext_fields=fields)
             )
             return
-        await self._core.checked(context, broker, RequestCode.END_TRANSACTION, fields)
+        if self._core.backend.own is not None or header.from_transaction_check:
+            await self._core.checked(context, broker, RequestCode.END_TRANSACTION, fields)
+            return
+        before = self._ended.get(request.transaction_id)
+        if before == decision:
+            return
+        if before is not None:
+            raise StatusError(
+                Code.INVALID_TRANSACTION_ID,
+                f"transaction id {request.transaction_id[:80]!r} has ended otherwise",
+            )
+        self._ended[request.transaction_id] = decision
+        if len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
+        try:
+            await self._core.checked(context, broker, RequestCode.END_TRANSACTION, fields)
+        except BaseException:
+            self._ended.pop(request.transaction_id, None)
+            raise
 
 
 def _check_together(sent: list[dict[str, str]]) -> None:
