@@ -461,3 +461,76 @@ async def test_messages_of_a_failing_listener(
     failed = [each for each in caplog.records if "listener failed" in each.message]
     assert len(failed) >= 19
     assert sum(each.exc_info is not None for each in failed) == 1
+
+
+class EndsTestsError(BaseException):
+    """No Exception, like what pytest.fail() raises."""
+
+
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, EndsTestsError])
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_what_a_listener_raises_is_a_failure_whatever_it_is(
+    mq: EmbeddedBroker,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[BaseException],
+    is_plain: bool,
+) -> None:
+    """Before, the thread or worker was lost, and the message was neither done nor tried again."""
+    if kind is SystemExit and not is_plain:
+        pytest.skip("asyncio ends the loop then")
+    calls: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def fail_at_first(message: MessageExt) -> None:
+        loop.call_soon_threadsafe(calls.put_nowait, message.reconsume_times)
+        if not message.reconsume_times:
+            raise kind("broken")
+
+    async def listener(message: MessageExt) -> None:
+        fail_at_first(message)
+
+    async with (
+        Producer("p", namesrv_addr=mq.namesrv_addr) as producer,
+        PushConsumer(
+            "g",
+            {"T": "*"},
+            namesrv_addr=mq.namesrv_addr,
+            listener=fail_at_first if is_plain else listener,
+            consume_thread_max=1,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        ),
+    ):
+        await producer.send(Message("T", b"x"))
+        assert await calls.get() == 0
+        await mq.wait_until(
+            lambda: any("listener failed" in each.message for each in caplog.records)
+        )
+
+        def is_called_again() -> bool:
+            mq.advance(seconds=30)
+            return not calls.empty()
+
+        await mq.wait_until(is_called_again)
+        assert await calls.get() == 1
+
+
+async def test_offsets_are_not_committed_after_shutdown(mq: EmbeddedBroker) -> None:
+    async with (
+        Producer("p", namesrv_addr=mq.namesrv_addr) as producer,
+        PullConsumer(
+            "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, auto_commit=False,
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        ) as consumer,
+    ):  # fmt: skip
+        await producer.send(Message("T", b"x"))
+        while not await consumer.poll():
+            pass
+    with pytest.raises(MQClientError, match="not started, or shut down"):
+        await consumer.commit()
+
+
+async def test_what_is_no_recall_handle(mq: EmbeddedBroker) -> None:
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        for wrong in ("abc", "", "\u00e9", "djEgVCBi"):
+            with pytest.raises(MQClientError, match="is no recall handle: the result of"):
+                await producer.recall_message("T", wrong)

@@ -61,9 +61,9 @@ class ListenerFailures:
     """
 
     def __init__(self) -> None:
-        self._shown: dict[tuple[type[Exception], str, int], float] = {}
+        self._shown: dict[tuple[type[BaseException], str, int], float] = {}
 
-    def note(self, group: str, what: str, error: Exception, now_s: float) -> None:
+    def note(self, group: str, what: str, error: BaseException, now_s: float) -> None:
         """A listener raised.
 
         Args:

@@ -67,7 +67,9 @@ class JobOwner(Protocol):
     def may_consume(self, assigned: AssignedQueue) -> bool:
         """Whether messages of a queue may be handed out now."""
 
-    def on_job_done(self, job: ConsumeJob, status: ConsumeStatus, error: Exception | None) -> None:
+    def on_job_done(
+        self, job: ConsumeJob, status: ConsumeStatus, error: BaseException | None
+    ) -> None:
         """A listener's verdict."""
 
     def on_job_start(self, job: ConsumeJob) -> None:
@@ -102,7 +104,7 @@ class ConsumeService:
         self._thread_count = 0
         self._thread_busy = 0
         self._thread_cost_s = THREAD_RUN_S
-        self._thread_done: deque[tuple[ConsumeJob, ConsumeStatus, Exception | None]] = deque()
+        self._thread_done: deque[tuple[ConsumeJob, ConsumeStatus, BaseException | None]] = deque()
 
     # Serving
 
@@ -216,7 +218,7 @@ class ConsumeService:
                 return
 
     def finish(
-        self, job: ConsumeJob, status: ConsumeStatus | None, error: Exception | None = None
+        self, job: ConsumeJob, status: ConsumeStatus | None, error: BaseException | None = None
     ) -> None:
         """A listener's verdict; None means success."""
         self.running.discard(job)
@@ -245,7 +247,7 @@ class ConsumeService:
                     return
                 turn_end = loop.time() + TURN_S
             status: ConsumeStatus | None
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 if is_batch:
                     status = await listener(job.messages, job.context)
@@ -257,7 +259,12 @@ class ConsumeService:
                     self.running.discard(job)
                     raise
                 status, error = ConsumeStatus.RECONSUME_LATER, RuntimeError(repr(cancelled))
-            except Exception as raised:  # noqa: BLE001 - the message is tried again
+            except GeneratorExit:
+                raise
+            except (KeyboardInterrupt, SystemExit) as raised:
+                self.finish(job, ConsumeStatus.RECONSUME_LATER, raised)
+                raise  # asyncio ends the loop
+            except BaseException as raised:  # noqa: BLE001 - the message is tried again
                 status, error = ConsumeStatus.RECONSUME_LATER, raised
             self.finish(job, status, error)
             if loop.time() > turn_end:
@@ -291,8 +298,11 @@ class ConsumeService:
         cost = (time.perf_counter() - begin) / len(run)
         self._loop.call_soon_threadsafe(self._thread_returned, cost)
 
-    def call(self, job: ConsumeJob) -> tuple[ConsumeStatus, Exception | None]:
-        """Call a plain listener; blocks."""
+    def call(self, job: ConsumeJob) -> tuple[ConsumeStatus, BaseException | None]:
+        """Call a plain listener in a thread; blocks.
+
+        There `sys.exit()` ends no process, so that it fails as any other exception does.
+        """
         try:
             if self._is_batch:
                 status = self._listener(job.messages, job.context)
@@ -300,7 +310,7 @@ class ConsumeService:
                 status = self._listener(job.messages[0])
             if status is not None:
                 refuse_coroutine(status)
-        except Exception as raised:  # noqa: BLE001 - the message is tried again
+        except BaseException as raised:  # noqa: BLE001 - the message is tried again
             return ConsumeStatus.RECONSUME_LATER, raised
         return (ConsumeStatus.SUCCESS if status is None else status), None
 

@@ -136,7 +136,8 @@ class Preparing:
             raise MQClientError(f"message to {msg.topic}: the body is empty", MESSAGE_ILLEGAL)
         if size > self.max_message_size:
             raise MQClientError(
-                f"message to {msg.topic}: body of {size} bytes, allowed {self.max_message_size}",
+                f"message to {msg.topic}: the body has {size} bytes, and the producer's "
+                f"max_message_size allows {self.max_message_size}; brokers allow maxMessageSize",
                 MESSAGE_ILLEGAL,
             )
         names.check_topic(with_namespace(self._namespace, msg.topic))
@@ -165,8 +166,9 @@ class Preparing:
         body = encode_batch(items)
         if len(body) > self.max_message_size:
             raise MQClientError(
-                f"batch of {len(items)} messages to {msgs[0].topic}: {len(body)} bytes, "
-                f"allowed {self.max_message_size}; send_batch splits it",
+                f"batch of {len(items)} messages to {msgs[0].topic}: it has {len(body)} bytes, and "
+                f"the producer's max_message_size allows {self.max_message_size}; send_batch makes "
+                "as many batches as that needs",
                 MESSAGE_ILLEGAL,
             )
         text = encode_message_properties({p.WAIT: msgs[0].properties.get(p.WAIT, "true")})

@@ -370,9 +370,10 @@ class PullConsumer(GroupConsumer):
             wait: until the brokers have them.
 
         Raises:
-            MQClientError: only with ``wait``: a broker does not have some; they are committed with
-                the next call.
+            MQClientError: not started, or shut down; or, only with ``wait``, a broker does not have
+                some, which are committed with the next call.
         """
+        self._running()
         store = self._store()
         if offsets is None:
             queues = list(self._handed_out)

@@ -554,7 +554,9 @@ class PushConsumer(GroupConsumer):
                 for message in job.messages
             )
 
-    def on_job_done(self, job: ConsumeJob, status: ConsumeStatus, error: Exception | None) -> None:
+    def on_job_done(
+        self, job: ConsumeJob, status: ConsumeStatus, error: BaseException | None
+    ) -> None:
         """A listener's verdict."""
         if error is not None:
             what = f"{job.messages[0].msg_id} of {job.assigned.queue}"
@@ -575,7 +577,9 @@ class PushConsumer(GroupConsumer):
             rates = self._rates.setdefault(topic, TopicRates())
             rates.consume_failed_msgs += len(job.messages)
 
-    def _note_trace(self, job: ConsumeJob, status: ConsumeStatus, error: Exception | None) -> None:
+    def _note_trace(
+        self, job: ConsumeJob, status: ConsumeStatus, error: BaseException | None
+    ) -> None:
         from oberth.client.trace import sub_after_record  # noqa: PLC0415 - for traces
 
         assert self._trace is not None

@@ -20,9 +20,13 @@ def broker_of_recall_handle(handle: str) -> str:
     """
     try:
         text = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode()
-    except (binascii.Error, ValueError) as error:
-        raise MQClientError(f"recall handle {handle[:80]!r}: {error}", MESSAGE_ILLEGAL) from None
+    except (binascii.Error, ValueError):
+        text = ""
     parts = text.split(" ")
     if len(parts) != 5 or parts[0] != "v1":
-        raise MQClientError(f"recall handle {handle[:80]!r}: {text[:80]!r}", MESSAGE_ILLEGAL)
+        raise MQClientError(
+            f"{handle[:80]!r} is no recall handle: the result of a delayed message's send has "
+            "one, as recall_handle",
+            MESSAGE_ILLEGAL,
+        )
     return parts[2]
