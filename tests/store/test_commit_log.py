@@ -20,6 +20,7 @@ from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.message import (
     BLANK,
     BLANK_MAGIC,
+    BLANK_SIZE_MIN,
     MAGIC_V2,
     STORE_TIMESTAMP_END_MAX,
     MessageExt,
@@ -28,7 +29,7 @@ from oberth.formats.message import (
 )
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.options import Line
-from oberth.formats.property_crc import record_crc_ok
+from oberth.formats.property_crc import TAIL_SIZE, record_crc_ok
 from oberth.formats.sys_flag import (
     BORN_HOST_V6,
     INNER_BATCH,
@@ -415,6 +416,31 @@ def test_a_full_disk_takes_back_what_it_could_not_store(
     assert read(log, again[0].commit_log_offset).body == b"again"
 
 
+@pytest.mark.parametrize("line", list(Line))
+def test_a_full_disk_takes_back_numbers_of_light_queues(
+    make: Make, monkeypatch: pytest.MonkeyPatch, line: Line
+) -> None:
+    """4.9 numbers a plain topic among them too, in the queue of the message."""
+    log = make(line=line, enable_lmq=True, enable_multi_dispatch=True)
+    names = p.encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%a,plain"})
+
+    def put(count: int) -> list[PutMessageResult]:
+        return log.append([MessageExtBrokerInner("t", b"x", names, 3) for _ in range(count)])
+
+    assert put(1)[0].ok
+
+    def full(self: MappedFile, data: bytes) -> None:
+        raise StoreFullError(f"{self.path}: no room for {len(data)} bytes")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(MappedFile, "append", full)
+        assert not any(result.ok for result in put(2))
+    assert log.light_queue_offsets(["%LMQ%a", "plain"], 3) == [1, 1 if line is Line.V4_9 else None]
+    (again,) = put(1)
+    said = read(log, again.commit_log_offset).properties["INNER_MULTI_QUEUE_OFFSET"]
+    assert said == ("1,1" if line is Line.V4_9 else "1,")
+
+
 def test_what_a_failing_disk_left_of_a_long_burst_is_erased(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -606,6 +632,29 @@ def test_how_long_a_topic_may_be(make: Make, line: Line, topic: str, is_taken: b
     assert result.status is (PutMessageStatus.PUT_OK if is_taken else refused)
 
 
+@pytest.mark.parametrize("crc", [False, True])
+def test_properties_of_a_half_message_may_be_as_long(make: Make, crc: bool) -> None:
+    """Without the bytes of the CRC and what parts it from them, where the log has one."""
+    log = make(mapped_file_size_commit_log=1 << 17, enabled_append_prop_crc=crc)
+    most = p.PROPERTIES_SIZE_MAX - (TAIL_SIZE + 1 if crc else 0)
+    for size, is_taken in ((most, True), (most + 1, False)):
+        raw = b"k\x01" + b"v" * (size - 3) + b"\x02"
+        half = MessageExtBrokerInner("t", b"x", raw, sys_flag=TRANSACTION_PREPARED)
+        (result,) = log.append([half])
+        refused = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+        assert result.status is (PutMessageStatus.PUT_OK if is_taken else refused)
+
+
+def test_a_half_message_fills_a_segment_to_the_last_byte(make: Make) -> None:
+    """But for what a blank needs."""
+    log = make()
+    first = SEGMENT - BLANK_SIZE_MIN - 100
+    for size, offset in ((first, 0), (100, first)):
+        body = bytes(size - 91 - len("t"))
+        (result,) = log.append([MessageExtBrokerInner("t", body, sys_flag=TRANSACTION_PREPARED)])
+        assert result.commit_log_offset == offset
+
+
 def test_properties_may_be_as_long_as_their_field_can_say(make: Make) -> None:
     log = make(mapped_file_size_commit_log=1 << 17)
     for more, status in (
@@ -662,3 +711,15 @@ def test_the_put_locks_age(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ages == [250]
     assert log.lock_time_ms() == 0
     assert list(log.append_times.recent_s) == [0.25]
+
+    def append_plain(sends: object, slots: object) -> bool:
+        now[0] += 0.5
+        ages.append(log.lock_time_ms())
+        return True
+
+    monkeypatch.setattr(log, "_append_plain", append_plain)
+    nothing: Any = None  # which is handed on
+    assert log.append_plain(nothing, [])
+    assert ages == [250, 500]
+    assert log.lock_time_ms() == 0
+    assert list(log.append_times.recent_s) == [0.25, 0.5]
