@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -56,6 +56,9 @@ CONTROLLER_SUFFIX: Final = "-controller"
 
 if TYPE_CHECKING:
     from oberth.broker.broker_config import BrokerConfig
+    from oberth.broker.http_endpoint import HttpEndpoint
+    from oberth.cli.brokers import BrokerProcess
+    from oberth.client.admin import Admin
     from oberth.controller.controller_config import ControllerConfig
     from oberth.namesrv.name_server import NameServer
     from oberth.store.message_store import MessageStore
@@ -271,6 +274,38 @@ def up(
         )
 
 
+async def _spread(admin: Admin, processes: list[BrokerProcess]) -> asyncio.Task[None] | None:
+    """Makes topics and groups that a broker lacks; the task that looks after those that drain."""
+    try:
+        made = await spread(admin, processes)
+    except OberthError as error:
+        say(f"topics and groups are as each broker has them: {error}")
+        return None
+    if made:
+        say(f"{made} topics and groups made where they were missing")
+    return asyncio.create_task(watch_drains(admin, processes))
+
+
+@asynccontextmanager
+async def _metrics_of(
+    members: Sequence[Member], processes: Sequence[BrokerProcess], config: BrokerConfig
+) -> AsyncIterator[HttpEndpoint]:
+    """The endpoint at httpPort with what all brokers tell, which is ready when they are up."""
+    from oberth.broker.http_endpoint import HttpEndpoint
+
+    def why_not_ready() -> str | None:
+        starting = (each.member.label for each in processes if not each.is_up)
+        return next((f"{label} is starting" for label in starting), None)
+
+    ports = {each.label: int(each.settings["httpPort"]) for each in members}
+    endpoint = HttpEndpoint(JointMetrics(ports), why_not_ready)
+    await endpoint.start(config.http_address, config.http_port)
+    try:
+        yield endpoint
+    finally:
+        await endpoint.aclose()
+
+
 def _serve_several(
     name_server: NameServer,
     controller_config: ControllerConfig | None,
@@ -284,7 +319,6 @@ def _serve_several(
     console_writes: bool,
 ) -> None:
     """Serve a name server here, a controller if need be, and brokers in processes of their own."""
-    from oberth.broker.http_endpoint import HttpEndpoint
     from oberth.client.admin import Admin
     from oberth.remoting.aio.client import own_requests
 
@@ -307,30 +341,12 @@ def _serve_several(
             options = own_requests(config.tls_mode, config.tls_client_trust_cert_path)
             asking = replace(client_config(own), tls_context=options.tls_context)
             admin = await stack.enter_async_context(Admin(config=asking))
-            try:
-                made = await spread(admin, processes)
-                if made:
-                    say(f"{made} topics and groups made where they were missing")
-                watcher = asyncio.create_task(watch_drains(admin, processes))
+            watcher = await _spread(admin, processes)
+            if watcher is not None:
                 stack.callback(watcher.cancel)
-            except OberthError as error:
-                say(f"topics and groups are as each broker has them: {error}")
             http = ""
             if config.http_port >= 0:
-                ports = {each.label: int(each.settings["httpPort"]) for each in wanted}
-                endpoint = HttpEndpoint(
-                    JointMetrics(ports),
-                    lambda: next(
-                        (
-                            f"{each.member.label} is starting"
-                            for each in processes
-                            if not each.is_up
-                        ),
-                        None,
-                    ),
-                )
-                await endpoint.start(config.http_address, config.http_port)
-                stack.push_async_callback(endpoint.aclose)
+                endpoint = await stack.enter_async_context(_metrics_of(wanted, processes, config))
                 http = f" metrics {endpoint.address},"
             console = await stack.enter_async_context(
                 console_served(

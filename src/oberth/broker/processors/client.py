@@ -24,7 +24,12 @@ from oberth.broker.consumers import (
     GroupData,
     enum_name,
 )
-from oberth.broker.subscriptions import SubscriptionError, build_subscription, read_subscription
+from oberth.broker.subscriptions import (
+    Subscription,
+    SubscriptionError,
+    build_subscription,
+    read_subscription,
+)
 from oberth.broker.topic_configs import FLAG_UNIT_SUB
 from oberth.client.acl import ACCESS_KEY
 from oberth.errors import ConfigFormatError, IllegalNameError, RemotingError
@@ -123,6 +128,32 @@ def read_body(request: RemotingCommand, what: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise HeaderError(f"{what}: a JSON {type(body).__name__}, allowed an object")
     return body
+
+
+def _read_subscriptions(
+    client: ClientInfo, group: str, entry: Mapping[str, Any]
+) -> Generator[None, None, list[Subscription]]:
+    """What a group of a heartbeat subscribes to, in slices; what is not taken is logged."""
+    subscriptions = []
+    tags_size = 0
+    for number, each in enumerate(_objects(entry.get("subscriptionDataSet"))):
+        if number == SUBSCRIPTIONS_PER_GROUP_MAX:
+            break
+        try:
+            subscriptions.append(read_subscription(each))
+            tags_size += len(subscriptions[-1].sub_string)
+        except SubscriptionError as error:
+            _LOG.warning(
+                "client %s sent a subscription for group %s that is not taken: %s",
+                client.client_id,
+                group,
+                error,
+            )
+            tags_size += TAGS_SLICE // 100  # a line in the log takes its time too
+        if tags_size > TAGS_SLICE:
+            tags_size = 0
+            yield
+    return subscriptions
 
 
 def _objects(value: object) -> Iterable[Mapping[str, Any]]:
@@ -293,25 +324,7 @@ class ClientManageProcessor:
         )
         if self._config.reject_pull_consumer_enable and data.consume_type == CONSUME_ACTIVELY:
             return False
-        subscriptions = []
-        tags_size = 0
-        for number, each in enumerate(_objects(entry.get("subscriptionDataSet"))):
-            if number == SUBSCRIPTIONS_PER_GROUP_MAX:
-                break
-            try:
-                subscriptions.append(read_subscription(each))
-                tags_size += len(subscriptions[-1].sub_string)
-            except SubscriptionError as error:
-                _LOG.warning(
-                    "client %s sent a subscription for group %s that is not taken: %s",
-                    client.client_id,
-                    group,
-                    error,
-                )
-                tags_size += TAGS_SLICE // 100  # a line in the log takes its time too
-            if tags_size > TAGS_SLICE:
-                tags_size = 0
-                yield
+        subscriptions = yield from _read_subscriptions(client, group, entry)
         try:
             with self._topics_written_soon:
                 self._topics.create_internal(

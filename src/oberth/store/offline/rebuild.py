@@ -38,6 +38,7 @@ from oberth.errors import FormatError, StoreError
 from oberth.formats import paths
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
 from oberth.formats.index_file import HEADER, HEADER_SIZE, IndexHeader
+from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.paths import segment_start
 from oberth.formats.topic_config import TopicConfigs
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
@@ -133,6 +134,14 @@ class RebuildReport:
             "seconds": round(self.seconds, 3),
         }
 
+    def note(self, tree: QueueTreeWriter, index: IndexTreeWriter) -> None:
+        """Takes over what was written; ``kept_queues`` count too."""
+        self.units, self.queues = tree.units, len(tree.queues) + len(self.kept_queues)
+        self.stand_ins = tree.stand_ins
+        self.illegal_topics = sorted(repr(topic)[2:-1] for topic in tree.illegal_topics)
+        self.illegal_records = tree.illegal_records
+        self.index_entries, self.index_files = index.entries, len(index.paths)
+
 
 def rebuild(
     reader: StoreReader,
@@ -213,21 +222,8 @@ def _build(
     config = layout.config
     topics = TopicTable()
     table = QueueTable(topics, batch_topics(layout) | batch_topics(former.layout))
-    names = (
-        paths.CONSUME_QUEUE + suffix,
-        paths.CONSUME_QUEUE_EXT + suffix,
-        paths.BATCH_CONSUME_QUEUE + suffix,
-    )
     ext = ExtUnits(former) if config.enable_consume_queue_ext else None
-    tree = QueueTreeWriter(
-        target,
-        file_size=config.consume_queue_file_size,
-        batch_file_size=config.batch_consume_queue_file_size,
-        ext_file_size=config.mapped_file_size_consume_queue_ext,
-        names=names,
-        ext_of=None if ext is None else ext.unit,
-        head_of=partial(expired_head, former),
-    )
+    tree = _queue_tree(former, target, suffix, config, ext)
     index = IndexTreeWriter(os.path.join(target, paths.INDEX + suffix), layout.index_shape)
     entries = IndexEntries()
     if config.message_index_enable:
@@ -280,16 +276,34 @@ def _build(
                     indexed.result()
     tree.finish()
     index.finish()
-    for name in names[:1]:
-        os.makedirs(os.path.join(target, name), exist_ok=True)
-    report.kept_queues = keep_expired_queues(former, tree.queues, target, names)
-    report.units, report.queues = tree.units, len(tree.queues) + len(report.kept_queues)
-    report.stand_ins = tree.stand_ins
-    report.illegal_topics = sorted(repr(topic)[2:-1] for topic in tree.illegal_topics)
-    report.illegal_records = tree.illegal_records
-    report.index_entries, report.index_files = index.entries, len(index.paths)
+    os.makedirs(os.path.join(target, tree.names[0]), exist_ok=True)
+    report.kept_queues = keep_expired_queues(former, tree.queues, target, tree.names)
+    report.note(tree, index)
     report.seconds = time.perf_counter() - started
     return report
+
+
+def _queue_tree(
+    former: StoreReader,
+    target: str,
+    suffix: str,
+    config: MessageStoreConfig,
+    ext: ExtUnits | None,
+) -> QueueTreeWriter:
+    """What writes the queues, in directories with a suffix to their names."""
+    return QueueTreeWriter(
+        target,
+        file_size=config.consume_queue_file_size,
+        batch_file_size=config.batch_consume_queue_file_size,
+        ext_file_size=config.mapped_file_size_consume_queue_ext,
+        names=(
+            paths.CONSUME_QUEUE + suffix,
+            paths.CONSUME_QUEUE_EXT + suffix,
+            paths.BATCH_CONSUME_QUEUE + suffix,
+        ),
+        ext_of=None if ext is None else ext.unit,
+        head_of=partial(expired_head, former),
+    )
 
 
 def gap_max(part: Rows, log_start: int) -> int:
