@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from oberth.broker import request_table
 from oberth.broker.broker_config import FAST_PORT_DISTANCE, BrokerConfig
@@ -34,11 +34,9 @@ from oberth.formats import names
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.busy_poll import make_busy_poll
-from oberth.remoting.aio.channel_options import ChannelOptions
-from oberth.remoting.aio.processors import SERVER_HEADER_SIZE_MAX, ProcessorTable
+from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
 from oberth.remoting.aio.service import Service
-from oberth.remoting.first_bytes import TrustedProxies
 from oberth.store.files import FileSystem
 from oberth.wall_clock import now_ms
 
@@ -205,17 +203,8 @@ class Broker(Service):
 
     async def _listen(self) -> None:
         config, access = self.parts.config, self.services.access
-        tls_context, tls_mode = self._tls()
-        options = ServerOptions(
-            host=config.listen_host,
-            port=config.listen_port,
-            channel=ChannelOptions(
-                header_size_max=SERVER_HEADER_SIZE_MAX,
-                idle_timeout_s=config.server_channel_max_idle_time_s,
-                proxies=TrustedProxies(config.proxy_protocol_trusted),
-            ),
-            tls_context=tls_context,
-            tls_mode=tls_mode,
+        options = replace(
+            ServerOptions.of(config),
             grace_s=STOP_GRACE_S,
             busy_poll_s=config.busy_poll_us / 1_000_000,
         )
@@ -241,13 +230,6 @@ class Broker(Service):
             data_taker=taker,
         )
         await self.fast_server.start()
-
-    def _tls(self) -> tuple[Any, Any]:
-        from oberth.remoting.aio.tls import TlsMode, server_context  # noqa: PLC0415 - OpenSSL: 30 ms of a start
-
-        config = self.parts.config
-        mode = TlsMode(config.tls_mode)
-        return server_context(mode, config.tls_cert_path, config.tls_key_path), mode
 
     async def _start_replication(self) -> None:
         """The HA port is the configured one, or the one behind the broker's own."""

@@ -35,22 +35,19 @@ from oberth.formats.java_properties import format_properties, parse_properties
 from oberth.formats.options import change_options
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
-from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.client import RemotingClient, own_requests
 from oberth.remoting.aio.processors import (
     SERVER_BODY_SIZE_MAX,
-    SERVER_HEADER_SIZE_MAX,
     ProcessorTable,
 )
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
 from oberth.remoting.aio.service import Service
 from oberth.remoting.aio.stage import Stage, SyncHandler
-from oberth.remoting.aio.tls import TlsMode, server_context
 from oberth.remoting.bodies.base import BodyError
 from oberth.remoting.bodies.controller import SyncStateSet
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_request, create_response
-from oberth.remoting.first_bytes import AddressSet, TrustedProxies
+from oberth.remoting.first_bytes import AddressSet
 from oberth.remoting.headers import controller as headers
 from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.namesrv import BrokerHeartbeatRequestHeader
@@ -112,18 +109,7 @@ class Controller(Service):
         config = self.config
         for name, value in self._log.load().items():
             self.sets.apply(name, value)
-        tls_mode = TlsMode(config.tls_mode)
-        options = ServerOptions(
-            host=config.listen_host,
-            port=config.listen_port,
-            channel=ChannelOptions(
-                header_size_max=SERVER_HEADER_SIZE_MAX,
-                idle_timeout_s=config.server_channel_max_idle_time_s,
-                proxies=TrustedProxies(config.proxy_protocol_trusted),
-            ),
-            tls_context=server_context(tls_mode, config.tls_cert_path, config.tls_key_path),
-            tls_mode=tls_mode,
-        )
+        options = ServerOptions.of(config)
         server = RemotingServer(
             self._processors(), options, on_open=self._on_open, on_close=self._on_close
         )

@@ -35,18 +35,15 @@ from oberth.namesrv.route_table import (
 )
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
-from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.client import RemotingClient, own_requests
 from oberth.remoting.aio.processors import (
     SERVER_BODY_SIZE_MAX,
-    SERVER_HEADER_SIZE_MAX,
     ProcessorTable,
     SlicedHandler,
 )
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
 from oberth.remoting.aio.service import Service
 from oberth.remoting.aio.stage import Stage, SyncHandler
-from oberth.remoting.aio.tls import TlsMode, server_context
 from oberth.remoting.bodies.base import BodyError, render_in_slices
 from oberth.remoting.bodies.registration import RegisterBrokerBody
 from oberth.remoting.bodies.route import (
@@ -57,7 +54,6 @@ from oberth.remoting.bodies.route import (
 )
 from oberth.remoting.code import MQVersion, RequestCode, ResponseCode
 from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_request, create_response
-from oberth.remoting.first_bytes import TrustedProxies
 from oberth.remoting.headers import namesrv as headers
 from oberth.store.files import OsFileSystem
 
@@ -124,18 +120,7 @@ class NameServer(Service):
         """
         config = self.config
         self.kv.load()
-        tls_mode = TlsMode(config.tls_mode)
-        options = ServerOptions(
-            host=config.listen_host,
-            port=config.listen_port,
-            channel=ChannelOptions(
-                header_size_max=SERVER_HEADER_SIZE_MAX,
-                idle_timeout_s=config.server_channel_max_idle_time_s,
-                proxies=TrustedProxies(config.proxy_protocol_trusted),
-            ),
-            tls_context=server_context(tls_mode, config.tls_cert_path, config.tls_key_path),
-            tls_mode=tls_mode,
-        )
+        options = ServerOptions.of(config)
         server = RemotingServer(self._processors(), options, on_close=self._on_close)
         await server.start()
         self._server = server

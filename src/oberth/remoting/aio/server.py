@@ -19,10 +19,11 @@ from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.peer_budget import PeerBudget
-from oberth.remoting.aio.processors import TURN_S, ProcessorTable
+from oberth.remoting.aio.processors import SERVER_HEADER_SIZE_MAX, TURN_S, ProcessorTable
 from oberth.remoting.aio.service import Listener
-from oberth.remoting.aio.tls import ContextSource, LateContext, TlsMode
+from oberth.remoting.aio.tls import ContextSource, LateContext, TlsMode, server_context
 from oberth.remoting.command import Buffer, RemotingCommand
+from oberth.remoting.first_bytes import TrustedProxies
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -38,6 +39,18 @@ as a whole. Fewer come of one peer with a second connection."""
 
 ALONE_MAX: Final = 64
 """Turns in a row with one connection each after which reads are served at once again."""
+
+
+class ListenSettings(Protocol):
+    """The settings of a port that all servers have under the same names."""
+
+    listen_host: str
+    listen_port: int
+    server_channel_max_idle_time_s: int
+    proxy_protocol_trusted: str
+    tls_mode: str
+    tls_cert_path: str
+    tls_key_path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,26 @@ class ServerOptions:
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     grace_s: float = 5.0
     busy_poll_s: float = 0.0
+
+    @classmethod
+    def of(cls, settings: ListenSettings) -> ServerOptions:
+        """What the settings of a name server, controller or broker say of its port.
+
+        Raises:
+            OptionError: the certificate cannot be used.
+        """
+        mode = TlsMode(settings.tls_mode)
+        return cls(
+            host=settings.listen_host,
+            port=settings.listen_port,
+            channel=ChannelOptions(
+                header_size_max=SERVER_HEADER_SIZE_MAX,
+                idle_timeout_s=settings.server_channel_max_idle_time_s,
+                proxies=TrustedProxies(settings.proxy_protocol_trusted),
+            ),
+            tls_context=server_context(mode, settings.tls_cert_path, settings.tls_key_path),
+            tls_mode=mode,
+        )
 
 
 class DataTaker(Protocol):
