@@ -178,6 +178,7 @@ class MessageStore(StoreReading):
             state,
             abnormal=not is_clean or (state is not None and not state.clean),
             check_crc=self.config.check_crc_on_recover,
+            mends=self.config.broker_role is not BrokerRole.SLAVE,
             now_ms=self.clock_ms(),
         )
 

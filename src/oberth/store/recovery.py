@@ -91,6 +91,7 @@ def recover(
     *,
     abnormal: bool,
     check_crc: bool,
+    mends: bool,
     now_ms: int,
 ) -> RecoveryReport:
     """Brings log, queues and index to one state; the caller then dispatches from dispatch_from.
@@ -102,6 +103,8 @@ def recover(
         state: of oberth.state.
         abnormal: whether ``abort`` was there.
         check_crc: whether the scan of the log's tail checks bodies.
+        mends: whether something else takes the place of what a crash tore behind a checkpoint. Not
+            on a slave: its master sends that again, and until then every start must find it.
         now_ms: the clock.
     """
     if not log.queue.segments:
@@ -145,9 +148,10 @@ def recover(
             "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
         )
         # Behind a checkpoint of ours nobody was promised what was torn.
-        filled = abnormal and trusted and _fill(log, damage)
+        filled = mends and abnormal and trusted and _fill(log, damage)
         if damage.reason in _LOOKS_WHOLE and abnormal and not filled:
-            _strike_out(log, damage.start)
+            if mends or not trusted:
+                _strike_out(log, damage.start)
         elif not filled:
             continue
         right_to = min(right_to, damage.start)
