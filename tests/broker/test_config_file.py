@@ -65,7 +65,7 @@ def test_bytes_made_earlier_do_not_replace_later_ones(tmp_path: Path) -> None:
     assert load(file) == {"a": 2}
 
 
-@pytest.mark.parametrize("damage", [b"", b"   ", b'{"a":', None])
+@pytest.mark.parametrize("damage", [b"", b"   ", bytes(9), b'{"a":', None])
 def test_the_back_up_is_read_when_the_file_is_not(tmp_path: Path, damage: bytes | None) -> None:
     file = ConfigFile(tmp_path / "x.json")
     file.write_document({"a": 1})
@@ -84,6 +84,17 @@ def test_both_unreadable_is_an_error_and_both_missing_is_not(tmp_path: Path) -> 
     file.back_up.write_bytes(b"[")
     with pytest.raises(ConfigFormatError, match=r"x\.json"):
         load(file)
+
+
+@pytest.mark.parametrize("left", [b"", bytes(4096)])
+def test_a_file_that_a_power_cut_kept_from_the_disk_is_none_yet(
+    tmp_path: Path, left: bytes
+) -> None:
+    """A broker that lost power just after its first start starts again."""
+    file = ConfigFile(tmp_path / "x.json")
+    file.path.write_bytes(left)
+    file.back_up.write_bytes(left)
+    assert not file.load(lambda _: None)
 
 
 def test_a_document_of_ready_entries_is_the_document() -> None:

@@ -65,6 +65,8 @@ def refuse_rocksdb(config_dir: Path) -> None:
 
 
 PRIVATE_MODE: Final = 0o600
+NOTHING: Final = b"\0 \t\r\n"
+"""What a loss of power leaves of a file that never was on the disk: its size at most."""
 
 
 class ConfigFile:
@@ -119,7 +121,7 @@ class ConfigFile:
             except ConfigFormatError as error:
                 first_error = first_error or error
                 continue
-            if not data.strip():
+            if not data.strip(NOTHING):
                 continue
             try:
                 read(parse_config(data, name=str(path)))
