@@ -24,6 +24,7 @@ import random
 import selectors
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 from unittest import mock
@@ -157,6 +158,7 @@ class SimulatedTransport(asyncio.Transport):
         self.is_lost = False
         self._is_closing = False
         self._arrives_at = 0.0
+        self._way: deque[Callable[[], None]] = deque()  # what is to arrive at the other end
         self._on_way = 0
         self._is_write_paused = False
         self._is_read_paused = False
@@ -244,18 +246,23 @@ class SimulatedTransport(asyncio.Transport):
         assert peer is not None
         at = loop.time() + loop.latency(self.machine, peer.machine)
         self._arrives_at = at = max(at, self._arrives_at + 1e-7)
-        loop.call_at(at, self._deliver, deliver, context=peer.machine.context)
+        self._way.append(deliver)
+        loop.call_at(at, self._deliver, context=peer.machine.context)
 
-    def _deliver(self, deliver: Callable[[], None]) -> None:
+    def _deliver(self) -> None:
+        """The next of what is on its way arrives: in the order in which it was sent.
+
+        What a parted network held comes at one moment, and a loop calls what is due at one moment
+        in any order.
+        """
         peer = self.peer
         if peer is None:
             return
         held_until = self._loop.held_until(self.machine, peer.machine)
         if held_until > self._loop.time():
-            # Later pieces find the same and come after.
-            self._loop.call_at(held_until, self._deliver, deliver, context=peer.machine.context)
+            self._loop.call_at(held_until, self._deliver, context=peer.machine.context)
             return
-        deliver()
+        self._way.popleft()()
 
     def arrive(self, data: bytes) -> None:
         """Bytes from the other end."""
