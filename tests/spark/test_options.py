@@ -215,6 +215,17 @@ def test_refusals_of_live_reads(given: dict[str, str], message: str) -> None:
         o.parse_read_options(given, streaming=False)
 
 
+def test_what_no_queue_shows_is_read_from_the_log_or_refused() -> None:
+    given = {"path": "/x", "includeUndelivered": "true"}
+    assert o.parse_read_options(given, streaming=False).read_order is o.ReadOrder.COMMIT_LOG
+    with pytest.raises(OptionError, match="needs readOrder=commitlog, found queue"):
+        o.parse_read_options({**given, "readOrder": "queue"}, streaming=False)
+    with pytest.raises(OptionError, match="includeUndelivered is not allowed in a streaming"):
+        o.parse_read_options(given, streaming=True)
+    plain = {"path": "/x", "includeUndelivered": "false"}
+    assert o.parse_read_options(plain, streaming=True).read_order is o.ReadOrder.AUTO
+
+
 def test_secrets_are_in_no_text() -> None:
     given = {
         **LIVE, "rocketmq.acl.accessKey": "who", "rocketmq.acl.secretKey": "hush-1",

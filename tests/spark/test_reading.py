@@ -162,8 +162,9 @@ def test_prepared_and_rolled_back_messages_only_on_request(
     golden_pristine: Callable[[str], Any], read_store: Any
 ) -> None:
     store = golden_pristine("basic-5.5.0")
-    read = read_store(store.root, readOrder="commitlog", includeUndelivered="true")
-    assert {_key(r) for r in read.rows} == _expected(store.facts, delivered_only=False).keys()
+    for order in ("commitlog", "auto"):
+        read = read_store(store.root, readOrder=order, includeUndelivered="true")
+        assert {_key(r) for r in read.rows} == _expected(store.facts, delivered_only=False).keys()
 
 
 def _true_rows(read_store: Any, root: Path, order: str) -> dict[Any, Any]:

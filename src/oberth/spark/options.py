@@ -323,6 +323,8 @@ def _check_query(options: Given, starting: Bound, ending: Bound, *, streaming: b
     if streaming:
         refused = options.has("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
         refused += options.has("lake", *_CUTS)
+        if options.flag("includeUndelivered", False):
+            refused += ["includeUndelivered"]
         if refused:
             raise OptionError(f"{refused[0]} is not allowed in a streaming query")
     else:
@@ -339,6 +341,12 @@ def _read_order(options: Given, *, live: bool) -> ReadOrder:
         raise OptionError("readOrder=commitlog needs path: brokers give messages by queue only")
     if options.has("lake") and order is ReadOrder.QUEUE:
         raise OptionError("readOrder=queue does not go with lake: its log side is read as a log")
+    if options.flag("includeUndelivered", False) and not options.has("lake"):
+        if order is ReadOrder.QUEUE:
+            raise OptionError(
+                "includeUndelivered needs readOrder=commitlog, found queue: no queue has them"
+            )
+        order = ReadOrder.COMMIT_LOG
     if len(options.has("asOfOffset", "asOfTimestamp")) > 1:
         raise OptionError("asOfOffset and asOfTimestamp exclude each other")
     return order
