@@ -73,7 +73,7 @@ class Sends:
         self._core = core
         self._delay_ms_max = delay_ms_max
         self._turns = itertools.count()
-        self._ended: OrderedDict[str, int] = OrderedDict()
+        self._ended: OrderedDict[tuple[str, int], int] = OrderedDict()
 
     def begin(self, call: Call, raw: bytes) -> bool:
         """One message, where the broker is in this process: see `Begin`."""
@@ -320,7 +320,8 @@ class Sends:
         if self._core.backend.own is not None or header.from_transaction_check:
             await self._core.checked(context, broker, RequestCode.END_TRANSACTION, fields)
             return
-        before = self._ended.get(request.transaction_id)
+        half = (broker, log_offset)
+        before = self._ended.get(half)
         if before == decision:
             return
         if before is not None:
@@ -328,14 +329,10 @@ class Sends:
                 Code.INVALID_TRANSACTION_ID,
                 f"transaction id {request.transaction_id[:80]!r} has ended otherwise",
             )
-        self._ended[request.transaction_id] = decision
+        await self._core.checked(context, broker, RequestCode.END_TRANSACTION, fields)
+        self._ended[half] = decision
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
-        try:
-            await self._core.checked(context, broker, RequestCode.END_TRANSACTION, fields)
-        except BaseException:
-            self._ended.pop(request.transaction_id, None)
-            raise
 
 
 def _check_together(sent: list[dict[str, str]]) -> None:
