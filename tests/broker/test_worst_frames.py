@@ -566,6 +566,29 @@ async def test_what_shows_all_that_is_stored(
         assert answer.body_bytes().count(b'"queueId":') == WIDE
 
 
+@pytest.mark.parametrize("how", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "unknown"])
+async def test_the_queues_of_a_member_of_a_wide_topic(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    live = await make_live()
+    topics = live.broker.parts.topics
+    topics.update(TopicConfig(topic_name="wide", read_queue_nums=WIDE, write_queue_nums=WIDE))
+    await live.peer.heartbeat("G", {"wide": "*"})
+    asked = {
+        "topic": "wide", "consumerGroup": "G", "clientId": "client-1", "strategyName": how,
+        "messageModel": "CLUSTERING",
+    }  # fmt: skip
+    turns = Turns(monkeypatch)
+    turns.counting = True
+    answers = await asyncio.gather(*(live.peer.call(400, {}, dump(asked)) for _ in range(3)))
+    turns.counting = False
+    assert turns.most <= OPERATIONS_MAX
+    for answer in answers:
+        found = json.loads(answer.body_bytes()).get("messageQueueAssignments")
+        ids = None if found is None else [each["messageQueue"]["queueId"] for each in found]
+        assert ids == (None if how == "unknown" else list(range(WIDE)))
+
+
 async def test_what_shows_all_lite_topics(
     make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ from oberth.proxy.call import GrpcStatus
 from oberth.proxy.codes import Code, StatusError
 from oberth.proxy.handles import visible_at
 from oberth.proxy.renewals import AHEAD_MS, RENEW_MS, Renewal
+from oberth.proxy.routes import Routes
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 
@@ -909,3 +910,51 @@ async def test_renewed_messages_keep_their_order_over_a_restart(mq: EmbeddedBrok
         assert [each.body for each in found] == [b"0", b"1", b"2"]
         attempts = [each.system_properties.delivery_attempt for each in found]
         assert attempts == [2, 2, 1]
+
+
+async def test_routes_of_very_many_queues_are_made_one_at_a_time_in_turns(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_topic(mq, "T", queues=3000)
+    add_group(mq, "G", consume_message_orderly=True)
+    most = at_work = 0
+    fill = Routes._fill
+
+    def counted(routes: Routes, *args: Any) -> None:
+        nonlocal most, at_work
+        if not at_work:
+            asyncio.get_running_loop().call_soon(over)
+        at_work += 1
+        most = max(most, at_work)
+        fill(routes, *args)
+
+    def over() -> None:
+        nonlocal at_work
+        at_work = 0
+
+    monkeypatch.setattr(Routes, "_fill", counted)
+    async with client_of(mq) as client:
+        route, assignment = m.QueryRouteRequest(), m.QueryAssignmentRequest()
+        route.topic.name = assignment.topic.name = "T"
+        assignment.group.name = "G"
+        answers = await asyncio.gather(
+            *(client.call("QueryRoute", route) for _ in range(3)),
+            client.call("QueryAssignment", assignment),
+        )
+    for answer in answers[:3]:
+        assert [each.id for each in answer.message_queues] == list(range(3000))
+    assert [each.message_queue.id for each in answers[3].assignments] == list(range(3000))
+    assert 0 < most <= 201, "in one turn"
+
+
+async def test_endpoints_that_an_answer_repeats_too_often_are_refused(mq: EmbeddedBroker) -> None:
+    """Each queue has a copy: 100 KiB of them in a request for 3 000 queues were 300 MiB."""
+    add_topic(mq, "T", queues=3000)
+    async with client_of(mq) as client:
+        for count, code in ((1, Code.OK), (3000, Code.BAD_REQUEST)):
+            request = m.QueryRouteRequest()
+            request.topic.name = "T"
+            request.endpoints.scheme = 1
+            for number in range(count):
+                request.endpoints.addresses.add(host=f"10.0.0.{number % 256}", port=8081)
+            assert (await client.call("QueryRoute", request)).status.code == code

@@ -6,14 +6,17 @@ whether a group pulls or pops a topic; the latter is kept in messageRequestMode.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.broker import remarks
 from oberth.broker.config_file import BackgroundFile, ConfigFile
 from oberth.broker.consumers import BROADCASTING
+from oberth.broker.tasks import result_in_turns
 from oberth.client.rebalance import (
     allocate_average,
     allocate_by_circle,
@@ -24,7 +27,7 @@ from oberth.errors import RemoteProtocolError, RemotingError
 from oberth.formats import names
 from oberth.formats.config_files import MessageRequestMode, MessageRequestModes
 from oberth.formats.config_json import Shown, config_in_slices
-from oberth.remoting.bodies.base import BodyError, MessageQueue
+from oberth.remoting.bodies.base import BodyError, MessageQueue, render_in_slices
 from oberth.remoting.bodies.pop import (
     MessageQueueAssignment,
     QueryAssignmentRequestBody,
@@ -62,6 +65,9 @@ ALL_QUEUES: Final = -1
 
 _Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 
+QUEUES_A_TURN: Final = 500
+"""Queues that are looked at in one turn of the loop: a millisecond or two."""
+
 _STRATEGIES: Final[dict[str, _Allocate]] = {
     "AVG": allocate_average,
     "AVG_BY_CIRCLE": allocate_by_circle,
@@ -96,6 +102,7 @@ class AssignmentProcessor:
         self._modes: dict[str, dict[str, MessageRequestMode]] = {}
         self._routes: dict[str, tuple[int, list[QueueData]]] = {}
         self._swept_ms = 0
+        self._large = asyncio.Lock()
 
     def load(self) -> None:
         """See FileKeeper."""
@@ -203,14 +210,41 @@ class AssignmentProcessor:
         del channel
         body = QueryAssignmentRequestBody.decode(request.body_bytes())
         mode, share = self.mode_of(body.topic, body.consumer_group)
-        queues = await self._queues(body.topic)
+        datas = [data for data in await self._route(body.topic) if data.perm & PERM_READ]
+        # Of very many queues one answer at a time, which takes megabytes until it is sent.
+        is_large = sum(data.read_queue_nums for data in datas) > QUEUES_A_TURN
+        async with self._large if is_large else nullcontext():
+            raw = await result_in_turns(self._answer(body, mode, share, datas))
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
+
+    def _answer(
+        self, body: QueryAssignmentRequestBody, mode: str, share: int, datas: list[QueueData]
+    ) -> Generator[None, None, bytes | bytearray]:
+        """The body of an answer, in slices."""
+        queues: list[MessageQueue] = []
+        for data in sorted(datas, key=lambda each: each.broker_name):
+            for start in range(0, data.read_queue_nums, QUEUES_A_TURN):
+                if start:
+                    yield
+                queues += [
+                    MessageQueue(topic=body.topic, broker_name=data.broker_name, queue_id=queue_id)
+                    for queue_id in range(start, min(start + QUEUES_A_TURN, data.read_queue_nums))
+                ]
         assigned = self._assign(body, mode, share, queues) if queues else None
         answer = QueryAssignmentResponseBody()
-        if assigned is not None:
-            answer.message_queue_assignments = [
-                MessageQueueAssignment(message_queue=queue, mode=mode) for queue in assigned
+        if assigned is None:
+            return answer.encode()
+        shown = answer.message_queue_assignments = []
+        for start in range(0, len(assigned), QUEUES_A_TURN):
+            if start:
+                yield
+            shown += [
+                MessageQueueAssignment(message_queue=queue, mode=mode)
+                for queue in assigned[start : start + QUEUES_A_TURN]
             ]
-        return create_response(request, ResponseCode.SUCCESS, body=answer.encode())
+        if len(assigned) <= QUEUES_A_TURN:
+            return answer.encode()
+        return (yield from render_in_slices(answer))
 
     def _assign(
         self, body: QueryAssignmentRequestBody, mode: str, share: int, queues: list[MessageQueue]
@@ -225,16 +259,6 @@ class AssignmentProcessor:
         if mode != POP:
             return allocate(body.client_id, queues, client_ids)
         return share_queues(body.client_id, queues, client_ids, share, allocate)
-
-    async def _queues(self, topic: str) -> list[MessageQueue]:
-        """All readable queues of a topic, on all brokers, sorted."""
-        datas = await self._route(topic)
-        return sorted(
-            MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=queue_id)
-            for data in datas
-            if data.perm & PERM_READ
-            for queue_id in range(data.read_queue_nums)
-        )
 
     async def _route(self, topic: str) -> list[QueueData]:
         now_ms = self._now_ms()
