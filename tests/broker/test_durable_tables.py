@@ -377,11 +377,14 @@ async def test_tables_that_are_not_written_at_once_are_written_within_a_second(
         tables: tuple[tuple[str, Any], ...] = (
             ("topics.json", parts.topics), ("subscriptionGroup.json", parts.groups),
         )  # fmt: skip
+        await images.broker.services.table_files._write_changed()  # what the start has written
         for name, table in tables:
             (config / name).unlink()
+            table.data_version = table.data_version.next(1)
             table.is_dirty = True
             await images.broker.services.table_files._write_changed()
             assert (config / name).exists()
+            assert_safe(images, name)
             (config / name).unlink()
             await images.broker.services.table_files._write_changed()
             assert not (config / name).exists(), "nothing has changed since"
