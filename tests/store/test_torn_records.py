@@ -20,6 +20,7 @@ from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.log_scan import find_log_end
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.offline.dump import dump
 from oberth.store.offline.filler import is_filler
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import rebuild
@@ -345,6 +346,8 @@ def test_a_record_that_lacks_its_middle_is_read_by_nobody(
     with StoreReader(root, SIZES) as reader:
         assert [each.commit_log_offset for each in reader.messages()] == [0, last]
         assert [each.commit_log_offset for each in verify(reader).damage] == [at]
+        for shown in (dump(reader), dump(reader, topic="chat", queue_id=0)):
+            assert [each["crcOk"] for each in shown] == [True, False, True]
         salvage(reader, str(tmp_path / "salvaged"))
         if lost == "rebuilt":
             rebuild(reader)

@@ -9,7 +9,7 @@ from typing import Any
 from oberth.formats.message import MessageExt
 from oberth.store.offline.filler import is_filler
 from oberth.store.offline.layout import QueueKey
-from oberth.store.offline.log_walk import Damage, DamagedRecord, body_ok
+from oberth.store.offline.log_walk import Damage, DamagedRecord
 from oberth.store.offline.message_json import message_to_json
 from oberth.store.offline.reader import StoreReader
 
@@ -58,7 +58,7 @@ def _by_queue(
                 f"{unit.commit_log_offset}"
             )
             continue
-        yield message, body_ok(message)
+        yield message, reader.is_whole(message)
 
 
 def _by_log(
@@ -95,5 +95,5 @@ def _by_log(
 def to_json(reader: StoreReader, message: MessageExt) -> dict[str, Any]:
     """A message of a store as JSON."""
     return message_to_json(
-        message, crc_ok=body_ok(message), line=reader.line, delays_ms=reader.delays_ms
+        message, crc_ok=reader.is_whole(message), line=reader.line, delays_ms=reader.delays_ms
     )

@@ -164,11 +164,16 @@ def _item_of(
 ) -> tuple[MessageExt | DamagedRecord | str | None, int]:
     """The same as `item_at`, with a look at what a writer that died may have left undone."""
     item, behind = item_at(opened, position)
-    if log.in_use and isinstance(item, MessageExt):
-        size = len(item.properties_raw)
-        if size >= SECTOR_SIZE and lacks_a_sector(opened.view, behind, size):
-            return DamagedRecord(item, LACKS_A_SECTOR), behind
+    if log.in_use and isinstance(item, MessageExt) and lacks_properties(opened, item):
+        return DamagedRecord(item, LACKS_A_SECTOR), behind
     return item, behind
+
+
+def lacks_properties(opened: SegmentMap, message: MessageExt) -> bool:
+    """Whether a record of a segment lacks a sector of its properties."""
+    size = len(message.properties_raw)
+    end = message.commit_log_offset - opened.segment.start + message.record_size
+    return size >= SECTOR_SIZE and lacks_a_sector(opened.view, end, size)
 
 
 def _is_newest(log: SegmentStream, index: int, position: int, newest_ms: int) -> bool:

@@ -35,8 +35,10 @@ from oberth.store.offline.log_walk import (
     DamagedRecord,
     LogEnd,
     LogItem,
+    body_ok,
     find_end,
     find_valid,
+    lacks_properties,
     walk,
 )
 from oberth.store.offline.queue_view import BatchQueueView, QueueView
@@ -195,6 +197,12 @@ class StoreReader:
             return decode_record(opened.view, offset - opened.segment.start, at=offset)
         except RecordError as error:
             raise NotFoundError(f"CommitLog offset {offset}: {error}") from None
+
+    def is_whole(self, message: MessageExt) -> bool:
+        """Whether a record of this log is what was put, as far as its bytes tell."""
+        index = self.log.index_of(message.commit_log_offset) if self.log.in_use else None
+        lacks = index is not None and lacks_properties(self.log.map(index), message)
+        return body_ok(message) and not lacks
 
     def record_named(self, offset: int) -> MessageExt:
         """The record at an offset that somebody names: an id, or a position that was typed.
