@@ -297,6 +297,23 @@ async def test_settings_of_the_wrong_kind(mq: EmbeddedBroker) -> None:
                 assert not settings.metric.on  # nobody takes what the client would measure
 
 
+async def test_settings_of_a_group_that_is_not_made() -> None:
+    """A consumer hears of it at its start, not with each receive."""
+    settings = {"autoCreateSubscriptionGroup": "false"}
+    async with EmbeddedBroker(settings, grpc=True) as mq, client_of(mq) as client:
+        add_topic(mq, "T")
+        stream = await client.open("Telemetry")
+        command = m.TelemetryCommand()
+        command.settings.client_type = CLIENTS["SIMPLE_CONSUMER"]
+        command.settings.subscription.group.name = "G"
+        command.settings.subscription.subscriptions.add().topic.name = "T"
+        await stream.send(command)
+        assert await stream.next() is None
+        assert stream.status == GrpcStatus.INVALID_ARGUMENT
+        add_group(mq, "G")
+        await subscribe(client, "T", "G", "SIMPLE_CONSUMER")
+
+
 async def test_subscriptions_to_what_is_no_lite_topic(mq: EmbeddedBroker) -> None:
     add_topic(mq, "L", "LITE")
     add_topic(mq, "T")

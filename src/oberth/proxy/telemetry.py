@@ -164,6 +164,11 @@ class Telemetry:
                 if sent.client_type in LITE_CONSUMERS:
                     await self._core.check_lite(topic, group)
             config = await self._core.backend.group(group)
+            if config is None and self._core.backend.own is not None:
+                raise StatusError(
+                    Code.CONSUMER_GROUP_NOT_FOUND,
+                    f"group {group} does not exist, and no group is made at its first use",
+                )
             merged.subscription.receive_batch_size = BATCH_MAX
             set_duration(merged.subscription.long_polling_timeout, POLL_MS_MAX)
             merged.subscription.fifo = bool(config is not None and config.consume_message_orderly)
