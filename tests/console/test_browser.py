@@ -27,6 +27,7 @@ import pytest
 from oberth.client.blocking import Producer, PushConsumer
 from oberth.client.config import ClientConfig
 from oberth.client.messages import Message, MessageExt
+from oberth.remoting.code import RequestCode
 from oberth.testing.blocking import EmbeddedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -449,6 +450,18 @@ def test_a_page_renews_itself(window: Window, broker: EmbeddedBroker) -> None:
         producer.send(Message("Orders", b"while somebody looks", keys="fresh"))
     window.until(lambda: "while somebody looks" in window.text())
     assert window.complaints() == []
+
+
+def test_a_page_that_is_not_renewed_says_so(window: Window, broker: EmbeddedBroker) -> None:
+    window.open("/messages?topic=Orders&follow=1")
+    broker.faults.refuse([RequestCode.GET_TOPIC_STATS_INFO], times=sys.maxsize)
+    window.find("#live-age[role=status]")
+    assert "Not renewed since " in window.text()
+    assert ": The cluster did not answer as it should." in window.text()
+    assert window.violations() == []
+    broker.faults.clear()
+    window.until(lambda: "Not renewed since " not in window.text())
+    window.complaints()  # of the answers that were errors
 
 
 def test_a_message_is_sent_by_clicking(window: Window, broker: EmbeddedBroker) -> None:

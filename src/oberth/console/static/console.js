@@ -21,11 +21,27 @@ async function renewOne(id, pause) {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = page.getElementById(id);
       if (answer.ok && fresh && !isInUse(part)) replace(part, fresh);
+      tellAge(part, answer.ok ? "" : page.querySelector("h1")?.textContent || answer.statusText);
     } catch {
-      // The console is away for a moment; what is shown stays.
+      tellAge(part, "The console does not answer");
     }
   }
   setTimeout(() => renewOne(id, pause), pause);
+}
+
+// What is shown stays while nothing newer comes, and says so.
+function tellAge(part, problem) {
+  const known = document.getElementById(`${part.id}-age`);
+  if (!problem) {
+    known?.remove();
+  } else if (!known) {
+    const note = document.createElement("p");
+    note.id = `${part.id}-age`;
+    note.className = "banner warn";
+    note.setAttribute("role", "status");
+    note.textContent = `Not renewed since ${new Date().toLocaleTimeString()}: ${problem}.`;
+    part.before(note);
+  }
 }
 
 function isInUse(part) {
