@@ -9,6 +9,9 @@ from tests.console.conftest import Browser, a_console, confirmed
 
 from oberth.client.messages import Message, MessageExt
 from oberth.client.transactions import LocalTransactionState, TransactionProducer
+from oberth.console.cluster import BrokerKey
+from oberth.console.pages.settings import first_choice
+from oberth.remoting.code import RequestCode
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 
@@ -39,6 +42,23 @@ async def test_what_waits_is_shown(reader: Browser, broker: EmbeddedBroker) -> N
     assert "makers" in page
     levels = page[page.index("Delay levels") :]
     assert '<td class="n">18</td><td class="n">1</td><td class="n">1</td>' in levels
+
+
+async def test_settings_of_a_silent_broker_leave_the_choice_of_another(
+    writer: Browser, broker: EmbeddedBroker
+) -> None:
+    broker.faults.disconnect([RequestCode.GET_BROKER_CONFIG])
+    page = await writer.get("/settings", 502)
+    assert "broker-a does not answer: connection to " in page
+    assert f'<option value="{broker.address}" selected>' in page
+    hanging, master, slave = (
+        BrokerKey(name, number, f"10.0.0.{number}:10911")
+        for name, number in (("a", 0), ("b", 0), ("b", 1))
+    )
+    keys = [hanging, master, slave]
+    answers = {hanging: {}, master: {"putTps": "0"}, slave: {"putTps": "0"}}
+    assert first_choice(keys, answers) == master
+    assert first_choice(keys, {key: {} for key in keys}) == hanging
 
 
 async def test_a_setting_is_changed_and_shown(writer: Browser, broker: EmbeddedBroker) -> None:

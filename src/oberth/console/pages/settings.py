@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -15,13 +16,20 @@ from oberth.broker.known_settings import (
     shown_setting,
 )
 from oberth.console import texts
-from oberth.console.cluster import Part
+from oberth.console.cluster import BrokerKey, Part
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.pages.overview import broker_key
 from oberth.console.security import Form
 from oberth.console.writes import Outcome, Plan, required
-from oberth.errors import OptionError, UnknownOptionError
+from oberth.errors import OptionError, RemotingError, UnknownOptionError
 from oberth.formats.options import unknown_key_message
+
+
+def first_choice(
+    keys: Sequence[BrokerKey], answers: Mapping[BrokerKey, dict[str, str]]
+) -> BrokerKey:
+    """The first broker that has answered the console; the first one if none has."""
+    return next((each for each in keys if answers[each]), keys[0])
 
 
 async def settings(console: Console, request: Request) -> Response:
@@ -31,8 +39,14 @@ async def settings(console: Console, request: Request) -> Response:
     keys = sorted(state.brokers, key=lambda each: (each.name, each.broker_id))
     if not keys:
         raise OptionError("no broker has registered")
-    chosen = broker_key(state, query.get("address") or keys[0].address)
-    found = await console.admin_of(request).broker_config(chosen.address)
+    address = query.get("address")
+    chosen = broker_key(state, address) if address else first_choice(keys, state.brokers)
+    found: dict[str, str] = {}
+    problem = ""
+    try:
+        found = await console.admin_of(request).broker_config(chosen.address)
+    except RemotingError as error:
+        problem = f"{chosen.name} does not answer: {error}"
     defaults = known_defaults()
     text, shows_all = query.get("q", "").strip(), query.get("all") == "1"
     rows = [_row(key, value) for key, value in sorted(found.items())]
@@ -45,6 +59,8 @@ async def settings(console: Console, request: Request) -> Response:
     return console.render(
         request,
         "settings.html",
+        502 if problem else 200,
+        problem=problem,
         brokers=keys,
         chosen=chosen,
         rows=rows,
