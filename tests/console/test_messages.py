@@ -25,7 +25,7 @@ from oberth.console import decoding, texts
 from oberth.console.browse import browse, cursor_text, matcher, parse_cursor
 from oberth.console.decoding import decode, hex_dump, snippet, unpack
 from oberth.console.traces import steps_of
-from oberth.errors import FormatError, OptionError
+from oberth.errors import FormatError, OptionError, RemotingConnectError
 from oberth.formats import compression, names
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.code import RequestCode
@@ -103,6 +103,28 @@ async def test_messages_are_found(reader: Browser, admin: Admin) -> None:
         assert 'role="alert"' in answer.text, wrong
     await reader.get("/message", 404, topic="Orders", queue="broker-a:1", offset="9999")
     await reader.get("/message", 400, topic="Orders", queue="broker-a", offset="1")
+
+
+async def test_messages_of_the_brokers_that_answer_are_shown(
+    reader: Browser, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masters_of = Admin._masters_of
+
+    async def with_a_dead_one(self: Admin, topic: str) -> dict[str, str]:
+        return {"a-broker": "127.0.0.1:1", **await masters_of(self, topic)}
+
+    monkeypatch.setattr(Admin, "_masters_of", with_a_dead_one)
+    page = await reader.get("/messages", topic="Orders")
+    assert "a-broker does not answer, its messages are missing here: no connection to " in page
+    assert f"{COUNT} messages are kept" in page
+    with pytest.raises(RemotingConnectError):
+        await admin.topic_stats("Orders")
+
+    async def only_a_dead_one(self: Admin, topic: str) -> dict[str, str]:
+        return {"a-broker": "127.0.0.1:1"}
+
+    monkeypatch.setattr(Admin, "_masters_of", only_a_dead_one)
+    assert "did not answer as it should" in await reader.get("/messages", 502, topic="Orders")
 
 
 async def test_large_messages_are_read_backward(broker: EmbeddedBroker) -> None:

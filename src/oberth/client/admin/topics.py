@@ -15,7 +15,7 @@ from oberth.client.pulling import (
     search_offset,
     update_consumer_offset,
 )
-from oberth.errors import MQClientError
+from oberth.errors import MQClientError, RemotingError
 from oberth.formats import names
 from oberth.formats.topic_config import READ_WRITE, TopicConfig, TopicConfigs
 from oberth.remoting.bodies.base import MessageQueue
@@ -175,12 +175,26 @@ class TopicAdmin(AdminBase):
         body = await self._ask(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigs.decode(body).topic_config_table
 
-    async def topic_stats(self, topic: str) -> TopicStatsTable:
-        """Both ends of each queue. RocketMQ: examineTopicStats."""
+    async def topic_stats(
+        self, topic: str, *, silent: dict[str, RemotingError] | None = None
+    ) -> TopicStatsTable:
+        """Both ends of each queue. RocketMQ: examineTopicStats.
+
+        Args:
+            topic: its name.
+            silent: gets the error of each broker that does not answer, by its name, and its queues
+                are left out; None: such an error is raised.
+        """
         header = GetTopicStatsInfoRequestHeader(topic=topic)
         made = TopicStatsTable()
-        for addr in (await self._masters_of(topic)).values():
-            body = await self._ask(addr, RequestCode.GET_TOPIC_STATS_INFO, header)
+        for name, addr in (await self._masters_of(topic)).items():
+            try:
+                body = await self._ask(addr, RequestCode.GET_TOPIC_STATS_INFO, header)
+            except RemotingError as error:
+                if silent is None:
+                    raise
+                silent[name] = error
+                continue
             found = TopicStatsTable.decode(body)
             made.offset_table.update(found.offset_table)
             made.topic_put_tps += found.topic_put_tps

@@ -31,7 +31,7 @@ from oberth.console.schemas import PASTED
 from oberth.console.security import Form, Session
 from oberth.console.traces import trace
 from oberth.console.writes import Outcome, Plan, required, whole
-from oberth.errors import FormatError, MQBrokerError, OptionError
+from oberth.errors import FormatError, MQBrokerError, OptionError, RemotingError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.remoting.bodies.base import MessageQueue
@@ -61,10 +61,11 @@ async def messages(console: Console, request: Request) -> Response:
             hosts = {key.address: key.name for key in state.brokers}
             found.broker_name = hosts.get(found.store_host, "")
         return RedirectResponse(message_link(topic, found), 303)
-    ends = {
-        (queue.broker_name, queue.queue_id): end
-        for queue, end in (await admin.topic_stats(topic)).offset_table.items()
-    }
+    silent: dict[str, RemotingError] = {}
+    stats = await admin.topic_stats(topic, silent=silent)
+    if silent and not stats.offset_table:
+        raise next(iter(silent.values()))
+    ends = {(queue.broker_name, queue.queue_id): end for queue, end in stats.offset_table.items()}
     filters = {name: query.get(name, "") for name in FILTERS}
     values: dict[str, Any] = {"problem": "", "looked": 0, "more": None, "shown": []}
     direction = "newest"
@@ -99,6 +100,7 @@ async def messages(console: Console, request: Request) -> Response:
         section="/topics",
         topic=topic,
         ends=sorted(ends.items()),
+        silent=sorted(silent.items()),
         kept=sum(each.max_offset - each.min_offset for each in ends.values()),
         rows=[
             (each, text, message_link(topic, each))
