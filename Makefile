@@ -33,16 +33,23 @@ run: $(STAMP)
 # A test that hangs ends alone, not the run with it; what it may take includes what it builds first.
 LIMIT := --timeout 480 --timeout-method signal
 
-# Spark's tests are one group and share one session: a process runs them while the others run the rest.
-# One process more than there are cores: tests wait for disks and for each other.
-PYTEST := $(BIN)/python -m pytest -q -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadgroup $(LIMIT)
+# Spark's tests share one session, in a process beside those of all cores: tests wait for disks and for
+# each other. What it printed is shown when the others are done; all findings of a run are wanted.
+PYTEST := $(BIN)/python -m pytest -q $(LIMIT)
+tests = status=0; mkdir -p build; \
+	$(PYTEST) -m "$(1) and spark" $(ARGS) > build/spark-tests 2>&1 & spark=$$!; \
+	trap 'kill $$spark; exit 130' INT TERM; \
+	$(PYTEST) -n auto -m "$(1) and not spark" $(ARGS) || status=$$?; \
+	wait $$spark || status=$$?; \
+	cat build/spark-tests; exit $$status
 
 test: $(STAMP)
-	@$(PYTEST) -m "not interop and not long" $(ARGS)
+	@$(call tests,not interop and not long)
 
 # What tests/campaigns.txt takes out of `make test`: hundreds of seeds, kills in a loop.
+test-long: export OBERTH_LONG := 1
 test-long: $(STAMP)
-	@OBERTH_LONG=1 $(PYTEST) -m "long and not interop" $(ARGS)
+	@$(call tests,long and not interop)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

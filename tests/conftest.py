@@ -29,7 +29,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from tests.rigs.campaigns import check_collected, long_ones
+from tests.rigs.campaigns import check_collected, is_long
 
 GOLDEN_DIR = Path(__file__).parent / "golden"
 _STORES = tuple(sorted(p.name.removesuffix(".tar.gz") for p in GOLDEN_DIR.glob("*.tar.gz")))
@@ -51,24 +51,19 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "oberth"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what `make test` leaves to `make test-long`, and what shares Spark's session.
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks what `make test` leaves to `make test-long`, and what shares Spark's session."""
+    if is_long(item.nodeid):
+        item.add_marker(pytest.mark.long)
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.spark)
 
-    Tests with Spark's session are one group, so that a run with several processes starts one JVM;
-    they come first, while the other processes run the rest.
-    """
-    long = long_ones([item.nodeid for item in items])
-    for item in items:
-        if item.nodeid in long:
-            item.add_marker(pytest.mark.long)
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    if config.args_source is config.ArgsSource.TESTPATHS:  # all of them
+
+@pytest.hookimpl(tryfirst=True)  # before -m leaves any out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Holds the list of long tests against a run of all."""
+    if config.args_source is config.ArgsSource.TESTPATHS:
         check_collected([item.nodeid for item in items])
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,14 +92,12 @@ def examples(test: str) -> int:
     return chosen if chosen > settings.get_profile("default").max_examples else rounds(test)
 
 
-def long_ones(names: Iterable[str]) -> set[str]:
-    """Which of these tests `make test-long` runs."""
-    found = set()
-    for name in names:
-        campaign = campaigns().get(name.partition("[")[0])
-        if campaign is not None and (IS_LONG if campaign.small else not campaign.keeps(name)):
-            found.add(name)
-    return found
+def is_long(name: str) -> bool:
+    """Whether `make test-long` runs a test of this name, with its case in brackets."""
+    campaign = campaigns().get(name.partition("[")[0])
+    if campaign is None:
+        return False
+    return IS_LONG if campaign.small else not campaign.keeps(name)
 
 
 def check_collected(names: Iterable[str]) -> None:
