@@ -19,7 +19,7 @@ $(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.
 	@$(BIN)/python -m pip install --quiet --upgrade pip setuptools
 	@rm -f $(VENV)/.packages; \
 	{ $(BIN)/python -m pip install --require-hashes --requirement requirements/dev.lock && touch $(VENV)/.packages; } \
-		| grep --line-buffered -oE "Downloading .*B\)|^Installing collected packages" || true; \
+		| grep --line-buffered -oE "Downloading .*[0-9]{2}\.[0-9] MB\)|^Installing collected packages" || true; \
 	test -f $(VENV)/.packages
 	@$(BIN)/python -c '$(HAS_COMPILER)' || { echo "   a C compiler, since this machine has none"; $(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/compiler.lock; }
 	@echo "   Oberth itself: its kernels are compiled, some seconds"

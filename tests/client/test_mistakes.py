@@ -534,3 +534,11 @@ async def test_what_is_no_recall_handle(mq: EmbeddedBroker) -> None:
         for wrong in ("abc", "", "\u00e9", "djEgVCBi"):
             with pytest.raises(MQClientError, match="is no recall handle: the result of"):
                 await producer.recall_message("T", wrong)
+
+
+async def test_what_is_too_large_names_the_setting(mq: EmbeddedBroker) -> None:
+    async with Producer("p", namesrv_addr=mq.namesrv_addr, max_message_size=1000) as producer:
+        with pytest.raises(MQClientError, match="1001 bytes, and the producer's max_message_size"):
+            await producer.send(Message("T", bytes(1001)))
+        with pytest.raises(MQClientError, match="send_batch makes as many batches"):
+            await producer.send([Message("T", bytes(600)), Message("T", bytes(600))])

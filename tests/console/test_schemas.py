@@ -178,7 +178,7 @@ def doubling_messages(depth: int) -> str:
         ("avro", "{", "not JSON"),
         ("avro", "[" * 60_000, "nested too deep|not JSON"),
         ("avro", "1", "none|records"),
-        ("avro", " " * (PASTED_MAX + 1), "characters"),
+        ("avro", " " * (PASTED_MAX + 1), "directory of --schemas"),
         ("avro", doubling(40), "unfolds"),
         ("protobuf", "%%%", "no base64"),
         ("protobuf", "AAAA", "descriptor set"),

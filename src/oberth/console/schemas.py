@@ -98,7 +98,10 @@ class Schemas:
             if known is not None and known[0] == version:
                 return known[1]
             if status.st_size > FILE_SIZE_MAX:
-                raise OptionError(f"{path.name}: {status.st_size} bytes, allowed {FILE_SIZE_MAX}")
+                raise OptionError(
+                    f"the schema {path.name} has {status.st_size} bytes, and the console reads "
+                    f"at most {FILE_SIZE_MAX}: keep the messages that you need in a smaller one"
+                )
             data = path.read_bytes()
         except OSError as error:
             raise OptionError(f"schema {path}: {error.strerror}") from None
@@ -131,7 +134,10 @@ class PastedSchemas:
         if kind not in ("avro", "protobuf"):
             raise OptionError(f"a schema of kind {kind[:20]!r}, allowed avro and protobuf")
         if len(text) > PASTED_MAX:
-            raise OptionError(f"a schema of {len(text)} characters, allowed {PASTED_MAX}")
+            raise OptionError(
+                f"the schema has {len(text)} characters, and this page takes at most "
+                f"{PASTED_MAX}: put it into the directory of --schemas"
+            )
         _check_packages("a pasted schema", kind)
         if kind == "avro":
             label, size = _unfolded_avro(text)
