@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from oberth.broker.processors.pop import PopMessageProcessor
 from oberth.broker.processors.pull import PullMessageProcessor
 from oberth.broker.processors.send import SendMessageProcessor
 from oberth.broker.subscription_groups import SubscriptionGroups
+from oberth.broker.table_files import WrittenOnce
 from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.remoting.aio.address import Address
@@ -156,7 +156,8 @@ def send(parts: Parts, dispatching: Any) -> SendMessageProcessor:
         unique_ids=parts.unique_ids,
         now_ms=parts.now_ms,
         dispatching=dispatching,
-        topics_written_once=contextlib.nullcontext(),
+        topics_written_once=WrittenOnce(never),
+        when_on_disk=lambda done: done(True),
         rests_s={},
     )
 
