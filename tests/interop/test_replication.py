@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 LARGE = os.environ.get("OBERTH_INTEROP") == "full"
 SEGMENT = 1 << 20
+PAGE = 4096
 TOPIC, GROUP = "Replicated", "ReplicatedGroup"
 QUEUES = 4
 WATCH_S = 600.0
@@ -53,6 +54,10 @@ if LARGE:
 ROLES = ("SYNC_MASTER", "ASYNC_MASTER") if LARGE else ("SYNC_MASTER",)
 EACH = [(*pair, role) for pair in PAIRS for role in ROLES]
 QUIET = [(*pair, "SYNC_MASTER") for pair in BOTH_WAYS]
+DAMAGED = [
+    (f"apache-{version}", "oberth", "SYNC_MASTER")
+    for version in (("5.5.0", "4.9.7") if LARGE else ("5.5.0",))
+]
 NEW_SLAVES = [(*pair, "ASYNC_MASTER") for pair in BOTH_WAYS]
 
 
@@ -199,6 +204,33 @@ def test_an_empty_slave_beside_many_segments_gets_all_of_them(
     pair.slave.stop()
     verified = CliRunner().invoke(oberth, ["store", "verify", str(pair.slave.store), "--json"])
     assert not json.loads(verified.stdout)["findings"], verified.output
+
+
+@pytest.mark.parametrize("pair", DAMAGED, ids="-".join, indirect=True)
+def test_a_slave_fetches_again_what_a_crash_damaged(pair: Pair) -> None:
+    until(lambda: _takes(pair), "the slave is in sync")
+    send(pair, 0, 600)
+    equal(pair)
+    pair.slave.kill()
+    path = pair.slave.store / "commitlog" / f"{SEGMENT:020d}"
+    with path.open("r+b") as file:
+        for page in (100, 140):
+            file.seek(page * PAGE)
+            file.write(bytes(PAGE))
+    pair.slave.start()
+    until(lambda: _takes(pair), "the slave is in sync again")
+    equal(pair)
+    said = pair.slave.log.read_text(errors="replace")
+    assert "damaged by a crash from offset" in said
+    (kept,) = pair.slave.store.parent.glob("*.parted-*")
+    assert any(kept.iterdir())
+    for queue_id in range(QUEUES):
+        there = placed(pair.master, queue_id)
+        until(
+            partial(lambda queue_id, there: placed(pair.slave, queue_id) == there,
+                    queue_id, there),
+            f"the slave gives what the master gives of queue {queue_id}",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("pair", QUIET, ids="-".join, indirect=True)
