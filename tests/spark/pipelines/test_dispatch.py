@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.rigs.campaigns import examples
 
@@ -98,6 +98,9 @@ DAMAGE = st.lists(
 
 @settings(max_examples=examples("tests/spark/pipelines/test_dispatch.py::test_damaged_logs"))
 @given(damage=DAMAGE, range_size=st.integers(3000, 200_000), gone=st.booleans())
+@example(  # a store time hours ahead, before a damage: what follows is not older than the others
+    damage=[(253, b"G\0\1"), (472, b"G\0\1"), (64236, b"\0")], range_size=3328, gone=False
+)
 def test_damaged_logs(
     golden_pristine: Golden,
     tmp_path_factory: pytest.TempPathFactory,

@@ -217,10 +217,18 @@ class RangeWork(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What lies before a range: where its first record starts, the newest time, the queues."""
+    """What lies before a range.
+
+    Attributes:
+        position: where its first record starts.
+        newest: the store time that two records have reached, ms.
+        last_time: of the last record, ms; None where there is none.
+        queues: where they end.
+    """
 
     position: int
     newest: int
+    last_time: int | None
     queues: tuple[QueueEnd, ...]
 
 
@@ -233,6 +241,8 @@ class RangeResult:
         begin: where it began to read; None if no record begins in its range.
         end: CommitLog offset after what it read.
         newest: the newest store time in it, ms; 0 without records.
+        agreed: the store time that two records in it, or before it as far as known, have reached.
+        last_time: store time of the last record in it, ms; None without records.
         decided_with: see `ColumnReader.decided_with`.
         log_end: the log's end, if it was met.
         records: how many.
@@ -247,6 +257,8 @@ class RangeResult:
     begin: int | None = None
     end: int = 0
     newest: int = 0
+    agreed: int = 0
+    last_time: int | None = None
     decided_with: int | None = None
     log_end: LogEnd | None = None
     records: int = 0
@@ -360,6 +372,7 @@ def _settle(
     settled: list[RangeResult] = []
     ends: dict[tuple[bytes, int], QueueEnd] = {}
     position: int | None = None
+    last_time: int | None = None
     newest = 0
     for guess in results:
         result = guess
@@ -368,14 +381,15 @@ def _settle(
         if position >= result.work.stop:
             continue
         if not _holds(result, position, newest, ends):
-            known = Before(position, newest, tuple(ends.values()))
+            known = Before(position, newest, last_time, tuple(ends.values()))
             result = again(result.work._replace(known=known))
         assert result.begin == position
         result = _continue_batches(result, ends)
         for part in result.queues:
             ends[part.key] = QueueEnd(part.topic, part.queue_id, part.next_ordinal, part.max_offset)
         position = result.end
-        newest = max(newest, result.newest)
+        newest = max(newest, result.agreed)
+        last_time = last_time if result.last_time is None else result.last_time
         settled.append(result)
         if result.log_end is not None:
             break
@@ -513,6 +527,7 @@ class _RangeScan:
             start=result.begin,
             stop=work.stop,
             newest_store_time=work.known.newest if work.known is not None else 0,
+            last_store_time=work.known.last_time if work.known is not None else None,
         )
         views = [IndexView(segment, self.job.index_shape) for segment in self.job.index]
         try:
@@ -528,6 +543,8 @@ class _RangeScan:
                 view.close()
         result.end = log.position if result.log_end is None else result.log_end.offset
         result.decided_with = log.decided_with
+        result.agreed = log.newest_store_time or 0
+        result.last_time = log.last_store_time
         self._write()
 
     def _take(self, log: ColumnReader) -> None:

@@ -122,17 +122,16 @@ class _DistributedVerify(VerifyRun):
         """Reads the log, and has queues and index compared."""
         job = make_job(self.reader, self.reader, self._scratch, checks=True)
         results = read_ranges(self._tasks, job, range_size=self._range_size, progress=self.progress)
-        newest = 0
         queues: set[tuple[bytes, int]] = set()
         for result in results:
             self.report.records += result.records
-            newest = max(newest, result.newest)
+            if result.last_time is not None:
+                self.newest_store_time = result.last_time
             if result.log_end is not None:
                 self.end = result.log_end
             for event in result.events:
                 self._take(event)
             queues.update(part.key for part in result.queues)
-        self.newest_store_time = newest or None
         if self._has_queues:
             for result in results:
                 for part in result.queues:

@@ -143,6 +143,7 @@ class ColumnReader:
         stop: int | None = None,
         start: int | None = None,
         newest_store_time: int = 0,
+        last_store_time: int | None = None,
     ) -> None:
         """Prepares to read.
 
@@ -158,7 +159,9 @@ class ColumnReader:
                 behind, without an end of the log.
             start: CommitLog offset of the record that reading begins with; None for the log's
                 first byte.
-            newest_store_time: of the records before ``start``, ms; decides what can follow damage.
+            newest_store_time: that two records before ``start`` have reached, ms; decides what can
+                follow damage.
+            last_store_time: of the record before ``start``, ms; None where nobody knows it.
         """
         wanted = {*names, "store_timestamp", "record_size", "commit_log_offset"}
         if check_crc:
@@ -183,7 +186,7 @@ class ColumnReader:
         self._shared = _Shared(self.topics)
         self._ones = (1).to_bytes(4, "little") * COLUMN_ROWS
         self._newest = newest_store_time
-        self._last_time: int | None = newest_store_time or None
+        self._last_time = last_store_time
         # The offset of a record that was read a second time: it is not read a third time.
         self._looked_again = -1
         # How many names of a worker's table have the same numbers here.
@@ -450,7 +453,10 @@ class ColumnReader:
             return
         last = columns.store_timestamp[count - 1]
         before = columns.store_timestamp[count - 2] if count > 1 else self._last_time
-        self._newest = max(self._newest, last if before is None else min(before, last))
+        if before is None and self.start in (None, self.log.start):
+            before = last  # no record lies before it
+        if before is not None:
+            self._newest = max(self._newest, min(before, last))
         self._last_time = last
 
     def _scan_piece(
