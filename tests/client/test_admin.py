@@ -120,6 +120,7 @@ async def test_members_are_told_by_any_broker_that_answers(
         assert (await admin.producer_connection("p", "T")).connection_set
         (member,) = (await admin.consumer_connection("g")).connection_set
         assert member.client_id == consumer.client_id
+        await mq.wait_until(lambda: bool(consumer.assigned))
         assert (await admin.consumer_running_info("g", consumer.client_id)).mq_table
         del masters["alive"]
         with pytest.raises(RemotingConnectError):

@@ -33,11 +33,14 @@ def header(**fields: str) -> PopMessageResponseHeader:
     )
 
 
+LONGS = st.integers(0, 2**63 - 1)
+
+
 @given(
     st.builds(
         ReceiptHandle,
-        st.integers(0), st.integers(0), st.integers(0), st.integers(0, 999),
-        st.sampled_from("012"), st.sampled_from(["broker-a", "b"]), st.integers(0), st.integers(0),
+        LONGS, LONGS, LONGS, st.integers(0, 999),
+        st.sampled_from("012"), st.sampled_from(["broker-a", "b"]), LONGS, LONGS,
     )
 )  # fmt: skip
 def test_handle_both_ways(handle: ReceiptHandle) -> None:
