@@ -570,7 +570,6 @@ class Receives:
         group = group_of(request.group)
         for name in request.lite_topic_set:
             check_lite_topic(name)
-        await self._core.check_lite(topic, group)
         option = None
         if request.HasField("offset_option"):
             kind = request.offset_option.WhichOneof("offset_type")
@@ -587,9 +586,12 @@ class Receives:
             topic=topic,
             version=request.version,
         )
+        code = RequestCode.LITE_SUBSCRIPTION_CTL
         body = LiteSubscriptionCtlRequestBody(subscription_set=[entry]).encode()
+        self._core.authorize(context, RemotingCommand(code=int(code), body=body))
+        await self._core.check_lite(topic, group)
         for broker in await self._core.backend.brokers():
-            await self._core.checked(context, broker, RequestCode.LITE_SUBSCRIPTION_CTL, {}, body)
+            await self._core.checked(context, broker, code, {}, body)
 
 
 def receive_status(answer: RemotingCommand) -> tuple[Code, str]:
