@@ -144,8 +144,10 @@ def naming(topic: str, group: str) -> dict[str, Any]:
     return found
 
 
-async def test_who_may_not_use_a_topic_is_not_told_of_it(mq: EmbeddedBroker) -> None:
-    """Not that it is there, nor what kind of messages it takes."""
+@pytest.mark.parametrize("consumer", [3, 6], ids=["simple", "lite"])
+async def test_who_may_not_use_a_topic_is_not_told_of_it(mq: EmbeddedBroker, consumer: int) -> None:
+    """Not that it is there, nor what kind of messages it takes; nor that a group is there."""
+    mq.broker.parts.config.auto_create_subscription_group = False
     add_topic(mq, "Bobs", "FIFO", queues=3)
     add_topic(mq, "Read")
     mq.broker.parts.topics.update(TopicConfig(topic_name="Read", perm=4))
@@ -157,6 +159,7 @@ async def test_who_may_not_use_a_topic_is_not_told_of_it(mq: EmbeddedBroker) -> 
             one = topic if there else names_.get(topic, topic)
             other = group if there else names_.get(group, group)
             requests, found = naming(one, other), []
+            requests["Telemetry"].settings.client_type = consumer
             for number, name in enumerate(requests):
                 service = "Admin" if name in m.ADMIN_METHODS else "MessagingService"
                 method = {**m.METHODS, **m.ADMIN_METHODS}[name]
@@ -164,9 +167,9 @@ async def test_who_may_not_use_a_topic_is_not_told_of_it(mq: EmbeddedBroker) -> 
                     body = framed(requests[name].SerializeToString())
                     stream = await client.open(f"/{m.PACKAGE}.{service}/{name}", body)
                     kind = m.message_class(method.response)
-                    text = f"{name} {stream.trailers}" + "".join(
-                        str(kind.FromString(each)) for each in await stream.all()
-                    )
+                    answered = "".join(str(kind.FromString(each)) for each in await stream.all())
+                    how = {**stream.headers, **stream.trailers}
+                    text = f"{name} {how.get('grpc-status')} {how.get('grpc-message')} {answered}"
                 for new, old in ((one, topic), (other, group)):
                     text = re.sub(rf'(?<=[:"]){new}(?=[ "])', old, text)
                 found.append(re.sub(r"\s*(seconds|nanos|offset): \d+|[0-9A-F]{32}", "", text))

@@ -103,7 +103,7 @@ class Telemetry:
                 kind = command.WhichOneof("command")
                 if kind == "settings":
                     try:
-                        await self._merge_settings(client, command.settings)
+                        await self._merge_settings(context, client, command.settings)
                         await self._register(context, client)
                     except StatusError as error:
                         status = (
@@ -127,12 +127,24 @@ class Telemetry:
                 if not known.streams:
                     known.peer.on_request = None
 
+    def _authorize(self, context: Context, group: str, topics: list[str]) -> None:
+        """Who may not read topics for a group is told nothing else of them.
+
+        Raises:
+            StatusError: UNAUTHORIZED: it may not.
+        """
+        for topic in topics:
+            fields = {"consumerGroup": group, "topic": topic}
+            self._core.authorize(
+                context, RemotingCommand(code=int(RequestCode.POP_MESSAGE), ext_fields=fields)
+            )
+
     def _hear(self, client: GrpcClient, call: Call) -> None:
         """Over this stream the client hears what brokers ask; without one others are asked."""
         client.streams.append(call)
         client.peer.on_request = partial(self.on_broker_request, client)
 
-    async def _merge_settings(self, client: GrpcClient, sent: Any) -> None:
+    async def _merge_settings(self, context: Context, client: GrpcClient, sent: Any) -> None:
         """The client's settings, completed by those that the server decides."""
         merged = m.Settings()
         merged.CopyFrom(sent)
@@ -159,9 +171,10 @@ class Telemetry:
                 )
             group = group_of(sent.subscription.group)
             check_count("subscriptions", len(sent.subscription.subscriptions))
-            for entry in sent.subscription.subscriptions:
-                topic = topic_of(entry.topic)
-                if sent.client_type in LITE_CONSUMERS:
+            topics = [topic_of(entry.topic) for entry in sent.subscription.subscriptions]
+            self._authorize(context, group, topics)
+            if sent.client_type in LITE_CONSUMERS:
+                for topic in topics:
                     await self._core.check_lite(topic, group)
             config = await self._core.backend.group(group)
             if config is None and self._core.backend.own is not None:
