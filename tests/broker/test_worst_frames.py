@@ -169,11 +169,15 @@ class RawPeer:
         """Ask what nobody serves: its answer, or a closed connection, says that all was read."""
         with contextlib.suppress(OSError):
             self.socket.sendall(encode_frame_bytes(RemotingCommand(code=29999, opaque=opaque)))
-            while not any(answer.opaque == opaque for answer in self.answers):
-                data = self.socket.recv(1 << 20)
-                if not data:
-                    break
-                self.answers += self.connection.receive_data(data)
+            self.read_until(opaque)
+
+    def read_until(self, opaque: int) -> None:
+        """Read until a request is answered, or the connection closed."""
+        while not any(answer.opaque == opaque for answer in self.answers):
+            data = self.socket.recv(1 << 20)
+            if not data:
+                break
+            self.answers += self.connection.receive_data(data)
 
     def close(self) -> None:
         self.socket.close()
@@ -398,6 +402,10 @@ def warm_up() -> None:
     parse_config(b"{'a':1}")
 
 
+WRITTEN_FIRST = ("list of topics", "list of groups")
+"""What is answered when a thread has written it."""
+
+
 async def measure(
     turns: Turns, address: Any, table: ProcessorTable, frames: list[Frame]
 ) -> dict[str, tuple[int, RemotingCommand | None]]:
@@ -414,6 +422,8 @@ async def measure(
         while table._slices.waiting_bytes:  # noqa: ASYNC110 - each turn is a slice
             await asyncio.sleep(0)
         await loop.run_in_executor(None, peer.wait_for_the_end, 3)
+        if frame.name in WRITTEN_FIRST:
+            await loop.run_in_executor(None, peer.read_until, 1)
         await loop.run_in_executor(None, peer.close)
         turns.counting = False
         answers = [answer for answer in peer.answers if answer.opaque == 1]

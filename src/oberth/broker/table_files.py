@@ -438,10 +438,13 @@ class TableFiles:
             self.is_writing = False
 
     async def _prepare(self) -> None:
-        """Make text of topics and groups that changed, a few at a time: requests go first."""
-        for table in (self._groups, self._topics):
-            while table.prepare(CONFIGS_AT_A_TIME):  # noqa: ASYNC110 - a turn for requests, nothing to wait for
-                await asyncio.sleep(0)
+        """Make text of topics and groups that changed, a few at a time: requests go first.
+
+        Neither has anything left at the end, whatever has changed meanwhile.
+        """
+        tables = (self._groups, self._topics)
+        while any(table.prepare(CONFIGS_AT_A_TIME) for table in tables):  # noqa: ASYNC110 - a turn for requests, nothing to wait for
+            await asyncio.sleep(0)
 
     async def _write_changed(self) -> None:
         while self._offsets.prepare(OFFSETS_AT_A_TIME):  # noqa: ASYNC110 - likewise
