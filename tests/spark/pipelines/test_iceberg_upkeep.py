@@ -88,6 +88,7 @@ class Lake:
         assert read(self.store.root, lake=str(self.into)) == whole(self.store.root)
 
 
+@pytest.mark.timeout(900)  # with all its kills, beside other tests
 def test_killed_at_each_step(growing_store: Any, tmp_path: Path) -> None:
     lake = Lake(growing_store, tmp_path / "lake")
     lake.grow(6)
