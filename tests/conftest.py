@@ -61,8 +61,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m leaves any out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Holds the list of long tests against a run of all."""
-    if config.args_source is config.ArgsSource.TESTPATHS:
+    """Holds the list of long tests against a run of all; --last-failed leaves whole files out."""
+    is_whole = config.args_source is config.ArgsSource.TESTPATHS
+    if is_whole and not config.getoption("lf", default=False):
         check_collected([item.nodeid for item in items])
 
 

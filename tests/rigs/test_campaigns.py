@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from tests.rigs import campaigns as rig
 from tests.rigs.campaigns import Campaign, check_collected, is_long, read_campaigns, rounds
@@ -53,3 +58,21 @@ def test_a_line_without_a_test_is_refused() -> None:
         check_collected(["a.py::one", "a.py::many", "a.py::cases[y-1]"])
     with pytest.raises(ValueError, match=r"all cases of a\.py::cases are kept"):
         check_collected(["a.py::one", "a.py::many", "a.py::cases[7]"])
+
+
+def test_a_second_try_looks_at_what_failed_alone(tmp_path: Path) -> None:
+    """As `.ci/run` does for interop; tests of the list are not among what it collects."""
+    failed = "tests/rigs/test_campaigns.py::test_a_second_try_looks_at_what_failed_alone"
+    cache = tmp_path / "v" / "cache"
+    cache.mkdir(parents=True)
+    (cache / "lastfailed").write_text(json.dumps({failed: True}))
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--last-failed"]
+    done = subprocess.run(
+        [*command, "-o", f"cache_dir={tmp_path}"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert failed in done.stdout
