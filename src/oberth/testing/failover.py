@@ -17,14 +17,11 @@ import asyncio
 import contextvars
 import json
 import logging
-import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +44,13 @@ from oberth.store.message_store import MessageStore
 from oberth.testing.fault_disk import FaultDisk
 from oberth.testing.history import History, Outcome
 from oberth.testing.simulated_loop import Machine, SimulatedLoop, simulated
-from oberth.testing.simulation import SETTINGS, MachineDisk
+from oberth.testing.simulation import (
+    SETTINGS,
+    MachineDisk,
+    again,
+    run_elsewhere,
+    show_and_exit,
+)
 
 MODULE: Final = "oberth.testing.failover"
 NAMESRV: Final = "127.0.0.1:9876"
@@ -56,7 +59,6 @@ PORTS: Final = {"1": 10911, "2": 11911, "3": 12911}
 TOPIC, QUEUE = "T", 0
 SETTLE_S: Final = 300
 SYNCED_SHARE: Final = 0.6
-FAULTS_SHOWN: Final = 20
 ENTRIES: Final = {
     **SETTINGS,
     "brokerName": "broker-a",
@@ -70,6 +72,43 @@ ENTRIES: Final = {
 
 
 CLOCK_JUMP_MS: Final = 3_600_000
+
+
+async def keep_sending(
+    rng: random.Random,
+    send_one: Callable[[Producer, str], Awaitable[None]],
+    is_over: Callable[[], bool],
+    *,
+    pause_max_s: float,
+    size_max: int,
+) -> None:
+    """Make TOPIC, however long that takes, and send to it.
+
+    Args:
+        rng: draws pauses and sizes.
+        send_one: sends a body, each of which begins with a number of its own.
+        is_over: ends it.
+        pause_max_s: before a message.
+        size_max: bytes of a body beside the number.
+    """
+    config = ClientConfig(
+        namesrv_addr=NAMESRV, client_ip="127.0.0.1", poll_name_server_interval_ms=1000
+    )
+    async with Admin(config=config) as admin:
+        while True:
+            try:
+                await admin.create_topic(TOPIC, queue_nums=1)
+                break
+            except (OberthError, OSError):
+                await asyncio.sleep(1)
+    number = 0
+    async with Producer(
+        "P", config=config, retry_times_when_send_failed=0, send_msg_timeout_ms=4000
+    ) as producer:
+        while not is_over():
+            await asyncio.sleep(rng.uniform(0.0, pause_max_s))
+            number += 1
+            await send_one(producer, f"{number} " + "x" * rng.randrange(size_max))
 
 
 class _Replica(ControlledBroker):
@@ -262,24 +301,9 @@ class Failover:
         ]
 
     async def _send(self) -> None:
-        config = ClientConfig(
-            namesrv_addr=NAMESRV, client_ip="127.0.0.1", poll_name_server_interval_ms=1000
+        await keep_sending(
+            self.rng, self._send_one, lambda: self.is_over, pause_max_s=0.3, size_max=400
         )
-        async with Admin(config=config) as admin:
-            while True:
-                try:
-                    await admin.create_topic(TOPIC, queue_nums=1)
-                    break
-                except (OberthError, OSError):
-                    await asyncio.sleep(1)
-        number = 0
-        async with Producer(
-            "P", config=config, retry_times_when_send_failed=0, send_msg_timeout_ms=4000
-        ) as producer:
-            while not self.is_over:
-                await asyncio.sleep(self.rng.uniform(0.0, 0.3))
-                number += 1
-                await self._send_one(producer, f"{number} " + "x" * self.rng.randrange(400))
 
     async def _send_one(self, producer: Producer, body: str) -> None:
         begun = self.history.begin()
@@ -417,11 +441,8 @@ class Failover:
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each seed.")
 def main(seed: int, seeds: int, seconds: float, as_json: bool) -> None:
     """Run a group with bad luck, and judge what its client saw."""
-    if seeds > 1:
-        failed = [each for each in range(seed, seed + seeds) if _again(each, seconds, as_json)]
-        sys.exit(1 if failed else 0)
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        sys.exit(_again(seed, seconds, as_json))
+    options = [f"--seconds={seconds:g}", *(["--json"] if as_json else [])]
+    run_elsewhere(MODULE, seed, seeds, options)
     logging.disable()
     root = Path(tempfile.mkdtemp(prefix="oberth-failover-"))
     try:
@@ -432,21 +453,8 @@ def main(seed: int, seeds: int, seconds: float, as_json: bool) -> None:
             found = run.to_json(seed, faults)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    click.echo(json.dumps(found) if as_json else line)
-    if not as_json:
-        for fault in faults[:FAULTS_SHOWN]:
-            click.echo(f"  {fault}")
-        if faults:
-            click.echo(f"  again: python -m {MODULE} --seed {seed} --seconds {seconds:g}")
-    sys.stdout.flush()
-    os._exit(1 if faults else 0)
-
-
-def _again(seed: int, seconds: float, as_json: bool) -> int:
-    command = [sys.executable, "-m", MODULE, "--seed", str(seed), "--seconds", f"{seconds:g}"]
-    command += ["--json"] if as_json else []
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.run(command, env=environment, check=False).returncode
+    shown = json.dumps(found) if as_json else line
+    show_and_exit(shown, faults, None if as_json else again(MODULE, seed, options))
 
 
 if __name__ == "__main__":

@@ -18,10 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -32,8 +29,6 @@ import click
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.broker.log_comparison import StoreLog, compare
-from oberth.client.admin import Admin
-from oberth.client.config import ClientConfig
 from oberth.client.messages import Message, SendStatus
 from oberth.client.producer import Producer
 from oberth.errors import OberthError
@@ -42,16 +37,19 @@ from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rejoin import cut_log, free_name, record_start
+from oberth.testing.failover import NAMESRV, QUEUE, TOPIC, keep_sending
 from oberth.testing.simulated_loop import Machine, SimulatedLoop, simulated
-from oberth.testing.simulation import SETTINGS, MachineDisk
+from oberth.testing.simulation import (
+    SETTINGS,
+    MachineDisk,
+    again,
+    run_elsewhere,
+    show_and_exit,
+)
 
 MODULE: Final = "oberth.testing.pair"
-NAMESRV: Final = "127.0.0.1:9876"
 PORTS: Final = {"1": 10911, "2": 11911}
-TOPIC: Final = "T"
-QUEUE: Final = 0
 SETTLE_S: Final = 90
-FAULTS_SHOWN: Final = 20
 ENTRIES: Final = {
     **SETTINGS,
     # What is not synced lies in two segments at most.
@@ -254,24 +252,9 @@ class Pair:
     # The client
 
     async def _send(self) -> None:
-        config = ClientConfig(
-            namesrv_addr=NAMESRV, client_ip="127.0.0.1", poll_name_server_interval_ms=1000
+        await keep_sending(
+            self.rng, self._send_one, lambda: self.is_over, pause_max_s=0.1, size_max=3000
         )
-        async with Admin(config=config) as admin:
-            while True:
-                try:
-                    await admin.create_topic(TOPIC, queue_nums=1)
-                    break
-                except (OberthError, OSError):
-                    await asyncio.sleep(1)
-        number = 0
-        async with Producer(
-            "P", config=config, retry_times_when_send_failed=0, send_msg_timeout_ms=4000
-        ) as producer:
-            while not self.is_over:
-                await asyncio.sleep(self.rng.uniform(0.0, 0.1))
-                number += 1
-                await self._send_one(producer, f"{number} " + "x" * self.rng.randrange(3000))
 
     async def _send_one(self, producer: Producer, body: str) -> None:
         self.sent.add(body)
@@ -382,11 +365,8 @@ class Pair:
 @click.option("--history", is_flag=True, help="Write what happened.")
 def main(seed: int, seeds: int, seconds: float, history: bool) -> None:
     """Run a master and a slave with bad luck, and judge what their client saw."""
-    if seeds > 1:
-        failed = [each for each in range(seed, seed + seeds) if _again(each, seconds)]
-        sys.exit(1 if failed else 0)
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        sys.exit(_again(seed, seconds, *(["--history"] if history else [])))
+    options = [f"--seconds={seconds:g}", *(["--history"] if history else [])]
+    run_elsewhere(MODULE, seed, seeds, options)
     if not history:
         logging.disable()
     root = Path(tempfile.mkdtemp(prefix="oberth-pair-"))
@@ -401,22 +381,7 @@ def main(seed: int, seeds: int, seconds: float, history: bool) -> None:
         shutil.rmtree(root, ignore_errors=True)
     if history:
         click.echo("\n".join(happened))
-    click.echo(line)
-    for fault in faults[:FAULTS_SHOWN]:
-        click.echo(f"  {fault}")
-    if faults:
-        click.echo(f"  again: python -m {MODULE} --seed {seed} --seconds {seconds:g}")
-    sys.stdout.flush()
-    os._exit(1 if faults else 0)
-
-
-def _again(seed: int, seconds: float, *more: str) -> int:
-    command = [
-        *(sys.executable, "-m", MODULE, "--seed", str(seed), "--seconds", f"{seconds:g}"),
-        *more,
-    ]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.run(command, env=environment, check=False).returncode
+    show_and_exit(line, faults, again(MODULE, seed, options))
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -671,37 +671,57 @@ def main(
     as_json: bool,
 ) -> None:
     """Run a cluster with bad luck, and check that nothing acknowledged is lost."""
-    given = [*(f"--set={setting}" for setting in settings), *(["--json"] if as_json else [])]
-    if seeds > 1:
-        # Each in a process of its own: what dead machines left behind never comes to an end.
-        failed = 0
-        for each in range(seed, seed + seeds):
-            failed += _again(["--seed", str(each), "--seconds", str(seconds), *given])
-        sys.exit(1 if failed else 0)
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets of strings are in another order in every process, unless they are told not to be.
-        sys.exit(_again(sys.argv[1:]))
+    options = [f"--seconds={seconds:g}", *(f"--set={setting}" for setting in settings)]
+    options += [f"--history={history}"] if history is not None and seeds == 1 else []
+    options += ["--json"] if as_json else []
+    run_elsewhere(MODULE, seed, seeds, options)
     logging.disable()
     report = simulate(
         seed, seconds, dict(setting.split("=", 1) for setting in settings if "=" in setting)
     )
-    click.echo(json.dumps(report.to_json()) if as_json else report.line())
-    for fault in report.faults[: 0 if as_json else FAULTS_SHOWN]:
-        click.echo(f"  {fault}")
-    if report.faults and not as_json:
-        options = " ".join([f"--seed {seed} --seconds {seconds:g}", *given])
-        click.echo(f"  again: python -m {MODULE} {options}")
     if history is not None:
         Path(history).write_text("\n".join(report.history) + "\n")
-    sys.stdout.flush()
-    os._exit(1 if report.faults else 0)
+    shown = json.dumps(report.to_json()) if as_json else report.line()
+    show_and_exit(shown, report.faults, None if as_json else again(MODULE, seed, options))
 
 
-def _again(arguments: list[str]) -> int:
+def again(module: str, seed: int, options: Sequence[str]) -> list[str]:
+    """The arguments of Python that run one seed of a simulation's command."""
+    return ["-m", module, "--seed", str(seed), *options]
+
+
+def run_elsewhere(module: str, seed: int, seeds: int, options: Sequence[str]) -> None:
+    """Run seeds in a process each and exit; returns in the process that has one seed to run.
+
+    What dead machines left behind never comes to an end. Sets of strings are in another order in
+    every process, unless they are told not to be.
+    """
+    if seeds == 1 and os.environ.get("PYTHONHASHSEED") == "0":
+        return
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.run(
-        [sys.executable, "-m", MODULE, *arguments], env=environment, check=False
-    ).returncode
+    failed = 0
+    for each in range(seed, seed + seeds):
+        command = [sys.executable, *again(module, each, options)]
+        failed += subprocess.run(command, env=environment, check=False).returncode != 0
+    sys.exit(1 if failed else 0)
+
+
+def show_and_exit(line: str, faults: Sequence[str], command: Sequence[str] | None) -> NoReturn:
+    """Print what a run gave and end the process, with 1 if there are faults.
+
+    Args:
+        line: about the run.
+        faults: what must not be.
+        command: what runs the seed again, see `again`; None for programs, which have all in
+            ``line``.
+    """
+    click.echo(line)
+    if command is not None and faults:
+        for fault in faults[:FAULTS_SHOWN]:
+            click.echo(f"  {fault}")
+        click.echo(f"  again: python {' '.join(command)}")
+    sys.stdout.flush()
+    os._exit(1 if faults else 0)
 
 
 if __name__ == "__main__":
