@@ -14,6 +14,7 @@ import pytest
 from oberth.broker import registration
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
+from oberth.broker.ha_service import HAService
 from oberth.broker.registration import Registration
 from oberth.errors import RemotingTimeoutError
 from oberth.namesrv.name_server import NameServer
@@ -259,3 +260,29 @@ async def test_what_a_name_server_did_not_take_is_sent_again_before_the_period_i
         async with asyncio.timeout(40):
             await until_known(server, "New")
         assert next(failures, None) is None
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+async def test_a_slave_that_starts_before_its_master_finds_it_before_the_period_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """Also where a name server that has its table already need not hear of it again."""
+    monkeypatch.setattr(registration, "RETRY_S", 0.01)
+    monkeypatch.setattr(registration, "LARGE_TABLE", 0 if large else 500)
+    found = asyncio.Event()
+    master_found = HAService.master_found
+
+    def noted(self: HAService, master_address: str | None, ha_address: str | None) -> None:
+        master_found(self, master_address, ha_address)
+        if not self.lacks_master:
+            found.set()
+
+    monkeypatch.setattr(HAService, "master_found", noted)
+    period = {"registerNameServerPeriod": "60000"}
+    role = {"brokerId": "1", "brokerRole": "SLAVE"}
+    async with name_server() as server, make(tmp_path / "slave", server, **period, **role) as slave:
+        assert not found.is_set()
+        async with make(tmp_path / "master", server, **period, brokerRole="SYNC_MASTER") as master:
+            async with asyncio.timeout(40):
+                await found.wait()
+            assert slave.services.ha.master_ha_address == f"127.0.0.1:{master.services.ha.port}"

@@ -372,6 +372,11 @@ class ControlledHAService(HAService):
 
     # The slave's side
 
+    @property
+    def lacks_master(self) -> bool:
+        """False: a controller says who the master is."""
+        return False
+
     def master_found(self, master_address: str | None, ha_address: str | None) -> None:
         """Nothing: the controller says who the master is, and the master where its HA port is."""
 

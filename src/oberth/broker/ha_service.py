@@ -417,6 +417,11 @@ class HAService:
 
     # The slave's side
 
+    @property
+    def lacks_master(self) -> bool:
+        """Whether a slave waits for a name server to say where its master is."""
+        return self.is_slave and not self.master_ha_address
+
     def master_found(self, master_address: str | None, ha_address: str | None) -> None:
         """A name server has answered a slave's registration."""
         if master_address:

@@ -54,7 +54,8 @@ LARGE_TABLE: Final = 500
 """Topics from which name servers are asked first whether they need the table at all."""
 
 RETRY_S: Final = 1.0
-"""Seconds until the whole table is sent again after a name server did not take something.
+"""Seconds until the whole table is sent again after a name server did not take something, or could
+not tell a slave where its master is.
 
 Twice as many after each further attempt, up to the period; while no name server has ever answered
 it stays one second.
@@ -218,7 +219,7 @@ class Registration:
 
     def _next_full(self, now: float, next_full: float, *, is_full: bool) -> float:
         """When the whole table is sent next, after an attempt with the whole of it or a part."""
-        if self._registered and not self._failed:
+        if self._registered and not self._failed and not self._ha.lacks_master:
             if is_full:
                 self._retry_s = RETRY_S
                 return now + self._period_s()
@@ -261,10 +262,12 @@ class Registration:
     async def _uninformed(self) -> list[str]:
         """Name servers that have to hear of the whole table.
 
-        One that has this version changes nothing: then a large table stays here.
+        One that has this version changes nothing: then a large table stays here. A slave hears from
+        the answer where its master is.
         """
         addresses = self._config.namesrv_addresses
-        if self._config.force_register and len(self._topics) <= LARGE_TABLE:
+        is_small = self._config.force_register and len(self._topics) <= LARGE_TABLE
+        if is_small or self._ha.is_slave:
             return list(addresses)
         outdated = await asyncio.gather(*map(self._is_outdated, addresses))
         return [each for each, is_outdated in zip(addresses, outdated, strict=True) if is_outdated]
