@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.rigs.failing_appends import copies_fail_behind_their_end
 
 from oberth.broker.plain_sends import REFUSED_FLAGS, PlainSendService
 from oberth.broker.send_topics import ClientAddresses
@@ -25,7 +26,6 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
 from oberth.remoting.connection import RemotingConnection
-from oberth.store.mapped_file import MappedFile
 from oberth.store.messages import PutMessageStatus
 
 MakeLive = Callable[..., Any]
@@ -392,23 +392,16 @@ async def test_who_does_not_wait_for_the_disk_is_answered_before_it(make_live: M
 
 
 async def test_a_disk_that_fails_is_answered_and_its_records_are_not_the_logs(
-    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+    make_live: MakeLive,
 ) -> None:
     live = await make_live(autoCreateTopicEnable="true")
     store, plain = live.broker.parts.store, live.broker.processors.send.plain
     await live.peer.send("T", b"first", properties={"UNIQ_KEY": "K"})
     end = store.max_phy_offset
-    copy = MappedFile._copy
-
-    def fail(self: MappedFile, start: int, data: bytes) -> None:
-        copy(self, start, data)
-        raise OSError(5, "Input/output error", self.path)
-
-    monkeypatch.setattr(MappedFile, "_copy", fail)
     long = b"x" * 10_000
-    answer = await live.peer.send("T", long, 0, {"UNIQ_KEY": "lost"})
+    with copies_fail_behind_their_end():
+        answer = await live.peer.send("T", long, 0, {"UNIQ_KEY": "lost"})
     assert (answer.code != 0, store.max_phy_offset) == (True, end)
-    monkeypatch.setattr(MappedFile, "_copy", copy)
     for n in range(2):
         answer = await live.peer.send("T", b"%d" % n + long, 0, {"UNIQ_KEY": f"K{n}"})
         assert (answer.code, answer.fields["queueOffset"]) == (0, str(n + 1))

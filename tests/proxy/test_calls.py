@@ -419,13 +419,8 @@ async def test_a_message_whose_time_is_over_goes_to_the_dead_letters_once(
         assert len(mq.messages(names.dlq_topic("G"))) == 1
 
 
-@pytest.mark.parametrize("gives_up", [False, True])
-async def test_what_becomes_of_dead_letters_is_not_waited_for(
-    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, gives_up: bool
-) -> None:
-    """The client has the others before, and whether it waits changes nothing for them."""
-    add_topic(mq, "T")
-    add_group(mq, "G")
+def bad_ones_are_tried_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages with the body ``bad`` come first, as dead letters."""
     popped = handles.popped
 
     def tried_often(*args: Any, **options: Any) -> list[Any]:
@@ -434,6 +429,17 @@ async def test_what_becomes_of_dead_letters_is_not_waited_for(
             each.reconsume_times = 99 if each.stored_body == b"bad" else 0
         return sorted(found, key=lambda each: each.stored_body)
 
+    monkeypatch.setattr(receiving_module, "popped", tried_often)
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+async def test_what_becomes_of_dead_letters_is_not_waited_for(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, gives_up: bool
+) -> None:
+    """The client has the others before, and whether it waits changes nothing for them."""
+    add_topic(mq, "T")
+    add_group(mq, "G")
+    bad_ones_are_tried_often(monkeypatch)
     may_go_on = asyncio.Event()
     to_dead_letters = receiving_module.Receives._to_dead_letters
 
@@ -441,7 +447,6 @@ async def test_what_becomes_of_dead_letters_is_not_waited_for(
         await may_go_on.wait()
         await to_dead_letters(*args)
 
-    monkeypatch.setattr(receiving_module, "popped", tried_often)
     monkeypatch.setattr(receiving_module.Receives, "_to_dead_letters", wait_first)
     async with client_of(mq) as client:
         await send(client, message("T", b"bad"), message("T", b"good"))
@@ -463,18 +468,11 @@ async def test_a_message_that_no_dead_letter_topic_takes_holds_up_no_other(
 ) -> None:
     add_topic(mq, "T")
     add_group(mq, "G")
-    popped = handles.popped
-
-    def tried_often(*args: Any, **options: Any) -> list[Any]:
-        found = popped(*args, **options)
-        for each in found:
-            each.reconsume_times = 99 if each.stored_body == b"bad" else 0
-        return sorted(found, key=lambda each: each.stored_body)
+    bad_ones_are_tried_often(monkeypatch)
 
     async def refuse(*_: Any) -> None:
         raise StatusError(Code.FORBIDDEN, "the topic is read only")
 
-    monkeypatch.setattr(receiving_module, "popped", tried_often)
     monkeypatch.setattr(receiving_module.Receives, "_to_dead_letters", refuse)
     async with client_of(mq) as client:
         for body in (b"bad", b"good"):

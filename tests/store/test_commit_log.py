@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.rigs.failing_appends import copies_fail_behind_their_end
 
 from oberth.errors import StoreFullError
 from oberth.formats import properties as p
@@ -441,25 +442,16 @@ def test_a_full_disk_takes_back_numbers_of_light_queues(
     assert said == ("1,1" if line is Line.V4_9 else "1,")
 
 
-def test_what_a_failing_disk_left_of_a_long_burst_is_erased(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_failing_disk_left_of_a_long_burst_is_erased(make: Make) -> None:
     log = make(mapped_file_size_commit_log=64 << 10)
     assert log.append([MessageExtBrokerInner("t", b"kept")])[0].ok
     segment = log.queue.segments[0]
     end = segment.wrote_position
-    copy = MappedFile._copy
-
-    def fail(self: MappedFile, start: int, data: bytes) -> None:
-        copy(self, start, data)
-        raise OSError(5, "Input/output error", self.path)
-
-    monkeypatch.setattr(MappedFile, "_copy", fail)
     bodies = [b"a" * 3000, b"b" * 3000]
-    lost = log.append([MessageExtBrokerInner("t", body) for body in bodies])
+    with copies_fail_behind_their_end():
+        lost = log.append([MessageExtBrokerInner("t", body) for body in bodies])
     assert {r.status for r in lost} == {PutMessageStatus.CREATE_MAPPED_FILE_FAILED}
     assert (segment.wrote_position, any(segment.buffer[end:])) == (end, True)
-    monkeypatch.setattr(MappedFile, "_copy", copy)
     again = log.append([MessageExtBrokerInner("t", bodies[0])])[0]
     assert (again.ok, again.queue_offset) == (True, 1)
     # Else the second record would join on to this one, and a recovery would take it.
@@ -485,7 +477,7 @@ def test_stale_bytes_behind_the_end_are_erased_before_the_next_append(make: Make
     assert not any(segment.buffer[segment.wrote_position :])
 
 
-def test_a_replica_erases_stale_bytes_too(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_erases_stale_bytes_too(make: Make) -> None:
     log = make(mapped_file_size_commit_log=64 << 10)
     results = log.append([MessageExtBrokerInner("t", b"old" * 30) for _ in range(5)])
     segment = log.queue.segments[0]
@@ -495,16 +487,8 @@ def test_a_replica_erases_stale_bytes_too(make: Make, monkeypatch: pytest.Monkey
     # Else the fourth record would join on to the third, which may be another master's.
     assert not any(segment.buffer[segment.wrote_position :])
     end = segment.wrote_position
-    copy = MappedFile._copy
-
-    def fail(self: MappedFile, start: int, data: bytes) -> None:
-        copy(self, start, data)
-        raise OSError(5, "Input/output error", self.path)
-
-    monkeypatch.setattr(MappedFile, "_copy", fail)
-    with pytest.raises(OSError, match="Input/output error"):
+    with copies_fail_behind_their_end(), pytest.raises(OSError, match="Input/output error"):
         log.append_raw(end, b"x" * 6000)
-    monkeypatch.setattr(MappedFile, "_copy", copy)
     assert segment.wrote_position == end
     assert log.append_raw(end, b"y" * 10)
     assert not any(segment.buffer[segment.wrote_position :])

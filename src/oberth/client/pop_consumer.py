@@ -34,6 +34,7 @@ from oberth.client.subscriptions import (
 from oberth.errors import MQBrokerError, MQClientError, OberthError, RemoteProtocolError
 from oberth.formats import names
 from oberth.formats import properties as p
+from oberth.formats.java_numbers import LONG_END
 from oberth.remoting.bodies.base import Body, MessageQueue
 from oberth.remoting.bodies.clients import (
     ConsumeFromWhere,
@@ -65,7 +66,6 @@ POLL_GRACE_S: Final = 10.0
 ALL_QUEUES: Final = -1
 NO_RETRY: Final = "0"
 CK_PARTS: Final = 8
-NUMBER_MAX: Final = 2**63 - 1
 
 _NOTHING: Final = (
     ResponseCode.PULL_NOT_FOUND,
@@ -111,7 +111,7 @@ class ReceiptHandle:
             if len(parts) < CK_PARTS:
                 raise ValueError(f"{len(parts)} words, allowed {CK_PARTS}")
             numbers = [int(parts[n]) for n in (0, 1, 2, 3, 6, 7)]
-            if max(map(abs, numbers)) > NUMBER_MAX:
+            if min(numbers) < -LONG_END or max(numbers) >= LONG_END:
                 raise ValueError("a number of more than 64 bits")
         except ValueError as error:
             raise MQClientError(f"receipt handle {text[:80]!r}: {error}") from None
