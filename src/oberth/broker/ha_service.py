@@ -420,7 +420,7 @@ class HAService:
     @property
     def lacks_master(self) -> bool:
         """Whether a slave waits for a name server to say where its master is."""
-        return self.is_slave and not self.master_ha_address
+        return self.is_slave and not (self.master_ha_address and self.master_address)
 
     def master_found(self, master_address: str | None, ha_address: str | None) -> None:
         """A name server has answered a slave's registration."""
