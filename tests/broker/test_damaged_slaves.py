@@ -21,6 +21,7 @@ from tests.broker.test_controlled_broker import (
 )
 from tests.broker.test_ha_service import certificate, equal, put
 from tests.broker.test_runbook import command
+from tests.rigs.damage import copy_killed
 from tests.rigs.small_brokers import SEGMENT, make, until
 
 from oberth.broker.broker import Broker
@@ -61,7 +62,7 @@ async def crashed(tmp_path: Path, name_server: str, *pages: int, **entries: str)
         await until(lambda: equal(master, slave))
         await until(lambda: not slave.parts.store.dispatch_behind_bytes)
         root = tmp_path / "crashed"
-        shutil.copytree(tmp_path / "b", root, ignore=shutil.ignore_patterns("lock"))
+        copy_killed(tmp_path / "b", root)
     lose(root, *pages)
     return root
 
@@ -140,7 +141,7 @@ async def test_a_slave_that_crashes_again_before_it_is_mended(
         damaged = slave.parts.store.damaged_from
         assert damaged is not None
         slave.parts.store.checkpoint_now()
-        shutil.copytree(root, again, ignore=shutil.ignore_patterns("lock"))
+        copy_killed(root, again)
     for each in (again, root):  # after a crash and after a stop in order
         async with make(each, name_server, **SLAVE) as slave:
             assert slave.parts.store.damaged_from == damaged
@@ -227,7 +228,7 @@ async def test_a_replica_under_a_controller_is_cut_and_joins_with_all(
     for body in sent:
         assert await acknowledged(first, body) is PutMessageStatus.PUT_OK
     await until(lambda: bodies(second) == sent)
-    shutil.copytree(group.root / "2", group.root / "3", ignore=shutil.ignore_patterns("lock"))
+    copy_killed(group.root / "2", group.root / "3")
     await group.stop("2")
     await group.agree(1)
     shutil.rmtree(group.root / "2")

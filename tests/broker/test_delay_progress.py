@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rigs.damage import copy_killed
 
 from oberth.broker.delay_progress import (
     FILE_NAME,
@@ -93,7 +94,7 @@ class World:
 
     def killed(self, root: Path) -> World:
         """Another world on what a kill leaves of this one at this moment."""
-        shutil.copytree(self.root, root, ignore=shutil.ignore_patterns("lock"))
+        copy_killed(self.root, root)
         return World(root, self.now)
 
 
