@@ -49,7 +49,7 @@ def test_a_broker_that_acknowledges_too_early_is_caught() -> None:
         done = run("--seed", str(seed), "--seconds", "15", "--set", "flushDiskType=ASYNC_FLUSH")
         if done.returncode:
             assert "was acknowledged and is not stored" in done.stdout
-            assert f"--seed {seed} --seconds 15 --set=flushDiskType=ASYNC_FLUSH" in done.stdout
+            assert f"--seed {seed} --seconds=15 --set=flushDiskType=ASYNC_FLUSH" in done.stdout
             return
     pytest.fail("no seed saw a loss")
 

@@ -93,6 +93,8 @@ def test_killed_at_each_step(growing_store: Any, tmp_path: Path) -> None:
     lake = Lake(growing_store, tmp_path / "lake")
     lake.grow(6)
     count = rounds("tests/spark/pipelines/test_iceberg_upkeep.py::test_killed_at_each_step")
+    step = STEPS_MIN // count
+    assert step
     kills = 0
     while True:
         lake.grow(3)
@@ -100,7 +102,7 @@ def test_killed_at_each_step(growing_store: Any, tmp_path: Path) -> None:
         lake.check()
         if done:
             break
-        kills += STEPS_MIN // count
+        kills += step
     assert kills >= STEPS_MIN
     assert len(lake.named()) == 3  # a partition each
     assert [str(path) for path in sorted((lake.into / "A").glob("*.parquet"))] == lake.named()
