@@ -54,6 +54,7 @@ def test_the_second_try(ci: ModuleType) -> None:
     text = ci.report([ci.judge("interop", both, 1, 1, recovered)], 60)
     assert "passed only at their second try: 1\n  b" in text
     assert "RED" in text
+    assert "2 failed\n                    c\n                    d\n" in text
 
 
 def test_reasons_are_counted(ci: ModuleType) -> None:
@@ -228,6 +229,7 @@ def test_a_session_that_was_stopped_has_told_what_it_found(
         "stopped: it took longer than it may",
         "stopped in: interop/test_interop.py::test_c",
         "1 failed",
+        "  interop/test_interop.py::test_b",
         "no session of pytest came to its end",
     ]
     capfd.readouterr()
