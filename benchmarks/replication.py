@@ -38,6 +38,7 @@ CONF = {
     "slaveReadEnable": "true",
     "slaveTimeout": "10000",
 }
+_CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 DELAY_MS = 2
 BODY_BYTES = 16 << 10
 RATE = 1000
@@ -301,8 +302,13 @@ class Run:
 
 
 def in_namespace(command: list[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """A command in a network namespace of its own, whose loopback is up."""
-    script = 'ip link set lo up && exec "$@"'
+    """A command in a network namespace of its own, whose loopback is up.
+
+    Its TCP grows its window until a packet is lost (Reno, which every Linux has). BBR, which some
+    machines are set to, takes the pace of whoever carries the packets for that of the network, and
+    its rates differ by half.
+    """
+    script = f'ip link set lo up && echo reno >{_CONGESTION_CONTROL} && exec "$@"'
     return subprocess.run(
         ["unshare", "-n", "sh", "-c", script, "sh", *command],
         capture_output=True, text=True, timeout=timeout_s, check=False,

@@ -31,12 +31,12 @@ _AT_ONCE = 32
 """Packets that are read before due ones are written."""
 
 
-def turned_round(packet: bytes) -> bytes:
-    """An IPv4 packet with source (bytes 12 to 16) and destination (16 to 20) exchanged.
+def turn_round(packet: bytearray) -> None:
+    """Exchange source (bytes 12 to 16) and destination (16 to 20) of an IPv4 packet.
 
     No checksum of IP or TCP changes: each is a sum, and both addresses are in it.
     """
-    return packet[:12] + packet[16:20] + packet[12:16] + packet[20:]
+    packet[12:20] = packet[16:20] + packet[12:16]
 
 
 def open_device() -> int:
@@ -57,8 +57,13 @@ def open_device() -> int:
 
 
 def carry(device: int, delay_s: float) -> None:
-    """Send every packet back after its delay, until standard input ends."""
-    under_way: deque[tuple[float, bytes]] = deque()
+    """Send every packet back after its delay, until standard input ends.
+
+    A packet costs two copies, into a buffer that was used before and out of it: what this process
+    takes of the machine is taken from those who talk through it.
+    """
+    under_way: deque[tuple[float, bytearray, int]] = deque()
+    free: list[bytearray] = []
     while True:
         wait_s = max(under_way[0][0] - time.monotonic(), 0) if under_way else None
         readable, _, _ = select.select([device, sys.stdin], [], [], wait_s)
@@ -67,15 +72,22 @@ def carry(device: int, delay_s: float) -> None:
         if device in readable:
             due_s = time.monotonic() + delay_s
             for _ in range(_AT_ONCE):
+                packet = free.pop() if free else bytearray(1 << 16)
                 try:
-                    packet = os.read(device, 1 << 16)
+                    length = os.readv(device, [packet])
                 except BlockingIOError:
+                    free.append(packet)
                     break
                 if packet[0] >> 4 == 4:  # IPv6 talks to itself on every device
-                    under_way.append((due_s, turned_round(packet)))
+                    turn_round(packet)
+                    under_way.append((due_s, packet, length))
+                else:
+                    free.append(packet)
         now_s = time.monotonic()
         while under_way and under_way[0][0] <= now_s:
-            os.write(device, under_way.popleft()[1])
+            _, packet, length = under_way.popleft()
+            os.write(device, memoryview(packet)[:length])
+            free.append(packet)
 
 
 if __name__ == "__main__":
