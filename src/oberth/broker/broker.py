@@ -34,6 +34,7 @@ from oberth.formats import names
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.busy_poll import make_busy_poll
+from oberth.remoting.aio.loop import REQUESTS_NEED, import_soon
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.server import RemotingServer, ServerOptions
 from oberth.remoting.aio.service import Service
@@ -50,6 +51,9 @@ SECOND_MS: Final = 1000
 DAY_MS: Final = 86_400_000
 EXPIRY_SCAN_MS: Final = 10_000
 """How often clients and locks are looked over for silence."""
+
+BURSTS_NEED: Final = ("oberth.store.bulk_dispatch",)
+"""What the first burst of messages would import."""
 
 STOP_GRACE_S: Final = 5.0
 HA_PORT_DEFAULT: Final = 10_912
@@ -175,6 +179,7 @@ class Broker(Service):
                 )
                 self.http = HttpEndpoint(metrics, self.not_ready)
                 await self.http.start(parts.config.http_address, parts.config.http_port)
+            import_soon(*BURSTS_NEED, *REQUESTS_NEED)
         except BaseException:
             await self.aclose()
             raise

@@ -36,6 +36,7 @@ from oberth.formats.options import change_options
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.client import RemotingClient, own_requests
+from oberth.remoting.aio.loop import REQUESTS_NEED, import_soon
 from oberth.remoting.aio.processors import (
     SERVER_BODY_SIZE_MAX,
     ProcessorTable,
@@ -121,6 +122,7 @@ class Controller(Service):
         self._server = server
         self._schedule_expiry()
         self._schedule_search()
+        import_soon(*REQUESTS_NEED)
         _LOG.info(
             "the controller listens on %s and knows %d broker names",
             server.address,

@@ -36,6 +36,7 @@ from oberth.namesrv.route_table import (
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.client import RemotingClient, own_requests
+from oberth.remoting.aio.loop import REQUESTS_NEED, import_soon
 from oberth.remoting.aio.processors import (
     SERVER_BODY_SIZE_MAX,
     ProcessorTable,
@@ -127,6 +128,7 @@ class NameServer(Service):
         loop = asyncio.get_running_loop()
         self._started_at = loop.time()
         self._schedule_expiry()
+        import_soon(*REQUESTS_NEED)
         _LOG.info("the name server listens on %s", server.address)
 
     async def aclose(self) -> None:
