@@ -215,6 +215,38 @@ def test_a_power_cut_at_every_event(tmp_path: Path, flush: FlushDiskType) -> Non
         shutil.rmtree(root, ignore_errors=True)  # of a machine that ended before it was made
 
 
+@pytest.mark.parametrize("vouched", [True, False], ids=["with a state", "without"])
+def test_a_segment_that_was_never_synced_costs_only_its_own_messages(
+    tmp_path: Path, vouched: bool
+) -> None:
+    """Two segments were never synced; the disk has the later one, and of the other its name."""
+    flush = FlushDiskType.ASYNC_FLUSH
+    store = MessageStore(config(tmp_path, flush))
+    store.load()
+    store.start(background=False)
+    bodies = [b"%d " % number + bytes(400) for number in range(40)]
+    results = store.put_messages([MessageExtBrokerInner.of("t", body) for body in bodies])
+    store.dispatch_nowait()
+    store.kill()
+    (tmp_path / "commitlog" / f"{SEGMENT:020d}").write_bytes(b"")
+    if not vouched:
+        (tmp_path / "oberth.state").unlink()
+    there = [
+        body
+        for body, result in zip(bodies, results, strict=True)
+        if result.commit_log_offset // SEGMENT != 1
+    ]
+    assert len(there) < len(bodies)
+    found = read_everything(tmp_path, flush, holes=True)
+    assert sorted(m.body for m in found) == sorted(there)
+    with MessageStore(config(tmp_path, flush)) as store:
+        assert store.report is not None
+        assert not store.report.abnormal
+        for body, result in zip(bodies, results, strict=True):
+            message = store.look_message_by_offset(result.commit_log_offset)
+            assert (message is not None and message.body == body) is (body in there)
+
+
 WRITER = """
 import sys
 from pathlib import Path

@@ -362,6 +362,31 @@ def test_an_empty_segment_before_data_is_refused_and_nothing_is_removed(tmp_path
     assert full.exists()
 
 
+@pytest.mark.parametrize("unsynced_from", [0, SIZE, SIZE + 1])
+def test_after_a_loss_of_power_an_empty_segment_before_data_is_a_hole(
+    tmp_path: Path, unsynced_from: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_queue(tmp_path, count=1).close()
+    empty, full, last = (tmp_path / f"{number * SIZE:020d}" for number in (1, 2, 3))
+    empty.touch()
+    full.write_bytes(b"data" + bytes(SIZE - 4))
+    last.touch()
+    queue = make_queue(tmp_path)
+    if unsynced_from > SIZE:
+        with pytest.raises(StoreCorruptError, match=f"{empty.name}: found 0 bytes"):
+            queue.load(unsynced_from)
+        assert not empty.stat().st_size
+        queue.close()
+        return
+    queue.load(unsynced_from)
+    assert [s.start_offset for s in queue.segments] == [0, SIZE, 2 * SIZE]
+    assert empty.read_bytes() == bytes(SIZE)
+    assert full.read_bytes()[:4] == b"data"
+    assert not last.exists()
+    assert f"{empty} has 0 bytes" in caplog.text
+    queue.close()
+
+
 def test_several_directories_take_turns_and_read_only_ones_take_nothing(tmp_path: Path) -> None:
     first, second, old = (tmp_path / name for name in ("a", "b", "old"))
     make_queue(old, count=2).close()

@@ -8,6 +8,7 @@ offsets. RocketMQ: MappedFileQueue, MultiPathMappedFileQueue.
 from __future__ import annotations
 
 import bisect
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from oberth.errors import StoreCorruptError
 from oberth.formats.paths import segment_start
 from oberth.store.files import MADV_NORMAL, FileSystem
 from oberth.store.mapped_file import MappedFile, TransientStorePool
+
+_LOG: Final = logging.getLogger(__name__)
 
 Allocate = Callable[[str, int, str, int], MappedFile | None]
 
@@ -59,8 +62,14 @@ class MappedFileQueue:
 
     # Opening and closing
 
-    def load(self) -> None:
+    def load(self, unsynced_from: int | None = None) -> None:
         """Maps the segments that are there; each counts as full until recovery says otherwise.
+
+        Args:
+            unsynced_from: the offset from which on a loss of power may have come before a segment's
+                first sync; None if there was none. Such a segment has 0 bytes, and one behind it
+                may have its data, since a disk writes files in any order: it becomes a hole of a
+                segment's size, which recovery takes for damage, and what follows is kept.
 
         Raises:
             StoreCorruptError: a foreign file, a wrong size, or a gap between two segments.
@@ -83,7 +92,15 @@ class MappedFileQueue:
         for start, directory in found:
             path = f"{directory}/{start:020d}"
             size = self.files.size(path)
-            if size != self.file_size:
+            writable = self._writable and directory not in self.read_only_directories
+            lost = writable and not size and unsynced_from is not None and start >= unsynced_from
+            if lost:
+                _LOG.error(
+                    "%s has 0 bytes and a later segment has data: its messages were lost before "
+                    "they were synced, what follows is kept",
+                    path,
+                )
+            elif size != self.file_size:
                 raise StoreCorruptError(
                     f"{path}: found {size} bytes, configured are {self.file_size} for every segment"
                 )
@@ -92,8 +109,9 @@ class MappedFileQueue:
                     f"{path}: starts at {start}, but the segment before ends at "
                     f"{self.segments[-1].end_offset}"
                 )
-            writable = self._writable and directory not in self.read_only_directories
-            segment = MappedFile(self.files, directory, start, self.file_size, writable=writable)
+            segment = MappedFile(
+                self.files, directory, start, self.file_size, create=lost, writable=writable
+            )
             segment.set_positions(self.file_size)
             if self.advice is not None:
                 segment.advise(self.advice)
@@ -103,13 +121,16 @@ class MappedFileQueue:
         """Removes the last segments if a loss of power came before their first sync.
 
         Such a segment has a name and no bytes. The one prepared after it may have its size, since
-        a disk writes files in any order; it holds nothing yet. Where it does hold something the
-        empty one is damage, and stays for the check of sizes to name.
+        a disk writes files in any order; it holds nothing yet. One that has data, or that has its
+        size and is before the first empty one, ends what is removed.
         """
         paths = [f"{directory}/{start:020d}" for start, directory in found]
-        empty = next((n for n, path in enumerate(paths) if not self.files.size(path)), None)
-        if empty is None or any(self._begins_with_data(path) for path in paths[empty:]):
-            return
+        empty = len(paths)
+        for number in range(len(paths) - 1, -1, -1):
+            if not self.files.size(paths[number]):
+                empty = number
+            elif self._begins_with_data(paths[number]):
+                break
         # From the last on: what a kill leaves is a queue without a gap.
         for path in reversed(paths[empty:]):
             self.files.remove(path)

@@ -120,7 +120,9 @@ class MessageStore(StoreReading):
             is_whole = dispatched is None or dispatched.is_whole
             self._left_by_dispatcher = None if is_whole else dispatched
             self._refuse_files()
-            self.commit_log.queue.load()
+            safe_offset = state.safe_offset if state is not None else 0
+            is_clean = not abnormal and (state is None or state.clean)
+            self.commit_log.queue.load(None if is_clean else safe_offset)
             self._refuse_dledger()
             self.queues.load()
             restore_ends(self.files, self.root, self.queues)
