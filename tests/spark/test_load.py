@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,13 @@ import pyarrow as pa
 from oberth.errors import RecordError, StoreError, StoreLockedError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.spark.load import LoadReport, StoreLoader
-from oberth.spark.load_plan import give_back, work_directory
+from oberth.spark.load_plan import (
+    ExistingStore,
+    Stretch,
+    give_back,
+    plan_load,
+    work_directory,
+)
 from oberth.spark.publish import read_ledger
 from oberth.spark.sink import stage
 from oberth.spark.storage import LocalStorage
@@ -193,7 +200,7 @@ def test_small_blocks_are_joined(tmp_path: Path, read_store: Any) -> None:
     options = parse_write_options({"path": str(root), **SMALL})
     work = work_directory(options.path, "job")
     part = stage(iter([_batch(n, n + 10) for n in range(0, 300, 10)]), options, work)
-    (block,) = part.blocks
+    (block,) = part.blocks()
     assert (block.start, block.rows, sum(block.counts.values())) == (0, 300, 300)
     assert StoreLoader(options).commit([part], work).rows == 300
     _check(root)
@@ -374,6 +381,74 @@ def test_threads_write_what_one_writes(tmp_path: Path) -> None:
         )
         assert os.path.isdir(root)
     assert trees[0] == trees[1]
+
+
+class Twice:
+    """Runs every task twice, as Spark does when it does not hear of the first attempt."""
+
+    parallelism = 2
+
+    def run(self, function: Any, items: Any, *, what: str, done: Any = None) -> list[Any]:
+        return [function(item) for item in items for _ in range(2)][::2]
+
+
+def test_a_task_that_runs_twice_writes_what_it_wrote(tmp_path: Path) -> None:
+    trees = []
+    for name, tasks in (("once", None), ("twice", Twice())):
+        root = tmp_path / name
+        options = parse_write_options({"path": str(root), **SMALL})
+        for first in (0, 300):
+            work = work_directory(str(root), "job")
+            parts = [stage(iter([_batch(n, n + 60)]), options, work) for n in (first, first + 60)]
+            StoreLoader(options, tasks=tasks).commit(parts, work)
+        _check(root)
+        tree = _tree(root)
+        trees.append({n: h for n, h in tree.items() if not n.startswith(("config", "oberth"))})
+    assert trees[0] == trees[1]
+
+
+def test_a_task_that_comes_late_finds_the_staged_bytes_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another attempt is between its last read and its result; what it frees is no damage."""
+    root = tmp_path / "store"
+    options = parse_write_options({"path": str(root), **SMALL})
+    work = work_directory(str(root), "job")
+    parts = [stage(iter([_batch(0, 400)]), options, work)]
+    exists, late = os.path.exists, []
+
+    def told_before(path: Any) -> bool:
+        """What the late attempt saw when it began."""
+        if str(path).endswith(".entries") and path not in late and exists(path):
+            late.append(path)
+            return False
+        return exists(path)
+
+    monkeypatch.setattr("oberth.spark.load_place.os.path.exists", told_before)
+    StoreLoader(options, tasks=Twice()).commit(parts, work)
+    assert late
+    _check(root)
+
+
+def test_a_plan_needs_no_memory_for_blocks(tmp_path: Path) -> None:
+    """What is staged and planned is told by paths; blocks are read one by one."""
+    root = tmp_path / "store"
+    options = parse_write_options({"path": str(root), **SMALL})
+    work = work_directory(str(root), "job")
+    part = stage((_batch(n, n + 500) for n in range(0, 4000, 500)), options, work)
+    assert len(pickle.dumps(part)) < 300
+    (work_place := Path(work) / "none").mkdir()
+    plan = plan_load([part], ExistingStore(str(work_place), options), f"{work}/place", 4)
+    stretches = [Stretch.read(path) for path in plan.stretches]
+    assert sum(item.rows for each in stretches for item in each.items) == plan.rows == 4000
+    assert plan.blanks
+    at = 0
+    for each in stretches:
+        for item in each.items:
+            if at != item.offset:
+                assert (at, item.offset - at) in plan.blanks
+            at = item.offset + item.size
+    assert at == plan.log_end
 
 
 def _many_queues(rows: int, queues: int) -> pa.RecordBatch:

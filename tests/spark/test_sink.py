@@ -129,3 +129,44 @@ def test_a_stream_is_written_once_also_when_commits_are_forgotten(
             if row.partition == queue
         ]
         assert bodies == sorted(bodies)
+
+
+def _tree(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.relative_to(root).parts[0] not in ("lock", "config", "oberth")
+    }
+
+
+def test_a_load_in_tasks_writes_what_a_sink_writes(spark: SparkSession, tmp_path: Path) -> None:
+    from oberth.spark.pipelines.bulk_load import load
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    for first, last in ((0, 900), (900, 1000)):
+        frame = _frame(spark, first, last)
+        _write(frame, one)
+        report = load(frame, str(two), SMALL)
+        assert (report.rows, report.repeated) == (last - first, False)
+    assert _tree(one) == _tree(two)
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
+    again = {**SMALL, "loadId": "x"}
+    assert load(_frame(spark, 0, 30), str(two), again).rows == 30
+    assert load(_frame(spark, 0, 30), str(two), again).repeated
+    assert load(_frame(spark, 0, 5), str(two), SMALL, batch=("q", 7)).rows == 5
+    assert load(_frame(spark, 0, 5), str(two), SMALL, batch=("q", 7)).repeated
+    assert load(_frame(spark, 0, 40), str(two), SMALL, overwrite=True).log_start == 0
+    assert _read(spark, two) == _expected(0, 40)
+
+
+def test_a_load_in_tasks_says_what_is_wrong_with_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    from oberth.errors import IllegalNameError, OptionError
+    from oberth.spark.pipelines.bulk_load import load
+
+    root = tmp_path / "store"
+    frame = spark.range(20).selectExpr("if(id = 7, '', 'T') as topic", "'x' as value")
+    with pytest.raises(IllegalNameError):
+        load(frame, str(root))
+    with pytest.raises(OptionError, match="price"):
+        load(frame, str(root), {"price": "1"})
+    assert not list(tmp_path.iterdir())

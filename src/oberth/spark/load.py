@@ -2,8 +2,9 @@
 
 Tasks stage their records in files beside the store, each a log of its own. When all are there their
 places follow from sizes alone: a commit gives every stretch of records its byte range of the
-CommitLog (with a blank where a segment ends), its ordinals in every ConsumeQueue and its entries in
-the Index, and several threads write these ranges at once.
+CommitLog (with a blank where a segment ends) and its ordinals in every ConsumeQueue, and tasks or
+threads write these ranges at once (`oberth.spark.load_place`). How many Index entries each of them
+has is known then, so index files are written at once, too.
 
 All of this goes into a new directory tree that shares, by hard links, every file which does not
 change; files that grow are copied. Of a store of many queues that tree is made of the one which the
@@ -23,49 +24,42 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy as np
+from functools import partial
+from typing import Any
 
 from oberth.errors import StoreError
-from oberth.formats import message, paths
+from oberth.formats import index_file, paths
 from oberth.formats.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
-from oberth.kernels.index import IndexEntries, index_keys
+from oberth.spark.index_lookup import IndexFiles
 from oberth.spark.load_files import (
     ChangedFiles,
-    IndexWriter,
-    LogFiles,
-    QueueFileWriter,
     link_tree,
+    make_log_files,
+    make_queue_files,
     write_checkpoint,
     write_topics,
 )
-from oberth.spark.load_plan import (
-    ExistingStore,
-    LoadItem,
-    StagedPart,
-    StagedReader,
-    give_back,
-    plan_load,
-    queue_codes,
-    queue_of,
-    queued,
+from oberth.spark.load_place import Placed, PlaceJob, place
+from oberth.spark.load_plan import ExistingStore, StagedPart, plan_load
+from oberth.spark.pipelines.index_build import (
+    IndexJob,
+    NewestIndexFile,
+    plan_index_files,
+    write_index_file,
 )
+from oberth.spark.pipelines.log_ranges import EntryStream
+from oberth.spark.pipelines.tasks import InThreads, TaskRunner
 from oberth.spark.publish import LEDGER, aside_of, is_known, note, publish, read_ledger
 from oberth.spark.spare_tree import SpareTree
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles
 from oberth.spark.write_options import WriteOptions
 from oberth.store.offline.indexed_tags import indexes_tags
-from oberth.store.offline.layout import discover
+from oberth.store.offline.layout import IndexShape, discover
 from oberth.store.offline.reader import StoreReader
 from oberth.store.store_lock import StoreLock
-
-_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +79,30 @@ class LoadReport:
 
 
 class StoreLoader:
-    """Commits staged parts to one store. One commit at a time; threads are its own.
+    """Commits staged parts to one store. One commit at a time.
 
     ``steps`` is called with the name of each step just before it; tests stop a commit there.
     """
 
     STEPS = ("plan", "build", "records", "index", "settle", "sync", "exchange", "clean")
 
-    def __init__(self, options: WriteOptions, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        *,
+        threads: int | None = None,
+        tasks: TaskRunner | None = None,
+    ) -> None:
+        """Prepares.
+
+        Args:
+            options: of the sink; its path is the store.
+            threads: how many place records at the same time; None for one per core.
+            tasks: what places records instead; its tasks reach the store under the same path.
+        """
         self._options = options
         self._root = os.path.realpath(options.path)
-        self._threads = threads or os.cpu_count() or 1
+        self._tasks = tasks or InThreads(threads or os.cpu_count() or 1)
 
     def steps(self, name: str) -> None:
         """Says which step comes next."""
@@ -162,10 +169,12 @@ class StoreLoader:
         self.steps("plan")
         fresh = f"{work}/store"
         shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(f"{work}/place", ignore_errors=True)
         keep = os.path.isdir(self._root) and not overwrite
+        old = self._root if keep else None
         os.makedirs(f"{work}/none", exist_ok=True)
         existing = ExistingStore(self._root if keep else f"{work}/none", self._options)
-        plan = plan_load(parts, existing)
+        plan = plan_load(parts, existing, f"{work}/place", self._tasks.parallelism)
         self.steps("build")
         changed = ChangedFiles()
         kept = spare.take(fresh) if keep else None
@@ -174,28 +183,18 @@ class StoreLoader:
         count = link_tree(self._root, fresh, changed, existing, kept) if keep else 0
         os.makedirs(f"{fresh}/{paths.COMMIT_LOG}", exist_ok=True)
         os.makedirs(f"{fresh}/{paths.CONSUME_QUEUE}", exist_ok=True)
-        log = LogFiles(self._root if keep else None, fresh, existing, plan, changed)
-        queues = QueueFileWriter(self._root if keep else None, fresh, existing, plan, changed)
+        log, copies = make_log_files(old, fresh, existing, plan, changed)
+        queue_files, new_queues = make_queue_files(fresh, existing, plan, changed)
         self.steps("records")
-        index = IndexWriter(fresh, existing.files if keep else None, self._options, changed)
-        delays = parse_delay_levels(self._options.delay_levels or DEFAULT_DELAY_LEVELS)
-        tags = self._options.index_tags
-        if tags is None:
-            tags = not keep or not existing.segments or self._indexes_tags()
-        work_on = _ItemWork(log, queues, self._options.index_enabled, tags, delays)
-        try:
-            with ThreadPoolExecutor(self._threads, "load") as pool:
-                for entries in _in_order(pool, work_on, plan.items, self._threads * 2):
-                    index.put(entries)
-            self.steps("index")
-            index.close()
-        finally:
-            log.close()
-        self.steps("settle")
-        last = [part.last_store_timestamp for part in parts if part.blocks]
-        write_checkpoint(
-            fresh, last[-1] if last else None, plan.log_end, index.full_timestamp, changed
+        job = self._place_job(fresh, log, existing, keep)
+        placed = self._tasks.run(
+            partial(place, job), [*copies, *plan.stretches], what="place records"
         )
+        self.steps("index")
+        full = self._write_index(work, fresh, existing if keep else None, placed, changed)
+        self.steps("settle")
+        last = [part.last_store_timestamp for part in parts if part.size]
+        write_checkpoint(fresh, last[-1] if last else None, plan.log_end, full, changed)
         write_topics(fresh, plan, changed)
         note(ledger, batch, self._options.load_id)
         changed.write(f"{fresh}/{LEDGER}", json.dumps(ledger, sort_keys=True).encode())
@@ -204,8 +203,60 @@ class StoreLoader:
         self.steps("exchange")
         publish(fresh, self._root)
         self.steps("clean")
-        spare.keep(fresh, queues.changed, count + queues.new)
+        spare.keep(fresh, queue_files, count + new_queues)
         return LoadReport(plan.rows, plan.log_start, plan.log_end)
+
+    def _place_job(self, fresh: str, log: str, existing: ExistingStore, keep: bool) -> PlaceJob:
+        tags = self._options.index_tags
+        if tags is None:
+            tags = not keep or not existing.segments or self._indexes_tags()
+        return PlaceJob(
+            fresh,
+            log,
+            existing.segment_size,
+            existing.queue_file_size,
+            self._options.index_enabled,
+            tags,
+            parse_delay_levels(self._options.delay_levels or DEFAULT_DELAY_LEVELS),
+        )
+
+    def _write_index(
+        self,
+        work: str,
+        fresh: str,
+        existing: ExistingStore | None,
+        placed: Sequence[Placed],
+        changed: ChangedFiles,
+    ) -> int:
+        """Goes on with the newest index file and makes new ones.
+
+        Returns:
+            Store time of the last entry in front of the last file, ms; 0 where it has no entry.
+        """
+        stream = EntryStream(placed)
+        shape = IndexShape(
+            self._options.index_slots or index_file.DEFAULT_SLOTS,
+            self._options.index_entries or index_file.DEFAULT_ENTRIES,
+        )
+        directory = f"{fresh}/{paths.INDEX}"
+        newest = None
+        found = IndexFiles(existing.files).newest() if existing is not None else None
+        if found is not None:
+            path, size, header, slots = found
+            newest = NewestIndexFile(path, header, writable=slots is not None)
+            if slots is not None:
+                used = index_file.file_size(slots, 0)
+                shape = IndexShape(slots, (size - used) // index_file.ENTRY_SIZE)
+        plan = plan_index_files(stream, shape, directory, newest=newest)
+        if plan.works:
+            os.makedirs(directory, exist_ok=True)
+            unfinished = f"{work}/index"
+            os.makedirs(unfinished, exist_ok=True)
+            job = IndexJob(shape, unfinished)
+            self._tasks.run(partial(write_index_file, job), plan.works, what="write index files")
+            for each in plan.works:
+                changed.add(each.path)
+        return plan.full_timestamp
 
     def _indexes_tags(self) -> bool:
         """Whether the store's last broker put tags into its Index, as RocketMQ from 5.5.0 does."""
@@ -221,72 +272,3 @@ class StoreLoader:
                 os.rename(aside, self._root)
             else:
                 shutil.rmtree(aside, ignore_errors=True)
-
-
-class _ItemWork:
-    """Writes one item's records and units; gives its index entries. Called by several threads."""
-
-    def __init__(
-        self,
-        log: LogFiles,
-        queues: QueueFileWriter,
-        index_enabled: bool,
-        index_tags: bool,
-        delays: tuple[int, ...],
-    ) -> None:
-        self._log = log
-        self._queues = queues
-        self._index_enabled = index_enabled
-        self._index_tags = index_tags
-        self._delays = delays
-        self._local = threading.local()
-
-    def __call__(self, item: LoadItem) -> IndexEntries:
-        staged = getattr(self._local, "staged", None)
-        if staged is None:
-            staged = self._local.staged = StagedReader(self._delays)
-        data, columns, topics = staged.scan(
-            item.path, item.start, item.size, item.rows, item.offset
-        )
-        offsets = columns.array("commit_log_offset")
-        queue_offsets = np.zeros(item.rows, np.int64)
-        codes = queue_codes(columns)
-        in_queues = queued(columns)
-        sizes = columns.array("record_size")
-        tags = columns.array("tags_code")
-        for code in np.unique(codes[in_queues]).tolist():
-            rows = np.flatnonzero(in_queues & (codes == code))
-            name = queue_of(code, topics)
-            first = item.first[name]
-            queue_offsets[rows] = first + np.arange(len(rows))
-            units = np.empty(len(rows), _UNIT)
-            units["offset"], units["size"], units["tags"] = offsets[rows], sizes[rows], tags[rows]
-            self._queues.write(name, first, units.tobytes())
-        raw = np.frombuffer(data, np.uint8)
-        places = (offsets - item.offset)[:, None]
-        for position, values in (
-            (message.QUEUE_OFFSET_POSITION, queue_offsets),
-            (message.COMMIT_LOG_OFFSET_POSITION, offsets),
-        ):
-            raw[places + np.arange(position, position + 8)] = (
-                values.astype(">i8").view(np.uint8).reshape(-1, 8)
-            )
-        self._log.write(item.offset, data)
-        give_back(item.path, item.start, item.size)
-        entries = IndexEntries(0)
-        if self._index_enabled:
-            index_keys(columns, topics, data, entries, index_tags=self._index_tags)
-        return entries
-
-
-def _in_order(
-    pool: ThreadPoolExecutor, work: _ItemWork, items: Sequence[LoadItem], ahead: int
-) -> Iterator[IndexEntries]:
-    """Results in the order of the items, with at most ``ahead`` items begun and not yet taken."""
-    waiting = []
-    for item in items:
-        waiting.append(pool.submit(work, item))
-        if len(waiting) > ahead:
-            yield waiting.pop(0).result()
-    for future in waiting:
-        yield future.result()

@@ -1,4 +1,4 @@
-"""The files of a store that a load writes: segments, queues, Index, checkpoint and topics.
+"""The files of a store that a load writes: segments, queues, checkpoint and topics.
 
 They lie in a new tree that shares all other files with the old one by hard links, so a file is
 copied before a byte of it changes. What was written is synced in the end, files before directories.
@@ -9,30 +9,22 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import mmap
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 
 from oberth.formats import checkpoint as cp
-from oberth.formats import consume_queue, index_file, message, paths
+from oberth.formats import consume_queue, message, paths
 from oberth.formats.names import is_system_topic
 from oberth.formats.topic_config import TopicConfig, TopicConfigs
-from oberth.kernels.index import IndexEntries, index_header, put_entries, start_file
-from oberth.spark.index_lookup import IndexFiles
 from oberth.spark.load_plan import ExistingStore, LoadPlan
 from oberth.spark.segments import QueueName
-from oberth.spark.store_files import StoreFiles
-from oberth.spark.write_options import WriteOptions
-from oberth.store.offline.index_files import file_name
 from oberth.wall_clock import now_ms
 
 _COPY_CHUNK: Final = 8 << 20
-_SYNC_BYTES: Final = 64 << 20
+_COPY_RANGE: Final = 64 << 20
 _DIRECTORIES_SYNCED_ALONE: Final = 64
 """With more new directories than this the whole file system is synced, once: a sync of a directory
 takes milliseconds on a disk."""
@@ -154,142 +146,117 @@ def _link_anew(source: str, target: str, changed: ChangedFiles) -> None:
     changed.add(os.path.dirname(target))
 
 
-def _new_file(path: str, size: int, changed: ChangedFiles) -> None:
+def new_file(path: str, size: int, changed: ChangedFiles) -> None:
+    """Makes a file of zeros."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "xb") as file:
         file.truncate(size)
     changed.add(path)
 
 
-def _own_copy(path: str, used: Sequence[tuple[int, int]], changed: ChangedFiles) -> None:
+def own_copy(path: str, used: Sequence[tuple[int, int]], changed: ChangedFiles) -> None:
     """Replaces a linked file by a copy: the given ranges, zeros elsewhere."""
     fresh = f"{path}.copy"
     with open(path, "rb", buffering=0) as source, open(fresh, "wb", buffering=0) as target:
         os.truncate(fresh, os.fstat(source.fileno()).st_size)
         for start, end in used:
-            at = start
-            while at < end:
-                chunk = os.pread(source.fileno(), min(_COPY_CHUNK, end - at), at)
-                if not chunk:
-                    break
-                os.pwrite(target.fileno(), chunk, at)
-                at += len(chunk)
+            _copy(source.fileno(), target.fileno(), start, end)
     shutil.copymode(path, fresh)
     os.replace(fresh, path)
     changed.add(path)
 
 
-class LogFiles:
-    """The CommitLog's segments that grow or are new."""
+def _copy(source: int, target: int, start: int, end: int) -> None:
+    at = start
+    while at < end:
+        chunk = os.pread(source, min(_COPY_CHUNK, end - at), at)
+        if not chunk:
+            break
+        done = 0
+        while done < len(chunk):
+            done += os.pwrite(target, chunk[done:], at + done)
+        at += len(chunk)
 
-    def __init__(
-        self,
-        old: str | None,
-        new: str,
-        existing: ExistingStore,
-        plan: LoadPlan,
-        changed: ChangedFiles,
-    ) -> None:
-        self._size = existing.segment_size
-        self._descriptors: dict[int, int] = {}
-        self._unsynced = 0
-        self._counting = threading.Lock()  # guards _unsynced
-        # Waits for the disk while others still write; what is left for the end is little then.
-        self._syncing = ThreadPoolExecutor(1, "load-sync")
-        directory = f"{new}/{paths.COMMIT_LOG}"
-        if old is not None and existing.segments:
-            newest = existing.segments[-1].path
-            directory = new + os.path.dirname(os.path.realpath(newest))[len(old) :]
-        start = plan.log_start // self._size * self._size
-        while start < plan.log_end:
+
+class CopiedRange(NamedTuple):
+    """Bytes that a file of the new tree has from one of the old: a unit of work."""
+
+    source: str
+    target: str
+    start: int
+    end: int
+
+    def copy(self) -> None:
+        """Copies them; twice is as good as once."""
+        with open(self.source, "rb", buffering=0) as source, open(self.target, "r+b") as target:
+            _copy(source.fileno(), target.fileno(), self.start, self.end)
+            target.flush()
+
+
+def make_log_files(
+    old: str | None, new: str, existing: ExistingStore, plan: LoadPlan, changed: ChangedFiles
+) -> tuple[str, list[CopiedRange]]:
+    """Makes the CommitLog's segments that grow or are new, with their blanks.
+
+    Returns:
+        Their directory, and what is still to be copied into the one that grows.
+    """
+    size = existing.segment_size
+    directory = f"{new}/{paths.COMMIT_LOG}"
+    if old is not None and existing.segments:
+        newest = existing.segments[-1].path
+        directory = new + os.path.dirname(os.path.realpath(newest))[len(old) :]
+    copies = []
+    for start in range(plan.log_start // size * size, plan.log_end, size):
+        path = f"{directory}/{paths.segment_name(start)}"
+        if os.path.exists(path):
+            source = old + path[len(new) :] if old is not None else path
+            own_copy(path, [], changed)
+            copies += [
+                CopiedRange(source, path, at, min(at + _COPY_RANGE, plan.log_start - start))
+                for at in range(0, plan.log_start - start, _COPY_RANGE)
+            ]
+        else:
+            new_file(path, size, changed)
+    for offset, remaining in plan.blanks:
+        path = f"{directory}/{paths.segment_name(offset // size * size)}"
+        with open(path, "r+b") as file:
+            file.seek(offset % size)
+            file.write(message.encode_blank(remaining))
+    return directory, copies
+
+
+def make_queue_files(
+    new: str, existing: ExistingStore, plan: LoadPlan, changed: ChangedFiles
+) -> tuple[list[str], int]:
+    """Makes the files of the ConsumeQueues that grow or are new.
+
+    Not for tasks: one that runs twice would take away what others have written meanwhile.
+
+    Returns:
+        Their paths below the tree's root, and how many queues had none.
+    """
+    size = existing.queue_file_size
+    root = f"{new}/{paths.CONSUME_QUEUE}"
+    made, without = [], 0
+    changed.add(root)  # for the names of new topics
+    for queue, end in plan.ends.items():
+        first = existing.end_of(QueueName(*queue))
+        if first == end:
+            continue
+        directory = f"{root}/{queue[0]}/{queue[1]}"
+        without += not os.path.isdir(directory)
+        start = first * consume_queue.UNIT_SIZE // size * size
+        while start < end * consume_queue.UNIT_SIZE:
             path = f"{directory}/{paths.segment_name(start)}"
             if os.path.exists(path):
-                _own_copy(path, [(0, plan.log_start - start)], changed)
+                own_copy(path, [(0, first * consume_queue.UNIT_SIZE - start)], changed)
             else:
-                _new_file(path, self._size, changed)
-            self._descriptors[start] = os.open(path, os.O_WRONLY)
-            start += self._size
-        for offset, remaining in plan.blanks:
-            self.write(offset, message.encode_blank(remaining))
-
-    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Writes bytes that lie within one segment; ranges of several threads never overlap."""
-        start = offset // self._size * self._size
-        descriptor = self._descriptors[start]
-        view = memoryview(data)
-        done = 0
-        while done < len(view):
-            done += os.pwrite(descriptor, view[done:], offset - start + done)
-        with self._counting:
-            self._unsynced += len(view)
-            due = self._unsynced >= _SYNC_BYTES
-            if due:
-                self._unsynced = 0
-        if due:
-            self._syncing.submit(os.fdatasync, descriptor)
-
-    def close(self) -> None:
-        """Waits for syncs that were begun, and closes the files."""
-        self._syncing.shutdown(wait=True)
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
-
-
-class QueueFileWriter:
-    """The ConsumeQueues that grow or are new; all their files are made at once.
-
-    Attributes:
-        changed: paths of their files below the store's root.
-        new: how many queues had no file.
-    """
-
-    def __init__(
-        self,
-        old: str | None,
-        new: str,
-        existing: ExistingStore,
-        plan: LoadPlan,
-        changed: ChangedFiles,
-    ) -> None:
-        self._root = f"{new}/{paths.CONSUME_QUEUE}"
-        self._size = existing.queue_file_size
-        self.changed: list[str] = []
-        self.new = 0
-        changed.add(self._root)  # for the names of new topics
-        for queue, end in plan.ends.items():
-            first = existing.end_of(QueueName(*queue))
-            if first == end:
-                continue
-            self.new += not os.path.isdir(self._directory(queue))
-            start = first * consume_queue.UNIT_SIZE // self._size * self._size
-            while start < end * consume_queue.UNIT_SIZE:
-                path = f"{self._directory(queue)}/{paths.segment_name(start)}"
-                if os.path.exists(path):
-                    used = first * consume_queue.UNIT_SIZE - start
-                    _own_copy(path, [(0, used)], changed)
-                else:
-                    _new_file(path, self._size, changed)
-                    _fill_front(path, first - start // consume_queue.UNIT_SIZE)
-                self.changed.append(os.path.relpath(path, new))
-                start += self._size
-
-    def _directory(self, queue: tuple[str, int]) -> str:
-        return f"{self._root}/{queue[0]}/{queue[1]}"
-
-    def write(self, queue: tuple[str, int], first: int, units: bytes) -> None:
-        """Writes units from an ordinal on; ranges of several threads never overlap."""
-        at, done = first * consume_queue.UNIT_SIZE, 0
-        while done < len(units):
-            start = at // self._size * self._size
-            count = min(len(units) - done, start + self._size - at)
-            path = f"{self._directory(queue)}/{paths.segment_name(start)}"
-            descriptor = os.open(path, os.O_WRONLY)
-            try:
-                os.pwrite(descriptor, units[done : done + count], at - start)
-            finally:
-                os.close(descriptor)
-            done += count
-            at += count
+                new_file(path, size, changed)
+                _fill_front(path, first - start // consume_queue.UNIT_SIZE)
+            made.append(os.path.relpath(path, new))
+            start += size
+    return made, without
 
 
 def _fill_front(path: str, units: int) -> None:
@@ -297,100 +264,6 @@ def _fill_front(path: str, units: int) -> None:
     if units > 0:
         with open(path, "r+b") as file:
             file.write(consume_queue.PRE_BLANK * units)
-
-
-class IndexWriter:
-    """The Index: goes on in its newest file, begins a new one when that is full.
-
-    Files are named by the store time of their first entry, see `file_name`.
-    """
-
-    def __init__(
-        self,
-        new: str,
-        store: StoreFiles | None,
-        options: WriteOptions,
-        changed: ChangedFiles,
-    ) -> None:
-        self._directory = f"{new}/{paths.INDEX}"
-        self._changed = changed
-        self._slots = options.index_slots or index_file.DEFAULT_SLOTS
-        self._entries_max = options.index_entries or index_file.DEFAULT_ENTRIES
-        self._map: mmap.mmap | None = None
-        self._previous: index_file.IndexHeader | None = None
-        self._newest_name = ""
-        self.full_timestamp = 0
-        if store is not None:
-            self._go_on(IndexFiles(store))
-
-    def _go_on(self, files: IndexFiles) -> None:
-        newest = files.newest()
-        if newest is None:
-            return
-        path, size, header, slots = newest
-        name = os.path.basename(path)
-        self._newest_name = name
-        self._previous = header
-        if slots is None:  # nothing of it can be trusted; a new file begins
-            return
-        self._slots = slots
-        self._entries_max = (size - index_file.HEADER_SIZE - slots * 4) // index_file.ENTRY_SIZE
-        own = f"{self._directory}/{name}"
-        used = [
-            (0, index_file.HEADER_SIZE + slots * index_file.SLOT_SIZE),
-            (
-                index_file.entry_position(0, slots),
-                index_file.entry_position(header.next_entry, slots),
-            ),
-        ]
-        _own_copy(own, used, self._changed)
-        self._open(own, size)
-
-    def _open(self, path: str, size: int) -> None:
-        with open(path, "r+b") as file:
-            self._map = mmap.mmap(file.fileno(), size)
-
-    def put(self, entries: IndexEntries) -> None:
-        """Adds entries, in the order of the log."""
-        at = 0
-        while at < entries.count:
-            if self._map is None:
-                self._begin(entries.entry(at)[2])
-            assert self._map is not None
-            view = memoryview(self._map)
-            try:
-                at = put_entries(view, self._slots, self._entries_max, entries, at)
-            finally:
-                view.release()
-            if at < entries.count:
-                self._end_file(full=True)
-
-    def _begin(self, store_timestamp: int) -> None:
-        name = file_name(store_timestamp, self._newest_name)
-        self._newest_name = name
-        path = f"{self._directory}/{name}"
-        size = index_file.file_size(self._slots, self._entries_max)
-        _new_file(path, size, self._changed)
-        self._open(path, size)
-        assert self._map is not None
-        view = memoryview(self._map)
-        try:
-            start_file(view, self._previous)
-        finally:
-            view.release()
-
-    def _end_file(self, *, full: bool) -> None:
-        if self._map is not None:
-            self._previous = index_header(self._map)
-            if full:
-                self.full_timestamp = self._previous.end_timestamp
-            self._map.flush()
-            self._map.close()
-            self._map = None
-
-    def close(self) -> None:
-        """Ends the newest file."""
-        self._end_file(full=False)
 
 
 def write_checkpoint(

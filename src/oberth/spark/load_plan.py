@@ -1,8 +1,10 @@
 """Staged records, and the place in a store that each of them gets.
 
 A staged file is a log of its own: records back to back, each naming its position in that file, all
-queue offsets 0. Places follow from sizes and counts alone; a record is only looked at where a
-segment ends inside a block.
+queue offsets 0. Beside it lies a table of its blocks: sizes, and how many records go to each queue.
+Places follow from these alone, as sums; a record is only looked at where a segment ends inside a
+block. The plan goes through the tables one after the other and writes what follows to files, one
+for each `Stretch`, so it needs memory for the queues and not for the blocks.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -34,9 +37,10 @@ from oberth.spark.write_options import DEFAULT_SEGMENT_SIZE, WriteOptions
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of Linux's fallocate
 _BLOCK_BYTES: Final = 4 << 20
-"""Blocks are joined up to this size: a commit does one at a time, and the plan knows each of them.
-"""
-
+"""Blocks are joined up to this size: a commit does one at a time."""
+_STRETCH_BYTES: Final = (8 << 20, 64 << 20)
+"""The least and the most that is placed as one unit of work."""
+_STRETCHES_PER_CORE: Final = 4
 
 _NEWEST_REACH: Final = 512 << 10
 """How far before its end a log's newest message is looked for."""
@@ -57,35 +61,81 @@ class StagedPart:
 
     Attributes:
         path: its file; every record names its own position in it.
-        blocks: the file's contents in order.
+        size: of the file, bytes.
         last_store_timestamp: of the last record, ms.
     """
 
     path: str
-    blocks: tuple[StagedBlock, ...]
+    size: int
     last_store_timestamp: int
+
+    def blocks(self) -> Iterator[StagedBlock]:
+        """The file's contents in order, read from its table one by one.
+
+        Raises:
+            OSError: the table cannot be read.
+        """
+        with open(self.path + _TABLE, "rb") as table, contextlib.suppress(EOFError):
+            while True:
+                yield StagedBlock(*pickle.load(table))
+
+
+_TABLE: Final = ".blocks"
 
 
 class LoadItem(NamedTuple):
-    """A stretch of staged records and its place: one unit of work."""
+    """A block, or a part of one, and its place."""
 
-    path: str
     start: int
     size: int
     rows: int
     offset: int
-    first: dict[tuple[str, int], int]  # ordinals
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Blocks of one staged file that follow each other: one unit of work.
+
+    Attributes:
+        path: the staged file.
+        items: its blocks and their places.
+        first: the ordinal that the first record of each queue gets.
+    """
+
+    path: str
+    items: tuple[LoadItem, ...]
+    first: dict[tuple[str, int], int]
+
+    def write(self, path: str) -> None:
+        """Writes it to a file, for the task that places it."""
+        with open(path, "wb") as file:
+            pickle.dump((self.path, list(map(tuple, self.items)), self.first), file, -1)
+
+    @classmethod
+    def read(cls, path: str) -> Stretch:
+        """Reads it there."""
+        with open(path, "rb") as file:
+            staged, items, first = pickle.load(file)
+        return cls(staged, tuple(LoadItem(*each) for each in items), first)
 
 
 @dataclass(slots=True)
 class LoadPlan:
-    """Where everything goes."""
+    """Where everything goes.
 
-    items: list[LoadItem] = field(default_factory=list)
-    blanks: list[tuple[int, int]] = field(default_factory=list)  # offset, bytes to the end
+    Attributes:
+        stretches: files that hold one `Stretch` each, in the order of the log.
+        blanks: CommitLog offset, and bytes to the segment's end.
+        log_start, log_end: the range of the log that is written.
+        ends: of every queue that grows.
+        rows: how many there are.
+    """
+
+    stretches: list[str] = field(default_factory=list)
+    blanks: list[tuple[int, int]] = field(default_factory=list)
     log_start: int = 0
     log_end: int = 0
-    ends: dict[tuple[str, int], int] = field(default_factory=dict)  # of every queue that grows
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
     rows: int = 0
 
 
@@ -96,8 +146,9 @@ class StageWriter:
         self.path = path
         os.makedirs(os.path.dirname(path), exist_ok=True)
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by `finish` or `discard`
+        self._table = open(path + _TABLE, "wb")  # noqa: SIM115 - closed with the other
         self.size = 0
-        self._blocks: list[StagedBlock] = []
+        self._block: StagedBlock | None = None
         self._last = 0
 
     def add(
@@ -111,29 +162,36 @@ class StageWriter:
         done = 0
         while done < len(data):
             done += self._file.write(data[done:])
-        last = self._blocks[-1] if self._blocks else None
+        last = self._block
         if last is not None and last.size + len(data) <= _BLOCK_BYTES:
             total = dict(last.counts)
             for queue, count in counts.items():
                 total[queue] = total.get(queue, 0) + count
-            self._blocks[-1] = StagedBlock(
-                last.start, last.size + len(data), last.rows + rows, total
-            )
+            self._block = StagedBlock(last.start, last.size + len(data), last.rows + rows, total)
         else:
-            self._blocks.append(StagedBlock(self.size, len(data), rows, counts))
+            self._note_block()
+            self._block = StagedBlock(self.size, len(data), rows, dict(counts))
         self.size += len(data)
         self._last = last_store_timestamp
 
+    def _note_block(self) -> None:
+        if self._block is not None:
+            pickle.dump(tuple(self._block), self._table, -1)
+
     def finish(self) -> StagedPart:
         """Closes the file; what was staged."""
+        self._note_block()
+        self._table.close()
         self._file.close()
-        return StagedPart(self.path, tuple(self._blocks), self._last)
+        return StagedPart(self.path, self.size, self._last)
 
     def discard(self) -> None:
         """Closes and deletes the file."""
         self._file.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        self._table.close()
+        for path in (self.path, self.path + _TABLE):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def work_directory(root: str, job: str) -> str:
@@ -290,50 +348,96 @@ class ExistingStore:
             self.log_end = -(-self.log_end // self.segment_size) * self.segment_size
 
 
-def plan_load(parts: Sequence[StagedPart], existing: ExistingStore) -> LoadPlan:
+def plan_load(
+    parts: Sequence[StagedPart], existing: ExistingStore, into: str, parallelism: int = 1
+) -> LoadPlan:
     """The place of every record.
+
+    Args:
+        parts: what was staged, in the order that the records get.
+        existing: where it is added.
+        into: a directory that gets the files of the stretches.
+        parallelism: how many units of work are done at the same time.
 
     Raises:
         RecordError: a record is larger than a segment.
         StoreError: a topic has batch queues.
+        OSError: a table cannot be read, or a stretch not be written.
     """
-    plan = LoadPlan(log_start=existing.log_end)
-    at = existing.log_end
-    size = existing.segment_size
-    ends = plan.ends
+    os.makedirs(into, exist_ok=True)
+    least, most = _STRETCH_BYTES
+    share = sum(part.size for part in parts) // (parallelism * _STRETCHES_PER_CORE)
+    planning = _Planning(existing, into, min(max(share, least), most))
     for part in parts:
-        for block in part.blocks:
+        if part.size:
+            planning.add(part)
+    planning.plan.log_end = planning.at
+    return planning.plan
+
+
+class _Planning:
+    """One plan while it is made."""
+
+    def __init__(self, existing: ExistingStore, into: str, stretch_bytes: int) -> None:
+        self.plan = LoadPlan(log_start=existing.log_end)
+        self.at = existing.log_end
+        self._existing = existing
+        self._into = into
+        self._stretch_bytes = stretch_bytes
+        self._items: list[LoadItem] = []
+        self._first: dict[tuple[str, int], int] = {}
+
+    def add(self, part: StagedPart) -> None:
+        """Gives a part's records their places; its stretches are about equally long."""
+        wanted = -(-part.size // -(-part.size // self._stretch_bytes))
+        done = 0
+        for block in part.blocks():
             rest: StagedBlock | None = block
             while rest is not None:
-                room = size - at % size - message.BLANK_SIZE_MIN
-                taken, rest = _cut(part.path, rest, room)
-                if taken is None:
-                    if at % size == 0:
-                        raise RecordError(
-                            f"a record of {part.path} does not fit a segment of {size} bytes"
-                        )
-                    remaining = size - at % size
-                    plan.blanks.append((at, remaining))
-                    at += remaining
-                    continue
-                first = {}
-                for queue, count in taken.counts.items():
-                    if queue[0] in existing.batch_topics:
-                        raise StoreError(
-                            f"topic {queue[0]} has batch queues (queue.type=BatchCQ); "
-                            "a bulk load writes ordinary ones"
-                        )
-                    if queue not in ends:
-                        ends[queue] = existing.end_of(QueueName(*queue))
-                    first[queue] = ends[queue]
-                    ends[queue] += count
-                plan.items.append(
-                    LoadItem(part.path, taken.start, taken.size, taken.rows, at, first)
-                )
-                plan.rows += taken.rows
-                at += taken.size
-    plan.log_end = at
-    return plan
+                size, rest = self._place(part.path, rest)
+                done += size
+                if done >= wanted:
+                    self._end_stretch(part.path)
+                    done = 0
+        self._end_stretch(part.path)
+
+    def _end_stretch(self, staged: str) -> None:
+        if not self._items:
+            return
+        path = f"{self._into}/{len(self.plan.stretches):08d}"
+        Stretch(staged, tuple(self._items), self._first).write(path)
+        self.plan.stretches.append(path)
+        self._items, self._first = [], {}
+
+    def _place(self, path: str, block: StagedBlock) -> tuple[int, StagedBlock | None]:
+        """The place of what fits of a block; how many bytes that is, and the rest."""
+        size = self._existing.segment_size
+        taken, rest = _cut(path, block, size - self.at % size - message.BLANK_SIZE_MIN)
+        if taken is None:
+            if self.at % size == 0:
+                raise RecordError(f"a record of {path} does not fit a segment of {size} bytes")
+            self.plan.blanks.append((self.at, size - self.at % size))
+            self.at += size - self.at % size
+            return 0, rest
+        self._count(taken.counts)
+        self._items.append(LoadItem(taken.start, taken.size, taken.rows, self.at))
+        self.plan.rows += taken.rows
+        self.at += taken.size
+        return taken.size, rest
+
+    def _count(self, counts: Mapping[tuple[str, int], int]) -> None:
+        ends = self.plan.ends
+        for queue, count in counts.items():
+            end = ends.get(queue)
+            if end is None:
+                if queue[0] in self._existing.batch_topics:
+                    raise StoreError(
+                        f"topic {queue[0]} has batch queues (queue.type=BatchCQ); "
+                        "a bulk load writes ordinary ones"
+                    )
+                end = self._existing.end_of(QueueName(*queue))
+            self._first.setdefault(queue, end)
+            ends[queue] = end + count
 
 
 def _cut(path: str, block: StagedBlock, room: int) -> tuple[StagedBlock | None, StagedBlock | None]:

@@ -14,7 +14,6 @@ them, which the next one removes.
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 import time
@@ -22,18 +21,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from oberth.errors import StoreError
 from oberth.formats import checkpoint as checkpoint_format
 from oberth.formats import paths
 from oberth.formats.broker_conf import Line
 from oberth.formats.checkpoint import Checkpoint
-from oberth.formats.index_file import IndexHeader
-from oberth.kernels.index import put_entries, start_file
 from oberth.kernels.queues import Anomaly, UnitRun
+from oberth.spark.pipelines.index_build import (
+    IndexJob,
+    NewestIndexFile,
+    plan_index_files,
+    write_index_file,
+)
 from oberth.spark.pipelines.log_ranges import (
-    EntryPart,
     EntryStream,
     FoundAnomaly,
     FoundDamage,
@@ -45,8 +47,8 @@ from oberth.spark.pipelines.log_ranges import (
     read_units,
 )
 from oberth.spark.pipelines.tasks import TaskRunner
-from oberth.store.offline.index_files import IndexTreeWriter, file_name
-from oberth.store.offline.layout import IndexShape, QueueKey, StoreLayout, local_directory
+from oberth.store.offline.index_files import IndexTreeWriter
+from oberth.store.offline.layout import QueueKey, StoreLayout, local_directory
 from oberth.store.offline.queue_files import ILLEGAL_RECORDS_MAX, QueueTreeWriter
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import (
@@ -168,6 +170,7 @@ def build(
     started = time.perf_counter()
     work = os.path.join(scratch or target, SCRATCH)
     shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(_unfinished_index(os.path.join(target, paths.INDEX + suffix)), ignore_errors=True)
     os.makedirs(work)
     try:
         step("read")
@@ -383,12 +386,9 @@ def sync_file(path: str) -> None:
 # Index.
 
 
-class _IndexFileWork(NamedTuple):
-    """One index file: its place, the header of the file before, its entries."""
-
-    path: str
-    previous: IndexHeader | None
-    pieces: tuple[tuple[EntryPart, int, int], ...]
+def _unfinished_index(directory: str) -> str:
+    """Where index files are that are being written: beside their directory."""
+    return f"{directory}.unfinished"
 
 
 def _write_index(
@@ -409,53 +409,25 @@ def _write_index(
     for part, first, stop in stream.pieces(0, start):
         tree.add(part.read(first, stop))
     tree.finish()
-    works = _plan_index_files(stream, start, shape, directory, tree)
+    newest = None
+    if tree.paths and tree.last_header is not None:
+        newest = NewestIndexFile(tree.paths[-1], tree.last_header, writable=False)
+    works = plan_index_files(stream, shape, directory, start=start, newest=newest).works
     if works:
         os.makedirs(directory, exist_ok=True)
-        tasks.run(partial(_write_index_file, shape, job.log_bytes), works, what="write index files")
+        # Not in the Index: what a task leaves there that is killed would be one of its files.
+        unfinished = _unfinished_index(directory)
+        os.makedirs(unfinished, exist_ok=True)
+        try:
+            tasks.run(
+                partial(write_index_file, IndexJob(shape, unfinished)),
+                works,
+                what="write index files",
+            )
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
     report.index_files = len(tree.paths) + len(works)
     report.index_entries = tree.entries + stream.count - start
-
-
-def _plan_index_files(
-    stream: EntryStream, start: int, shape: IndexShape, directory: str, tree: IndexTreeWriter
-) -> list[_IndexFileWork]:
-    """Which entries go to which file: place 0 is never used, so a file takes one less."""
-    name = os.path.basename(tree.paths[-1]) if tree.paths else ""
-    previous = tree.last_header
-    works = []
-    while start < stream.count:
-        stop = min(start + shape.entries - 1, stream.count)
-        name = file_name(stream.entry(start)[2], name)
-        works.append(
-            _IndexFileWork(
-                os.path.join(directory, name), previous, tuple(stream.pieces(start, stop))
-            )
-        )
-        _, offset, stored = stream.entry(stop - 1)
-        previous = IndexHeader(0, stored, 0, offset, 0, 0)
-        start = stop
-    return works
-
-
-def _write_index_file(shape: IndexShape, log_bytes: int, work: _IndexFileWork) -> None:
-    """In a task: writes one index file."""
-    unfinished = f"{work.path}.{os.getpid()}"
-    fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        os.ftruncate(fd, shape.file_size)
-        with mmap.mmap(fd, shape.file_size) as mapped:
-            with memoryview(mapped) as room:
-                start_file(room, work.previous)
-                for part, first, stop in work.pieces:
-                    entries = part.read(first, stop)
-                    taken = put_entries(room, shape.slots, shape.entries, entries)
-                    assert taken == stop - first
-            mapped.flush()
-    finally:
-        os.close(fd)
-    os.replace(unfinished, work.path)
-    sync_file(work.path)
 
 
 # Checkpoint.

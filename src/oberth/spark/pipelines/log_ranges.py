@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
@@ -705,10 +705,23 @@ class EntryPart(NamedTuple):
         return entries
 
 
+class HasEntries(Protocol):
+    """What tells where its index entries are: path and position of a file, and how many."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def entries_position(self) -> int: ...
+
+    @property
+    def entry_count(self) -> int: ...
+
+
 class EntryStream:
     """The index entries of all ranges, one after the other."""
 
-    def __init__(self, results: Iterable[RangeResult]) -> None:
+    def __init__(self, results: Iterable[HasEntries]) -> None:
         self.parts = [
             EntryPart(each.path, each.entries_position, each.entry_count)
             for each in results

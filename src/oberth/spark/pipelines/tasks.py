@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from oberth.errors import OberthError, SparkUnavailableError, StoreError
@@ -76,6 +77,35 @@ class InProcess:
             results.append(function(item))
             if done is not None:
                 done(number + 1, len(items))
+        return results
+
+
+class InThreads:
+    """Runs tasks in threads of this process; kernels and files do their work at the same time."""
+
+    def __init__(self, threads: int) -> None:
+        self.parallelism = threads
+
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        what: str,
+        done: Done | None = None,
+    ) -> list[Result]:
+        """See `TaskRunner`; after an error tasks that have not begun are left out."""
+        results = []
+        with ThreadPoolExecutor(self.parallelism, what) as pool:
+            waiting = [pool.submit(function, item) for item in items]
+            try:
+                for future in waiting:
+                    results.append(future.result())
+                    if done is not None:
+                        done(len(results), len(items))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         return results
 
 
