@@ -1,6 +1,7 @@
 """Small changes of the code that promises something, and whether a test notices each.
 
     python -m benchmarks.mutants [--seed N] [--count 300] [--area NAME ...] [--small]
+    python -m benchmarks.mutants --dir DIR --for 300    some minutes of it; the next call goes on
     python -m benchmarks.mutants --syncs        every sync of store and broker, left out in turn
     python -m benchmarks.mutants --only TEXT    changes whose line in the report has this in it
 
@@ -11,25 +12,30 @@ docs/mutants.md says why nothing can notice it. A test that killed something mus
 unchanged copy at the end, or its kills do not count.
 
 Which test reaches what is found out once (`mutation/reach.py`: all tests below run for some
-minutes) and kept in --dir; `--fresh` does it again. Fails if less than 95 % are killed of those
-that are not explained. The small form draws a few from files whose own tests take seconds, and
-fails if half of them live.
+minutes) and kept in --dir; `--fresh` does it again. What became of each change is kept there too,
+as long as its module stays what it was: a draw may be tried in parts (`--for SECONDS`), and
+`--again` tries once more what passed, say after a test was written. Fails if less than 95 % are
+killed of those that are not explained. The small form draws a few from files whose own tests take
+seconds, and fails if half of them live.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import random
 import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.mutation.changes import Change, changes_of
+from benchmarks.mutation.kept import Kept
 from benchmarks.mutation.runs import (
     ROOT,
     Choice,
@@ -177,6 +183,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tests", nargs="+", default=TESTS, help="to choose from")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="of tests a change, s")
     parser.add_argument("--fresh", action="store_true", help="look again what tests reach")
+    parser.add_argument("--for", type=float, dest="seconds", help="begins no change later, s")
+    parser.add_argument("--again", action="store_true", help="tries what passed before, too")
     options = parser.parse_args(argv)
     base = options.dir or Path(tempfile.mkdtemp(prefix="oberth-mutants-"))
     try:
@@ -184,7 +192,7 @@ def main(argv: list[str] | None = None) -> None:
     finally:
         if options.dir is None:
             shutil.rmtree(base, ignore_errors=True)
-    if share < (0.5 if options.small else BAR):
+    if share is not None and share < (0.5 if options.small else BAR):
         raise BarMissedError(f"{share:.1%} killed of those not explained")
 
 
@@ -202,7 +210,7 @@ def _changes(options: argparse.Namespace) -> list[Change]:
     return found
 
 
-def _run(options: argparse.Namespace, base: Path) -> float:
+def _run(options: argparse.Namespace, base: Path) -> float | None:
     changes = _changes(options)
     copies = []
     for number in range(options.processes):
@@ -215,15 +223,20 @@ def _run(options: argparse.Namespace, base: Path) -> float:
     for verdict in runs.try_all([each.nothing() for each in changes[:1]]):
         if verdict.killer is not None:
             raise RuntimeError(f"tests fail where nothing is changed: {verdict}")
-    verdicts: dict[Change, Verdict] = {}
-    refused: set[str] = set()
     why_not = explained()
     if options.syncs:
         table = noticed()
         why_not |= {key_of(c): table[c.place].why for c in changes if table[c.place].test is None}
-    todo = changes
+    kept = Kept(base / f"verdicts{'-syncs' if options.syncs else ''}.jsonl")
+    known = [kept.verdict(change) for change in changes]
+    verdicts = {each.change: each for each in known if each is not None}
+    if options.again:
+        verdicts = {each.change: each for each in verdicts.values() if each.killer is not None}
+    ends = math.inf if options.seconds is None else began + options.seconds
+    todo = [change for change in changes if change not in verdicts]
     while todo:
-        for verdict in runs.try_all(todo, refused):
+        for verdict in runs.try_all(_until(ends, todo), kept.refused):
+            kept.add(verdict)
             verdicts[verdict.change] = verdict
             word = "survived" if verdict.killer is None else "killed"
             if verdict.killer is None and key_of(verdict.change) in why_not:
@@ -232,13 +245,20 @@ def _run(options: argparse.Namespace, base: Path) -> float:
                 f"{len(verdicts):4}/{len(changes)} {word:9} {verdict.seconds:5.1f} s "
                 f"{verdict.change} [{verdict.killer or verdict.how}, {verdict.tests} tests]"
             )
-        killers = {each.killer for each in verdicts.values() if each.killer} - {"import"}
-        unsteady = _unsteady(copies[0], base, killers - refused, options.processes)
-        refused |= unsteady
+        killers = {each.killer for each in verdicts.values() if each.killer}
+        killers -= {"import"} | kept.steady | kept.refused
+        unsteady = _unsteady(copies[0], base, killers, options.processes)
+        kept.looked(killers, unsteady)
         todo = [change for change, each in verdicts.items() if each.killer in unsteady]
+        for change in todo:
+            del verdicts[change]
         for name in sorted(unsteady):
             _say(f"fails unchanged, its kills do not count: {name}")
-    return _report(options, list(verdicts.values()), why_not, time.monotonic() - began)
+    return _report(options, changes, verdicts, why_not, time.monotonic() - began)
+
+
+def _until(ends: float, changes: Iterable[Change]) -> Iterator[Change]:
+    return itertools.takewhile(lambda _: time.monotonic() < ends, changes)
 
 
 class Named:
@@ -281,26 +301,29 @@ def _unsteady(copy: Copy, base: Path, killers: set[str], processes: int) -> set[
 
 def _report(
     options: argparse.Namespace,
-    verdicts: list[Verdict],
+    changes: Sequence[Change],
+    verdicts: dict[Change, Verdict],
     why_not: dict[tuple[str, str, str, str], str],
     seconds: float,
-) -> float:
-    killed = [each for each in verdicts if each.killer is not None]
-    passed = [each for each in verdicts if each.killer is None]
+) -> float | None:
+    # The share, once all were tried.
+    killed = [each for each in verdicts.values() if each.killer is not None]
+    passed = [each for each in verdicts.values() if each.killer is None]
     known = [each for each in passed if key_of(each.change) in why_not]
     survivors = [each for each in passed if key_of(each.change) not in why_not]
     counted = len(killed) + len(survivors)
     share = len(killed) / counted if counted else 1.0
-    row = Row("killed, of those not explained", "share", limit=BAR)
+    is_whole = len(verdicts) == len(changes)
+    row = Row("killed, of those not explained", "share", limit=BAR if is_whole else None)
     row.add("tests", share)
     emit(
         "mutants", [row], "tests", "",
-        seed=options.seed, changes=len(verdicts), killed=len(killed), explained=len(known),
-        survived=len(survivors), seconds=round(seconds),
+        seed=options.seed, changes=len(changes), tried=len(verdicts), killed=len(killed),
+        explained=len(known), survived=len(survivors), seconds=round(seconds),
         survivors=[f"{each.change} [{each.how}, {each.tests} tests]" for each in survivors],
         killers={str(each.change): f"{each.killer} {each.how}" for each in killed},
     )  # fmt: skip
-    return share
+    return share if is_whole else None
 
 
 def _say(text: str) -> None:

@@ -183,14 +183,16 @@ class Runs:
     def try_all(
         self, changes: Iterable[Change], without: Collection[str] = ()
     ) -> Iterator[Verdict]:
-        """Yields what becomes of each, as they come."""
+        """Yields what becomes of each, as they come; asks for the next when a copy is idle."""
         refused = frozenset(without)
-        waiting = list(reversed(list(changes)))
+        waiting = iter(changes)
         running: list[_Run] = []
         try:
-            while waiting or running:
-                while waiting and self._idle:
-                    change = waiting.pop()
+            while True:
+                while self._idle:
+                    change = next(waiting, None)
+                    if change is None:
+                        break
                     tests = self._choice.tests(change, refused)
                     if not tests:
                         yield Verdict(change, None, "no test reaches it", 0, 0.0)
