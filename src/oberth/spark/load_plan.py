@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from oberth.errors import NotFoundError, RecordError, StoreCorruptError, StoreError
@@ -75,12 +75,27 @@ class StagedPart:
         Raises:
             OSError: the table cannot be read.
         """
-        with open(self.path + _TABLE, "rb") as table, contextlib.suppress(EOFError):
-            while True:
-                yield StagedBlock(*pickle.load(table))
+        with open(self.path + _TABLE, "rb") as table:
+            for line in table:
+                start, size, rows, counts = _BLOCK_DECODER.decode(line)
+                yield StagedBlock(start, size, rows, _by_queue(counts))
 
 
 _TABLE: Final = ".blocks"
+"""Beside a staged file: a line of JSON for each block, which is a `_Block`."""
+_Counts = list[tuple[str, int, int]]
+"""Topic, queue and a number."""
+_Block = tuple[int, int, int, _Counts]
+_BLOCK_DECODER: Final = msgspec.json.Decoder(_Block)
+_STRETCH_DECODER: Final = msgspec.json.Decoder(tuple[str, list[tuple[int, int, int, int]], _Counts])
+
+
+def _by_queue(counts: _Counts) -> dict[tuple[str, int], int]:
+    return {(topic, queue): count for topic, queue, count in counts}
+
+
+def _listed(counts: Mapping[tuple[str, int], int]) -> _Counts:
+    return [(topic, queue, count) for (topic, queue), count in counts.items()]
 
 
 class LoadItem(NamedTuple):
@@ -109,14 +124,14 @@ class Stretch:
     def write(self, path: str) -> None:
         """Writes it to a file, for the task that places it."""
         with open(path, "wb") as file:
-            pickle.dump((self.path, list(map(tuple, self.items)), self.first), file, -1)
+            file.write(msgspec.json.encode((self.path, self.items, _listed(self.first))))
 
     @classmethod
     def read(cls, path: str) -> Stretch:
         """Reads it there."""
         with open(path, "rb") as file:
-            staged, items, first = pickle.load(file)
-        return cls(staged, tuple(LoadItem(*each) for each in items), first)
+            staged, items, first = _STRETCH_DECODER.decode(file.read())
+        return cls(staged, tuple(LoadItem(*each) for each in items), _by_queue(first))
 
 
 @dataclass(slots=True)
@@ -176,7 +191,8 @@ class StageWriter:
 
     def _note_block(self) -> None:
         if self._block is not None:
-            pickle.dump(tuple(self._block), self._table, -1)
+            *numbers, counts = self._block
+            self._table.write(msgspec.json.encode((*numbers, _listed(counts))) + b"\n")
 
     def finish(self) -> StagedPart:
         """Closes the file; what was staged."""

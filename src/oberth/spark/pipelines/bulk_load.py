@@ -8,12 +8,12 @@ index files. What is written, and when it counts, is the same (`oberth.spark.loa
 
 from __future__ import annotations
 
-import pickle
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from oberth import errors
 from oberth.errors import OberthError, OptionError
 from oberth.spark.load import LoadReport, StoreLoader
 from oberth.spark.load_plan import StagedPart, work_directory
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_PART_DDL: Final = "part binary"
+_PART_DDL: Final = "path string, size long, last long, kind string, error string"
 
 
 def load(
@@ -75,17 +75,19 @@ def _staged(frame: DataFrame, options: WriteOptions, work: str) -> list[StagedPa
     def stage_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        found: StagedPart | OberthError
+        part, kind, error = StagedPart("", 0, 0), "", ""
         try:
-            found = stage(batches, options, work)
-        except OberthError as error:  # an answer: it is not tried again
-            found = error
-        yield pyarrow.record_batch({"part": pyarrow.array([pickle.dumps(found)])})
+            part = stage(batches, options, work)
+        except OberthError as found:  # an answer: it is not tried again
+            kind, error = type(found).__name__, str(found)
+        values = (part.path, part.size, part.last_store_timestamp, kind, error)
+        yield pyarrow.RecordBatch.from_pylist(
+            [dict(zip(("path", "size", "last", "kind", "error"), values, strict=True))]
+        )
 
     parts = []
-    for row in frame.mapInArrow(stage_rows, _PART_DDL).collect():
-        found = pickle.loads(row[0])
-        if isinstance(found, OberthError):
-            raise found
-        parts.append(found)
+    for path, size, last, kind, error in frame.mapInArrow(stage_rows, _PART_DDL).collect():
+        if kind:
+            raise getattr(errors, kind, OberthError)(error)
+        parts.append(StagedPart(path, size, last))
     return parts
