@@ -21,6 +21,7 @@ from oberth.broker.broker import Broker
 from oberth.broker.config_file import ConfigFile
 from oberth.client.acl import SessionCredentials
 from oberth.formats.batch_body import BatchItem, encode_batch
+from oberth.formats.config_files import MessageRequestModes
 from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.remoting.bodies.admin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from oberth.remoting.command import RemotingCommand
@@ -446,9 +447,8 @@ async def test_accounts_and_a_masters_modes_are_on_the_disk(tmp_path: Path) -> N
         assert b"newcomer" in path.read_bytes()
         assert_safe(images, "plain_acl.yml")
         mode = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}
-        images.broker.processors.assignment.replace_all(
-            {"messageRequestModeMap": {"T": {"G": mode}}}
-        )
+        modes = MessageRequestModes.from_json({"messageRequestModeMap": {"T": {"G": mode}}})
+        await images.broker.processors.assignment.replace_all(modes)
         assert_safe(images, "messageRequestMode.json")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ import pytest
 from tests.rigs import small_brokers
 from tests.rigs.small_brokers import until
 
-from oberth.broker import ha_service, slave_tables
+from oberth.broker import consumer_offsets, ha_service, slave_tables
 from oberth.broker.broker import Broker
+from oberth.broker.broker_config import BrokerConfig
+from oberth.broker.config_file import Replaced
+from oberth.broker.topic_configs import TopicConfigs
 from oberth.errors import ConfigFormatError
+from oberth.formats.bean import Bean
+from oberth.formats.config_files import MessageRequestMode
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_request, create_response
@@ -79,8 +85,8 @@ async def test_what_is_the_same_is_not_read_again(
         def read(*_: Any) -> None:
             raise AssertionError("the version is the same")
 
-        monkeypatch.setattr(type(slave.parts.topics), "read", read)
-        monkeypatch.setattr(type(slave.parts.groups), "read", read)
+        monkeypatch.setattr(type(slave.parts.topics), "decoded", read)
+        monkeypatch.setattr(type(slave.parts.groups), "decoded", read)
         await slave.services.tables.take_all(str(master.address))
 
 
@@ -259,3 +265,49 @@ async def test_a_full_disk_does_not_end_the_look_at_the_master(
         await until(lambda: calls)
         master.parts.topics.create_internal("later", 2)
         await until(lambda: "later" in topics_of(slave))
+
+
+async def test_large_tables_are_decoded_beside_the_loop(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops_thread = threading.current_thread()
+    on_loop: list[str] = []
+    real_from_json = Bean.from_json.__func__  # type: ignore[attr-defined]
+
+    def from_json(kind: type[Bean], tree: Any, where: str = "") -> Any:
+        if threading.current_thread() is loops_thread:
+            on_loop.append(kind.__name__)
+        return real_from_json(kind, tree, where)
+
+    async with (
+        make(tmp_path / "a", name_server) as master,
+        make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave,
+    ):
+        ours, theirs = master.parts, slave.parts
+        for number in range(1500):
+            ours.topics.create_internal(f"topic{number}", 2)
+            ours.groups.update(SubscriptionGroupConfig(group_name=f"group{number}"))
+            ours.offsets.commit(f"group{number}", f"topic{number}", 0, number, 1)
+            mode = MessageRequestMode(topic="T", consumer_group=f"group{number}", mode="POP")
+            master.processors.assignment._modes.setdefault("T", {})[f"group{number}"] = mode
+        await until(lambda: slave.services.ha.master_address)
+        monkeypatch.setattr(Bean, "from_json", classmethod(from_json))
+        monkeypatch.setattr(consumer_offsets, "KEYS_A_TURN", 100)
+        await slave.services.tables.take_all(str(master.address))
+        assert {"TopicConfigs", "TopicConfig", "SubscriptionGroupConfig", "ConsumerOffsets",
+                "MessageRequestMode"}.isdisjoint(on_loop)  # fmt: skip
+        assert topics_of(slave) == topics_of(master)
+        assert theirs.offsets.query("group1499", "topic1499", 0) == 1499
+        assert slave.processors.assignment.mode_of("T", "group1499")[0] == "POP"
+
+
+def test_a_table_that_comes_again_is_not_made_text_again() -> None:
+    topics = TopicConfigs(BrokerConfig(), lambda _: None, lambda: 1)
+    topics.read(page(1, "a", "b", "gone"))
+    topics.encode()
+    table, version = topics.decoded(page(2, "a", "b", "new"))
+    kept = topics.get("a")
+    assert topics.replace_all(table, version) == Replaced(["new"], {"gone"})
+    assert topics.get("a") is kept
+    assert topics._dirty == {"new"}
+    assert sorted(json.loads(topics.encode())["topicConfigTable"]) == ["a", "b", "new"]

@@ -359,3 +359,30 @@ def test_what_a_request_holds_is_limited() -> None:
         assert len(parse_request(body, name="body")) == allowed - 1
         with pytest.raises(ConfigFormatError, match=f"at most {allowed} are allowed"):
             parse_request(body[:-1] + (b"," + item) * 3 + b"]", name="body")
+
+
+TABLES = {
+    "dataVersion": {"counter": 3},
+    "offsetTable": {f"topic{n}@g}},": dict.fromkeys(range(3), n) for n in range(200)},
+    "empty": {},
+    "pullOffsetTable": {f"t{n}": {"0": n} for n in range(50)},
+    "deep": {"a": {"b": {"c": {"d": 1}, "e": {"f": 2}}, "g": {}}, "h": {}},
+    "last": 7,
+}
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 5000, 1 << 20])
+@pytest.mark.parametrize("pretty", [False, True])
+@pytest.mark.parametrize("name", ["plain", "},", '"},"x":{', "{{", "}}", "\\"])
+def test_tables_in_pieces_are_what_they_are_at_once(
+    monkeypatch: pytest.MonkeyPatch, size: int, pretty: bool, name: str
+) -> None:
+    monkeypatch.setattr(json_reader, "PIECE_SIZE", size)
+    document = {**TABLES, name: {name: {name: 1}, "other": {"x": 1}}, "end": {"a": {}, name: {}}}
+    for text in (encode_config(document, pretty=pretty), json.dumps(document).encode()):
+        assert json_reader.parse_tables(text, name="x") == parse_config(text)
+    for text in (b"[1]", b"7", b"{}", b"{'a':{},'b':{}}", b'{"a":{},"b":{"$ref":"$.a"}}'):
+        assert json_reader.parse_tables(text, name="x") == parse_config(text)
+    cut = encode_config(document)[:-30]
+    with pytest.raises(ConfigFormatError):
+        json_reader.parse_tables(cut, name="x")

@@ -344,9 +344,10 @@ class Broker(Service):
     # Changes
 
     def _refresh_topics(self, topics: list[str]) -> None:
-        for topic in topics:
+        log = self.parts.store.commit_log
+        for topic in log.topics.keys() & set(topics):
             if topic in self.parts.topics:
-                self.parts.store.commit_log.refresh_topic(topic)
+                log.refresh_topic(topic)
 
     def _config_changed(self, changes: Mapping[str, str]) -> None:
         if "brokerPermission" in changes:

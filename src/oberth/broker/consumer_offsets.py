@@ -49,6 +49,17 @@ def keys_of_topic(keys: Iterable[str], topic: str) -> list[str]:
     return [key for key in keys if key.startswith(start) and SEPARATOR not in key[len(start) :]]
 
 
+def check_keys(keys: Iterable[str], name: str) -> None:
+    """Compare keys of a file with ``topic@group``.
+
+    Raises:
+        ConfigFormatError: a key without its two parts.
+    """
+    for key in keys:
+        if split_offset_key(key) is None:
+            raise ConfigFormatError(f"{name}: {key[:100]!r} is not topic{SEPARATOR}group")
+
+
 class ConsumerOffsets:
     """Offsets of all groups.
 
@@ -353,39 +364,53 @@ class ConsumerOffsets:
         )
         return partial(document_bytes, fields, tables)
 
-    def merge(self, document: Any) -> None:
+    def merge_in_slices(self, file: OffsetsFile) -> Iterator[None]:
         """Take over a master's answer to 43: its offsets win, others stay as they are.
 
         What a group that reads here has committed stays until its master knows of it. RocketMQ:
         SlaveSynchronize's putAll.
 
-        Raises:
-            ConfigFormatError: see `read`.
+        Args:
+            file: the answer, as `decoded` gives it.
         """
-        offsets, pulls = self._offsets, self._pull_offsets
-        resets = self._resets
-        self.read(document)
-        self._offsets = {**offsets, **self._offsets}
-        self._pull_offsets = {**pulls, **self._pull_offsets}
-        self._count = sum(map(len, self._offsets.values()))
-        self._resets = resets
-        self._dirty = set(self._offsets)
-        self._dirty_pulls = set(self._pull_offsets)
-        self.is_dirty = True
+        for found, (dirty, table, _) in zip(
+            (file.offset_table, file.pull_offset_table), self._texts(), strict=True
+        ):
+            for number, (key, queues) in enumerate(found.items(), 1):
+                known = table.get(key)
+                if known != queues:
+                    if table is self._offsets:
+                        self._count += len(queues) - len(known or ())
+                    table[key] = queues
+                    dirty.add(key)
+                    self.is_dirty = True
+                if not number % KEYS_A_TURN:
+                    yield
+        if self.data_version != file.data_version:
+            self.data_version = file.data_version
+            self.is_dirty = True
 
-    def read(self, document: Any) -> None:
-        """Take over a file of either line.
+    @staticmethod
+    def decoded(document: Any) -> OffsetsFile:
+        """A file of either line, in any thread: 4 us a pair.
 
         Raises:
             ConfigFormatError: an offset that is no number, or a key without its two parts.
         """
         file = OffsetsFile.from_json(document, "consumerOffset.json")
         for table in (file.offset_table, file.pull_offset_table):
-            for key in table:
-                if split_offset_key(key) is None:
-                    raise ConfigFormatError(
-                        f"consumerOffset.json: {key[:100]!r} is not topic{SEPARATOR}group"
-                    )
+            check_keys(table, "consumerOffset.json")
+        return file
+
+    def read(self, document: Any) -> None:
+        """Take over a file of either line.
+
+        Raises:
+            ConfigFormatError: see `decoded`.
+        """
+        self._take(self.decoded(document))
+
+    def _take(self, file: OffsetsFile) -> None:
         self.data_version = file.data_version
         self._offsets = file.offset_table
         self._count = sum(map(len, self._offsets.values()))

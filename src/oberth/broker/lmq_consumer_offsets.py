@@ -12,10 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
-from oberth.broker.consumer_offsets import ConsumerOffsets, keys_of_topic
-from oberth.errors import ConfigFormatError
+from oberth.broker.consumer_offsets import (
+    KEYS_A_TURN,
+    ConsumerOffsets,
+    check_keys,
+    keys_of_topic,
+)
+from oberth.formats.config_files import ConsumerOffsets as OffsetsFile
 from oberth.formats.config_files import LmqConsumerOffsets as LmqOffsetsFile
-from oberth.formats.config_files import offset_key, split_offset_key
+from oberth.formats.config_files import offset_key
 from oberth.formats.config_json import Shown
 from oberth.formats.names import LMQ_QUEUE_ID, is_lmq
 
@@ -114,17 +119,25 @@ class LmqConsumerOffsets(ConsumerOffsets):
 
         return encode
 
-    def merge(self, document: Any) -> None:
+    def merge_in_slices(self, file: OffsetsFile) -> Iterator[None]:
         """See ConsumerOffsets."""
-        light = self._light
-        super().merge(document)
-        self._light = {**light, **self._light}
+        if isinstance(file, LmqOffsetsFile):
+            for number, (key, offset) in enumerate(file.lmq_offset_table.items(), 1):
+                if self._light.get(key) != offset:
+                    self._light[key] = offset
+                    self.is_dirty = True
+                if not number % KEYS_A_TURN:
+                    yield
+        yield from super().merge_in_slices(file)
 
-    def read(self, document: Any) -> None:
+    @staticmethod
+    def decoded(document: Any) -> LmqOffsetsFile:
         """See ConsumerOffsets; takes a consumerOffset.json too."""
-        super().read(document)
         file = LmqOffsetsFile.from_json(document, "lmqConsumerOffset.json")
-        for key in file.lmq_offset_table:
-            if split_offset_key(key) is None:
-                raise ConfigFormatError(f"lmqConsumerOffset.json: {key[:100]!r} is not topic@group")
-        self._light = dict(file.lmq_offset_table)
+        for table in (file.offset_table, file.pull_offset_table, file.lmq_offset_table):
+            check_keys(table, "lmqConsumerOffset.json")
+        return file
+
+    def _take(self, file: OffsetsFile) -> None:
+        super()._take(file)
+        self._light = dict(file.lmq_offset_table) if isinstance(file, LmqOffsetsFile) else {}

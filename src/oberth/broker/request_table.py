@@ -207,7 +207,7 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Sync((Code.DELETE_EXPIRED_COMMITLOG,), of.broker.delete_expired_log, ADMIN)
 
     yield Sync((Code.GET_TIMER_CHECK_POINT,), of.replicas.timer_checkpoint)
-    yield Sync((Code.GET_TIMER_METRICS,), of.replicas.timer_metrics)
+    yield Sliced((Code.GET_TIMER_METRICS,), of.replicas.timer_metrics)
     yield Sync((Code.EXCHANGE_BROKER_HA_INFO,), of.replicas.exchange)
     yield Sync((Code.NOTIFY_MIN_BROKER_ID_CHANGE,), of.replicas.min_id_changed)
     yield Sync((Code.GET_BROKER_HA_STATUS,), of.replicas.status)

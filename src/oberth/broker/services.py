@@ -309,14 +309,16 @@ class Services:
             dispatch_soon=lambda: self.dispatching.soon(),
         )
 
-    def _tables_replaced(self, changed: bool) -> None:
+    def _tables_replaced(self, topics: list[str] | None, are_groups_new: bool) -> None:
         """A slave has taken over its master's tables: they go to disk and to the name servers.
 
         Args:
-            changed: whether topics or groups were among them.
+            topics: that are new, others or gone; None if none was replaced.
+            are_groups_new: whether groups were replaced.
         """
-        if changed:
-            self._parts.topics_changed([each.topic_name or "" for each in self._parts.topics])
+        if topics is not None:
+            self._parts.topics_changed(topics)
+        if topics is not None or are_groups_new:
             self._parts.groups_changed([])
         self.table_files.write_soon()
 

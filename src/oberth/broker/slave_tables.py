@@ -6,14 +6,17 @@ SlaveSynchronize.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from oberth.broker.tasks import in_turns
 from oberth.errors import ConfigFormatError
+from oberth.formats.config_files import MessageRequestModes, TimerMetrics
 from oberth.formats.config_json import encode_config, parse_config
 from oberth.formats.data_version import DataVersion
 from oberth.formats.java_numbers import java_long
+from oberth.formats.json_reader import parse_tables
 from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import create_request
@@ -27,15 +30,25 @@ if TYPE_CHECKING:
     from oberth.formats.timer_checkpoint import TimerCheckpoint
     from oberth.remoting.aio.client import RemotingClient
 
+_T = TypeVar("_T")
+
 PAGE_SIZE: Final = 500
 """Topics or groups that a slave asks for at once."""
 PAGES_MAX: Final = 20_000
 """Answers after which a slave gives up: its master's tables change too fast, or it does not end."""
 REQUEST_TIMEOUT_S: Final = 3.0
+LOOP_SIZE_MAX: Final = 32 * 1024
+"""Bytes of a table that are decoded on the loop, in a millisecond or two."""
+ENTRY_SIZE: Final = 200
+"""Bytes of a topic or a group in its master's answer."""
 
 
 class SlaveTables:
     """The tables of one slave, and how they are taken from a master. On the broker's loop.
+
+    Args:
+        tables_replaced: called with topics that are new, others or gone, None if none was replaced,
+            and whether groups were replaced.
 
     Attributes:
         take_modes: called with a master's answer to GET_ALL_MESSAGE_REQUEST_MODE.
@@ -51,7 +64,7 @@ class SlaveTables:
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         schedule: ScheduleService,
-        tables_replaced: Callable[[bool], None],
+        tables_replaced: Callable[[list[str] | None, bool], None],
     ) -> None:
         self._client = client
         self._topics = topics
@@ -60,7 +73,7 @@ class SlaveTables:
         self._offsets = offsets
         self._schedule = schedule
         self._tables_replaced = tables_replaced
-        self.take_modes: Callable[[Any], None] = lambda _: None
+        self.take_modes: Callable[[MessageRequestModes], Awaitable[None]] = _pass_over
         self.timers: TimerFollower | None = None
 
     async def take_all(self, address: str) -> None:
@@ -74,14 +87,22 @@ class SlaveTables:
             RemotingError: the master cannot be asked.
             ConfigFormatError: it answered something else.
         """
-        changed = await self._synchronize_topics(address)
-        await self._take(address, RequestCode.GET_ALL_CONSUMER_OFFSET, self._offsets.merge)
+        topics = await self._synchronize_topics(address)
+        await self._merge_offsets(address, only_newer=False)
         await self._take(address, RequestCode.GET_ALL_DELAY_OFFSET, self._schedule.read)
-        changed |= await self._synchronize_groups(address)
-        await self._take(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self.take_modes)
+        are_groups_new = await self._synchronize_groups(address)
+        modes = await self._ask(
+            address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, MessageRequestModes.from_json
+        )
+        if modes is not None:
+            await self.take_modes(modes)
         if self.timers is not None:
-            await self._take(address, RequestCode.GET_TIMER_METRICS, self.timers.take_metrics)
-        self._tables_replaced(changed)
+            metrics = await self._ask(
+                address, RequestCode.GET_TIMER_METRICS, TimerMetrics.from_json
+            )
+            if metrics is not None:
+                self.timers.take_metrics(metrics)
+        self._tables_replaced(topics, are_groups_new)
 
     async def take_back(self, address: str) -> None:
         """Takes what a slave has done in this master's place: 45, 43 and 60, while it is away.
@@ -94,7 +115,7 @@ class SlaveTables:
             ConfigFormatError: it answered something else.
         """
         await self._take(address, RequestCode.GET_ALL_DELAY_OFFSET, self._schedule.catch_up)
-        await self._take(address, RequestCode.GET_ALL_CONSUMER_OFFSET, self._merge_if_newer)
+        await self._merge_offsets(address, only_newer=True)
         timers = self.timers
         if timers is not None:
             response = await self._client.invoke(
@@ -102,31 +123,40 @@ class SlaveTables:
             )
             if response.code == ResponseCode.SUCCESS and response.body:
                 timers.pass_by(decode_timer_checkpoint(response.body_bytes()))
-        self._tables_replaced(False)
+        self._tables_replaced(None, False)
 
-    def _merge_if_newer(self, document: Any) -> None:
-        version = _version(document if isinstance(document, dict) else {})
-        if version >= self._offsets.data_version:
-            self._offsets.merge(document)
+    async def _merge_offsets(self, address: str, *, only_newer: bool) -> None:
+        file = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, self._offsets.decoded)
+        if file is not None and not (only_newer and file.data_version < self._offsets.data_version):
+            await in_turns(self._offsets.merge_in_slices(file))
 
     async def _take(self, address: str, code: RequestCode, read: Callable[[Any], None]) -> None:
-        """Has one of the master's tables read, if it gives it."""
-        response = await self._client.invoke(address, create_request(code), REQUEST_TIMEOUT_S)
-        if response.code == ResponseCode.SUCCESS and response.body:
-            read(parse_config(response.body_bytes(), name=f"{address} {code.name}"))
+        """Has one of the master's small tables read, if it gives it."""
+        document = await self._ask(address, code, _as_it_is)
+        if document is not None:
+            read(document)
 
-    async def _synchronize_topics(self, address: str) -> bool:
-        """Topics and static mappings; whether topics were replaced."""
+    async def _ask(self, address: str, code: RequestCode, decode: Callable[[Any], _T]) -> _T | None:
+        """One of the master's tables, if it gives it; decoded in a thread where it is large."""
+        response = await self._client.invoke(address, create_request(code), REQUEST_TIMEOUT_S)
+        if response.code != ResponseCode.SUCCESS or not response.body:
+            return None
+        data, name = response.body_bytes(), f"{address} {code.name}"
+        return await _beside(len(data), lambda: decode(parse_tables(data, name=name)))
+
+    async def _synchronize_topics(self, address: str) -> list[str] | None:
+        """Topics and static mappings; topics that are new, others or gone, None if none was."""
         document = await self._fetch(address, _TOPIC_PAGES)
         if document is None:
-            return False
-        changed = _version(document) != self._topics.data_version
-        if changed:
-            before = {str(each.topic_name) for each in self._topics}
-            self._topics.read(document)
-            gone = before - {str(each.topic_name) for each in self._topics}
-            if gone:
-                await in_turns(self._offsets.delete_in_slices(topics=gone))
+            return None
+        changed = None
+        if _version(document) != self._topics.data_version:
+            size = len(document[_TOPIC_PAGES.table]) * ENTRY_SIZE
+            table = await _beside(size, lambda: self._topics.decoded(document))
+            replaced = self._topics.replace_all(*table)
+            changed = [*replaced.changed, *replaced.gone]
+            if replaced.gone:
+                await in_turns(self._offsets.delete_in_slices(topics=replaced.gone))
         self._static_topics.replace_all(document)
         return changed
 
@@ -135,9 +165,9 @@ class SlaveTables:
         document = await self._fetch(address, _GROUP_PAGES)
         if document is None or _version(document) == self._groups.data_version:
             return False
-        before = {str(each.group_name) for each in self._groups}
-        self._groups.read(document)
-        gone = before - {str(each.group_name) for each in self._groups}
+        size = len(document[_GROUP_PAGES.table]) * ENTRY_SIZE
+        table = await _beside(size, lambda: self._groups.decoded(document))
+        gone = self._groups.replace_all(*table).gone
         if gone:
             await in_turns(self._offsets.delete_in_slices(groups=gone))
         return True
@@ -199,6 +229,19 @@ class SlaveTables:
             self.timers.follow(decode_timer_checkpoint(response.body_bytes()))
 
 
+async def _beside(size: int, work: Callable[[], _T]) -> _T:
+    """What work on so many bytes gives, done in a thread if it takes long."""
+    return work() if size <= LOOP_SIZE_MAX else await asyncio.to_thread(work)
+
+
+def _as_it_is(document: Any) -> Any:
+    return document
+
+
+async def _pass_over(_: MessageRequestModes) -> None:
+    pass
+
+
 class TimerFollower(Protocol):
     """A slave's timer."""
 
@@ -208,7 +251,7 @@ class TimerFollower(Protocol):
     def pass_by(self, other: TimerCheckpoint) -> None:
         """Another's timer has delivered so far in this one's place."""
 
-    def take_metrics(self, document: Any) -> None:
+    def take_metrics(self, metrics: TimerMetrics) -> None:
         """What the master counts."""
 
 

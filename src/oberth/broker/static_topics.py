@@ -285,7 +285,7 @@ class StaticTopics:
         if not wanted and not self.table:
             return
         tree = {"dataVersion": version or {}, "topicQueueMappingInfoMap": wanted or {}}
-        if TopicQueueMappings.from_json(tree).data_version == self.data_version:
+        if DataVersion.from_json(version or {}, "mappingDataVersion") == self.data_version:
             return
         self.read(tree)
         self._changes += 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from oberth.errors import StoreError
 from oberth.formats import names
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from oberth.broker.old_messages import OldMessages, Record
     from oberth.broker.own_address import OwnAddress
+    from oberth.formats.config_files import TimerMetrics
     from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.formats.timer_checkpoint import TimerCheckpoint
     from oberth.store.message_store import MessageStore
@@ -94,10 +95,10 @@ class TimerService:
         if self._is_open:
             self.store.pass_by(other)
 
-    def take_metrics(self, document: Any) -> None:
+    def take_metrics(self, metrics: TimerMetrics) -> None:
         """See TimerMessageStore.take_metrics."""
         if self._is_open:
-            self.store.take_metrics(document)
+            self.store.take_metrics(metrics)
 
     def _readable(self, offset: int, count: int) -> int:
         stretch = (names.TIMER_TOPIC, 0, offset, count)

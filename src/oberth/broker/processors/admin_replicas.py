@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from oberth.broker.controlled_ha import ControlledHAService
-from oberth.formats.config_json import encode_config
+from oberth.formats.config_files import Metric
+from oberth.formats.config_json import Shown, config_in_slices, encode_config
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.replication import (
@@ -15,7 +16,7 @@ from oberth.remoting.headers.replication import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from oberth.broker.ha_service import HAService
     from oberth.broker.own_address import OwnAddress
@@ -52,7 +53,9 @@ class ReplicaAdminProcessor:
         body = self._timers.store.checkpoint(self._now_ms()).encode()
         return create_response(request, ResponseCode.SUCCESS, body=body)
 
-    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def timer_metrics(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """61: timed messages under way, by topic."""
         del channel
         if self._timers is None:
@@ -60,9 +63,12 @@ class ReplicaAdminProcessor:
                 request, ResponseCode.SYSTEM_ERROR, "The timerMessageStore is null"
             )
         metrics = self._timers.store.metrics(self._now_ms())
-        return create_response(
-            request, ResponseCode.SUCCESS, body=encode_config(metrics.to_json(), pretty=False)
-        )
+        shown = {
+            "dataVersion": metrics.data_version.to_json(),
+            "timingCount": Shown(metrics.timing_count, Metric.to_json),
+        }
+        body = yield from config_in_slices(shown)
+        return create_response(request, ResponseCode.SUCCESS, body=body)
 
     def exchange(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """906: a slave asks where the log is, or a master tells it."""

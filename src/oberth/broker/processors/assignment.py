@@ -177,16 +177,11 @@ class AssignmentProcessor:
         raw = yield from config_in_slices({"messageRequestModeMap": shown})
         return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    def replace_all(self, document: Any) -> None:
-        """Take over a master's modes, from its answer to 402; they are written if they differ."""
-        before = self.encode()
-        self._read(document)
-        if self.encode() != before:
-            self._file.write(self.encode(), sync=True)
-
-    def encode(self, *, pretty: bool = True) -> bytes:
-        """The file's bytes."""
-        return MessageRequestModes(message_request_mode_map=self._modes).encode(pretty=pretty)
+    async def replace_all(self, modes: MessageRequestModes) -> None:
+        """Take over a master's modes, its answer to 402; they are written if they differ."""
+        if modes.message_request_mode_map != self._modes:
+            self._modes = modes.message_request_mode_map
+            await self._background.write(self._encoder(), sync=True)
 
     def _encoder(self) -> Callable[[], bytes]:
         """What makes the file's bytes, in any thread: no mode is changed, it is replaced."""

@@ -316,13 +316,8 @@ class TimerMessageStore:
         while self.is_due:
             self.wheel.remove_earliest()
 
-    def take_metrics(self, document: object) -> None:
-        """A slave's master counts its timed messages.
-
-        Raises:
-            ConfigFormatError: something else.
-        """
-        metrics = TimerMetrics.from_json(document, TIMER_METRICS)
+    def take_metrics(self, metrics: TimerMetrics) -> None:
+        """A slave's master counts its timed messages."""
         if metrics.data_version != self._metrics.data_version:
             self._metrics = metrics
 
