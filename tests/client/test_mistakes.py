@@ -263,6 +263,14 @@ def route(read: int, write: int, order: str | None = None, brokers: int = 1) -> 
     )
 
 
+def static_route(queues: int, scopes: int = 1) -> TopicRouteData:
+    mappings = {
+        f"b{n}": {"bname": f"b{n}", "scope": f"s{n}", "epoch": 1, "totalQueues": queues}
+        for n in range(scopes)
+    }
+    return TopicRouteData(topic_queue_mapping_by_broker=mappings)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -274,6 +282,9 @@ def route(read: int, write: int, order: str | None = None, brokers: int = 1) -> 
         route(4, 4, "b0:2147483648"),
         route(4, 4, "b0:" + "9" * 5000),
         route(4, 4, ";".join(["b0:65536"] * 3)),
+        static_route(65_537),
+        static_route(2**31 - 1),
+        static_route(4, scopes=20_000),
     ],
 )
 def test_routes_of_too_many_queues(wrong: TopicRouteData) -> None:
@@ -285,6 +296,8 @@ def test_routes_as_large_as_brokers_make_them() -> None:
     for allowed in (
         route(65_536, 65_536, brokers=2),
         route(0, 0),
+        static_route(65_536),
+        static_route(4, scopes=16_384),
         route(4, 4, "b0:4;b1;:;b2:x;b3:٣"),  # what is no number is left out, as in Java
     ):
         check_route("T", allowed)

@@ -154,3 +154,11 @@ def test_topic_config() -> None:
     assert qm.mapping_of_topic_config(b'{"topicName":"T"}') is None
     with pytest.raises(ConfigFormatError):
         qm.mapping_of_topic_config(b"[")
+
+
+def test_logical_queues_of_all_scopes_are_limited() -> None:
+    mappings = [
+        {"bname": f"b{n}", "scope": f"s{n}", "epoch": 1, "totalQueues": 2**31 - 1} for n in range(9)
+    ]
+    assert len(qm.logical_queues(mappings)) == qm.LOGICAL_QUEUES_MAX
+    assert qm.logical_queue_count(mappings) == 9 * (2**31 - 1)

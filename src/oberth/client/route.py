@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from oberth.errors import RemoteProtocolError
-from oberth.formats.queue_mapping import NO_BROKER, logical_queues
+from oberth.formats.queue_mapping import (
+    LOGICAL_QUEUES_MAX,
+    NO_BROKER,
+    logical_queue_count,
+    logical_queues,
+)
 from oberth.formats.topic_config import Permission
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.route import MASTER_ID, BrokerData, TopicRouteData
@@ -36,6 +41,11 @@ def check_route(topic: str, route: TopicRouteData) -> None:
                 f"route of {topic}: {sum(counts)} {kind} queues on {len(counts)} brokers, allowed "
                 f"are 0 to {QUEUES_MAX} in all"
             )
+    logical = logical_queue_count((route.topic_queue_mapping_by_broker or {}).values())
+    if logical > LOGICAL_QUEUES_MAX:
+        raise RemoteProtocolError(
+            f"route of {topic}: {logical} logical queues, allowed are {LOGICAL_QUEUES_MAX}"
+        )
     total = sum(count for _, count in _ordered(topic, route.order_topic_conf or ""))
     if total > QUEUES_MAX:
         raise RemoteProtocolError(

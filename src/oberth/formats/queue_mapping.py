@@ -272,20 +272,14 @@ def logical_queues(mappings: Iterable[Any]) -> dict[tuple[str, int], str]:
 
     Returns:
         (logical broker name, queue id) → broker name, `NO_BROKER` for a queue without a leader. Of
-        two brokers that both claim one, the newer epoch wins. RocketMQ: ClientMetadata.
+        two brokers that both claim one, the newer epoch wins. At most LOGICAL_QUEUES_MAX in all.
+        RocketMQ: ClientMetadata.
     """
-    by_scope: dict[str, list[Mapping[str, Any]]] = {}
-    for each in mappings:
-        if isinstance(each, Mapping) and isinstance(each.get("bname"), str):
-            by_scope.setdefault(str(each.get("scope", GLOBAL_SCOPE)), []).append(each)
     queues: dict[tuple[str, int], str] = {}
-    for scope, infos in by_scope.items():
+    for scope, infos in _by_scope(mappings).items():
         leaders: dict[int, tuple[int, str]] = {}
-        total = newest = -1
         for info in infos:
-            epoch, count = _number(info.get("epoch")), _number(info.get("totalQueues"))
-            if epoch >= newest:
-                newest, total = epoch, max(total, count)
+            epoch = _number(info.get("epoch"))
             ids = info.get("currIdMap")
             for key in ids if isinstance(ids, Mapping) else ():
                 claim = (epoch, str(info["bname"]))
@@ -293,9 +287,32 @@ def logical_queues(mappings: Iterable[Any]) -> dict[tuple[str, int], str]:
                 if claim[0] >= leaders.get(logical_id, (-1, ""))[0]:
                     leaders[logical_id] = claim
         name = logical_broker_name(scope)
-        for logical_id in range(min(total, LOGICAL_QUEUES_MAX)):
+        for logical_id in range(min(_total(infos), LOGICAL_QUEUES_MAX - len(queues))):
             queues[name, logical_id] = leaders.get(logical_id, (-1, NO_BROKER))[1]
     return queues
+
+
+def logical_queue_count(mappings: Iterable[Any]) -> int:
+    """How many logical queues mappings name, of which `logical_queues` gives LOGICAL_QUEUES_MAX."""
+    return sum(max(_total(infos), 0) for infos in _by_scope(mappings).values())
+
+
+def _by_scope(mappings: Iterable[Any]) -> dict[str, list[Mapping[str, Any]]]:
+    by_scope: dict[str, list[Mapping[str, Any]]] = {}
+    for each in mappings:
+        if isinstance(each, Mapping) and isinstance(each.get("bname"), str):
+            by_scope.setdefault(str(each.get("scope", GLOBAL_SCOPE)), []).append(each)
+    return by_scope
+
+
+def _total(infos: Iterable[Mapping[str, Any]]) -> int:
+    """Queues of one scope, as the newest of its mappings say; -1 where none does."""
+    total = newest = -1
+    for info in infos:
+        epoch, count = _number(info.get("epoch")), _number(info.get("totalQueues"))
+        if epoch >= newest:
+            newest, total = epoch, max(total, count)
+    return total
 
 
 def _number(value: Any) -> int:
