@@ -329,7 +329,7 @@ async def left_of(admin: Admin, address: str) -> tuple[int, int]:
     behind = set()
     groups = {group for _, group in await admin.all_consumer_offsets(address)}
     for group in sorted(groups):
-        progress = await admin.consume_stats_at([address], group)
+        progress = await admin.consume_stats_at({address: address}, group)
         lag = sum(max(each.broker_offset - each.consumer_offset, 0) for each in progress.queues)
         if lag:
             messages += lag

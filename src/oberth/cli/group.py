@@ -159,7 +159,7 @@ def _progress_of_all(namesrv: str, topic: str | None, *, with_system: bool, as_j
     """Shows a line for each group; the lag of all."""
 
     async def look(admin: Admin) -> list[GroupProgress]:
-        masters = list((await admin.masters()).values())
+        masters = await admin.masters()
         room = asyncio.Semaphore(QUESTIONS_MAX)
 
         async def one(name: str) -> GroupProgress:

@@ -33,6 +33,7 @@ from oberth.console.pages import (
     waiting,
 )
 from oberth.console.security import Form, Guard, Session
+from oberth.console.silence import PatientAdmin
 from oberth.console.writes import CONFIRM, Outcome, Plan, audit_fields, shown_fields
 from oberth.errors import (
     FormatError,
@@ -41,6 +42,7 @@ from oberth.errors import (
     MQClientError,
     OberthError,
     OptionError,
+    RemotingError,
 )
 from oberth.remoting.code import ResponseCode
 
@@ -174,8 +176,8 @@ class App:
     async def _user(self, user: str, password: str) -> tuple[Admin | None, str]:
         """The connection of a user of the brokers, or what to say.
 
-        Every master must know the user, and refuse one that cannot exist: brokers that check
-        nobody would let everybody in.
+        Every master that answers must know the user, and refuse one that cannot exist: brokers
+        that check nobody would let everybody in. One that hangs keeps nobody out.
         """
         if not user or not password:
             return None, "Both name and password are needed."
@@ -183,14 +185,19 @@ class App:
         if not masters:
             return None, "No broker is there to check the user."
         bogus = replace(self.config.client, access_key=BOGUS_USER, secret_key=password)
-        async with Admin(config=bogus) as stranger:
+        async with PatientAdmin(bogus, self.console.silence) as stranger:
             answers = await asyncio.gather(*(_may_look(stranger, each) for each in masters))
         if any(answers):
             return None, "A broker checks no users: a login by users would let everybody in."
-        admin = Admin(config=replace(self.config.client, access_key=user, secret_key=password))
+        config = replace(self.config.client, access_key=user, secret_key=password)
+        admin = PatientAdmin(config, self.console.silence)
         await admin.start()
         answers = await asyncio.gather(*(_may_look(admin, each) for each in masters))
-        if not all(answers):
+        told = [each for each in answers if each is not None]
+        if not told:
+            await admin.shutdown()
+            return None, "No broker answers that could check the user."
+        if not all(told):
             await admin.shutdown()
             return None, "The brokers do not know this user, or do not let it see the cluster."
         return admin, ""
@@ -269,11 +276,14 @@ class App:
         return self.console.render(request, "audit.html", lines=lines, path=self.console.audit.path)
 
 
-async def _may_look(admin: Admin, address: str) -> bool:
+async def _may_look(admin: Admin, address: str) -> bool | None:
+    """Whether a broker lets this user see it; None: it does not answer."""
     try:
         await admin.broker_runtime_info(address)
     except MQBrokerError:
         return False
+    except RemotingError:
+        return None
     return True
 
 

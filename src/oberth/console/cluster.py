@@ -5,7 +5,8 @@ round of questions is called a look. It asks little, few questions at a time, so
 do not queue behind them: the lists of topics, groups and offsets, one after the other (with more
 than LISTS_LARGE topics the first two only every LISTS_PAUSE_S), both ends of at most ENDS_ASKED_MAX
 topics and the members of at most GROUPS_ASKED_MAX groups, those first that were asked longest ago.
-The pause after a look is long enough that looks take at most BUSY_PART_MAX of the time.
+Of a broker that does not answer the last that it told stays. The pause after a look is long enough
+that looks take at most BUSY_PART_MAX of the time.
 
 A page does not wait for a look: before the first one has ended it waits for the lists that it shows
 and for no others, later for PATIENCE_S at most, and then shows what is known.
@@ -19,11 +20,11 @@ import enum
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from oberth.client.admin import Admin
 from oberth.console.history import History
-from oberth.errors import MQBrokerError, OberthError
+from oberth.errors import MQBrokerError, OberthError, RemotingError
 from oberth.formats import names
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.topic_config import TopicConfig
@@ -54,6 +55,7 @@ LISTS_PAUSE_S: Final = 30.0
 FRESH_S: Final = 1.0
 """A page shows lists that are at most so old, if a look does not take long."""
 
+T = TypeVar("T")
 Place = tuple[str, int]
 """Broker name and queue id."""
 
@@ -93,6 +95,7 @@ class State:
         clusters: as the name servers tell.
         brokers: runtime tables; an empty one: it did not answer.
         failures: broker's address → the error it answered with.
+        silent: broker's address → why it did not answer at all.
         topics: topic → broker name → settings.
         groups: group → broker name → settings.
         offsets: group → topic → offsets.
@@ -107,6 +110,7 @@ class State:
     clusters: ClusterInfo = field(default_factory=ClusterInfo)
     brokers: dict[BrokerKey, dict[str, str]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
     topics: dict[str, dict[str, TopicConfig]] = field(default_factory=dict)
     groups: dict[str, dict[str, SubscriptionGroupConfig]] = field(default_factory=dict)
     offsets: dict[str, dict[str, dict[Place, int]]] = field(default_factory=dict)
@@ -207,6 +211,7 @@ class Cluster:
         self._look_gate = asyncio.Semaphore(LOOK_QUESTIONS_MAX)
         self._looking = asyncio.Lock()
         self._cost_s = 0.0
+        self._reads_since_s = 0.0
         self._stale = False
         self._lists_at_s = 0.0
         self._noted = State()
@@ -282,6 +287,15 @@ class Cluster:
             await asyncio.wait({self._look_now()}, timeout=PATIENCE_S)
         return self.state
 
+    def silent(self) -> dict[str, str]:
+        """Brokers that did not answer the last look or a page since, and why, by their labels."""
+        state = self.state if self.state.at_s else self._first
+        return {
+            broker_label(key): state.silent[key.address]
+            for key in state.brokers
+            if key.address in state.silent
+        }
+
     def forget(self) -> None:
         """Have the next page ask the brokers again, since this console has changed something."""
         self._stale = True
@@ -296,7 +310,6 @@ class Cluster:
         async with self._looking:
             if self.state.at_s >= waited_from_s:
                 return self.state
-            started_s = time.monotonic()
             was_changed, self._stale = self._stale, False
             try:
                 state = await self._look(was_changed=was_changed)
@@ -309,7 +322,7 @@ class Cluster:
                 self._note(self._noted, state)
                 self._noted = state
             self.state = state
-            self._cost_s = time.monotonic() - started_s
+            self._cost_s = time.monotonic() - self._reads_since_s
             return state
 
     # One look
@@ -327,6 +340,8 @@ class Cluster:
         if not self.state.at_s:
             self._first = made
         await asyncio.gather(*(self._runtime(made, key) for key in keys))
+        # Waiting for a broker that does not answer costs nobody anything.
+        self._reads_since_s = time.monotonic()
         self._reached(made, Part.BROKERS)
         masters = [key for key in keys if key.is_master]
         if self._may_keep_lists(made, was_changed=was_changed):
@@ -379,12 +394,18 @@ class Cluster:
         address: str,
         question: Callable[[], Awaitable[None]],
         gate: asyncio.Semaphore | None = None,
-    ) -> None:
+    ) -> bool:
+        """Whether a broker could answer; else the error is kept."""
         async with gate or self._look_gate:
             try:
                 await question()
             except OberthError as error:
-                made.failures.setdefault(address, str(error).splitlines()[0][:300])
+                text = str(error).splitlines()[0][:300]
+                made.failures.setdefault(address, text)
+                if isinstance(error, RemotingError):
+                    made.silent.setdefault(address, text)
+                return False
+        return True
 
     async def _runtime(self, made: State, key: BrokerKey) -> None:
         async def question() -> None:
@@ -397,14 +418,16 @@ class Cluster:
             for topic, config in (await self.admin.all_topic_configs(key.address)).items():
                 made.topics.setdefault(topic, {})[key.name] = config
 
-        await self._answer(made, key.address, question)
+        if not await self._answer(made, key.address, question):
+            _keep(made.topics, self.state.topics, key.name)
 
     async def _groups(self, made: State, key: BrokerKey) -> None:
         async def question() -> None:
             for group, config in (await self.admin.all_groups(key.address)).items():
                 made.groups.setdefault(group, {})[key.name] = config
 
-        await self._answer(made, key.address, question)
+        if not await self._answer(made, key.address, question):
+            _keep(made.groups, self.state.groups, key.name)
 
     async def _offsets(self, made: State, key: BrokerKey) -> None:
         async def question() -> None:
@@ -414,7 +437,13 @@ class Cluster:
                 for queue_id, offset in queues.items():
                     table[key.name, queue_id] = offset
 
-        await self._answer(made, key.address, question)
+        if await self._answer(made, key.address, question):
+            return
+        for group, topics in self.state.offsets.items():
+            for topic, places in topics.items():
+                known = {place: at for place, at in places.items() if place[0] == key.name}
+                if known:
+                    made.offsets.setdefault(group, {}).setdefault(topic, {}).update(known)
 
     async def _producers(self, made: State, key: BrokerKey) -> None:
         async def question() -> None:
@@ -455,7 +484,9 @@ class Cluster:
                 for queue, ends in stats.offset_table.items():
                     found[broker, queue.queue_id] = ends
 
-            await self._answer(made, address, question, gate)
+            if not await self._answer(made, address, question, gate):
+                known = self.state.ends.get(topic, {})
+                found.update({place: each for place, each in known.items() if place[0] == broker})
 
         await asyncio.gather(
             *(one(name, masters[name]) for name in made.topics.get(topic, {}) if name in masters)
@@ -532,6 +563,13 @@ class Cluster:
             lag = now.lag(group)
             if lag is not None and (lag or history.has(("lag", group))):
                 history.add(("lag", group), at_s, lag)
+
+
+def _keep(table: dict[str, dict[str, T]], known: dict[str, dict[str, T]], broker: str) -> None:
+    """Take what a broker told before into a table by name and broker."""
+    for name, by_broker in known.items():
+        if broker in by_broker:
+            table.setdefault(name, {})[broker] = by_broker[broker]
 
 
 def broker_label(key: BrokerKey) -> str:

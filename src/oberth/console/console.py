@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from oberth.client.admin import Admin
+from oberth.client.admin.base import Silent
 from oberth.client.config import ClientConfig
 from oberth.console import texts
 from oberth.console.audit import AuditLog
@@ -27,6 +28,7 @@ from oberth.console.config import ConsoleConfig
 from oberth.console.prometheus import Prometheus
 from oberth.console.schemas import PastedSchemas, Schemas
 from oberth.console.security import Form, Session, Sessions
+from oberth.console.silence import PatientAdmin, Silence
 from oberth.console.sql import SqlRunner
 from oberth.console.writes import Confirmations, Outcome, Plan
 
@@ -58,6 +60,7 @@ class Console:
     Attributes:
         cluster: the last look at the cluster.
         admin: asks as the console itself.
+        silence: brokers that did not answer lately, whoever asked.
         sessions: of browsers.
         audit: where writes are noted; None: there are none.
         sql: asks stores of this machine.
@@ -75,7 +78,8 @@ class Console:
         config.check()
         self.config = config
         self.now_s = now_s
-        self.admin = Admin(config=config.client)
+        self.silence = Silence()
+        self.admin = PatientAdmin(config.client, self.silence)
         self.cluster = Cluster(self.admin, config.sample_interval_s, now_s=now_s)
         self.sessions = Sessions(config)
         self.audit = AuditLog(config.audit_path) if config.allow_writes else None
@@ -114,8 +118,25 @@ class Console:
         """Connects as the user of a session, where there is one."""
         return session.admin.config if session.admin is not None else self.config.client
 
-    def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """A page."""
+    def render(
+        self,
+        request: Request,
+        template: str,
+        status: int = 200,
+        *,
+        silent: Silent | None = None,
+        **values: Any,
+    ) -> Response:
+        """A page.
+
+        Args:
+            request: that it answers.
+            template: its file.
+            status: of the answer.
+            silent: brokers that did not answer this page, by name; it says so, and the same of
+                those that did not answer the last look.
+            **values: of the template.
+        """
         session: Session = request.state.session
         text = self._templates.get_template(template).render(
             request_path=request.url.path,
@@ -126,6 +147,7 @@ class Console:
             allow_writes=self.config.allow_writes,
             now_ms=self.now_ms(),
             cluster_error=self.cluster.error,
+            silent_brokers=sorted({**self.cluster.silent(), **_texts_of(silent)}.items()),
             **values,
         )
         # Half a character of a text that somebody else chose is no reason to show nothing.
@@ -136,6 +158,10 @@ class Console:
         if self.audit is not None:
             found.append(("/audit", "Audit log"))
         return found
+
+
+def _texts_of(silent: Silent | None) -> dict[str, str]:
+    return {name: str(error) for name, error in (silent or {}).items()}
 
 
 Page = Callable[[Console, Request], Awaitable[Response]]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from oberth.client.admin import Admin
+from oberth.client.admin.base import Silent
 from oberth.client.trace import FIELD_SEPARATOR, RECORD_SEPARATOR
 from oberth.console.decoding import head_of
 from oberth.errors import MQBrokerError
@@ -86,10 +87,13 @@ def _int(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
-async def trace(admin: Admin, msg_id: str) -> list[Step]:
-    """What became of a message; empty where nobody wrote of it or there is no trace topic."""
+async def trace(admin: Admin, msg_id: str, silent: Silent) -> list[Step]:
+    """What became of a message; empty where nobody wrote of it or there is no trace topic.
+
+    Brokers that do not answer are put into ``silent``; what clients wrote there is missing.
+    """
     try:
-        found = await admin.query_message(TRACE_TOPIC, msg_id)
+        found = await admin.query_message(TRACE_TOPIC, msg_id, silent=silent)
     except MQBrokerError:
         return []
     # Anybody may write to the topic, with any key: what becomes long is looked at beside the loop.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
 
 from oberth.client.config import ClientConfig, client_config
 from oberth.client.instance import ClientInstance
 from oberth.client.members import ClientService
-from oberth.errors import MQBrokerError, MQClientError
+from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo, KVTable, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand, create_request
 from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.namesrv import (
     DeleteKVConfigRequestHeader,
@@ -21,6 +24,44 @@ from oberth.remoting.headers.namesrv import (
 
 TIMEOUT_S: Final = 5.0
 QUERY_TIMEOUT_S: Final = 18.0
+
+T = TypeVar("T")
+Silent = dict[str, RemotingError]
+"""Broker name → why it did not answer."""
+
+
+async def ask_each(
+    masters: Mapping[str, str],
+    question: Callable[[str, str], Awaitable[T]],
+    silent: Silent | None = None,
+) -> dict[str, T]:
+    """The answers of brokers that are all asked at the same time, by name.
+
+    Args:
+        masters: address by broker name.
+        question: puts it to a broker, by name and address.
+        silent: gets the error of each broker that does not answer; None: such an error is raised.
+
+    Raises:
+        RemotingError: a broker does not answer, and ``silent`` is None.
+        MQBrokerError: a broker answers with an error.
+    """
+
+    async def one(name: str, addr: str) -> tuple[str, T | RemotingError]:
+        try:
+            return name, await question(name, addr)
+        except RemotingError as error:
+            if silent is None:
+                raise
+            return name, error
+
+    made: dict[str, T] = {}
+    for name, answer in await asyncio.gather(*(one(*each) for each in masters.items())):
+        if not isinstance(answer, RemotingError):
+            made[name] = answer
+        elif silent is not None:
+            silent[name] = answer
+    return made
 
 
 class AdminBase(ClientService):
@@ -64,10 +105,16 @@ class AdminBase(ClientService):
         body: bytes = b"",
         timeout_s: float | None = None,
     ) -> bytes:
-        response = await self._client().ask(
-            addr, code, header, body, timeout_s=timeout_s or self._timeout_s
-        )
+        request = create_request(code, header, body)
+        response = await self._invoke(addr, request, timeout_s or self._timeout_s)
+        if response.code != ResponseCode.SUCCESS:
+            raise MQBrokerError(response.code, response.remark or "", addr)
         return response.body_bytes()
+
+    async def _invoke(
+        self, addr: str, request: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        return await self._client().invoke(addr, request, timeout_s)
 
     async def cluster_info(self) -> ClusterInfo:
         """Clusters, their brokers and addresses. RocketMQ: examineBrokerClusterInfo."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from oberth.client.admin.base import QUERY_TIMEOUT_S
+from oberth.client.admin.base import QUERY_TIMEOUT_S, Silent, ask_each
 from oberth.client.admin.topics import TopicAdmin
 from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.formats import names
@@ -187,14 +187,21 @@ class GroupAdmin(TopicAdmin):
             found.update(await self.all_groups(addr))
         return sorted(found)
 
-    async def topic_consumed_by(self, topic: str) -> list[str]:
-        """The groups that consume a topic. RocketMQ: queryTopicConsumeByWho."""
+    async def topic_consumed_by(self, topic: str, *, silent: Silent | None = None) -> list[str]:
+        """The groups that consume a topic. RocketMQ: queryTopicConsumeByWho.
+
+        Args:
+            topic: its name.
+            silent: gets the error of each broker that does not answer; None: it is raised.
+        """
         header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
-        found: set[str] = set()
-        for addr in (await self._masters_of(topic)).values():
+
+        async def ask(_: str, addr: str) -> list[str]:
             body = await self._ask(addr, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-            found.update(GroupList.decode(body).group_list)
-        return sorted(found)
+            return list(GroupList.decode(body).group_list)
+
+        answers = await ask_each(await self._masters_of(topic), ask, silent)
+        return sorted({group for answer in answers.values() for group in answer})
 
     async def consumer_connection(
         self, group: str, broker_addr: str | None = None
@@ -255,29 +262,52 @@ class GroupAdmin(TopicAdmin):
         for addr in (await self._masters_of(topic)).values():
             await self._ask(addr, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body.encode())
 
-    async def consume_stats(self, group: str, topic: str | None = None) -> GroupProgress:
+    async def consume_stats(
+        self, group: str, topic: str | None = None, *, silent: Silent | None = None
+    ) -> GroupProgress:
         """How far a group is, in one topic or in all. RocketMQ: examineConsumeStats.
+
+        Args:
+            group: its name.
+            topic: None: all that it consumes.
+            silent: gets the error of each broker that does not answer, by its name, and its queues
+                are left out; None: such an error is raised.
 
         Raises:
             MQBrokerError: there is no such topic, or no broker knows the group (code 17).
         """
         masters = await (self._masters_of(topic) if topic else self._masters_of_group(group))
-        return await self.consume_stats_at(masters.values(), group, topic)
+        return await self.consume_stats_at(masters, group, topic, silent=silent)
 
     async def consume_stats_at(
-        self, addrs: Iterable[str], group: str, topic: str | None = None
+        self,
+        masters: Mapping[str, str],
+        group: str,
+        topic: str | None = None,
+        *,
+        silent: Silent | None = None,
     ) -> GroupProgress:
-        """How far a group is by what these brokers know; empty if none knows it."""
+        """How far a group is by what these brokers know; empty if none knows it.
+
+        Args:
+            masters: address by broker name.
+            group: its name.
+            topic: None: all that it consumes.
+            silent: as of `consume_stats`.
+        """
         progress = GroupProgress(group)
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
-        for addr in addrs:
+
+        async def ask(_: str, addr: str) -> ConsumeStats:
             body = await self._ask(
                 addr,
                 RequestCode.GET_CONSUME_STATS,
                 header,
                 timeout_s=max(CONSUME_STATS_TIMEOUT_S, self._timeout_s),
             )
-            stats = ConsumeStats.decode(body)
+            return ConsumeStats.decode(body)
+
+        for stats in (await ask_each(masters, ask, silent)).values():
             progress.tps += stats.consume_tps
             progress.queues += [
                 QueueProgress(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
-from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase
+from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase, Silent, ask_each
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.pulling import (
     PullResult,
@@ -75,9 +74,21 @@ class MessageAdmin(AdminBase):
         max_num: int = QUERY_COUNT_MAX,
         begin_ms: int = 0,
         end_ms: int = 2**63 - 1,
+        silent: Silent | None = None,
     ) -> list[MessageExt]:
-        """Messages with a word among their keys, the oldest first."""
-        found = await self._query(topic, key, max_num, begin_ms, end_ms, unique=False)
+        """Messages with a word among their keys, the oldest first.
+
+        Args:
+            topic: whose messages.
+            key: the word.
+            max_num: messages that a broker gives at most.
+            begin_ms: stored at this time or later.
+            end_ms: stored at this time or earlier.
+            silent: gets the error of each broker that does not answer; None: it is raised.
+        """
+        found = await self._query(
+            topic, key, max_num, begin_ms, end_ms, unique=False, silent=silent
+        )
         return [message for message in found if key in message.keys.split(" ")]
 
     async def query_message_by_unique_key(
@@ -88,7 +99,15 @@ class MessageAdmin(AdminBase):
         return [message for message in found if message.msg_id == msg_id]
 
     async def _query(
-        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, *, unique: bool
+        self,
+        topic: str,
+        key: str,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        unique: bool,
+        silent: Silent | None = None,
     ) -> list[MessageExt]:
         header = QueryMessageRequestHeader(
             topic=topic, key=key, max_num=max_num, begin_timestamp=begin_ms, end_timestamp=end_ms
@@ -98,16 +117,15 @@ class MessageAdmin(AdminBase):
             request = create_request(RequestCode.QUERY_MESSAGE, header)
             assert request.ext_fields is not None
             request.ext_fields[UNIQUE_KEY_QUERY] = "true" if unique else "false"
-            response = await self._client().invoke(addr, request, QUERY_TIMEOUT_S)
+            response = await self._invoke(addr, request, QUERY_TIMEOUT_S)
             if response.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             if response.code != ResponseCode.SUCCESS:
                 raise MQBrokerError(response.code, response.remark or "", addr)
             return decode_messages(response.body_bytes(), broker_name)
 
-        masters = await self._masters_of(topic)
-        answers = await asyncio.gather(*(ask(name, addr) for name, addr in masters.items()))
-        found = [message for answer in answers for message in answer]
+        answers = await ask_each(await self._masters_of(topic), ask, silent)
+        found = [message for answer in answers.values() for message in answer]
         found.sort(key=lambda message: message.store_timestamp)
         return found
 

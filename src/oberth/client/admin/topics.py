@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase
+from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase, Silent, ask_each
 from oberth.client.pulling import (
     earliest_msg_store_time,
     max_offset,
@@ -15,7 +15,7 @@ from oberth.client.pulling import (
     search_offset,
     update_consumer_offset,
 )
-from oberth.errors import MQClientError, RemotingError
+from oberth.errors import MQClientError
 from oberth.formats import names
 from oberth.formats.topic_config import READ_WRITE, TopicConfig, TopicConfigs
 from oberth.remoting.bodies.base import MessageQueue
@@ -175,9 +175,7 @@ class TopicAdmin(AdminBase):
         body = await self._ask(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigs.decode(body).topic_config_table
 
-    async def topic_stats(
-        self, topic: str, *, silent: dict[str, RemotingError] | None = None
-    ) -> TopicStatsTable:
+    async def topic_stats(self, topic: str, *, silent: Silent | None = None) -> TopicStatsTable:
         """Both ends of each queue. RocketMQ: examineTopicStats.
 
         Args:
@@ -186,16 +184,13 @@ class TopicAdmin(AdminBase):
                 are left out; None: such an error is raised.
         """
         header = GetTopicStatsInfoRequestHeader(topic=topic)
+
+        async def ask(_: str, addr: str) -> TopicStatsTable:
+            body = await self._ask(addr, RequestCode.GET_TOPIC_STATS_INFO, header)
+            return TopicStatsTable.decode(body)
+
         made = TopicStatsTable()
-        for name, addr in (await self._masters_of(topic)).items():
-            try:
-                body = await self._ask(addr, RequestCode.GET_TOPIC_STATS_INFO, header)
-            except RemotingError as error:
-                if silent is None:
-                    raise
-                silent[name] = error
-                continue
-            found = TopicStatsTable.decode(body)
+        for found in (await ask_each(await self._masters_of(topic), ask, silent)).values():
             made.offset_table.update(found.offset_table)
             made.topic_put_tps += found.topic_put_tps
         return made

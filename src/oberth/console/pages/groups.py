@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oberth.client.admin import LATEST, Admin, GroupProgress, QueueProgress
+from oberth.client.admin.base import Silent
 from oberth.console import texts
 from oberth.console.cluster import Part, State
 from oberth.console.console import Asker, Console, Page, Write
@@ -51,7 +52,9 @@ async def groups(console: Console, request: Request) -> Response:
     await console.cluster.with_ends(state, topics[:TOPICS_ASKED_MAX])
     await console.cluster.with_members(state, rows)
     now_ms = console.now_ms()
-    progress = await asyncio.gather(*(_progress(console.admin_of(request), state, n) for n in rows))
+    admin = console.admin_of(request)
+    silent: Silent = {}
+    progress = await asyncio.gather(*(_progress(admin, state, n, silent) for n in rows))
     return console.render(
         request,
         "groups.html",
@@ -75,12 +78,13 @@ async def groups(console: Console, request: Request) -> Response:
         text=text,
         sort=sort,
         with_system=with_system,
+        silent=silent,
     )
 
 
-async def _progress(admin: Admin, state: State, group: str) -> GroupProgress | None:
+async def _progress(admin: Admin, state: State, group: str, silent: Silent) -> GroupProgress | None:
     try:
-        return await admin.consume_stats_at(state.masters.values(), group)
+        return await admin.consume_stats_at(state.masters, group, silent=silent)
     except OberthError:
         return None
 
@@ -136,11 +140,14 @@ async def group(console: Console, request: Request) -> Response:
     admin = console.admin_of(request)
     state = await console.cluster.soon(Part.OFFSETS)
     await console.cluster.with_members(state, [name])
-    progress = await admin.consume_stats_at(state.masters.values(), name)
+    silent: Silent = {}
+    progress = await admin.consume_stats_at(state.masters, name, silent=silent)
     connection = await _connection(admin, state, name)
     members = await _members(admin, name, connection)
     configs = state.groups.get(name, {})
     if not (configs or progress.queues or members or name in state.offsets):
+        if silent:
+            raise next(iter(silent.values()))
         raise MQBrokerError(26, f"no broker knows group {name!r}")
     now_ms = console.now_ms()
     figures = Figures(console, request, state)
@@ -173,6 +180,7 @@ async def group(console: Console, request: Request) -> Response:
         letters=await _letter_count(console, state, name),
         disagree=sorted({topic for each in members for topic in each.differs}),
         is_system=names.is_system_group(name) or name in names.PREDEFINED_GROUPS,
+        silent=silent,
     )
 
 

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oberth.client.admin import Admin
+from oberth.client.admin.base import Silent
 from oberth.client.dead_letters import (
     REASON,
     origin_message_id,
@@ -27,6 +28,7 @@ from oberth.console.pages.messages import (
     read_message,
     snippets,
 )
+from oberth.console.pages.topics import known_stats
 from oberth.console.security import Form
 from oberth.console.writes import Outcome, Plan, required
 from oberth.errors import MQBrokerError, OberthError, OptionError
@@ -56,7 +58,8 @@ async def letters(console: Console, request: Request) -> Response:
         return console.render(request, "letter_groups.html", rows=rows[:500], left=len(rows) - 500)
     admin = console.admin_of(request)
     topic = names.dlq_topic(known_group_name(name))
-    found, more = await _page(admin, topic, request.query_params.get("cursor", ""))
+    silent: Silent = {}
+    found, more = await _page(admin, topic, request.query_params.get("cursor", ""), silent)
     return console.render(
         request,
         "letters.html",
@@ -76,12 +79,15 @@ async def letters(console: Console, request: Request) -> Response:
             for each, text in zip(found, await snippets(found), strict=True)
         ],
         more=more and texts.href("/letters", group=name, cursor=more),
+        silent=silent,
     )
 
 
-async def _page(admin: Admin, topic: str, cursor: str) -> tuple[list[MessageExt], str]:
+async def _page(
+    admin: Admin, topic: str, cursor: str, silent: Silent
+) -> tuple[list[MessageExt], str]:
     try:
-        stats = await admin.topic_stats(topic)
+        stats = await known_stats(admin, topic, silent)
     except MQBrokerError as error:
         if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
             return [], ""

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from oberth.client.admin import Admin
+from oberth.client.admin.base import Silent
 from oberth.client.messages import Message, MessageExt, SendResult
 from oberth.client.producer import Producer
 from oberth.console import texts
@@ -26,12 +27,12 @@ from oberth.console.browse import (
 from oberth.console.cluster import Part, Place
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.decoding import VIEWS, Decoded, decode, message_snippet, snippet
-from oberth.console.pages.topics import known_topic_name
+from oberth.console.pages.topics import known_stats, known_topic_name
 from oberth.console.schemas import PASTED
 from oberth.console.security import Form, Session
 from oberth.console.traces import trace
 from oberth.console.writes import Outcome, Plan, required, whole
-from oberth.errors import FormatError, MQBrokerError, OptionError, RemotingError
+from oberth.errors import FormatError, MQBrokerError, OptionError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.remoting.bodies.base import MessageQueue
@@ -61,10 +62,8 @@ async def messages(console: Console, request: Request) -> Response:
             hosts = {key.address: key.name for key in state.brokers}
             found.broker_name = hosts.get(found.store_host, "")
         return RedirectResponse(message_link(topic, found), 303)
-    silent: dict[str, RemotingError] = {}
-    stats = await admin.topic_stats(topic, silent=silent)
-    if silent and not stats.offset_table:
-        raise next(iter(silent.values()))
+    silent: Silent = {}
+    stats = await known_stats(admin, topic, silent)
     ends = {(queue.broker_name, queue.queue_id): end for queue, end in stats.offset_table.items()}
     filters = {name: query.get(name, "") for name in FILTERS}
     values: dict[str, Any] = {"problem": "", "looked": 0, "more": None, "shown": []}
@@ -74,7 +73,7 @@ async def messages(console: Console, request: Request) -> Response:
         match = matcher(tag=filters["tag"], sql=filters["sql"], text=filters["body"])
         if key:
             direction = "key"
-            with_key = list(reversed(await admin.query_message(topic, key)))
+            with_key = list(reversed(await admin.query_message(topic, key, silent=silent)))
             if match is not None:
                 with_key = await asyncio.to_thread(_filtered, match, with_key)
             values["shown"] = with_key
@@ -100,7 +99,7 @@ async def messages(console: Console, request: Request) -> Response:
         section="/topics",
         topic=topic,
         ends=sorted(ends.items()),
-        silent=sorted(silent.items()),
+        silent=silent,
         kept=sum(each.max_offset - each.min_offset for each in ends.values()),
         rows=[
             (each, text, message_link(topic, each))
@@ -229,7 +228,9 @@ async def message(console: Console, request: Request) -> Response:
     async with console.whole_bodies:
         body, size, flaw, command, python = await asyncio.to_thread(shown)
     state = await console.cluster.soon(Part.OFFSETS)
-    groups = sorted(await admin.topic_consumed_by(topic))
+    silent: Silent = {}
+    groups = await admin.topic_consumed_by(topic, silent=silent)
+    steps = await trace(admin, found.msg_id, silent)
     return console.render(
         request,
         "message.html",
@@ -244,7 +245,8 @@ async def message(console: Console, request: Request) -> Response:
         schema=schema,
         schemas=choices,
         properties=sorted(found.properties.items()),
-        steps=await trace(admin, found.msg_id),
+        steps=steps,
+        silent=silent,
         groups=[(group, _standing(state.offsets.get(group, {}), found, topic)) for group in groups],
         members=state.members,
         command=command,

@@ -9,13 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oberth.client.admin import Admin
+from oberth.client.admin.base import Silent
 from oberth.console import texts
 from oberth.console.cluster import Part, State
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.figures import Figures
 from oberth.console.security import Form
 from oberth.console.writes import Outcome, Plan, required, whole
-from oberth.errors import MQBrokerError, OberthError, OptionError
+from oberth.errors import MQBrokerError, OberthError, OptionError, RemotingError
 from oberth.formats import names
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.bodies.stats import TopicStatsTable
@@ -111,7 +112,8 @@ async def topic(console: Console, request: Request) -> Response:
     """One topic."""
     name = known_topic_name(request.query_params.get("name", ""))
     admin = console.admin_of(request)
-    stats = await admin.topic_stats(name)
+    silent: Silent = {}
+    stats = await known_stats(admin, name, silent)
     state = await console.cluster.soon(Part.OFFSETS)
     configs = await _configs(admin, state, name)
     await console.cluster.with_ends(state, [name])
@@ -119,7 +121,7 @@ async def topic(console: Console, request: Request) -> Response:
     figure = await figures.plot(
         "Messages in", [(name, ("topic", name))], value_text=texts.rate, unit="a second"
     )
-    groups = sorted(await admin.topic_consumed_by(name))
+    groups = await admin.topic_consumed_by(name, silent=silent)
     lags = {group: _lag_in(state, stats, group, name) for group in groups}
     producers, producers_problem = await _producers(admin, state, configs)
     return console.render(
@@ -138,6 +140,7 @@ async def topic(console: Console, request: Request) -> Response:
         members=state.members,
         producers=producers,
         producers_problem=producers_problem,
+        silent=silent,
         can_purge=await _can_purge(admin, name),
     )
 
@@ -151,6 +154,18 @@ def known_topic_name(name: str) -> str:
     if not names.is_stored_topic(name):
         raise OptionError(f"topic {name[:60]!r}: no name of a topic")
     return name
+
+
+async def known_stats(admin: Admin, topic: str, silent: Silent) -> TopicStatsTable:
+    """Both ends of the queues of those brokers that answer; the others are put into ``silent``.
+
+    Raises:
+        RemotingError: none answers.
+    """
+    stats = await admin.topic_stats(topic, silent=silent)
+    if silent and not stats.offset_table:
+        raise next(iter(silent.values()))
+    return stats
 
 
 async def _configs(admin: Admin, state: State, name: str) -> dict[str, TopicConfig]:
@@ -183,6 +198,8 @@ async def _producers(
             continue
         try:
             found = await admin.producers(address)
+        except RemotingError:
+            continue  # the page says so
         except OberthError as error:
             return [], str(error)
         for group, clients in found.items():

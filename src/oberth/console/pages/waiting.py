@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oberth.client.admin import Admin
+from oberth.client.admin.base import Silent
 from oberth.client.messages import MessageExt
 from oberth.console.browse import browse
 from oberth.console.cluster import Part
@@ -49,14 +50,15 @@ async def waiting(console: Console, request: Request) -> Response:
     admin = console.admin_of(request)
     now_ms = console.now_ms()
     problems: list[str] = []
+    silent: Silent = {}
     timed: list[Waiting] = []
     halves: list[Waiting] = []
     try:
-        timed = await _timed(admin, now_ms)
+        timed = await _timed(admin, now_ms, silent)
     except OberthError as error:
         problems.append(f"timed messages: {error}")
     try:
-        halves = await _halves(admin)
+        halves = await _halves(admin, silent)
     except OberthError as error:
         problems.append(f"transactions: {error}")
     levels = []
@@ -68,13 +70,19 @@ async def waiting(console: Console, request: Request) -> Response:
             if comma and done.lstrip("-").isdigit() and end.isdigit() and int(end):
                 levels.append((key.name, level, int(end), max(int(end) - int(done), 0)))
     return console.render(
-        request, "waiting.html", timed=timed, halves=halves, levels=levels, problems=problems
+        request,
+        "waiting.html",
+        timed=timed,
+        halves=halves,
+        levels=levels,
+        problems=problems,
+        silent=silent,
     )
 
 
-async def _timed(admin: Admin, now_ms: int) -> list[Waiting]:
+async def _timed(admin: Admin, now_ms: int, silent: Silent) -> list[Waiting]:
     """Timed messages that are not due yet, those that were stored last first."""
-    found = await _newest(admin, names.TIMER_TOPIC)
+    found = await _newest(admin, names.TIMER_TOPIC, silent)
     made = []
     for each in found:
         until_ms = _number(each.properties.get(p.TIMER_OUT_MS, ""))
@@ -84,9 +92,9 @@ async def _timed(admin: Admin, now_ms: int) -> list[Waiting]:
     return await _with_bodies(made[:SHOWN])
 
 
-async def _newest(admin: Admin, topic: str) -> list[MessageExt]:
+async def _newest(admin: Admin, topic: str, silent: Silent) -> list[MessageExt]:
     try:
-        stats = await admin.topic_stats(topic)
+        stats = await admin.topic_stats(topic, silent=silent)
     except MQBrokerError as error:
         if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
             return []
@@ -110,11 +118,11 @@ async def _with_bodies(waiting: list[Waiting]) -> list[Waiting]:
     return [replace(each, body=line) for each, line in zip(waiting, lines, strict=True)]
 
 
-async def _halves(admin: Admin) -> list[Waiting]:
+async def _halves(admin: Admin, silent: Silent) -> list[Waiting]:
     """Half messages that no end is known of: neither committed nor rolled back yet."""
     made = []
     try:
-        queues = await admin.topic_stats(names.TRANS_HALF_TOPIC)
+        queues = await admin.topic_stats(names.TRANS_HALF_TOPIC, silent=silent)
     except MQBrokerError as error:
         if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
             return []

@@ -21,12 +21,22 @@ async function renewOne(id, pause) {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = page.getElementById(id);
       if (answer.ok && fresh && !isInUse(part)) replace(part, fresh);
+      if (answer.ok) replaceNotices(page);
       tellAge(part, answer.ok ? "" : page.querySelector("h1")?.textContent || answer.statusText);
     } catch {
       tellAge(part, "The console does not answer");
     }
   }
   setTimeout(() => renewOne(id, pause), pause);
+}
+
+// Which servers do not answer; a screen reader hears of it when it changes.
+function replaceNotices(page) {
+  const shown = document.getElementById("notices");
+  const fresh = page.getElementById("notices");
+  if (shown && fresh && shown.textContent !== fresh.textContent) {
+    shown.replaceChildren(...fresh.childNodes);
+  }
 }
 
 // What is shown stays while nothing newer comes, and says so.
