@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import ssl
 import struct
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -232,6 +233,22 @@ async def test_compressed_messages() -> None:
             stream = await client.open("/e", what, headers={"grpc-encoding": encoding})
             assert await stream.all() == []
             assert stream.status == status
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_compressed_messages_that_are_not_whole(encoding: str) -> None:
+    """One that is cut is not what its sender meant, though it can be unpacked to there."""
+    packed = gzip.compress(b"hello" * 100) if encoding == "gzip" else zlib.compress(b"hello" * 100)
+    async with serving() as server, client_of(server) as client:
+        for body in (packed, packed[:-1], packed[:-9], packed[:12], packed + packed, packed + b"x"):
+            stream = await client.open(
+                "/e", framed(body, compressed=True), headers={"grpc-encoding": encoding}
+            )
+            answers = await stream.all()
+            if body == packed:
+                assert answers == [b"hello" * 100]
+            else:
+                assert (answers, stream.status) == ([], GrpcStatus.INTERNAL)
 
 
 async def test_messages_that_are_too_long() -> None:

@@ -130,7 +130,7 @@ def _unpacked(message: bytes, encoding: str) -> bytes:
     """What a compressed message becomes.
 
     Raises:
-        CallError: it is none, or becomes too long.
+        CallError: it is none, is cut or has more behind it, or becomes too long.
     """
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
@@ -142,6 +142,8 @@ def _unpacked(message: bytes, encoding: str) -> bytes:
             GrpcStatus.RESOURCE_EXHAUSTED,
             f"a message of more than {INFLATED_MAX} bytes after {encoding}",
         )
+    if not unpacker.eof or unpacker.unused_data:
+        raise CallError(GrpcStatus.INTERNAL, f"a message that is not one whole {encoding}")
     return plain
 
 
