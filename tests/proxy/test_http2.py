@@ -418,10 +418,21 @@ async def test_data_that_carries_nothing() -> None:
 
 
 async def test_more_calls_at_a_time_than_allowed() -> None:
+    """Who has not read our settings yet can begin too many: those it may try again."""
+    refused = 2 * http2.STREAMS_MAX + 1
     async with serving() as server, Raw(server) as raw:
         for number in range(http2.STREAMS_MAX + 1):
             raw.writer.write(raw.headers(2 * number + 1))
-        assert await raw.is_closed()
+        raw.writer.write(DataFrame(refused, framed(b"x"), flags=["END_STREAM"]).serialize())
+        raw.writer.write(DataFrame(1, framed(b"hello"), flags=["END_STREAM"]).serialize())
+        await raw.until(RstStreamFrame(refused, 7).serialize())
+        await raw.until(framed(b"hello"))
+
+
+async def test_calls_that_are_refused_have_an_end() -> None:
+    async with serving() as server, Raw(server) as raw:
+        assert await raw.send_until_closed(lambda number: raw.headers(2 * number + 1), 9000) < 9000
+        assert server._budget.used == 0
         assert await ask(server) == b"hello"
 
 

@@ -81,6 +81,7 @@ class ErrorCode(IntEnum):
     FLOW_CONTROL_ERROR = 3
     STREAM_CLOSED = 5
     FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
     COMPRESSION_ERROR = 9
     ENHANCE_YOUR_CALM = 11
 
@@ -407,9 +408,10 @@ class ServerConnection:
             )
         if not stream_id & 1:
             raise _wrong(f"a client opens stream {stream_id}, allowed odd numbers")
-        if len(self._streams) >= self._streams_max:
-            raise _wrong(f"more than {self._streams_max} streams at a time")
         self.last_stream_id = stream_id
+        if len(self._streams) >= self._streams_max:
+            # A client may have begun them before it read our settings; it may try again.
+            return self._fault(stream_id, ErrorCode.REFUSED_STREAM)
         self._streams[stream_id] = stream = _Stream(self._stream_room, self._window)
         stream.left = _check_request(headers)
         if is_ended:
