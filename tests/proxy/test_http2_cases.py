@@ -34,6 +34,7 @@ from tests.proxy.test_http2 import BOUND_S, Raw, ask, client_of, serving
 
 from oberth.proxy import call, http2
 from oberth.proxy.call import GrpcStatus
+from oberth.proxy.server import GrpcServer
 from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.tls import self_signed_context
 
@@ -218,6 +219,63 @@ async def test_settings_with_many_calls_open() -> None:
         assert await raw.send_until_closed(lambda number: piece * allowed, 200) < 200
         assert server._budget.used == 0
         assert await ask(server) == b"hello"
+
+
+async def test_a_window_of_all_streams_while_each_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A few bytes do not make the server try every answer that waits."""
+    tried: list[int] = []
+    send_call = http2.GrpcChannel._send_call
+
+    def watched(channel: http2.GrpcChannel, one: Any, until: float) -> None:
+        tried.append(one.stream_id)
+        send_call(channel, one, until)
+
+    monkeypatch.setattr(http2.GrpcChannel, "_send_call", watched)
+    count = 200
+    async with serving() as server, Raw(server) as raw:
+        raw.writer.write(SettingsFrame(0, settings={4: 0}).serialize())
+        for number in range(count):
+            raw.writer.write(ended(raw, 2 * number + 1))
+        (channel,) = await _begun(server, raw)
+        await until(lambda: len(channel._blocked) == count)
+        tried.clear()
+        for number in range(20):
+            raw.writer.write(WindowUpdateFrame(0, 1).serialize())
+            raw.writer.write(PingFrame(0, b"%8d" % number).serialize())
+            await raw.until(b"%8d" % number)
+        assert tried == []
+        raw.writer.write(WindowUpdateFrame(3, 100).serialize())
+        await raw.until(frame(0, 0, 3, framed(b"x")))
+        raw.writer.write(SettingsFrame(0, settings={4: 100}).serialize())
+        await until(lambda: not channel.calls)
+
+
+async def test_the_window_of_all_streams_is_closed() -> None:
+    """Answers wait, a call that ends without one does not."""
+    async with serving() as server, Raw(server) as raw:
+        raw.writer.write(SettingsFrame(0, settings={4: 1 << 20}).serialize())
+        raw.writer.write(
+            raw.headers(1, "/m") + DataFrame(1, framed(b"131072"), flags=["END_STREAM"]).serialize()
+        )
+        (channel,) = await _begun(server, raw)
+        await until(lambda: channel._connection.is_closed_to_data)
+        raw.writer.write(ended(raw, 3))
+        raw.writer.write(
+            raw.headers(5, "/f") + DataFrame(5, framed(b""), flags=["END_STREAM"]).serialize()
+        )
+        await raw.until(b"grpc-message")
+        assert frame(0, 0, 3, framed(b"x")) not in raw.received
+        raw.writer.write(WindowUpdateFrame(0, 1 << 20).serialize())
+        await raw.until(frame(0, 0, 3, framed(b"x")))
+        await until(lambda: not channel.calls)
+
+
+async def _begun(server: GrpcServer, raw: Raw) -> list[http2.GrpcChannel]:
+    raw.writer.write(PingFrame(0, b"begun...").serialize())
+    await raw.until(b"begun...")
+    return list(server.channels)
 
 
 async def test_calls_count_in_the_budget() -> None:

@@ -534,6 +534,11 @@ class ServerConnection:
         """Bytes of data that may be sent on a stream now, in one frame."""
         return min(self._room, self._streams[stream_id].room, self.frame_size_max)
 
+    @property
+    def is_closed_to_data(self) -> bool:
+        """Whether the window of all streams together has no room."""
+        return self._room <= 0
+
     def send_headers(self, stream_id: int, block: bytes, *, end: bool = False) -> None:
         """Headers, or trailers that end the stream, as `header_blocks.literal` makes them."""
         if self._shrinks_table:

@@ -174,7 +174,7 @@ class GrpcChannel(asyncio.Protocol):
         self._peer_reads = True
         self._is_paused = False
         self._ready: dict[int, Call] = {}  # calls with something to send
-        self._blocked: set[int] = set()  # of those, who wait for a window
+        self._blocked: dict[int, Call] = {}  # those that wait for their stream's window
         self._flush_scheduled = False
         self._headers_sent: set[int] = set()
         self._control_at = 0.0
@@ -362,6 +362,8 @@ class GrpcChannel(asyncio.Protocol):
         elif kind is SettingsReceived:
             self.is_begun = True
             self._count_control(1 + len(self.calls) // SETTINGS_SHARE)
+            self._ready.update(self._blocked)
+            self._blocked.clear()
             self._on_window(0)
         else:
             self._count_control()
@@ -511,17 +513,21 @@ class GrpcChannel(asyncio.Protocol):
             self._budget.used -= call.counted
             call.counted = 0
         self._ready.pop(call.stream_id, None)
-        self._blocked.discard(call.stream_id)
+        self._blocked.pop(call.stream_id, None)
         self._headers_sent.discard(call.stream_id)
 
     # Writing
 
     def flush_soon(self, call: Call) -> None:
         """A call has something to send."""
-        if self._closed:
+        if self._closed or call.stream_id in self._blocked:
             return
         self._ready[call.stream_id] = call
-        if not self._flush_scheduled and not self._holds_output:
+        if not self._holds_output:
+            self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
 
@@ -530,15 +536,14 @@ class GrpcChannel(asyncio.Protocol):
         if self._closed or not self._peer_reads:
             return
         until = self.loop.time() + SLICE_S
-        for stream_id, call in list(self._ready.items()):
-            if stream_id in self._blocked:
+        for call in list(self._ready.values()):
+            if call.out and self._connection.is_closed_to_data:
                 continue
             self._send_call(call, until)
             if self.loop.time() > until:
                 self._write_out()
                 if self._ready:
-                    self._flush_scheduled = True
-                    self.loop.call_soon(self._flush)
+                    self._schedule_flush()
                 return
         self._write_out()
 
@@ -558,7 +563,8 @@ class GrpcChannel(asyncio.Protocol):
             piece = call.out[0]
             room = connection.room(stream_id)
             if room <= 0:
-                self._blocked.add(stream_id)
+                if not connection.is_closed_to_data:
+                    self._blocked[stream_id] = self._ready.pop(stream_id)
                 self.count_held(call)
                 return
             if len(piece) <= room:
@@ -585,14 +591,13 @@ class GrpcChannel(asyncio.Protocol):
         connection.send_headers(stream_id, block, end=True)
         self._drop(call)
 
-    def _on_window(self, stream_id: int | None) -> None:
-        if stream_id:
-            self._blocked.discard(stream_id)
-        else:
-            self._blocked.clear()
-        if self._ready and not self._flush_scheduled:
-            self._flush_scheduled = True
-            self.loop.call_soon(self._flush)
+    def _on_window(self, stream_id: int) -> None:
+        """A stream's window has changed, or that of the connection (0)."""
+        call = self._blocked.pop(stream_id, None)
+        if call is not None:
+            self._ready[stream_id] = call
+        if self._ready:
+            self._schedule_flush()
 
     def _write_out(self) -> None:
         data = self._connection.take_output()
