@@ -272,6 +272,22 @@ async def test_the_window_of_all_streams_is_closed() -> None:
         await until(lambda: not channel.calls)
 
 
+async def test_pings_behind_answers() -> None:
+    """The client for Go sends one for nearly every answer: thousands a second are its right."""
+    async with serving() as server, Raw(server) as raw:
+        (channel,) = await _begun(server, raw)
+        channel._control_at = channel.loop.time() + 1e6  # a second without end
+        channel._control_count = http2.CONTROL_MAX
+        for number in range(50):
+            stream_id = 2 * number + 1
+            raw.writer.write(ended(raw, stream_id))
+            await raw.until(frame(0, 0, stream_id, framed(b"x")))
+            raw.writer.write(PingFrame(0, b"%8d" % number).serialize())
+            await raw.until(b"%8d" % number)
+        raw.writer.write(PingFrame(0, b"one more").serialize())
+        assert await raw.is_closed()
+
+
 async def _begun(server: GrpcServer, raw: Raw) -> list[http2.GrpcChannel]:
     raw.writer.write(PingFrame(0, b"begun...").serialize())
     await raw.until(b"begun...")

@@ -144,8 +144,12 @@ class SettingsReceived(NamedTuple):
     """The peer's settings; windows of all streams may have changed."""
 
 
+class Pinged(NamedTuple):
+    """A ping, which has been answered."""
+
+
 class Skipped(NamedTuple):
-    """A frame that carries nothing: a ping, a priority, one of an unknown kind."""
+    """A frame that carries nothing: a priority, an acknowledgement, one of an unknown kind."""
 
 
 class Terminated(NamedTuple):
@@ -159,6 +163,7 @@ Event = (
     | StreamReset
     | WindowOpened
     | SettingsReceived
+    | Pinged
     | Skipped
     | Terminated
 )
@@ -491,9 +496,10 @@ class ServerConnection:
             raise _wrong(f"PING on stream {stream_id}")
         if len(payload) != 8:
             raise _wrong_size(Kind.PING, payload)
-        if not flags & _ACK:
-            self._out.append(frame(Kind.PING, _ACK, 0, payload))
-        return Skipped()
+        if flags & _ACK:
+            return Skipped()
+        self._out.append(frame(Kind.PING, _ACK, 0, payload))
+        return Pinged()
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> Event:
         del flags

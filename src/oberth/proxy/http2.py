@@ -15,7 +15,8 @@ The memory and time that a peer can take are bounded:
     unfinished messages, answers   `Budget`, all connections of a server together; beyond it the
                                    connection that holds most is closed
     calls at a time                STREAMS_MAX on a connection; each counts CALL_SIZE in the budget
-    frames that carry nothing      CONTROL_MAX in a second; beyond it the connection is closed
+    frames that carry nothing      CONTROL_MAX in a second; beyond it the connection is closed.
+                                   A ping behind an answer is none: the client for Go measures so
     settings                       as many such frames as they have calls to change, by eights
     beginning a connection         HANDSHAKE_S, TLS among it
     answers that it does not read  WRITE_HIGH bytes in the socket's buffer, the others as above;
@@ -39,6 +40,7 @@ from oberth.proxy.frames import (
     DataReceived,
     ErrorCode,
     Event,
+    Pinged,
     RequestReceived,
     ServerConnection,
     SettingsReceived,
@@ -177,6 +179,7 @@ class GrpcChannel(asyncio.Protocol):
         self._blocked: dict[int, Call] = {}  # those that wait for their stream's window
         self._flush_scheduled = False
         self._headers_sent: set[int] = set()
+        self._has_answered = False  # since the last ping
         self._control_at = 0.0
         self._control_count = 0
         self._draining = False
@@ -365,6 +368,8 @@ class GrpcChannel(asyncio.Protocol):
             self._ready.update(self._blocked)
             self._blocked.clear()
             self._on_window(0)
+        elif kind is Pinged and self._has_answered:
+            self._has_answered = False
         else:
             self._count_control()
 
@@ -559,6 +564,7 @@ class GrpcChannel(asyncio.Protocol):
             joined = b"".join(call.out)
             call.out.clear()
             call.out.append(joined)
+        self._has_answered = True
         while call.out:
             piece = call.out[0]
             room = connection.room(stream_id)
