@@ -294,6 +294,26 @@ async def _begun(server: GrpcServer, raw: Raw) -> list[http2.GrpcChannel]:
     return list(server.channels)
 
 
+async def test_a_silent_peer_with_calls_is_asked_whether_it_is_there() -> None:
+    """A host that vanished sends no end: it is forgotten, one that answers stays."""
+    ping = PingFrame(0, bytes(8))
+    async with (
+        serving(idle_s=0.2, handshake_s=0.2) as server,
+        Raw(server) as gone,
+        Raw(server) as there,
+    ):
+        for raw in (gone, there):
+            raw.writer.write(opened(raw))
+        for _ in range(5):
+            there.received = b""
+            await there.until(ping.serialize())
+            there.writer.write(PingFrame(0, bytes(8), flags=["ACK"]).serialize())
+        await gone.until(ping.serialize())
+        assert await gone.is_closed()
+        there.writer.write(DataFrame(1, framed(b"hello"), flags=["END_STREAM"]).serialize())
+        await there.until(framed(b"hello"))
+
+
 async def test_calls_count_in_the_budget() -> None:
     """Calls that send nothing: who has opened most of them is closed."""
     limit = 600 * call.CALL_SIZE

@@ -19,6 +19,7 @@ The memory and time that a peer can take are bounded:
                                    A ping behind an answer is none: the client for Go measures so
     settings                       as many such frames as they have calls to change, by eights
     beginning a connection         HANDSHAKE_S, TLS among it
+    a peer that is silent          while it has calls it is pinged, and closed if it does not answer
     answers that it does not read  WRITE_HIGH bytes in the socket's buffer, the others as above;
                                    nothing more is read from it
     a turn of the loop             SLICE_S of reading and SLICE_S of writing on a connection; what
@@ -40,6 +41,7 @@ from oberth.proxy.frames import (
     DataReceived,
     ErrorCode,
     Event,
+    Kind,
     Pinged,
     RequestReceived,
     ServerConnection,
@@ -48,6 +50,7 @@ from oberth.proxy.frames import (
     StreamReset,
     Terminated,
     WindowOpened,
+    frame,
     goaway,
 )
 from oberth.proxy.header_blocks import literal
@@ -131,6 +134,9 @@ class GrpcChannel(asyncio.Protocol):
         calls: by stream.
         held: bytes of calls, of unfinished messages and of answers not yet sent.
         made_at: loop time at which the connection was accepted.
+        last_active: loop time of the last bytes of either side.
+        last_heard: loop time of the peer's last bytes.
+        pinged_at: loop time of a ping to a peer that is silent; None: it has said something since.
         is_begun: whether the client's preface has come.
         unpacking: see `CallChannel`.
     """
@@ -150,7 +156,8 @@ class GrpcChannel(asyncio.Protocol):
         self.remote = Address("", 0)
         self.local = Address("", 0)
         self.calls: dict[int, Call] = {}
-        self.made_at = self.last_active = self.loop.time()
+        self.made_at = self.last_active = self.last_heard = self.loop.time()
+        self.pinged_at: float | None = None
         self.is_begun = False
         self.is_tls = False
         self.held = 0
@@ -202,7 +209,8 @@ class GrpcChannel(asyncio.Protocol):
         """Called by the loop."""
         if self._closed:
             return
-        self.last_active = self.loop.time()
+        self.last_active = self.last_heard = self.loop.time()
+        self.pinged_at = None
         try:
             if self._first_bytes is not None:
                 data = self._read_first_bytes(data)
@@ -626,6 +634,11 @@ class GrpcChannel(asyncio.Protocol):
         outgoing = self._tls.take_outgoing()
         if outgoing:
             self._transport.write(outgoing)
+
+    def ping(self) -> None:
+        """Ask whether the peer is there."""
+        self._write(frame(Kind.PING, 0, 0, bytes(8)))
+        self.pinged_at = self.loop.time()
 
     # Closing
 

@@ -40,8 +40,10 @@ class GrpcOptions:
         port: 0 takes a free one.
         channel_max: connections at a time; more are closed at once.
         held_bytes_max: bytes of unfinished messages and unsent answers, over all connections.
-        idle_s: seconds without a call and without a byte after which a connection is closed.
-        handshake_s: seconds that a peer has to begin, however slowly it sends.
+        idle_s: seconds without a call and without a byte after which a connection is closed; with
+            calls, seconds without a byte of the peer after which it is pinged.
+        handshake_s: seconds that a peer has to begin, however slowly it sends, and to answer a
+            ping.
         grace_s: seconds that calls get when the server closes.
         tls_context: certificate and key; None: TLS is not offered.
         tls_only: whether plain text is refused.
@@ -198,7 +200,17 @@ class GrpcServer(Listener):
             )
             channel.drain()
             channel.close()
+        for channel in [c for c in self.channels if c.calls and c.last_heard < oldest]:
+            self._look_for_life(channel)
         self._idle_timer = loop.call_later(self._look_s, self._close_idle)
+
+    def _look_for_life(self, channel: GrpcChannel) -> None:
+        """A host that vanished ends no connection, and its streams would stay open for ever."""
+        if channel.pinged_at is None:
+            channel.ping()
+        elif channel.pinged_at + self.options.handshake_s < channel.loop.time():
+            _LOG.info("%s was disconnected: it does not answer a ping", channel)
+            channel.give_up()
 
     def drain(self) -> None:
         """Take no more connections and calls, and tell peers so."""
