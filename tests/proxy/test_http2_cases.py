@@ -314,6 +314,26 @@ async def test_a_silent_peer_with_calls_is_asked_whether_it_is_there() -> None:
         await there.until(framed(b"hello"))
 
 
+@pytest.mark.parametrize(
+    ("content", "is_served"),
+    [
+        ("application/grpc", True),
+        ("application/grpc+proto", True),
+        ("application/grpc;charset=utf-8", True),
+        ("application/grpc-web", False),
+        ("application/grpcx", False),
+        ("", False),
+    ],
+)
+async def test_content_types(content: str, is_served: bool) -> None:
+    async with serving() as server, Raw(server) as raw:
+        raw.writer.write(
+            block(raw, *PSEUDO, ("content-type", content))
+            + DataFrame(1, framed(b"hello"), flags=["END_STREAM"]).serialize()
+        )
+        await raw.until(framed(b"hello") if is_served else b"415")
+
+
 async def test_calls_count_in_the_budget() -> None:
     """Calls that send nothing: who has opened most of them is closed."""
     limit = 600 * call.CALL_SIZE

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from time import perf_counter
 from typing import Final, Protocol, cast
@@ -85,6 +86,7 @@ JOINED_MAX: Final = 64 * 1024
 CONNECTION_WINDOW: Final = 8 * 1024 * 1024
 WRITE_HIGH: Final = 4 * 1024 * 1024
 _OK: Final = literal((":status", "200"), ("content-type", "application/grpc"))
+_GRPC_CONTENT: Final = re.compile(r"application/grpc(?:[+;]|$)")
 _NO_GRPC: Final = literal((":status", "415"), ("content-length", "0"))
 
 
@@ -396,9 +398,8 @@ class GrpcChannel(asyncio.Protocol):
     def _on_request(self, event: RequestReceived) -> None:
         metadata = {name: value for name, value, _ in event.headers}
         stream_id = event.stream_id
-        if metadata[":method"] != "POST" or not metadata.get("content-type", "").startswith(
-            "application/grpc"
-        ):
+        content = metadata.get("content-type", "")
+        if metadata[":method"] != "POST" or _GRPC_CONTENT.match(content) is None:
             self._connection.send_headers(stream_id, _NO_GRPC, end=True)
             return
         call = Call(self, stream_id, metadata[":path"], metadata, event.size)
