@@ -430,8 +430,15 @@ async def test_more_calls_at_a_time_than_allowed() -> None:
 
 
 async def test_calls_that_are_refused_have_an_end() -> None:
+    count = http2.STREAMS_MAX + http2.CONTROL_MAX + 1
     async with serving() as server, Raw(server) as raw:
-        assert await raw.send_until_closed(lambda number: raw.headers(2 * number + 1), 9000) < 9000
+        raw.writer.write(raw.headers(1, "/m") + PingFrame(0, b"begun...").serialize())
+        await raw.until(b"begun...")
+        (channel,) = server.channels
+        channel._control_at = channel.loop.time() + 1e6  # a second without end
+        for number in range(1, count):
+            raw.writer.write(raw.headers(2 * number + 1))
+        assert await raw.is_closed()
         assert server._budget.used == 0
         assert await ask(server) == b"hello"
 
