@@ -30,6 +30,8 @@ from oberth.formats.message import (
     read_dispatch_request,
 )
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
+from oberth.formats.options import Line
+from oberth.formats.sys_flag import TRANSACTION_PREPARED
 from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBatch, MessageExtBrokerInner
@@ -213,6 +215,40 @@ def test_a_power_cut_at_every_event(tmp_path: Path, flush: FlushDiskType) -> Non
             assert len(bodies) == len(set(bodies)), where
             shutil.rmtree(image)
         shutil.rmtree(root, ignore_errors=True)  # of a machine that ended before it was made
+
+
+@pytest.mark.parametrize("line", list(Line))
+def test_zeros_that_were_sent_are_none_that_a_disk_lost(tmp_path: Path, line: Line) -> None:
+    """Properties may hold a sector of zeros: such a message is not taken for a torn one."""
+    options = config(tmp_path, FlushDiskType.SYNC_FLUSH)
+    options.line = line
+    zeros = b"a\x01" + bytes(1500) + b"\x02"
+    bodies = [b"plain", b"half", b"one", b"two", b"last"]
+    batch = encode_batch([BatchItem(0, body, zeros) for body in bodies[2:4]])
+    messages = [
+        MessageExtBrokerInner("t", b"plain", properties_raw=zeros),
+        MessageExtBrokerInner("t", b"half", properties_raw=zeros, sys_flag=TRANSACTION_PREPARED),
+        MessageExtBatch("t", batch, properties_raw=b"b\x012"),
+        MessageExtBrokerInner("t", b"last", properties_raw=b"c\x01" + bytes(1500)),
+    ]
+    store = MessageStore(options)
+    store.load()
+    store.start(background=False)
+    results = store.put_messages(messages)
+    assert all(result.ok for result in results)
+    store.kill()
+    with MessageStore(options) as store:
+        assert store.report is not None
+        assert not store.report.damages
+        offset, found = 0, []
+        while offset < store.max_phy_offset:
+            message = store.look_message_by_offset(offset)
+            assert message is not None
+            found.append(message.body)
+            if message.body != b"last":
+                assert message.properties["a"] == "\0" * 1500
+            offset += message.record_size
+        assert found == bodies
 
 
 @pytest.mark.parametrize("vouched", [True, False], ids=["with a state", "without"])

@@ -42,6 +42,7 @@ from oberth.formats.message import (
     stated_size,
 )
 from oberth.formats.names import is_stored_topic
+from oberth.formats.property_crc import record_crc_ok
 
 Read = Callable[[int, int], Buffer]
 """Gives so many bytes from a position on, or fewer where they end."""
@@ -55,19 +56,25 @@ _HEAD: Final = max(fields.size for fields in FIXED.values()) + _ZEROS
 _SIZE_AND_MAGIC: Final = BLANK.size
 SECTOR_SIZE: Final = 512
 """What a disk writes whole."""
+LIKE_A_LOST_SECTOR: Final = bytes(SECTOR_SIZE)
+"""A record whose properties hold so many zeros is written with its whole-record CRC."""
 
 
-def lacks_a_sector(segment: Buffer, end: int, size: int) -> bool:
-    """Whether a sector of properties never reached the disk; no checksum covers them.
+def lacks_a_sector(segment: Buffer, start: int, end: int, size: int) -> bool:
+    """Whether a sector of a record's properties never reached the disk.
+
+    No checksum covers them but the whole-record CRC; where that is right the zeros were sent.
 
     Args:
         segment: the file's bytes.
-        end: where in it the properties end.
-        size: how long they are.
+        start: where in it the record starts.
+        end: where it ends, and its properties.
+        size: how long these are.
     """
     first = -(-(end - size) // SECTOR_SIZE) * SECTOR_SIZE
     sectors = range(first, end - SECTOR_SIZE + 1, SECTOR_SIZE)
-    return any(not any(segment[at : at + SECTOR_SIZE]) for at in sectors)
+    lacks = any(not any(segment[at : at + SECTOR_SIZE]) for at in sectors)
+    return lacks and not record_crc_ok(segment[start:end])
 
 
 def step_over(

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from oberth.errors import FormatError, StoreFullError
 from oberth.formats import properties as p
+from oberth.formats.batch_body import decode_batch
 from oberth.formats.java_numbers import java_long
 from oberth.formats.message import (
     BLANK_SIZE_MIN,
@@ -47,6 +48,7 @@ from oberth.formats.sys_flag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from oberth.formats.torn_record import LIKE_A_LOST_SECTOR
 from oberth.kernels.arguments import BatchEnd
 from oberth.kernels.batch import BatchRecords, CleanBatch, RecordHead, batch_records, clean_batch
 from oberth.store.mapped_file import MappedFile
@@ -321,8 +323,9 @@ class Burst:
         # measured here, with the longest number there is.
         spare = (_NUMBER_MAX + 1) * len(names) + _ENTRY_MAX if names else 0
         spare += _ENTRY_MAX + _NUMBER_MAX if sys_flag & INNER_BATCH else 0
-        spare += TAIL_SIZE + 1 if log.append_crc else 0
-        if len(raw) + (TAIL_SIZE + 1 if log.append_crc else 0) > PROPERTIES_SIZE_MAX:
+        with_crc = log.append_crc or LIKE_A_LOST_SECTOR in raw
+        spare += TAIL_SIZE + 1 if with_crc else 0
+        if len(raw) + (TAIL_SIZE + 1 if with_crc else 0) > PROPERTIES_SIZE_MAX:
             return PutMessageResult(log.properties_status())
         sys_flag = _with_host_bits(sys_flag, message)
         size_max = _overhead(topic, sys_flag) + len(message.body) + len(raw) + spare
@@ -344,13 +347,11 @@ class Burst:
             )
         if len(raw) > PROPERTIES_SIZE_MAX:
             return PutMessageResult(log.properties_status())
-        if log.append_crc:
+        if with_crc:
             raw = _without(raw, CRC_PROPERTY)
             if raw and raw[-1] != 2:
                 raw += b"\x02"
-        record = self._encode(
-            message, topic, message.body, raw, message.flag, sys_flag, queue_offset
-        )
+        record = self._encode(message, topic, raw, sys_flag, queue_offset, with_crc=with_crc)
         if counted:
             topic.offsets[message.queue_id] = queue_offset + count
             log.advance_light_queues(names, numbers, message.queue_id)
@@ -378,11 +379,12 @@ class Burst:
         if not batch.item_count:
             return PutMessageResult(ILLEGAL)
         sys_flag = _with_host_bits(message.sys_flag, message)
+        outer = p.without_properties(raw, _LIGHT) if log.config.line is Line.V4_9 else b""
         head = RecordHead(
             self._pack_head(message, topic, sys_flag),
             topic.encoded,
-            p.without_properties(raw, _LIGHT) if log.config.line is Line.V4_9 else b"",
-            log.append_crc,
+            outer,
+            log.append_crc or _like_a_lost_sector(batch, outer),
         )
         queue_offset = topic.offsets.get(message.queue_id, 0)
         made = self._batch_records(batch, head, queue_offset)
@@ -449,13 +451,14 @@ class Burst:
         self,
         message: MessageExtBrokerInner,
         topic: Topic,
-        body: bytes,
         raw: bytes,
-        flag: int,
         sys_flag: int,
         queue_offset: int,
+        *,
+        with_crc: bool,
     ) -> bytes:
-        tail = TAIL_SIZE if self.log.append_crc else 0
+        body = message.body
+        tail = TAIL_SIZE if with_crc else 0
         size = _overhead(topic, sys_flag) + len(body) + len(raw) + tail
         record = b"".join(
             (
@@ -464,7 +467,7 @@ class Burst:
                     topic.magic,
                     crc32(body) & CRC_MASK,
                     message.queue_id,
-                    flag,
+                    message.flag,
                     queue_offset,
                     self.offset,
                     sys_flag,
@@ -483,6 +486,17 @@ class Burst:
             )
         )
         return record + encode_crc_tail(record) if tail else record
+
+
+def _like_a_lost_sector(batch: CleanBatch, outer: bytes) -> bool:
+    """Whether properties of a record of a batch hold a sector of zeros."""
+    return LIKE_A_LOST_SECTOR in outer or (
+        LIKE_A_LOST_SECTOR in batch.body
+        and any(
+            LIKE_A_LOST_SECTOR in item.properties
+            for item in decode_batch(batch.body, count_max=batch.item_count)
+        )
+    )
 
 
 def _overhead(topic: Topic, sys_flag: int) -> int:

@@ -37,6 +37,7 @@ from oberth.formats.names import LMQ_PREFIX, LMQ_QUEUE_ID
 from oberth.formats.options import Line
 from oberth.formats.properties import PROPERTIES_SIZE_MAX
 from oberth.formats.sys_flag import INNER_BATCH, TRANSACTION_MASK
+from oberth.formats.torn_record import LIKE_A_LOST_SECTOR
 from oberth.kernels.arguments import TALLY_OFFSET
 from oberth.kernels.sends import PlainSends, Slot
 from oberth.store.burst import (
@@ -472,6 +473,7 @@ class CommitLog:
                 or sys_flag & (HOST_BITS | TRANSACTION_MASK | INNER_BATCH)
                 or topic.is_batch
                 or b"INNER_" in raw
+                or LIKE_A_LOST_SECTOR in raw
                 or type(message) is not MessageExtBrokerInner
             ):
                 writer.append_special(message, topic)

@@ -206,7 +206,7 @@ class Segment:
             return False
         # No checksum covers the properties.
         if message.ends_in_zeros or lacks_a_sector(
-            self.log.buffer, start + unit.size, len(message.properties_raw)
+            self.log.buffer, start, start + unit.size, len(message.properties_raw)
         ):
             return False
         return message.queue_offset == unit.queue_offset and bool(_key_of(record))

@@ -247,7 +247,8 @@ def _whole_rows(segment: MappedFile, columns: Columns) -> int:
     for row, size in enumerate(columns.properties_size[: columns.count]):
         if size >= SECTOR_SIZE:
             start = columns.commit_log_offset[row] - segment.start_offset
-            if lacks_a_sector(segment.buffer, start + columns.record_size[row], size):
+            end = start + columns.record_size[row]
+            if lacks_a_sector(segment.buffer, start, end, size):
                 return row
     return columns.count
 

@@ -377,7 +377,8 @@ class ColumnReader:
         for row, size in enumerate(columns.properties_size[: columns.count]):
             if size >= SECTOR_SIZE:
                 start = columns.commit_log_offset[row] - opened.segment.start
-                if lacks_a_sector(opened.view, start + columns.record_size[row], size):
+                end = start + columns.record_size[row]
+                if lacks_a_sector(opened.view, start, end, size):
                     columns.crc_ok[row] = 0
                     found = True
         return found

@@ -172,8 +172,9 @@ def _item_of(
 def lacks_properties(opened: SegmentMap, message: MessageExt) -> bool:
     """Whether a record of a segment lacks a sector of its properties."""
     size = len(message.properties_raw)
-    end = message.commit_log_offset - opened.segment.start + message.record_size
-    return size >= SECTOR_SIZE and lacks_a_sector(opened.view, end, size)
+    start = message.commit_log_offset - opened.segment.start
+    end = start + message.record_size
+    return size >= SECTOR_SIZE and lacks_a_sector(opened.view, start, end, size)
 
 
 def _is_newest(log: SegmentStream, index: int, position: int, newest_ms: int) -> bool:
