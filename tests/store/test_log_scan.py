@@ -105,6 +105,16 @@ def test_a_last_record_that_lacks_a_sector_of_its_properties_is_none(write: Writ
     assert scan(queue).end_offset == results[0].end_offset
 
 
+@pytest.mark.parametrize("since_ms", [0, 1])
+def test_only_records_that_may_be_unsynced_have_lost_a_sector(write: Write, since_ms: int) -> None:
+    queue, results = write(1, properties=PROPERTIES)
+    poke(queue, 1024, bytes(512))
+    [torn] = results
+    after = torn.store_timestamp - since_ms
+    end = find_log_end(queue, 0, check_crc=True, unsynced_after_ms=after)
+    assert end.end_offset == (0 if since_ms else torn.end_offset)
+
+
 def test_a_record_with_torn_properties_before_a_lost_page_is_damage(write: Write) -> None:
     queue, results = write(6, size=200, properties=PROPERTIES[-20:])
     hit, gone = results[2], results[3]

@@ -318,6 +318,7 @@ def properties_lack_a_sector(at: int) -> Lacking:
         (body_lacks_a_page, "rebuilt"),
         (properties_lack_a_sector, "nothing"),
         (properties_lack_a_sector, "consumequeue"),
+        (properties_lack_a_sector, "oberth.state"),
         (properties_lack_a_sector, "rebuilt"),
     ],
 )

@@ -126,6 +126,7 @@ def find_log_end(
     check_crc: bool,
     not_before_ms: int = 0,
     check_ends: bool = False,
+    unsynced_after_ms: int | None = None,
     size_at: SizeAt | None = None,
 ) -> LogEnd:
     """Walks the log from a record's start to where it ends.
@@ -137,6 +138,8 @@ def find_log_end(
         not_before_ms: store time of the record before ``start_offset``.
         check_ends: whether records must have their properties whole, which no checksum covers.
             Only for logs whose records never end in a zero.
+        unsynced_after_ms: store time; of records after it a loss of power may have taken sectors.
+            None: of none.
         size_at: what the queues say, for a record whose head is lost.
     """
     end_offset = start_offset
@@ -146,11 +149,13 @@ def find_log_end(
     damages: list[Damage] = []
     stale_end = 0
     segments = [s for s in queue.segments if s.end_offset > start_offset]
+    if check_ends:
+        unsynced_after_ms = -1
     number = 0
     position = start_offset - segments[0].start_offset if segments else 0
     while number < len(segments):
         segment = segments[number]
-        walked = _walk(segment, position, check_crc, check_ends)
+        walked = _walk(segment, position, check_crc, check_ends, unsynced_after_ms)
         if walked.records:
             count += walked.records
             last_record = segment.start_offset + walked.last_position
@@ -187,7 +192,13 @@ class _Walk(NamedTuple):
     reason: str | None  # None: ended by a blank
 
 
-def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool) -> _Walk:
+def _walk(
+    segment: MappedFile,
+    position: int,
+    check_crc: bool,
+    check_ends: bool,
+    unsynced_after_ms: int | None,
+) -> _Walk:
     columns = Columns(
         _ROWS, ("store_timestamp", "record_size", "commit_log_offset", "properties_size")
     )
@@ -217,7 +228,9 @@ def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool)
         elif result.added and end < segment.file_size and result.end is not ScanEnd.BLANK:
             result = result._replace(end=ScanEnd.FULL)
         position = result.position
-        whole = _whole_rows(segment, columns) if check_ends else columns.count
+        whole = columns.count
+        if unsynced_after_ms is not None:
+            whole = _whole_rows(segment, columns, unsynced_after_ms)
         if whole < columns.count:
             position = columns.commit_log_offset[whole] - segment.start_offset
         if whole:
@@ -242,10 +255,10 @@ def _walk(segment: MappedFile, position: int, check_crc: bool, check_ends: bool)
             return _Walk(position, last, timestamp, records, result.end.name.lower())
 
 
-def _whole_rows(segment: MappedFile, columns: Columns) -> int:
-    """How many of the first rows have every sector of their properties."""
+def _whole_rows(segment: MappedFile, columns: Columns, unsynced_after_ms: int) -> int:
+    """How many of the first rows have every sector of their properties, or were synced."""
     for row, size in enumerate(columns.properties_size[: columns.count]):
-        if size >= SECTOR_SIZE:
+        if size >= SECTOR_SIZE and columns.store_timestamp[row] > unsynced_after_ms:
             start = columns.commit_log_offset[row] - segment.start_offset
             end = start + columns.record_size[row]
             if lacks_a_sector(segment.buffer, start, end, size):

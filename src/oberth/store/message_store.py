@@ -181,6 +181,7 @@ class MessageStore(StoreReading):
             abnormal=not is_clean or (state is not None and not state.clean),
             check_crc=self.config.check_crc_on_recover,
             mends=self.config.broker_role is not BrokerRole.SLAVE,
+            flushed_ms=self.checkpoint.values.physic_msg_timestamp,
             now_ms=self.clock_ms(),
         )
 

@@ -92,6 +92,7 @@ def recover(
     abnormal: bool,
     check_crc: bool,
     mends: bool,
+    flushed_ms: int,
     now_ms: int,
 ) -> RecoveryReport:
     """Brings log, queues and index to one state; the caller then dispatches from dispatch_from.
@@ -105,6 +106,7 @@ def recover(
         check_crc: whether the scan of the log's tail checks bodies.
         mends: whether something else takes the place of what a crash tore behind a checkpoint. Not
             on a slave: its master sends that again, and until then every start must find it.
+        flushed_ms: store time of a record up to which the log is on the disk; of the checkpoint.
         now_ms: the clock.
     """
     if not log.queue.segments:
@@ -135,6 +137,7 @@ def recover(
         not_before_ms=not_before,
         # What we wrote since that state ends in no zero; of RocketMQ's records nobody knows.
         check_ends=abnormal and trusted,
+        unsynced_after_ms=flushed_ms if abnormal else None,
         size_at=queues.record_size_at,
     )
     if redispatch_from is not None:
