@@ -427,6 +427,55 @@ def test_a_record_that_fails_its_own_crc_is_mended_or_lost(
         assert verify(reader).clean
 
 
+LIGHT_QUEUES = {
+    "a name that can be no topic's": (b"INNER_MULTI_DISPATCH\1%LMQ%", 21, 0x04),
+    "a name of no queue": (b"INNER_MULTI_DISPATCH\1%LMQ%device-", 32, 0x01),
+    "a comma between names": (b",%LMQ%all-", 0, 0x80),
+    "a number": (b"INNER_MULTI_QUEUE_OFFSET\1", 25, 0x01),
+    "no number": (b"INNER_MULTI_QUEUE_OFFSET\1", 25, 0x40),
+    "the end of the names": (b"\2TAGS\1", 0, 0x02),
+}
+
+
+@pytest.mark.parametrize("queues", ["there", "lost"])
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+@pytest.mark.parametrize("what", LIGHT_QUEUES)
+def test_a_record_whose_light_queues_are_damaged_keeps_its_own(
+    what: str, version: str, queues: str, golden_store: Pristine, tmp_path: Path
+) -> None:
+    """It gets its light queues again, too, where the old queues say which these were."""
+    if (what, queues) == ("a number", "lost"):
+        pytest.skip("nothing says which of two records has the wrong number")
+    store = golden_store(f"lmq-{version}")
+    before = messages(store.root)
+    [path] = files_below(store.root, "commitlog")
+    needle, position, bits = LIGHT_QUEUES[what]
+    offset, record = next(
+        (offset, record)
+        for offset, record in before.items()
+        if needle in record and b"%LMQ%device-" in record and b",%LMQ%all-" in record
+    )
+    data = bytearray(path.read_bytes())
+    data[offset + record.index(needle) + position] ^= bits
+    path.write_bytes(data)
+    if queues == "lost":
+        shutil.rmtree(store.root / "consumequeue")
+    with StoreReader(store.root) as reader:
+        report = salvage(reader, str(tmp_path / "saved"))
+    assert not report.lost
+    after = messages(tmp_path / "saved")
+    assert after.keys() == before.keys()
+    changed = {each for each in before if after[each] != before[each]}
+    if queues == "there":
+        assert not changed
+        assert [each.commit_log_offset for each in report.mended] == [offset]
+    else:
+        assert changed == {offset}
+        assert decode_record(after[offset]).body == decode_record(record).body
+    with StoreReader(tmp_path / "saved") as reader:
+        assert not verify(reader).damage
+
+
 def test_a_gap_that_a_salvage_has_met_is_a_note(golden_store: Pristine, tmp_path: Path) -> None:
     """A record that no longer names its light queue leaves a number there, and nothing else."""
     store = golden_store("lmq-broker-4.9.7")

@@ -17,7 +17,7 @@ from oberth.formats.message import (
     MessageExt,
     decode_record,
 )
-from oberth.formats.names import is_stored_topic
+from oberth.formats.names import is_lmq, is_stored_topic
 from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.reader import StoreReader
 
@@ -95,6 +95,22 @@ def owner_of(reader: StoreReader, message: MessageExt) -> tuple[QueueKey, int] |
         if unit is not None and unit[:2] == (message.commit_log_offset, message.record_size):
             return key, at
     return None
+
+
+def light_places_of(reader: StoreReader, message: MessageExt) -> dict[str, int]:
+    """The queues beside its own whose units point to a record, and its number in each."""
+    own = QueueKey(message.topic, message.queue_id)
+    places = {}
+    for key in reader.queue_keys():
+        if key == own or key.queue_id != (0 if is_lmq(key.topic) else own.queue_id):
+            continue
+        view = reader.queue(key.topic, key.queue_id)
+        end = view.end_offset()
+        at = view.min_offset(message.commit_log_offset, end)
+        unit = view.unit(at) if at < end else None
+        if unit is not None and unit[:2] == (message.commit_log_offset, message.record_size):
+            places[key.topic] = at
+    return places
 
 
 def guess_record(reader: StoreReader, offset: int, size: int) -> MessageExt | None:

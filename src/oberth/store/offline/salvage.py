@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import permutations
+from operator import eq
 from typing import Any, Final, NamedTuple
 
 from oberth.errors import FormatError, NotFoundError, StoreError
@@ -30,8 +32,16 @@ from oberth.formats.checkpoint import Checkpoint
 from oberth.formats.compression import decompress_body
 from oberth.formats.config_files import CONFIG_FILES
 from oberth.formats.message import BLANK_SIZE_MIN, MessageExt, encode_blank
-from oberth.formats.names import is_stored_topic
-from oberth.formats.properties import INNER_BASE, INNER_NUM, encode_properties, without_places
+from oberth.formats.names import is_lmq, is_stored_topic
+from oberth.formats.properties import (
+    INNER_BASE,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    INNER_NUM,
+    encode_properties,
+    find_property,
+    without_places,
+)
 from oberth.formats.property_crc import record_crc_ok
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers
@@ -44,13 +54,24 @@ from oberth.store.offline.log_columns import (
     rows_failing_crc,
 )
 from oberth.store.offline.log_walk import BODY_FAILS, Damage, LogEnd, missing_between
-from oberth.store.offline.lost_records import LostRecord, describe_range, ordinal_of, owner_of
+from oberth.store.offline.lost_records import (
+    LostRecord,
+    describe_range,
+    light_places_of,
+    ordinal_of,
+    owner_of,
+)
 from oberth.store.offline.queue_files import QueueFileWriter
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import RebuildReport, rebuild, sync_tree
 from oberth.store.offline.segments import SegmentStream
 
 _COPY_SIZE: Final = 8 << 20
+_LIGHT_QUEUES_TRIED: Final = 6
+"""The order of a record's light queues is found by trial for so many."""
+_LOST_NAMES: Final = "LOST__MULTI_DISPATCH"
+"""The property that holds the names of a record's light queues once it is in none of them."""
+assert len(_LOST_NAMES) == len(INNER_MULTI_DISPATCH)
 # What is copied beside log, queues and index, where it exists: it names CommitLog offsets, and
 # those stay.
 _ALSO_COPIED: Final = (
@@ -519,7 +540,7 @@ class SalvageRun:
             self.report.rebuilt = self._rebuild(fresh)
         with StoreReader(self.target, entries) as fresh:
             again = self._mend(fresh)
-            while self._give_up(fresh) or self._number_batches(fresh) or again:
+            while self._is_changed(fresh) or again:
                 # A report names a thousand records at most, so there may be more.
                 again = False
                 for name in _MADE:
@@ -546,6 +567,9 @@ class SalvageRun:
         }
         for offset in self._suspects(fresh):
             message = fresh.record_at(offset)
+            if ordinal_of(self.reader, message) == message.queue_offset:
+                self._mend_places_in_light_queues(fresh, message)
+                continue
             ordinal = ordinal_of(fresh, message)
             owner = (
                 (QueueKey(message.topic, message.queue_id), ordinal)
@@ -563,6 +587,12 @@ class SalvageRun:
                 f"{message.topic}/{message.queue_id}/{message.queue_offset}",
                 f"{key}/{ordinal}",
             )
+        for anomaly in self.report.rebuilt.anomalies:
+            # A light queue seems to begin anew behind a number that is too high.
+            if anomaly.what is QueueAnomaly.RESTART:
+                message = fresh.record_at(anomaly.commit_log_offset)
+                if message.properties.get(INNER_MULTI_DISPATCH):
+                    self._mend_places_in_light_queues(fresh, message)
         return bool(self.report.mended)
 
     def _write_mended(self, mended: MessageExt, found: str, corrected: str) -> None:
@@ -595,6 +625,61 @@ class SalvageRun:
             self._lose(message, NO_QUEUE)
             found = True
         return found
+
+    def _is_changed(self, fresh: StoreReader) -> bool:
+        """Whether records were lost or corrected, so that queues have to be built anew."""
+        return (
+            self._give_up(fresh)
+            or self._number_batches(fresh)
+            or self._place_in_light_queues(fresh)
+        )
+
+    def _place_in_light_queues(self, fresh: StoreReader) -> bool:
+        """Deals with records whose light queues cannot be, or do not match the numbers in them.
+
+        The old queues say what was there; else the record stays in its own queue alone.
+        """
+        rebuilt, found = self.report.rebuilt, False
+        done = {each.commit_log_offset for each in self.report.mended}
+        offsets = rebuilt.illegal_records + [
+            each.commit_log_offset
+            for each in rebuilt.anomalies
+            if each.what is QueueAnomaly.MULTI_DISPATCH
+        ]
+        for offset in dict.fromkeys(offsets):
+            message = fresh.record_at(offset)
+            own = is_stored_topic(message.topic) and message.queue_id >= 0
+            if own and offset not in done and record_crc_ok(message.encode()) is None:
+                places = light_places_of(self.reader, message)
+                mended = placed_in_light_queues(message, places) or in_no_light_queue(message)
+                found |= self._mend_light_queues(message, mended)
+        return found
+
+    def _mend_places_in_light_queues(self, fresh: StoreReader, message: MessageExt) -> None:
+        """Corrects a record that is odd in a light queue, or those where its place is there."""
+        places = light_places_of(self.reader, message)
+        if self._mend_light_queues(message, placed_in_light_queues(message, places) or message):
+            return
+        for name, ordinal in places.items():
+            key = QueueKey(name, 0 if is_lmq(name) else message.queue_id)
+            for at in (ordinal - 1, ordinal) if key in fresh.layout.queues else ():
+                unit = fresh.queue(*key).unit(at) if at >= 0 else None
+                if unit is not None and unit.is_message:
+                    other = fresh.record_at(unit.commit_log_offset)
+                    others = light_places_of(self.reader, other)
+                    self._mend_light_queues(other, placed_in_light_queues(other, others) or other)
+
+    def _mend_light_queues(self, message: MessageExt, mended: MessageExt) -> bool:
+        if mended == message:
+            return False
+        place = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
+        names = mended.properties.get(INNER_MULTI_DISPATCH)
+        self._write_mended(
+            mended,
+            f"{place} with other light queues than it had",
+            f"also in {names}" if names else f"in no light queue, see its {_LOST_NAMES}",
+        )
+        return True
 
     def _number_batches(self, fresh: StoreReader) -> bool:
         """Deals with batches whose properties do not say how many messages they have.
@@ -731,6 +816,53 @@ def _why_unreadable(path: str, name: str, bean: type[Bean]) -> str:
     except FormatError as error:
         return str(error)
     return ""
+
+
+def placed_in_light_queues(message: MessageExt, places: Mapping[str, int]) -> MessageExt | None:
+    """A record with the light queues, or the numbers in them, that queues say it had.
+
+    Args:
+        message: one of the properties that name them is damaged.
+        places: its number in each queue beside its own that leads to it.
+
+    Returns:
+        None where the places do not fit into its properties.
+    """
+    raw = message.properties_raw
+    names, numbers = (
+        find_property(raw, name.encode()) or b""
+        for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET)
+    )
+    texts = {name.encode(): str(number).encode() for name, number in places.items()}
+    right_names, right_numbers = names, numbers
+    if set(names.split(b",")) == texts.keys():
+        right_numbers = b",".join(texts[name] for name in names.split(b","))
+    elif len(texts) <= _LIGHT_QUEUES_TRIED:
+        orders = [
+            b",".join(order)
+            for order in permutations(sorted(texts))
+            if b",".join(texts[name] for name in order) == numbers
+        ]
+        # The one that differs in the fewest characters.
+        right_names = max(orders, default=b"", key=lambda each: sum(map(eq, each, names)))
+    for name, damaged, right in (
+        (INNER_MULTI_DISPATCH, names, right_names),
+        (INNER_MULTI_QUEUE_OFFSET, numbers, right_numbers),
+    ):
+        head = name.encode() + b"\1"
+        at = raw.find(head + damaged) + len(head)
+        if at < len(head) or not 0 < len(right) <= len(damaged):
+            return None
+        # The separator behind it may be what was damaged.
+        rest = raw[at + len(right) :]
+        raw = raw[:at] + right + (b"\2" + rest[1:] if rest else b"")
+    return replace(message, properties_raw=raw)
+
+
+def in_no_light_queue(message: MessageExt) -> MessageExt:
+    """A record that is in its own queue alone; their names stay in another property."""
+    raw = message.properties_raw.replace(INNER_MULTI_DISPATCH.encode(), _LOST_NAMES.encode())
+    return replace(message, properties_raw=raw)
 
 
 def numbered_batch(message: MessageExt) -> MessageExt | None:
