@@ -1,8 +1,9 @@
 """`oberth store verify`, spread over tasks: the same findings in the same order.
 
     1  the log is read in ranges (`log_ranges`), which gives what is wrong with records
-    2  each queue is compared with the units that the log asks for, some queues a task; one further
-       task compares the index files with all entries, since what a file holds depends on those before
+    2  each queue is compared with the units that the log asks for, some queues a task; an index file
+       is a task, too: which entries it should begin with follows from the counts of those before it.
+       From the first file on that is not as it should be, one task compares all, one after the other
     3  the driver puts the findings in the order in which one reader would have met them, and looks
        at checkpoint and config
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +38,7 @@ from oberth.spark.pipelines.log_ranges import (
 )
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.store.offline.findings import Finding, FindingKind, VerifyReport
+from oberth.store.offline.index_view import real_count
 from oberth.store.offline.layout import QueueKey, StoreLayout, local_directory
 from oberth.store.offline.log_columns import BlankMet
 from oberth.store.offline.log_walk import Damage, LogEnd
@@ -116,7 +119,6 @@ class _DistributedVerify(VerifyRun):
         self._tasks = tasks
         self._scratch = scratch
         self._range_size = range_size
-        self._index: _IndexChecked | None = None
 
     def _log(self, index: IndexCheck, beside: Any) -> None:
         """Reads the log, and has queues and index compared."""
@@ -189,20 +191,33 @@ class _DistributedVerify(VerifyRun):
             bundles_max = self._tasks.parallelism * _TASKS_PER_CORE
             bundles += [_CheckWork(tuple(each)) for each in bundle_queues(results, bundles_max)]
         stream = EntryStream(results)
-        if index.enabled and stream.count:
-            bundles.insert(0, _CheckWork(entries=tuple(stream.parts)))
+        files = _index_works(stream, index) if index.enabled and stream.count else []
         checked: dict[QueueKey, _QueueChecked] = {}
-        for outcome in self._tasks.run(partial(_check, known), bundles, what="compare"):
+        compared: dict[int, _IndexChecked] = {}
+        works = [*(_CheckWork(index_file=each) for each in files), *bundles]
+        for outcome in self._tasks.run(partial(_check, known), works, what="compare"):
             checked.update(outcome.queues)
-            self._index = outcome.index or self._index
+            if outcome.index is not None:
+                compared[outcome.index.number] = outcome.index
         for key, queue in checked.items():
             self.queues[key] = _Replayed(self, key, queue)
-        if self._index is not None:
-            index.compared = self._index.compared
-            for finding in self._index.findings:
+        if not files:
+            return
+        wrong = next((each for each in files[:-1] if not compared[each.number].goes_on), None)
+        if wrong is not None:
+            rest = wrong._replace(pieces=tuple(stream.pieces(wrong.start, stream.count)), last=True)
+            work = [_CheckWork(index_file=rest)]
+            [outcome] = self._tasks.run(partial(_check, known), work, what="compare the rest")
+            assert outcome.index is not None
+            compared[wrong.number] = outcome.index
+        for each in files:
+            index.compared += compared[each.number].compared
+            for finding in compared[each.number].findings:
                 index.found(finding)
-            # The task has finished the check as well.
-            index.enabled = False
+            if each is wrong:
+                break
+        # The tasks have finished the check as well.
+        index.enabled = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,18 +231,64 @@ class _Known:
     has_fillers: bool
 
 
+class _IndexWork(NamedTuple):
+    """An index file and the entries that it should have, or the last one and all that are left.
+
+    Attributes:
+        number: of the file.
+        start: the first entry's number in the stream.
+        pieces: the entries.
+        last: whether all files from this one on are compared, and what is missing is told.
+    """
+
+    number: int
+    start: int
+    pieces: tuple[tuple[EntryPart, int, int], ...]
+    last: bool
+
+
 class _CheckWork(NamedTuple):
-    """One task: some queues, or the whole index."""
+    """One task: some queues, or one index file."""
 
     queues: tuple[QueueParts, ...] = ()
-    entries: tuple[EntryPart, ...] = ()
+    index_file: _IndexWork | None = None
 
 
 class _IndexChecked(NamedTuple):
-    """What the comparison of the index found."""
+    """What the comparison of an index file found.
 
+    Attributes:
+        number: of the file.
+        compared: entries.
+        findings: what is wrong.
+        goes_on: whether it is all that it should be, so the next file begins where it ends.
+    """
+
+    number: int
     compared: int
     findings: list[Finding]
+    goes_on: bool
+
+
+def _index_works(stream: EntryStream, index: IndexCheck) -> list[_IndexWork]:
+    """Which entries each index file should have if all of them are as they should be."""
+    works: list[_IndexWork] = []
+    start = 0
+    log_start = index.reader.min_offset
+    for number, view in enumerate(index.files):
+        count = real_count(view)
+        # Those of expired records come first, and are not in the log.
+        own = count - bisect_left(
+            range(1, count + 1), log_start, key=lambda n: view.entry(n).commit_log_offset
+        )
+        stop = min(start + own, stream.count)
+        if number + 1 == len(index.files) or stop == stream.count:
+            break
+        works.append(_IndexWork(number, start, tuple(stream.pieces(start, stop)), last=False))
+        start = stop
+    number = len(works)
+    works.append(_IndexWork(number, start, tuple(stream.pieces(start, stream.count)), last=True))
+    return works
 
 
 @dataclass(slots=True)
@@ -293,17 +354,20 @@ def _check(known: _Known, work: _CheckWork) -> _Checked:
             outcome.queues[key] = _QueueChecked(
                 check.end, owner.report.findings, owner.report.dropped
             )
-        if work.entries:
-            outcome.index = _check_index(reader, known, work.entries)
+        if work.index_file is not None:
+            outcome.index = _check_index(reader, known, work.index_file)
     return outcome
 
 
-def _check_index(reader: StoreReader, known: _Known, parts: Sequence[EntryPart]) -> _IndexChecked:
+def _check_index(reader: StoreReader, known: _Known, work: _IndexWork) -> _IndexChecked:
     findings: list[Finding] = []
     check = IndexCheck(reader, findings.append)
     check.in_damage = _TaskVerify(reader, known).in_damage
-    for part in parts:
-        for start in range(0, part.entry_count, _ENTRIES_AT_ONCE):
-            check.add(part.read(start, min(start + _ENTRIES_AT_ONCE, part.entry_count)))
-    check.finish()
-    return _IndexChecked(check.compared, findings)
+    check.begin_at(work.number)
+    for part, first, stop in work.pieces:
+        for start in range(first, stop, _ENTRIES_AT_ONCE):
+            check.add(part.read(start, min(start + _ENTRIES_AT_ONCE, stop)))
+    if work.last:
+        check.finish()
+    goes_on = not findings and check.is_behind(work.number + 1)
+    return _IndexChecked(work.number, check.compared, findings, goes_on)

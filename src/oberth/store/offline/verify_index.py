@@ -75,6 +75,28 @@ class IndexCheck:
         self._last_missing = 0
         self._wanted_any = False
 
+    def begin_at(self, number: int) -> None:
+        """Begins with a file in the middle; the entries that come are those from its first on.
+
+        Only where all files before it were as the log asks, each to its last entry.
+        """
+        self._number = number
+        self._wanted_any = True
+        if number:
+            self._previous = self.files[number - 1].header
+
+    def is_behind(self, number: int) -> bool:
+        """Whether all files before one were compared to their last entries, and no key was missing.
+
+        Then `begin_at` that file, with the entries that follow, is going on here.
+        """
+        return (
+            self._current is None
+            and self._number == number
+            and not self._missing
+            and self._previous == self.files[number - 1].header
+        )
+
     def rows(self, part: Rows, topics: TopicTable) -> None:
         """Compares the entries of some records."""
         if not self.enabled:
