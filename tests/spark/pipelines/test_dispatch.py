@@ -200,3 +200,34 @@ def test_on_spark(spark: SparkSession, golden_pristine: Golden, tmp_path: Path) 
         rebuild(reader, str(tmp_path / "rebuilt"))
     dispatch(OnSpark(spark), str(store.root), str(tmp_path / "dispatched"), range_size=20_000)
     assert derived_files(tmp_path / "dispatched") == derived_files(tmp_path / "rebuilt")
+
+
+class Killed(Exception):
+    pass
+
+
+class KilledOnce(InProcess):
+    """The first attempt at each index file is killed when all of it is written."""
+
+    def run(self, function: Any, items: Any, *, what: str, done: Any = None) -> list[Any]:
+        if what == "write index files":
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr("oberth.spark.pipelines.index_build.os.replace", self._killed)
+                for item in items:
+                    with pytest.raises(Killed):
+                        function(item)
+        return super().run(function, items, what=what, done=done)
+
+    def _killed(self, *_: str) -> None:
+        raise Killed
+
+
+def test_a_killed_task_leaves_nothing_in_the_index(golden_pristine: Golden, tmp_path: Path) -> None:
+    """A broker takes every file there for one of the Index."""
+    root = golden_pristine("basic-5.5.0").root
+    dispatch(InProcess(), str(root), str(tmp_path / "one"))
+    dispatch(KilledOnce(), str(root), str(tmp_path / "two"))
+    assert derived_files(tmp_path / "two") == derived_files(tmp_path / "one")
+    assert {path.name for path in (tmp_path / "two").iterdir()} == {
+        path.name for path in (tmp_path / "one").iterdir()
+    }
