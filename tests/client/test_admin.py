@@ -104,7 +104,7 @@ async def test_members_are_told_by_any_broker_that_answers(
 ) -> None:
     masters = {"dead": "127.0.0.1:1", "alive": mq.address}
 
-    async def some(self: Admin, name: str) -> dict[str, str]:
+    async def some(self: Admin, name: str, silent: object = None) -> dict[str, str]:
         return masters
 
     monkeypatch.setattr(Admin, "_masters_of_group", some)

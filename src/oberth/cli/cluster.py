@@ -109,17 +109,25 @@ def retention(namesrv: str, as_json: bool) -> None:
 
     async def look(admin: Admin) -> dict[str, dict[str, Any]]:
         info = await admin.cluster_info()
-        found = {}
-        for name, data in sorted(info.broker_addr_table.items()):
-            for _, address in sorted(data.broker_addrs.items()):
-                try:
-                    found[address] = {"broker": name, **await admin.retention(address)}
-                except MQBrokerError as error:
-                    say(f"{name} {address}: {error}")
-                except RemotingError as error:
-                    say(f"{name} {address}: {error}")
+        found: dict[str, dict[str, Any]] = {}
+
+        async def one(name: str, address: str) -> None:
+            found[address] = {}  # keeps its place
+            try:
+                found[address] = {"broker": name, **await admin.retention(address)}
+            except (MQBrokerError, RemotingError) as error:
+                say(f"{name} {address}: {error}")
+                if isinstance(error, RemotingError):
                     silent.append(address)
-        return found
+
+        await asyncio.gather(
+            *(
+                one(name, address)
+                for name, data in sorted(info.broker_addr_table.items())
+                for _, address in sorted(data.broker_addrs.items())
+            )
+        )
+        return {address: report for address, report in found.items() if report}
 
     reports = ask(namesrv, look)
     if as_json:

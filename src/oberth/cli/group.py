@@ -18,9 +18,11 @@ from oberth.cli.remote import (
     namesrv_option,
     show,
     system_option,
+    tell_silent,
 )
 from oberth.cli.store_query import TIME
 from oberth.client.admin import LATEST, Admin, GroupProgress
+from oberth.client.admin.base import Silent
 from oberth.formats.names import PREDEFINED_GROUPS, is_system_group
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.remoting.bodies.running_info import ConsumerRunningInfo
@@ -46,16 +48,20 @@ def group() -> None:
 @system_option
 @json_option
 def list_(namesrv: str, cluster: str | None, with_system: bool, as_json: bool) -> None:
-    """List the groups that any broker knows."""
-    names = ask(namesrv, lambda admin: _groups(admin, cluster, with_system=with_system))
+    """List the groups that any broker knows; exit code 1 if one does not answer."""
+    silent: Silent = {}
+    names = ask(namesrv, lambda admin: _groups(admin, cluster, silent, with_system=with_system))
     show(as_json, ["group"], [[name] for name in names])
+    tell_silent(silent)
 
 
-async def _groups(admin: Admin, cluster: str | None, *, with_system: bool) -> list[str]:
-    """Names of groups, sorted."""
+async def _groups(
+    admin: Admin, cluster: str | None, silent: Silent, *, with_system: bool
+) -> list[str]:
+    """Names of groups, sorted; brokers that do not answer are put into ``silent``."""
     return [
         name
-        for name in await admin.group_list(cluster)
+        for name in await admin.group_list(cluster, silent=silent)
         if with_system or not (is_system_group(name) or name in PREDEFINED_GROUPS)
     ]
 
@@ -128,14 +134,18 @@ def progress(
 ) -> None:
     """Show how far a group is in every queue; without NAME how far all groups are.
 
+    Exit code 1 if a broker does not answer.
+
     Example: oberth group progress --check
     """
+    silent: Silent = {}
     if name is None:
-        lag = _progress_of_all(namesrv, topic, with_system=with_system, as_json=as_json)
+        lag = _progress_of_all(namesrv, topic, silent, with_system=with_system, as_json=as_json)
+        tell_silent(silent)
         if check and lag:
             sys.exit(EXIT_LAG)
         return
-    found = ask(namesrv, lambda admin: admin.consume_stats(name, topic))
+    found = ask(namesrv, lambda admin: admin.consume_stats(name, topic, silent=silent))
     header = ["topic", "broker", "queue", "broker offset", "consumer offset", "lag", "last"]
     rows = [
         [
@@ -151,25 +161,28 @@ def progress(
     ]
     show(as_json, header, rows)
     say(f"lag {found.lag}, {found.tps:.1f} messages a second")
+    tell_silent(silent)
     if check and found.lag:
         sys.exit(EXIT_LAG)
 
 
-def _progress_of_all(namesrv: str, topic: str | None, *, with_system: bool, as_json: bool) -> int:
+def _progress_of_all(
+    namesrv: str, topic: str | None, silent: Silent, *, with_system: bool, as_json: bool
+) -> int:
     """Shows a line for each group; the lag of all."""
 
     async def look(admin: Admin) -> list[GroupProgress]:
-        masters = await admin.masters()
+        names = await _groups(admin, None, silent, with_system=with_system)
+        masters = {name: at for name, at in (await admin.masters()).items() if name not in silent}
         room = asyncio.Semaphore(QUESTIONS_MAX)
 
         async def one(name: str) -> GroupProgress:
             async with room:
-                made = await admin.consume_stats_at(masters, name)
+                made = await admin.consume_stats_at(masters, name, silent=silent)
             if topic is not None:
                 made.queues = [each for each in made.queues if each.queue.topic == topic]
             return made
 
-        names = await _groups(admin, None, with_system=with_system)
         made = list(await asyncio.gather(*map(one, names)))
         if topic is not None:
             made = [each for each in made if each.queues]

@@ -13,13 +13,22 @@ from oberth.cli.connection import client_config
 from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.logs import printable
 from oberth.cli.output import reader_is_gone, say, write_json, write_json_line
-from oberth.cli.remote import ask, json_option, message_json, namesrv_option, parse_pairs, run
+from oberth.cli.remote import (
+    ask,
+    json_option,
+    message_json,
+    namesrv_option,
+    parse_pairs,
+    run,
+    tell_silent,
+)
 from oberth.cli.store_query import TIME
 from oberth.client.admin import Admin
 from oberth.errors import MQBrokerError, MQClientError
 from oberth.remoting.code import ResponseCode
 
 if TYPE_CHECKING:
+    from oberth.client.admin.base import Silent
     from oberth.client.messages import MessageExt
 
 TAIL_PAUSE_S: Final = 0.2
@@ -153,9 +162,14 @@ def tail(
 def query(
     topic: str, key: str | None, message_id: str | None, begin: int, end: int, namesrv: str
 ) -> None:
-    """Find messages by key or by id; JSON lines on stdout, exit code 1 if there is none."""
+    """Find messages by key or by id; JSON lines on stdout.
+
+    Exit code 1 if there is none, or a broker of the topic does not answer.
+    """
     if (key is None) == (message_id is None):
         raise click.UsageError("one of --key and --id is needed")
+
+    silent: Silent = {}
 
     async def find(admin: Admin) -> int:
         if message_id is not None:
@@ -163,12 +177,14 @@ def query(
             found = [] if seen is None else [seen]
         else:
             assert key is not None
-            found = await admin.query_message(topic, key, begin_ms=begin, end_ms=end)
+            found = await admin.query_message(topic, key, begin_ms=begin, end_ms=end, silent=silent)
         for each in found:
             write_json_line(message_json(each))
         return len(found)
 
-    if not ask(namesrv, find):
+    count = ask(namesrv, find)
+    tell_silent(silent)
+    if not count:
         wanted = f"key {key!r} stored in that time" if key is not None else f"id {message_id}"
         say(f"{topic} has no message with {wanted}")
         sys.exit(EXIT_NOTHING)

@@ -4,34 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from oberth.cli.connection import client_config, namesrv_option
-from oberth.cli.output import Moment, iso_time, time_text, write_json, write_table
+from oberth.cli.output import Moment, iso_time, say, time_text, write_json, write_table
 from oberth.errors import MQClientError
 from oberth.formats.names import reply_topic
 
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
+    from oberth.client.admin.base import Silent
     from oberth.client.messages import MessageExt
     from oberth.remoting.bodies.route import ClusterInfo
 
 __all__ = (
     "ask", "broker_address", "broker_topics", "cluster_option", "json_key", "json_option",
     "message_json", "named_after_brokers", "namesrv_option", "parse_pairs", "run", "show",
-    "system_option",
+    "system_option", "tell_silent",
 )  # fmt: skip
 
 T = TypeVar("T")
+EXIT_SILENT: Final = 1
+"""Brokers have not answered, and the others have."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 cluster_option = click.option("--cluster", metavar="NAME", help="Only brokers of this cluster.")
 system_option = click.option(
     "--system", "with_system", is_flag=True, help="Show the brokers' own, too."
 )
+
+
+def tell_silent(silent: Silent) -> None:
+    """Say which brokers did not answer, after what the others did, and exit with EXIT_SILENT."""
+    for name, error in sorted(silent.items()):
+        say(f"{name} does not answer, what it has is missing here: {error}")
+    if silent:
+        sys.exit(EXIT_SILENT)
 
 
 def run(main: Awaitable[T]) -> T:

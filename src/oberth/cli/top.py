@@ -21,7 +21,7 @@ from oberth.cli.output import say, write_json, write_json_line
 from oberth.cli.remote import ask, cluster_option, named_after_brokers, namesrv_option
 from oberth.cli.top_view import Sample, lines, view
 from oberth.client.admin import Admin
-from oberth.errors import MQBrokerError, MQClientError, OberthError
+from oberth.errors import MQBrokerError, MQClientError, OberthError, RemotingError
 from oberth.formats.names import is_system_group, is_system_topic
 from oberth.remoting.bodies.route import MASTER_ID
 
@@ -153,10 +153,12 @@ class Sampler:
         self._members: dict[str, int] = {}
         self._asked_at: dict[str, float] = {}
         self._of_brokers: set[str] = set()
+        self._silent: set[str] = set()
 
     async def sample(self) -> Sample:
         """One round of questions; brokers that do not answer are in ``failures``."""
         found = Sample(time.monotonic())
+        self._silent = set()
         info = await self._admin.cluster_info()
         self._of_brokers = named_after_brokers(info)
         wanted = set(info.broker_addr_table)
@@ -188,9 +190,13 @@ class Sampler:
         self, found: Sample, address: str, question: Callable[[], Awaitable[None]]
     ) -> None:
         async with self._gate:
+            if address in self._silent:
+                return  # a broker that hangs costs its time-out once in a round
             try:
                 await question()
             except OberthError as error:
+                if isinstance(error, RemotingError):
+                    self._silent.add(address)
                 found.failures.setdefault(address, str(error).splitlines()[0][:200])
 
     async def _runtime(self, found: Sample, key: tuple[str, int, str]) -> None:

@@ -20,13 +20,16 @@ from oberth.cli.remote import (
     parse_pairs,
     show,
     system_option,
+    tell_silent,
 )
 from oberth.cli.store_query import TIME
 from oberth.client.admin import Admin
+from oberth.client.admin.base import Silent, ask_each
 from oberth.errors import MQBrokerError
 from oberth.formats.names import is_system_topic
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.route import MASTER_ID
+from oberth.remoting.bodies.stats import TopicStatsTable
 
 ANNOUNCED_TIMEOUT_S: Final = 3.0
 ANNOUNCED_STEP_S: Final = 0.02
@@ -261,8 +264,16 @@ async def _is_there(admin: Admin, name: str, cluster: str | None) -> bool:
 @namesrv_option
 @json_option
 def show_(name: str, namesrv: str, as_json: bool) -> None:
-    """Show both ends of a topic's queues."""
-    stats = ask(namesrv, lambda admin: admin.topic_stats(name))
+    """Show both ends of a topic's queues; exit code 1 if a broker of it does not answer."""
+    silent: Silent = {}
+
+    async def look(admin: Admin) -> TopicStatsTable:
+        found = await admin.topic_stats(name, silent=silent)
+        if silent and not found.offset_table:
+            raise next(iter(silent.values()))
+        return found
+
+    stats = ask(namesrv, look)
     rows = [
         [
             queue.broker_name,
@@ -274,6 +285,7 @@ def show_(name: str, namesrv: str, as_json: bool) -> None:
         for queue, found in sorted(stats.offset_table.items(), key=lambda each: each[0])
     ]
     show(as_json, ["broker", "queue", "min offset", "max offset", "last message"], rows)
+    tell_silent(silent)
 
 
 @topic.command()
@@ -289,29 +301,31 @@ def producers(name: str, group: str | None, namesrv: str, as_json: bool) -> None
 
     Example: oberth topic producers Flights
     """
+    silent: Silent = {}
 
     async def look(admin: Admin) -> list[list[Any]]:
-        route = await admin.topic_route(name)
-        rows = []
-        for data in sorted(route.broker_datas, key=lambda each: each.broker_name):
-            if MASTER_ID not in data.broker_addrs:
-                continue
-            found = await admin.producers(data.broker_addrs[MASTER_ID])
-            rows += [
-                [
-                    *(data.broker_name, known, each.client_id, each.remote_ip),
-                    *(each.language, each.version),
-                    Moment(each.last_update_timestamp) if each.last_update_timestamp else None,
-                ]
-                for known, clients in sorted(found.items())
-                for each in clients
-                if group in (None, known)
+        masters = {
+            data.broker_name: data.broker_addrs[MASTER_ID]
+            for data in (await admin.topic_route(name)).broker_datas
+            if MASTER_ID in data.broker_addrs
+        }
+        answers = await ask_each(masters, lambda _, addr: admin.producers(addr), silent)
+        return [
+            [
+                *(broker, known, each.client_id, each.remote_ip),
+                *(each.language, each.version),
+                Moment(each.last_update_timestamp) if each.last_update_timestamp else None,
             ]
-        return rows
+            for broker, found in sorted(answers.items())
+            for known, clients in sorted(found.items())
+            for each in clients
+            if group in (None, known)
+        ]
 
     rows = ask(namesrv, look)
     header = ["broker", "group", "client", "address", "language", "version", "last seen"]
     show(as_json, header, rows)
+    tell_silent(silent)
     if not rows:
         say(f"topic {name}: no producer is connected")
         sys.exit(EXIT_NOTHING)

@@ -95,7 +95,7 @@ class GroupProgress:
 class GroupAdmin(TopicAdmin):
     """Groups; their retry and dead letter topics are deleted with them."""
 
-    async def _masters_of_group(self, group: str) -> dict[str, str]:
+    async def _masters_of_group(self, group: str, silent: Silent | None = None) -> dict[str, str]:
         """The masters of a group's retry topic, which is made when its first member connects.
 
         Before that: the masters that have settings for the group.
@@ -106,11 +106,11 @@ class GroupAdmin(TopicAdmin):
         topic = names.retry_topic(group)
         if await self._client().fetch_route(topic, self._timeout_s) is not None:
             return await self._masters_of(topic)
-        found = {
-            name: addr
-            for name, addr in (await self.masters()).items()
-            if group in await self.all_groups(addr)
-        }
+        masters = await self.masters()
+        tables = await ask_each(masters, lambda _, addr: self.all_groups(addr), silent)
+        found = {name: masters[name] for name, table in tables.items() if group in table}
+        if not found and silent:
+            raise next(iter(silent.values()))
         if not found:
             raise MQBrokerError(ResponseCode.TOPIC_NOT_EXIST, f"no broker knows group {group!r}")
         return found
@@ -180,12 +180,18 @@ class GroupAdmin(TopicAdmin):
         body = await self._ask(addr, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return SubscriptionGroups.decode(body).subscription_group_table
 
-    async def group_list(self, cluster: str | None = None) -> list[str]:
-        """All groups of all masters, sorted."""
-        found: set[str] = set()
-        for addr in (await self.masters(cluster)).values():
-            found.update(await self.all_groups(addr))
-        return sorted(found)
+    async def group_list(
+        self, cluster: str | None = None, *, silent: Silent | None = None
+    ) -> list[str]:
+        """All groups of all masters, sorted.
+
+        Args:
+            cluster: only of its masters.
+            silent: gets the error of each broker that does not answer; None: it is raised.
+        """
+        masters = await self.masters(cluster)
+        tables = await ask_each(masters, lambda _, addr: self.all_groups(addr), silent)
+        return sorted({group for table in tables.values() for group in table})
 
     async def topic_consumed_by(self, topic: str, *, silent: Silent | None = None) -> list[str]:
         """The groups that consume a topic. RocketMQ: queryTopicConsumeByWho.
@@ -211,7 +217,7 @@ class GroupAdmin(TopicAdmin):
         Raises:
             MQBrokerError: none is (code 206).
         """
-        masters = {"": broker_addr} if broker_addr else await self._masters_of_group(group)
+        masters = {"": broker_addr} if broker_addr else await self._masters_of_group(group, {})
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
         body = await self._ask_one_of(masters, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
         return ConsumerConnection.decode(body)
@@ -227,7 +233,7 @@ class GroupAdmin(TopicAdmin):
         self, group: str, client_id: str, *, jstack: bool = False
     ) -> ConsumerRunningInfo:
         """What a member tells about itself."""
-        masters = await self._masters_of_group(group)
+        masters = await self._masters_of_group(group, {})
         header = GetConsumerRunningInfoRequestHeader(
             consumer_group=group, client_id=client_id, jstack_enable=jstack
         )
@@ -276,7 +282,9 @@ class GroupAdmin(TopicAdmin):
         Raises:
             MQBrokerError: there is no such topic, or no broker knows the group (code 17).
         """
-        masters = await (self._masters_of(topic) if topic else self._masters_of_group(group))
+        masters = await (
+            self._masters_of(topic) if topic else self._masters_of_group(group, silent)
+        )
         return await self.consume_stats_at(masters, group, topic, silent=silent)
 
     async def consume_stats_at(
