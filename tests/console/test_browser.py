@@ -33,6 +33,7 @@ from oberth.testing.blocking import EmbeddedBroker
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "images"
 TIMEOUT_S = 120
+TOKEN = "a-token-of-some-length"
 EVIL = "<script>alert(1)</script>"
 PACKAGES = ("selenium", "axe_core_python")
 STARTS_MAX = 3
@@ -524,6 +525,64 @@ def test_a_body_is_decoded_by_a_pasted_schema(window: Window, broker: EmbeddedBr
     window.find("pre.avro")
     assert '"cents": 7' in window.text()
     assert window.attribute("select[name=schema] option[selected]", "value") == "pasted: Sum"
+
+
+def guarded(broker: EmbeddedBroker, port: int) -> subprocess.Popen[str]:
+    """A console that wants a token."""
+    words = ("-n", broker.namesrv_addr, "--port", str(port), "--login", "token")
+    return subprocess.Popen(
+        [sys.executable, "-m", "oberth", "console", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OBERTH_CONSOLE_TOKEN": TOKEN},
+    )
+
+
+def test_logins_by_clicking(window: Window, broker: EmbeddedBroker) -> None:
+    at = ""
+
+    def address() -> str:
+        return str(window.driver.current_url).removeprefix(at)
+
+    def log_in(token: str) -> None:
+        window.fill("input[name=token]", token)
+        window.click("form[action='/login'] button")
+
+    page = "/topic?name=Orders"
+    with guarded(broker, 0) as process:
+        assert process.stdout is not None
+        at = process.stdout.readline().split()[2]
+        there = Window(window.driver, at, window.axe)
+        there.open(page)
+        assert address() == f"/login?next={quote(page, safe='')}"
+        log_in("wrong")
+        assert "That is not the token." in window.text()
+        assert window.violations() == []
+        log_in(TOKEN)
+        window.until(lambda: address() == page)
+        assert "Orders" in window.text()
+        # A link on another site, to which the browser sends no cookie, neither asks for a login
+        # nor ends the session.
+        link = f"<main><a href='{at}{page}'>there</a></main>"
+        window.driver.get("data:text/html;charset=utf-8," + quote(link))
+        window.driver.find_element("css selector", "a").click()
+        window.until(lambda: address() == page and "Groups that consume it" in window.text())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+    with guarded(broker, int(at.rpartition(":")[2])) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split()[2] == at
+        # The page that renews itself asks for the new login, and comes back.
+        window.until(lambda: address().startswith("/login?next="))
+        log_in(TOKEN)
+        window.until(lambda: address() == page)
+        window.click("form[action='/logout'] button")
+        window.until(lambda: address() == "/login")
+        there.open("/")
+        assert address() == "/login?next=%2F"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+    window.complaints()  # of the wrong token, and while there was no console
 
 
 makes_pictures = pytest.mark.skipif(

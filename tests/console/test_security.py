@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tests.console.conftest import Browser, a_console, hidden
 
+from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
 from oberth.console import connections
 from oberth.console.app import App
@@ -173,6 +174,43 @@ async def test_nothing_is_shown_before_the_token(broker: EmbeddedBroker) -> None
         assert (await browser.http.get("/")).status_code == 303
 
 
+async def test_a_link_on_another_site_ends_no_session() -> None:
+    """A browser leaves out the cookie then; an answer that sets another one would replace it."""
+    linked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    async with Browser(Console(WITH_TOKEN)).http as http:
+        answer = await http.get('/topics?q="><b>&page=2', headers=linked)
+        assert answer.status_code == 200
+        assert "set-cookie" not in answer.headers
+        assert 'content="0; url=/topics?q=%22%3E%3Cb%3E&amp;page=2"' in answer.text
+        inner = await http.get("/topics", headers={**linked, "sec-fetch-site": "same-origin"})
+        assert inner.status_code == 303
+        evil = await http.get("http://127.0.0.1:8082//evil.example/", headers=linked)
+        assert "evil" not in evil.text
+
+
+async def test_who_logs_in_in_one_tab_is_logged_in_in_all() -> None:
+    async with Browser(Console(WITH_TOKEN)).http as http:
+        csrf = hidden((await http.get("/login?next=/topics")).text, "csrf")
+        fields = {"csrf": csrf, "token": TOKEN, "next": "/topics"}
+        wrong = await http.post("/login", data={**fields, "token": "wrong"})
+        assert (wrong.status_code, hidden(wrong.text, "next")) == (403, "/topics")
+        assert (await http.post("/login", data=fields)).status_code == 303
+        cookie = http.cookies["oberth_console"]
+        for answer in (
+            await http.post("/login", data=fields),
+            await http.post("/login", data={**fields, "token": "wrong"}),
+            await http.get("/login?next=/topics"),
+        ):
+            assert (answer.status_code, answer.headers["location"]) == (303, "/topics")
+        assert http.cookies["oberth_console"] == cookie
+        stale = await http.post("/write/x", data={"csrf": csrf})
+        assert stale.status_code == 403
+        assert "<h1>The page is too old</h1>" in stale.text
+        http.cookies.clear()
+        late = await http.post("/write/x", data={"csrf": csrf})
+        assert '<a href="/login">Log in</a>' in late.text
+
+
 @pytest.mark.parametrize(
     ("target", "went"),
     [
@@ -236,10 +274,12 @@ def test_sessions_end_and_are_bounded() -> None:
         client=ClientConfig(namesrv_addr="127.0.0.1:1"), login=Login.TOKEN, token=TOKEN
     )
     sessions = Sessions(config, lambda: now[0])
-    first, _ = sessions.begin("token", None)
+    admin = Admin(config=config.client)
+    first, _ = sessions.begin("anna", admin)
     assert sessions.find(first.identifier) is first
     now[0] += 13 * 3600
     assert sessions.find(first.identifier) is None
+    assert sessions.begin("token", None)[1] == [admin]  # whoever begins one closes it
     kept = [sessions.begin("token", None)[0] for _ in range(1001)]
     assert sessions.find(kept[0].identifier) is None
     assert sessions.find(kept[-1].identifier) is kept[-1]

@@ -131,28 +131,32 @@ class App:
     # Login
 
     async def _login_page(self, request: Request) -> Response:
-        if not self.sessions.wants_login:
-            return RedirectResponse("/", 303)
+        session: Session = request.state.session
+        if not self.sessions.wants_login or session.used_s:
+            return RedirectResponse(_own_path(request.query_params.get("next", "/")), 303)
         return self._show_login(request, 200, "")
 
     def _show_login(self, request: Request, status: int, problem: str) -> Response:
+        form: Form | None = getattr(request.state, "form", None)
+        query = request.query_params if form is None else form.fields
         return self.console.render(
             request,
             "login.html",
             status,
             by_users=self.config.login is Login.USERS,
-            target=_own_path(request.query_params.get("next", "/")),
+            target=_own_path(query.get("next", "/")),
             problem=problem,
         )
 
     async def _login(self, request: Request) -> Response:
         peer = request.client.host if request.client else ""
-        if not self.sessions.wants_login:
-            return RedirectResponse("/", 303)
+        form: Form = request.state.form
+        session: Session = request.state.session
+        if not self.sessions.wants_login or session.used_s:
+            return RedirectResponse(_own_path(form.fields.get("next", "/")), 303)
         if not self.sessions.may_try(peer):
             return self._show_login(request, 429, "Too many attempts; wait a minute.")
         tried_s = self.sessions.note_try(peer)
-        form: Form = request.state.form
         user, admin, problem = "", None, ""
         if self.config.login is Login.TOKEN:
             given = form.fields.get("token", "")
@@ -166,11 +170,11 @@ class App:
             _LOG.warning("login from %s failed", peer)
             return self._show_login(request, 403, problem)
         self.sessions.forgive(peer, tried_s)
-        session, over = self.sessions.begin(user, admin)
+        begun, over = self.sessions.begin(user, admin)
         for each in over:
             await each.shutdown()
         response = RedirectResponse(_own_path(form.fields.get("next", "/")), 303)
-        response.headers.append("set-cookie", self._guard.cookie(session.identifier))
+        response.headers.append("set-cookie", self._guard.cookie(begun.identifier))
         return response
 
     async def _user(self, user: str, password: str) -> tuple[Admin | None, str]:

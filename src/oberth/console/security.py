@@ -3,7 +3,8 @@
     Host                an address, localhost, or a name that was configured: a page elsewhere whose
                         name is made to point here (DNS rebinding) has another one
     session             a random cookie, HttpOnly and SameSite=Strict; with a login it exists only
-                        behind one, and ends after SESSION_IDLE_S without a request
+                        behind one, and ends after SESSION_IDLE_S without a request; a link on
+                        another site leads to a page that asks again from here, with the cookie
     POST                a form from a page of this console: same origin by what the browser says,
                         and a token that only such a page holds
     Content-Security-…  scripts, styles, pictures and requests of this origin only, nothing inline,
@@ -21,12 +22,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from html import escape
 from http.cookies import CookieError, SimpleCookie
+from itertools import takewhile
 from typing import Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oberth.client.admin import Admin
@@ -113,15 +116,18 @@ class Sessions:
     def find(self, identifier: str | None) -> Session | None:
         """The session of a browser that has logged in; None if it is unknown or has expired."""
         session = self._known.get(identifier or "")
-        if session is None:
+        if session is None or self._has_ended(session):
             return None
-        now_s = self._now_s()
-        if now_s - session.used_s > SESSION_IDLE_S:
-            del self._known[session.identifier]
-            return None
-        session.used_s = now_s
+        session.used_s = self._now_s()
         self._known.move_to_end(session.identifier)
         return session
+
+    def _has_ended(self, session: Session) -> bool:
+        return self._now_s() - session.used_s > SESSION_IDLE_S
+
+    def _ended(self) -> list[Session]:
+        """Sessions that nobody has used for long; the table begins with them."""
+        return list(takewhile(self._has_ended, self._known.values()))
 
     def begin(self, user: str, admin: Admin | None) -> tuple[Session, list[Admin]]:
         """A new session after a login, and the connections of sessions that were dropped for it."""
@@ -130,7 +136,7 @@ class Sessions:
             identifier, self.sign("csrf", identifier), user, admin, used_s=self._now_s()
         )
         self._known[identifier] = session
-        over = []
+        over = [self._known.pop(each.identifier).admin for each in self._ended()]
         while len(self._known) > SESSIONS_MAX:
             over.append(self._known.popitem(last=False)[1].admin)
         return session, [admin for admin in over if admin is not None]
@@ -208,6 +214,15 @@ class Guard:
             )
             return
         path: str = scope["path"]
+        if identifier is None and _is_link_of_another_site(scope, headers):
+            target = scope["raw_path"].decode("latin-1")
+            query = scope["query_string"].decode("latin-1")
+            address = escape(f"{target}?{query}" if query else target)
+            again = f'<meta http-equiv="refresh" content="0; url={address}">'
+            await _page("Oberth", f'<a href="{address}">Go on</a>', 200, again)(
+                scope, receive, guarded
+            )
+            return
         session = self._session(identifier)
         if session is None:
             if not path.startswith(OPEN_PATHS):
@@ -216,7 +231,8 @@ class Guard:
                     target = path + (f"?{scope['query_string'].decode('latin-1')}".rstrip("?"))
                     response = RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
                 else:
-                    response = PlainTextResponse("log in first\n", 401)
+                    text = 'Nothing was done. <a href="/login">Log in</a>, and do it again.'
+                    response = _page("You are not logged in any more", text, 401)
                 await response(scope, receive, guarded)
                 return
             session = self._sessions.anonymous(identifier)
@@ -233,8 +249,12 @@ class Guard:
             if isinstance(form, str):
                 await refuse(400, form)
                 return
-            if not hmac.compare_digest(form.fields.pop("csrf", "").encode(), session.csrf.encode()):
-                await refuse(403, "the page is too old: load it again and send the form from it")
+            csrf = form.fields.pop("csrf", "")
+            # Who is logged in already, in another tab, is led on and nothing is done.
+            is_led_on = path == "/login" and bool(session.used_s)
+            if not is_led_on and not hmac.compare_digest(csrf.encode(), session.csrf.encode()):
+                text = "Nothing was done. Go back, load the page again and send the form from it."
+                await _page("The page is too old", text, 403)(scope, receive, guarded)
                 return
             scope["state"]["form"] = form
         elif scope["method"] not in ("GET", "HEAD"):
@@ -268,6 +288,30 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+def _page(title: str, text: str, status: int, head: str = "") -> Response:
+    """A page of its own, with markup in ``text`` and ``head``."""
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">{head}'
+        f'<title>{title} · Oberth</title><link rel="stylesheet" href="/static/console.css"></head>'
+        f'<body><main id="main"><h1>{title}</h1><p>{text}</p></main></body></html>',
+        status,
+    )
+
+
+def _is_link_of_another_site(scope: Scope, headers: Headers) -> bool:
+    """Whether a browser left out the cookie that it may have, since another site links here.
+
+    A new cookie in the answer would take the place of that one, and end what other tabs show.
+    """
+    return (
+        scope["method"] == "GET"
+        and headers.get("sec-fetch-site") == "cross-site"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and not scope["raw_path"].startswith((b"//", b"/\\"))
+    )
 
 
 def _cookie(headers: Headers) -> str | None:
