@@ -295,15 +295,23 @@ async def _begun(server: GrpcServer, raw: Raw) -> list[http2.GrpcChannel]:
 
 
 async def test_a_silent_peer_with_calls_is_asked_whether_it_is_there() -> None:
-    """A host that vanished sends no end: it is forgotten, one that answers stays."""
+    """A host that vanished sends no end: it is forgotten, one that answers stays.
+
+    So does one that takes long to read: nothing that it says is read meanwhile.
+    """
     ping = PingFrame(0, bytes(8))
     async with (
         serving(idle_s=0.2, handshake_s=0.2) as server,
+        Raw(server) as slow,
         Raw(server) as gone,
         Raw(server) as there,
     ):
-        for raw in (gone, there):
+        for raw in (slow, gone, there):
             raw.writer.write(opened(raw))
+        await until(lambda: sum(len(channel.calls) for channel in server.channels) == 3)
+        port = slow.writer.get_extra_info("sockname")[1]
+        (waiting,) = (each for each in server.channels if each.remote.port == port)
+        waiting.pause_writing()
         for _ in range(5):
             there.received = b""
             await there.until(ping.serialize())
@@ -312,6 +320,10 @@ async def test_a_silent_peer_with_calls_is_asked_whether_it_is_there() -> None:
         assert await gone.is_closed()
         there.writer.write(DataFrame(1, framed(b"hello"), flags=["END_STREAM"]).serialize())
         await there.until(framed(b"hello"))
+        assert waiting in server.channels
+        waiting.resume_writing()
+        slow.writer.write(DataFrame(1, framed(b"hello"), flags=["END_STREAM"]).serialize())
+        await slow.until(framed(b"hello"))
 
 
 @pytest.mark.parametrize(

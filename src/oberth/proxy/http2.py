@@ -139,6 +139,7 @@ class GrpcChannel(asyncio.Protocol):
         last_active: loop time of the last bytes of either side.
         last_heard: loop time of the peer's last bytes.
         pinged_at: loop time of a ping to a peer that is silent; None: it has said something since.
+        peer_reads: whether the peer takes what is sent; nothing is read from one that does not.
         is_begun: whether the client's preface has come.
         unpacking: see `CallChannel`.
     """
@@ -182,7 +183,7 @@ class GrpcChannel(asyncio.Protocol):
         self._late: asyncio.TimerHandle | None = None  # gives them tasks
         self._begun_count = 0
         self._holds_output = False  # what is sent leaves behind the read
-        self._peer_reads = True
+        self.peer_reads = True
         self._is_paused = False
         self._ready: dict[int, Call] = {}  # calls with something to send
         self._blocked: dict[int, Call] = {}  # those that wait for their stream's window
@@ -277,7 +278,7 @@ class GrpcChannel(asyncio.Protocol):
         """Read from a peer that reads, and whose last bytes are read."""
         if self._transport is None or self._transport.is_closing():
             return
-        wanted = self._peer_reads and not self._is_reading
+        wanted = self.peer_reads and not self._is_reading
         if wanted == self._is_paused:
             self._is_paused = not wanted
             if wanted:
@@ -302,12 +303,12 @@ class GrpcChannel(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Called by the transport: the peer does not read."""
-        self._peer_reads = False
+        self.peer_reads = False
         self._update_reading()
 
     def resume_writing(self) -> None:
         """Called by the transport: the peer reads again."""
-        self._peer_reads = True
+        self.peer_reads = True
         self._update_reading()
         self._flush()
 
@@ -547,7 +548,7 @@ class GrpcChannel(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        if self._closed or not self._peer_reads:
+        if self._closed or not self.peer_reads:
             return
         until = self.loop.time() + SLICE_S
         for call in list(self._ready.values()):

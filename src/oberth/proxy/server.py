@@ -201,7 +201,8 @@ class GrpcServer(Listener):
             channel.drain()
             channel.close()
         for channel in [c for c in self.channels if c.calls and c.last_heard < oldest]:
-            self._look_for_life(channel)
+            if channel.peer_reads:
+                self._look_for_life(channel)
         self._idle_timer = loop.call_later(self._look_s, self._close_idle)
 
     def _look_for_life(self, channel: GrpcChannel) -> None:
