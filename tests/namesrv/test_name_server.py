@@ -11,6 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,12 +24,14 @@ from oberth.formats.java_properties import parse_properties
 from oberth.formats.json_reader import parse_config
 from oberth.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigTable
 from oberth.namesrv.name_server import (
+    ANNOUNCEMENTS_AT_ONCE,
     LITTLE_AT_ONCE,
     LONG_AT_ONCE,
     NameServer,
     _replace_file,
 )
 from oberth.namesrv.namesrv_config import NamesrvConfig
+from oberth.namesrv.route_table import MinBrokerIdChange
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.client import RemotingClient, own_requests
@@ -478,6 +481,29 @@ async def test_a_machine_that_is_gone_keeps_no_other_from_being_told(peer: Peer)
             await peer.register(["T", "U"])
             await heard.get()
             assert gone in peer.server._client._connecting
+
+
+async def test_changes_that_come_faster_than_they_are_told_are_few(peer: Peer) -> None:
+    heard: asyncio.Queue[int] = asyncio.Queue()
+
+    def on_notify(channel: Channel, request: RemotingCommand) -> None:
+        header = request.header(headers.NotifyMinBrokerIdChangeRequestHeader)
+        heard.put_nowait(header.min_broker_id)
+
+    table = ProcessorTable()
+    table.sync([RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE], on_notify)
+    server = peer.server
+    with silent_address() as gone:
+        async with RemotingServer(table) as slave, asyncio.timeout(BOUND_S):
+            change = MinBrokerIdChange("b", 0, "10.0.0.1:1", None, "", (gone, str(slave.address)))
+            for number in range(500):
+                server._announce([replace(change, min_broker_id=number)] * 3)
+                await asyncio.sleep(0)
+                assert len(server._announcements) <= ANNOUNCEMENTS_AT_ONCE
+            told = [await heard.get()]
+            while told[-1] != 499:
+                told.append(await heard.get())
+    assert len(told) <= 2 * ANNOUNCEMENTS_AT_ONCE
 
 
 async def test_brokers_that_take_tls_only_are_told_over_tls(tmp_path: Path) -> None:

@@ -577,6 +577,19 @@ def test_registrations_in_turns_are_limited_together(monkeypatch: pytest.MonkeyP
         table._check_counts()
 
 
+def test_brokers_of_one_name_are_limited() -> None:
+    table = RouteTable()
+    for number in range(route_table.MEMBERS_MAX):
+        table.register(broker(number, f"a:{number}", connection="one"), topics(), 0)
+    with pytest.raises(RemoteProtocolError, match="64 brokers are named broker-a, allowed 64"):
+        table.register(broker(1000, "a:1000"), topics(), 0)
+    table.register(broker(7, "another:7"), topics(), 0)
+    table.register(broker(0, "a:1000", name="broker-b"), topics(), 0)
+    table.connection_closed("one")
+    table.register(broker(1000, "a:1000"), topics(), 0)
+    table.check()
+
+
 def test_topics_that_are_new_are_counted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_table, "TOPIC_COUNT_MAX", 100)
     monkeypatch.setattr(route_table, "TOPICS_COUNTED_A_TURN", 10)

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import zlib
+from collections import Counter
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -74,8 +75,11 @@ Answering: TypeAlias = Generator[None, None, RemotingCommand]
 HEARTBEAT_TIMEOUT_MS_MAX: Final = 24 * 3600 * 1000
 """The longest silence that a broker may ask for."""
 
-ANNOUNCED_AT_ONCE: Final = 32
-"""Members that are told of a change at the same time: some may not answer."""
+ANNOUNCED_AT_ONCE: Final = 256
+"""Members that are told of changes at the same time: some may not answer."""
+
+ANNOUNCEMENTS_AT_ONCE: Final = 4
+"""Changes of one broker name that are announced at the same time."""
 
 
 class NameServer(Service):
@@ -102,6 +106,9 @@ class NameServer(Service):
         self._server: RemotingServer | None = None
         self.own_broker: Address | None = None
         self._announcements: set[asyncio.Task[None]] = set()
+        self._told_at_once = asyncio.Semaphore(ANNOUNCED_AT_ONCE)
+        self._telling: Counter[str] = Counter()  # tasks that announce changes of a broker name
+        self._changes: dict[str, MinBrokerIdChange] = {}  # what they announce next
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._started_at = 0.0
 
@@ -511,10 +518,26 @@ class NameServer(Service):
         self._schedule_expiry()
 
     def _announce(self, changes: Iterable[MinBrokerIdChange]) -> None:
+        """Tells members of changes; of several that wait for one broker name, of the newest."""
         for change in changes:
-            task = asyncio.get_running_loop().create_task(self._announce_one(change))
+            name = change.broker_name
+            is_waiting = name in self._changes
+            self._changes[name] = change
+            if is_waiting or self._telling[name] == ANNOUNCEMENTS_AT_ONCE:
+                continue
+            self._telling[name] += 1
+            task = asyncio.get_running_loop().create_task(self._announce_all(name))
             self._announcements.add(task)
             task.add_done_callback(self._announcements.discard)
+
+    async def _announce_all(self, name: str) -> None:
+        try:
+            while (change := self._changes.pop(name, None)) is not None:
+                await self._announce_one(change)
+        finally:
+            self._telling[name] -= 1
+            if not self._telling[name]:
+                del self._telling[name]
 
     async def _announce_one(self, change: MinBrokerIdChange) -> None:
         """Tells all members at once: the machine of one of them may be gone."""
@@ -526,12 +549,10 @@ class NameServer(Service):
             ha_broker_addr=change.ha_broker_addr,
         )
 
-        at_once = asyncio.Semaphore(ANNOUNCED_AT_ONCE)
-
         async def tell(target: str) -> None:
             request = create_request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header)
             try:
-                async with at_once:
+                async with self._told_at_once:
                     await self._client.invoke_oneway(target, request)
             except (RemotingError, OptionError) as error:
                 _LOG.warning("%s could not be told of %s: %s", target, change, error)

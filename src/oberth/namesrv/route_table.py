@@ -46,6 +46,9 @@ BROKER_TIMEOUT_MS: Final = 120_000
 BROKER_COUNT_MAX: Final = 5_000
 """Brokers, slaves too."""
 
+MEMBERS_MAX: Final = 64
+"""Brokers of one name. Each that comes or goes is compared with all others."""
+
 QUEUES_COUNT_MAX: Final = 2_000_000
 """Topics of each broker, all brokers together; one takes some 200 bytes."""
 
@@ -481,6 +484,13 @@ class RouteTable:
         if key not in self._live and len(self._live) >= BROKER_COUNT_MAX:
             raise RemoteProtocolError(
                 f"{len(self._live)} brokers are registered, allowed {BROKER_COUNT_MAX}"
+            )
+        group = self._brokers.get(registration.broker_name)
+        members = {} if group is None else group.addresses
+        if registration.broker_id not in members and len(members) >= MEMBERS_MAX:
+            raise RemoteProtocolError(
+                f"{len(members)} brokers are named {registration.broker_name}, "
+                f"allowed {MEMBERS_MAX}"
             )
         for text in (
             registration.broker_name, registration.cluster, registration.broker_addr,
