@@ -292,7 +292,7 @@ async def test_large_tables_are_decoded_beside_the_loop(
             master.processors.assignment._modes.setdefault("T", {})[f"group{number}"] = mode
         await until(lambda: slave.services.ha.master_address)
         monkeypatch.setattr(Bean, "from_json", classmethod(from_json))
-        monkeypatch.setattr(consumer_offsets, "KEYS_A_TURN", 100)
+        monkeypatch.setattr(consumer_offsets, "MERGED_A_TURN", 100)
         await slave.services.tables.take_all(str(master.address))
         assert {"TopicConfigs", "TopicConfig", "SubscriptionGroupConfig", "ConsumerOffsets",
                 "MessageRequestMode"}.isdisjoint(on_loop)  # fmt: skip

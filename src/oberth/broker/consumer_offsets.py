@@ -36,6 +36,9 @@ OFFSETS_MAX: Final = 4_000_000
 KEYS_A_TURN: Final = 10_000
 """Pairs that one turn of the loop looks at."""
 
+MERGED_A_TURN: Final = 4_000
+"""Pairs that one turn of the loop takes over from a master."""
+
 DELETED_A_TURN: Final = 2_000
 """Pairs that one turn of the loop looks at and may forget."""
 
@@ -384,7 +387,7 @@ class ConsumerOffsets:
                     table[key] = queues
                     dirty.add(key)
                     self.is_dirty = True
-                if not number % KEYS_A_TURN:
+                if not number % MERGED_A_TURN:
                     yield
         if self.data_version != file.data_version:
             self.data_version = file.data_version

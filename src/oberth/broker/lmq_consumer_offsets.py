@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
 from oberth.broker.consumer_offsets import (
-    KEYS_A_TURN,
+    MERGED_A_TURN,
     ConsumerOffsets,
     check_keys,
     keys_of_topic,
@@ -126,7 +126,7 @@ class LmqConsumerOffsets(ConsumerOffsets):
                 if self._light.get(key) != offset:
                     self._light[key] = offset
                     self.is_dirty = True
-                if not number % KEYS_A_TURN:
+                if not number % MERGED_A_TURN:
                     yield
         yield from super().merge_in_slices(file)
 

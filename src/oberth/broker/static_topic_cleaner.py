@@ -11,6 +11,7 @@ RocketMQ: TopicQueueMappingCleanService.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import replace
@@ -25,6 +26,7 @@ from oberth.formats.config_files import (
     TopicQueueMappingDetail,
 )
 from oberth.formats.config_files import ConsumerOffsets as OffsetsBody
+from oberth.formats.json_reader import parse_tables
 from oberth.formats.names import is_system_group
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
@@ -162,14 +164,17 @@ class StaticTopicCleaner:
             response = await self._peers.ask(
                 str(gone.bname), RequestCode.GET_ALL_CONSUMER_OFFSET, {}
             )
-            table = OffsetsBody.decode(
-                _succeeded(gone, response).body_bytes(), name="offsets"
-            ).offset_table
-            groups = [
-                name.removeprefix(key)
-                for name, queues in table.items()
-                if name.startswith(key) and gone.queue_id in queues
-            ]
+            data = _succeeded(gone, response).body_bytes()
+
+            def groups_there() -> list[str]:
+                body = OffsetsBody.from_json(parse_tables(data, name="offsets"), "offsets")
+                return [
+                    name.removeprefix(key)
+                    for name, queues in body.offset_table.items()
+                    if name.startswith(key) and gone.queue_id in queues
+                ]
+
+            groups = await asyncio.to_thread(groups_there)
         for group in groups:
             if is_system_group(group):
                 continue
