@@ -366,47 +366,98 @@ def _scale(base: Path, args: argparse.Namespace) -> list[Row]:
     touch(root)
     rows = []
     for count in map(int, args.masters.split(",")):
-        found: dict[str, tuple[Row, Row]] = {}
+        found: dict[str, tuple[Row, Row, Row, Row]] = {}
         for turn in range(args.runs):
             command = [
                 sys.executable, "-m", "benchmarks.spark.pipelines", "--one",
                 "--root", str(root), "--master", f"local[{count}]",
-                "--dir", str(base / f"scale-{turn}"),
+                "--dir", str(base / f"scale-{turn}"), "--only", args.scaled,
+                "--mb", str(args.mb), "--log-bytes", str(log_bytes),
             ]  # fmt: skip
             done = subprocess.run(
                 command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
             )
-            for what, (seconds, cpu) in json.loads(done.stdout.splitlines()[-1]).items():
+            for what, one in json.loads(done.stdout.splitlines()[-1]).items():
                 name = f"{what}, {size} B, local[{count}]"
-                rate, work = found.setdefault(
+                rate, work, alone, longest = found.setdefault(
                     what,
-                    (Row(name, "MB/s"), Row(f"{name}, CPU", "s/GB", lower_is_better=True)),
+                    (
+                        Row(name, "MB/s"),
+                        Row(f"{name}, CPU", "s/GB", lower_is_better=True),
+                        Row(f"{name}, CPU of the driver's Python", "s/GB", lower_is_better=True),
+                        Row(f"{name}, longest task by the median", "x", lower_is_better=True),
+                    ),
                 )
-                rate.add(OURS, log_bytes / seconds / 1e6)
-                work.add(OURS, cpu / log_bytes * 1e9)
-        rows += [row for pair in found.values() for row in pair]
+                rate.add(OURS, one["bytes"] / one["seconds"] / 1e6)
+                work.add(OURS, one["cpu"] / one["bytes"] * 1e9)
+                alone.add(OURS, one["driver"] / one["bytes"] * 1e9)
+                longest.add(OURS, one["longest"])
+        rows += [row for four in found.values() for row in four]
     return rows
 
 
+def _loaded_frame(spark: Any, mb: int) -> Any:
+    """Rows of 1 KiB in Spark's memory, in eight partitions."""
+    frame = spark.range(0, mb * 1_000_000 // 1024, 1, 8).selectExpr(
+        "encode(repeat(sha2(string(id), 512), 8), 'utf-8') as value",
+        "concat('k', id) as key", "'t' as tags", "cast(id % 8 as int) as partition",
+    )  # fmt: skip
+    frame = frame.cache()
+    frame.count()
+    return frame
+
+
+def _longest(spark: Any, since: int) -> tuple[float, int]:
+    """The longest task by the median, of the stages from a number on that have several.
+
+    And the number of the next stage.
+    """
+    store = spark.sparkContext._jsc.sc().statusStore()
+    worst, number = 1.0, since
+    while (tasks := store.taskList(number, 0, 100_000)).size():
+        times = [
+            tasks.apply(each).taskMetrics().get().executorRunTime() for each in range(tasks.size())
+        ]
+        if len(times) > 2:
+            worst = max(worst, max(times) / max(statistics.median(times), 1))
+        number += 1
+    return worst, number
+
+
 def _one(args: argparse.Namespace) -> None:
-    """Prints seconds and CPU of a third, warm run of each pipeline."""
+    """Prints seconds, CPU and the longest task of a third, warm run of each pipeline."""
+    from oberth.spark.pipelines.bulk_load import load
     from oberth.spark.pipelines.dispatch import dispatch
     from oberth.spark.pipelines.tasks import OnSpark
     from oberth.spark.pipelines.verify import verify
 
     spark = _session(args.master, [], quick=False)
     tasks = OnSpark(spark)
+    log_bytes = args.log_bytes
     found = {}
-    for what in ("dispatch", "verify"):
+    stage = 0
+    for what in args.only:
+        frame: Any = _loaded_frame(spark, args.mb) if what == "load" else None
         for turn in range(3):
             into = f"{args.dir}-{turn}"
-            used, begun = tree_cpu_s(os.getpid()), time.monotonic()
+            stage = _longest(spark, stage)[1]
+            used, mine, begun = tree_cpu_s(os.getpid()), time.process_time(), time.monotonic()
             if what == "verify":
                 verify(tasks, args.root, range_size=_SCALE_RANGE)
-            else:
+            elif what == "dispatch":
                 dispatch(tasks, args.root, into, range_size=_SCALE_RANGE)
-            found[what] = (time.monotonic() - begun, tree_cpu_s(os.getpid()) - used)
+            else:
+                log_bytes = load(frame, into, {"topic": TOPIC}).log_end
+            found[what] = {
+                "seconds": time.monotonic() - begun,
+                "cpu": tree_cpu_s(os.getpid()) - used,
+                "driver": time.process_time() - mine,
+                "longest": _longest(spark, stage)[0],
+                "bytes": log_bytes if what == "load" else args.log_bytes,
+            }
             shutil.rmtree(into, ignore_errors=True)
+        if frame is not None:
+            frame.unpersist()
     spark.stop()
     print(json.dumps(found))
 
@@ -428,11 +479,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--root", help=argparse.SUPPRESS)
+    parser.add_argument("--scaled", default="dispatch,verify,load", help="what scaling runs")
+    parser.add_argument("--log-bytes", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    args.only = args.only.split(",")
     if args.one:
         _one(args)
         return
-    args.only = args.only.split(",")
     if args.small:
         args.mb, args.runs, args.warm, args.no_kafka, args.no_apache = 4, 1, 0, True, True
         args.follow_s, args.only = 2, ["dispatch", "verify", "audit", "export", "follow"]
