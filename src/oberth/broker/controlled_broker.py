@@ -65,6 +65,9 @@ TEMPORARY_SUFFIX: Final = "-temp"
 
 REQUEST_TIMEOUT_S: Final = 3.0
 RETRY_S: Final = 0.5
+REFUSED_ID_S: Final = 0.05
+"""Before a new broker asks for another id: the one that was quicker has its own, so this ends after
+as many attempts as brokers start at the same time."""
 LOOKS_APART_S: Final = 0.05
 """Between two questions that others have this broker ask."""
 
@@ -398,7 +401,7 @@ class ControlledBroker(Service):
                 f"the controller refuses id {number}, another is asked for: {response.remark}",
             )
             self._files.remove(temporary)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(REFUSED_ID_S)
         self._files.write_file(self._identity_path, f"{who}#{number}".encode())
         self._files.remove(temporary)
         self.broker_id = number
