@@ -37,6 +37,7 @@ from tests.rigs.controlled import (
 
 from benchmarks.peers.load import load
 from benchmarks.report import Row, add_turn_options, emit, fill_turn_options, take_turns
+from benchmarks.store_vs_apache import compile_ours
 from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
 from oberth.client.messages import Message, SendStatus
@@ -266,6 +267,7 @@ def main(argv: list[str] | None = None) -> None:
     kinds = fill_turn_options(options, f"apache-{VERSION}", GROUPS, "start,killed,planned")
     options.count = options.count or (1 if options.small else 3)
     table = rows()
+    compile_ours()
     skipped = take_turns(
         kinds,
         options.runs,
