@@ -386,3 +386,10 @@ def test_tables_in_pieces_are_what_they_are_at_once(
     cut = encode_config(document)[:-30]
     with pytest.raises(ConfigFormatError):
         json_reader.parse_tables(cut, name="x")
+
+
+@pytest.mark.parametrize("end", ["$", "..", "L$", "e", "e1$", ".1$"])
+def test_a_number_that_is_none_is_looked_at_once(end: str) -> None:
+    # Tried in all ways, as many steps as the square of its length: a minute and more.
+    with pytest.raises(ConfigFormatError, match="a value is expected"):
+        parse_config(f"{{'a':{'1' * 60_000}{end}}}")
