@@ -23,7 +23,7 @@ import copy
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -65,14 +65,22 @@ TEMPORARY_SUFFIX: Final = "-temp"
 
 REQUEST_TIMEOUT_S: Final = 3.0
 RETRY_S: Final = 0.5
-REFUSED_ID_S: Final = 0.05
-"""Before a new broker asks for another id: the one that was quicker has its own, so this ends after
-as many attempts as brokers start at the same time."""
+FIRST_RETRY_S: Final = 0.05
+"""Before a question is asked again for the first time, then twice as long, up to RETRY_S: a
+controller that starts at the same time is there soon. So is another id, where one was refused."""
 LOOKS_APART_S: Final = 0.05
 """Between two questions that others have this broker ask."""
 
 _T = TypeVar("_T")
 Beside = Callable[[Broker], AbstractAsyncContextManager[object]]
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between one question and the next."""
+    pause_s = FIRST_RETRY_S
+    while True:
+        yield pause_s
+        pause_s = min(pause_s * 2, RETRY_S)
 
 
 class ControlledBroker(Service):
@@ -401,7 +409,7 @@ class ControlledBroker(Service):
                 f"the controller refuses id {number}, another is asked for: {response.remark}",
             )
             self._files.remove(temporary)
-            await asyncio.sleep(REFUSED_ID_S)
+            await asyncio.sleep(FIRST_RETRY_S)
         self._files.write_file(self._identity_path, f"{who}#{number}".encode())
         self._files.remove(temporary)
         self.broker_id = number
@@ -423,12 +431,13 @@ class ControlledBroker(Service):
 
     async def _patiently(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         """An answer of the controller, however long that takes."""
+        pauses = _pauses()
         while True:
             try:
                 return await ask()
             except (OberthError, OSError) as error:
                 self._say_once("controller", f"the controller does not answer yet: {error}")
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(next(pauses))
 
     async def _let_epoch_end(self) -> None:
         """Returns when this broker is not the master any more that it was in its last life.
@@ -455,6 +464,7 @@ class ControlledBroker(Service):
 
     async def _first_role(self) -> Role:
         """What this broker is to be, as soon as a controller says so."""
+        pauses = _pauses()
         while True:
             try:
                 await self._heartbeat(waits=True)
@@ -467,7 +477,7 @@ class ControlledBroker(Service):
                 )  # fmt: skip
             except (OberthError, OSError) as error:
                 self._say_once("controller", f"the controller gives no role yet: {error}")
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(next(pauses))
 
     async def _register(self) -> Role | None:
         """1003: says where this broker listens; gives the role, if there is a live master."""
