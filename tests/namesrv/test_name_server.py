@@ -484,7 +484,7 @@ async def test_a_machine_that_is_gone_keeps_no_other_from_being_told(peer: Peer)
 
 
 async def test_changes_that_come_faster_than_they_are_told_are_few(peer: Peer) -> None:
-    heard: asyncio.Queue[int] = asyncio.Queue()
+    heard: asyncio.Queue[int | None] = asyncio.Queue()
 
     def on_notify(channel: Channel, request: RemotingCommand) -> None:
         header = request.header(headers.NotifyMinBrokerIdChangeRequestHeader)
