@@ -314,7 +314,7 @@ def _report(
     counted = len(killed) + len(survivors)
     share = len(killed) / counted if counted else 1.0
     is_whole = len(verdicts) == len(changes)
-    row = Row("killed, of those not explained", "share", limit=BAR if is_whole else None)
+    row = Row("killed, of those not explained", "share", limit=BAR)
     row.add("tests", share)
     emit(
         "mutants", [row], "tests", "",

@@ -93,3 +93,11 @@ def test_own_positions_are_hit(group: str, topic: str, error_percent: int, consu
     assert len(positions) == bloom.hash_count
     assert is_hit(bloom.bitmap([positions]), positions)
     assert is_hit(b"", positions)
+
+
+def test_a_hash_of_zero_is_bit_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The first sum of this hash is 0: only sums below it are turned over.
+    monkeypatch.setattr(
+        "oberth.formats.bloom.murmur3_x64_128", lambda _: ((5 << 32) | (2**32 - 5), 0)
+    )
+    assert make_bloom_filter(20, 64).positions("g", "t")[0] == 0

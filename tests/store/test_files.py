@@ -205,3 +205,44 @@ def test_of_a_deleted_directory_the_nearest_that_stands_is_synced(tmp_path: Path
     sync_nearest_directories(files, [str(tmp_path / "b" / "c"), str(tmp_path / "d")])
     sync_nearest_directories(files, [str(tmp_path / "a")])
     assert files.synced == [str(tmp_path / "a"), str(tmp_path), str(tmp_path / "a")]
+
+
+def test_without_fallocate_zeros_are_written_where_nothing_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    written: list[tuple[int, int]] = []
+    real = os.pwrite
+
+    def pwrite(fd: int, data: memoryview, position: int) -> int:
+        written.append((position, len(data)))
+        return real(fd, data, position)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    part = 1 << 16
+    mapping = FILES.map(str(tmp_path / "f"), 3 * part, create=True)
+    mapping.view[part + 5] = 7
+
+    mapping.allocate(0, 2 * part + 10)
+
+    assert written == [(0, part), (2 * part, 10)]
+    assert mapping.view[part + 5] == 7
+    mapping.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="directories are not synced there")
+def test_a_directory_that_cannot_be_synced_at_all_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = errno.EINVAL
+
+    def refuses(fd: int) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(os, "fsync", refuses)
+    FILES.sync_directory(str(tmp_path))
+
+    reason = errno.EIO
+    with pytest.raises(OSError, match=str(tmp_path)) as caught:
+        FILES.sync_directory(str(tmp_path))
+    assert caught.value.errno == errno.EIO
