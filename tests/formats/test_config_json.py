@@ -205,6 +205,21 @@ def test_object_key() -> None:
         key["topic"]
 
 
+REFERENCE = '{"$ref":"$.%s"}'
+
+
+def _many_references(count: int, items: int) -> str:
+    """So many references to one list."""
+    listed = ",".join("1" for _ in range(items))
+    return f'{{"a":[{listed}],"b":[{",".join([REFERENCE % "a"] * count)}]}}'
+
+
+def _chain_of_references(levels: int, each: int) -> str:
+    """Lists that have the one before so many times."""
+    lists = (f'"l{n}":[{",".join([REFERENCE % f"l{n - 1}"] * each)}]' for n in range(1, levels))
+    return f'{{"l0":[1],{",".join(lists)}}}'
+
+
 REFUSED: list[tuple[str, str]] = [
     ("", "empty"),
     ("  \n /* only this */ ", "empty"),
@@ -228,6 +243,10 @@ REFUSED: list[tuple[str, str]] = [
     ('{"$ref":"$"}', "to nothing"),
     ('{"a":{"$ref":"x"}}', "no known form"),
     ('{{"$ref":"$"}:1}', "cannot be a key"),
+    ('{"a":{"x":{"$ref":"$.b"}},"b":{"y":{"$ref":"$.a"}}}', "round in circles"),
+    (_many_references(480, 400), "values where references are filled in, 65536 are allowed"),
+    (_chain_of_references(DEPTH_MAX, 1), "where references are filled in"),
+    (_chain_of_references(20, 8), "values where references are filled in, 65536 are allowed"),
 ]
 
 

@@ -22,6 +22,8 @@ _ESCAPES: Final = {
 }  # fmt: skip
 _WORDS: Final = {"true": True, "false": False, "null": None, "undefined": None, "NaN": None}
 _SETS: Final = ("Set", "TreeSet")
+UNFOLDED_MAX: Final = 64 * 1024
+"""Values of a document whose references are filled in, or one a character where it is longer."""
 
 
 class _Reference:
@@ -63,6 +65,7 @@ class LenientParser:
             self._fail("text behind the end of the document")
         if self.has_references:
             value = self._resolve(value, value, [])
+            self._check_unfolded(value)
         return value
 
     def _fail(self, what: str, at: int | None = None) -> NoReturn:
@@ -225,6 +228,47 @@ class LenientParser:
                 self._resolve(inner, root, parents)
         parents.pop()
         return value
+
+    def _check_unfolded(self, root: Any) -> None:
+        """Refuse what references make large, deep or endless for who walks it.
+
+        What is referred to is there once, so this costs a look at each object of the text.
+        """
+        most = max(len(self.text), UNFOLDED_MAX)
+        known: dict[int, tuple[int, int]] = {}  # values and levels of what was looked at
+        entered: set[int] = set()
+
+        def measure(value: Any, depth: int) -> tuple[int, int]:
+            if not isinstance(value, (dict, list)):
+                return 1, 0
+            found = known.get(id(value))
+            if found is None:
+                if id(value) in entered:
+                    raise ConfigFormatError(f"{self.name}: references that go round in circles")
+                entered.add(id(value))
+                self._check_levels(depth)
+                count, levels = 1, 0
+                for each in value.values() if isinstance(value, dict) else value:
+                    below, under = measure(each, depth + 1)
+                    count += below
+                    levels = max(levels, under)
+                found = known[id(value)] = count, levels + 1
+            self._check_levels(depth + found[1] - 1)
+            if found[0] > most:
+                raise ConfigFormatError(
+                    f"{self.name}: {found[0]} values where references are filled in, "
+                    f"{most} are allowed"
+                )
+            return found
+
+        measure(root, 0)
+
+    def _check_levels(self, depth: int) -> None:
+        if depth >= DEPTH_MAX:
+            raise ConfigFormatError(
+                f"{self.name}: more than {DEPTH_MAX} objects and lists inside each other, "
+                "where references are filled in"
+            )
 
     def _target(self, reference: _Reference, root: Any) -> Any:
         path = reference.path
