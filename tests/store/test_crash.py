@@ -21,6 +21,7 @@ import pytest
 from hypothesis import settings
 from tests.rigs.campaigns import rounds
 
+from oberth import kernels
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.message import (
     BLANK_MAGIC,
@@ -35,7 +36,9 @@ from oberth.formats.sys_flag import TRANSACTION_PREPARED
 from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBatch, MessageExtBrokerInner
+from oberth.store.retention import HOUR_MS
 from oberth.testing.fault_disk import FaultDisk, PowerCut
+from oberth.wall_clock import now_ms
 
 pytestmark = pytest.mark.crash
 
@@ -215,6 +218,89 @@ def test_a_power_cut_at_every_event(tmp_path: Path, flush: FlushDiskType) -> Non
             assert len(bodies) == len(set(bodies)), where
             shutil.rmtree(image)
         shutil.rmtree(root, ignore_errors=True)  # of a machine that ended before it was made
+
+
+def deletions(disk: FaultDisk, root: Path, acknowledged: list[str]) -> None:
+    """Four topics, of which three are deleted one after the other, and a cleaning after that.
+
+    One of them is made again, and has one message then. No table of topics says what is known.
+    """
+    hours = [0]
+    options = config(root, FlushDiskType.SYNC_FLUSH)
+    store = MessageStore(options, files=disk, clock_ms=lambda: now_ms() + hours[0] * HOUR_MS)
+    store.load()
+    store.start(background=False)
+
+    def put(topic: str, body: bytes) -> None:
+        assert store.put_message(MessageExtBrokerInner.of(topic, body)).ok
+        store.dispatch_nowait()
+
+    for number in range(30):
+        for topic in ("gone", "first", "second", "kept"):
+            put(topic, b"%s %d " % (topic.encode(), number) + bytes(200))
+    store.checkpoint_now()
+    for topic in ("gone", "first", "again", "second"):
+        if topic == "again":
+            put("first", b"made again")
+        else:
+            assert store.delete_topics([topic])
+        acknowledged.append(topic)
+        put("kept", b"since " + topic.encode())
+    hours[0] = 100
+    store.delete_expired_files_manually()
+    store.cleaning.run()
+    cleaned = store.min_phy_offset
+    store.kill()
+    assert cleaned
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("bulk", [False, True], ids=["one by one", "in bulk"])
+def test_a_power_cut_among_deletions_brings_none_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bulk: bool
+) -> None:
+    """What was deleted stays so, and no other topic loses a message that the log has."""
+    if not bulk:
+        monkeypatch.setattr(kernels, "available", lambda: False)
+    whole = FaultDisk()
+    deletions(whole, tmp_path / "whole", [])
+    began = next(n for n, what in enumerate(whole.log) if what.startswith("remove"))
+    rng = random.Random(5)
+    for cut in range(began, whole.events, 1 if bulk else 3):
+        root, image = tmp_path / f"cut{cut}", tmp_path / f"image{cut}"
+        disk, acknowledged = FaultDisk(cut_power_at=cut), list[str]()
+        with pytest.raises(PowerCut):
+            deletions(disk, root, acknowledged)
+        for keep in (0.0, rng.random(), 1.0):
+            image.mkdir()
+            disk.crash_image(str(image), str(root), rng, keep)
+            where = f"cut at {cut} of {whole.events} ({disk.log[-1]}), keep {keep}"
+            with MessageStore(config(image, FlushDiskType.SYNC_FLUSH)) as store:
+                check_deletions(store, acknowledged, where)
+            shutil.rmtree(image)
+        shutil.rmtree(root)
+
+
+def check_deletions(store: MessageStore, acknowledged: list[str], where: str) -> None:
+    found: dict[str, list[bytes]] = {t: [] for t in ("gone", "first", "second", "kept")}
+    for topic in store.topics():
+        low, high = store.min_offset_in_queue(topic, 0), store.max_offset_in_queue(topic, 0)
+        for unit in store.iterate_consume_queue(topic, 0, low, high - low):
+            record = store.select_record(unit.commit_log_offset)
+            if record is None:  # a queue may lag behind the log's cleaning
+                assert unit.commit_log_offset < store.min_phy_offset, where
+                continue
+            found[topic].append(decode_record(record, check_crc=True).body)
+    for topic in {"gone", "second"} & set(acknowledged):
+        assert not found[topic], where
+    if "first" in acknowledged:
+        assert set(found["first"]) <= {b"made again"}, where
+    expected = {b"since " + topic.encode() for topic in acknowledged[:-1]}
+    if "again" in acknowledged:
+        assert b"made again" in found["first"], where
+    if not store.min_phy_offset:
+        expected |= {b"kept %d " % number + bytes(200) for number in range(30)}
+    assert expected <= set(found["kept"]), where
 
 
 @pytest.mark.parametrize("line", list(Line))

@@ -110,6 +110,7 @@ class BulkDispatch:
         *,
         only_index: bool = False,
         deleted: DeletedTopics | None = None,
+        gone: frozenset[str] = frozenset(),
     ) -> BulkStep:
         """Dispatches the records from ``start`` on that end before ``stop``, ROWS_MAX at most.
 
@@ -121,6 +122,7 @@ class BulkDispatch:
             delays_ms: of the delay levels.
             only_index: whether they are given to no queue.
             deleted: topics that are to have no queues.
+            gone: topics that were deleted after these records: the queues are not to have them.
 
         Raises:
             StoreFullError: the disk has no room; the same records are to be dispatched again.
@@ -148,9 +150,12 @@ class BulkDispatch:
                 arrivals = [
                     arrival
                     for run in built.runs
+                    if _stored_name(run.topic) not in gone
                     if deleted is None or not _is_hidden(run, deleted, columns, table.topics)
                     if (arrival := self._put_run(run)) is not None
                 ]
+                if gone:
+                    self._table = None  # it counts what was not put
             if self._index is not None:
                 self._entries.clear()
                 index_keys(

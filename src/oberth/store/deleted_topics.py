@@ -9,6 +9,9 @@ was deleted if
 * nothing is left of its queues, no directory either, and
 * queues of topics that the table has are there. Where none is, all were lost.
 
+What was deleted here is in `oberth.state`, too, with the log's end at that time: while that file is
+there, the topic's records below it get no queues, whatever else was lost.
+
 In every other case the queues are built: a message too many can be passed over, one too few cannot
 be read. So what was deleted comes back in queues of a topic that was made again and that have had
 no message since, and where no other topic has messages. System topics and light queues need not be
@@ -91,14 +94,15 @@ class DeletedTopics:
         self._hidden -= found
         return bool(found)
 
-    def report(self) -> None:
-        """Names the deleted topics in the log."""
+    def report(self) -> list[str]:
+        """Names the deleted topics in the log, and returns them."""
         for topic in sorted(self._hidden):
             _LOG.warning(
                 "%s: topic %s was deleted and has messages in the log: they are in no queue "
                 "(`oberth store rebuild` makes queues for all that the log has)",
                 self._root, topic,
             )  # fmt: skip
+        return sorted(self._hidden)
 
 
 def find_deleted_topics(

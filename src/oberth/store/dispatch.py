@@ -11,7 +11,7 @@ RocketMQ: CommitLogDispatcher, DefaultMessageStore.doDispatch, MultiDispatchUtil
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth import kernels
@@ -89,6 +89,8 @@ class CommitLogDispatcher:
         self.bulk_arrival_listener: BulkArrivalListener | None = None
         # From where on records go to queues: what lies before may be of a topic that was deleted.
         self.queues_from = 0
+        # While a start dispatches: topics that were deleted, and below which CommitLog offset.
+        self.deleted_below: Mapping[str, int] = {}
         # While a start dispatches: topics that are to have no queues.
         self.deleted: DeletedTopics | None = None
         self._bulk: BulkDispatch | None = None
@@ -138,6 +140,8 @@ class CommitLogDispatcher:
                 self._notify(listener, topic, queue_id, queue_offset, request)
 
     def _queue(self, request: DispatchRequest) -> Queue | None:
+        if self._was_deleted(request.topic, request):
+            return None
         queues = self.queues.table.get(request.topic)
         queue = None if queues is None else queues.get(request.queue_id)
         if queue is not None:
@@ -149,6 +153,10 @@ class CommitLogDispatcher:
         if self.deleted is not None and self.deleted.hides(request.topic, request.store_timestamp):
             return None
         return self.queues.find_or_create(request.topic, request.queue_id)
+
+    def _was_deleted(self, topic: str, request: DispatchRequest) -> bool:
+        below = self.deleted_below.get(topic) if self.deleted_below else None
+        return below is not None and request.commit_log_offset < below
 
     @staticmethod
     def _notify(
@@ -190,6 +198,8 @@ class CommitLogDispatcher:
             if not is_stored_topic(name):
                 _LOG.error("%r names the queue %r, which can be no queue's name", request, name)
                 continue
+            if self._was_deleted(name, request):
+                continue
             if self.deleted is not None and self.deleted.hides(name, request.store_timestamp):
                 continue
             light = self.config.enable_lmq and is_lmq(name)
@@ -222,6 +232,7 @@ class CommitLogDispatcher:
             before = self.queues_from - base
             if start < before < stop:
                 stop = before  # the queues' part begins with the next call
+            stop, gone = self._up_to_a_deletion(base, start, stop)
             step = bulk.step(
                 buffer,
                 base,
@@ -230,6 +241,7 @@ class CommitLogDispatcher:
                 self._delays_ms,
                 only_index=base + start < self.queues_from,
                 deleted=self.deleted,
+                gone=gone,
             )
             if not step.row_count:
                 break
@@ -241,6 +253,14 @@ class CommitLogDispatcher:
             start = step.position
             reached = DispatchedRange(start, step.last_record, step.store_timestamp)
         return reached
+
+    def _up_to_a_deletion(self, base: int, start: int, stop: int) -> tuple[int, frozenset[str]]:
+        """Where a stretch ends so that no deletion lies in it, and whose records in it are gone."""
+        if not self.deleted_below:
+            return stop, frozenset()
+        ends = [end for end in self.deleted_below.values() if end > base + start]
+        gone = frozenset(name for name, end in self.deleted_below.items() if end > base + start)
+        return min([stop, *(end - base for end in ends)]), gone
 
     def _bulk_dispatch(self, *, notify: bool) -> BulkDispatch | None:
         config = self.config

@@ -253,6 +253,7 @@ class FollowingStore(MessageStore):
         state = DispatchState.load(self.root)
         if state is None:
             return
+        deleted = self._deletions_below(state.position)
         self.flush_service.flush_now()
         if self.flushed_offset < state.position:
             return
@@ -271,7 +272,7 @@ class FollowingStore(MessageStore):
             state.queue_end,
             state.queue_count,
         )
-        self._save_recovery_state(position, state.index_counts, clean=done)
+        self._save_recovery_state(position, state.index_counts, deleted, clean=done)
         self._state_offset = self.reput.offset
 
     def shutdown(self) -> None:

@@ -137,6 +137,9 @@ class MessageStore(StoreReading):
             self.commit_log.queue.sync_from(report.scanned_from)
             self.checksums.load()
             self._dispatch_from(report)
+            if state is not None and report.vouched:
+                self._deleted_below = dict(state.deleted)
+                self.dispatcher.deleted_below = dict(state.deleted)
             self._dispatch_rest(report)
             # Recovery may have taken from a queue all that it got since it had no files.
             restore_ends(self.files, self.root, self.queues)
@@ -217,6 +220,7 @@ class MessageStore(StoreReading):
             if not self._numbered and self.reput.offset >= self._found_end:
                 self.commit_log.set_queue_offsets(self._queue_offsets())
                 self.dispatcher.queues_from = 0  # all of that is behind us
+                self.dispatcher.deleted_below = {}
                 self._numbered = True
             return self._numbered
 
@@ -263,7 +267,7 @@ class MessageStore(StoreReading):
         if deleted.keep_lost():
             self._dispatch_anew(report, log_end)
         self.dispatcher.deleted = None
-        deleted.report()
+        self._deleted_below |= dict.fromkeys(deleted.report(), log_end)
 
     def _dispatch_anew(self, report: RecoveryReport, log_end: int) -> None:
         self.queues.generation += 1  # what the kernels hid is not in the queues
@@ -509,6 +513,8 @@ class MessageStore(StoreReading):
             return
         with self._checkpoint_lock, self.flush_service.paused(), self.reput.paused():
             self.commit_log.cut(at)
+            for topic, end in self._deleted_below.items():
+                self._deleted_below[topic] = min(end, at)
             self.reput.damages = {}
             self.damaged_from = None
 
@@ -561,9 +567,15 @@ class MessageStore(StoreReading):
         while not self.commit_log.retire_topic(
             topic,
             lambda _: can_wait and self._is_behind(),  # noqa: B023 - asked at once
-            lambda: ids.extend(self.queues.destroy_topic(topic)),
+            lambda: ids.extend(self._destroy_topic(topic)),
         ):
             can_wait = self._dispatch_more()
+        return ids
+
+    def _destroy_topic(self, topic: str) -> list[int]:
+        ids = self.queues.destroy_topic(topic)
+        if ids:
+            self._note_deletion(topic)
         return ids
 
     def _is_behind(self) -> bool:
@@ -591,7 +603,7 @@ class MessageStore(StoreReading):
                 topic,
                 # As with `delete_topics`; what came meanwhile keeps them until the next run.
                 lambda name: keep(name) or self._is_behind(),
-                partial(self.queues.destroy_topic, topic),
+                partial(self._destroy_topic, topic),
             )
         ]
         if removed:

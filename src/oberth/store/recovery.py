@@ -67,6 +67,7 @@ class RecoveryReport(NamedTuple):
         last_record: where the record before the dispatch starts, -1 if that is not known; of the
             log's end if dispatch starts anew.
         last_store_timestamp: of that record.
+        vouched: whether oberth.state is of this log.
     """
 
     abnormal: bool
@@ -81,6 +82,7 @@ class RecoveryReport(NamedTuple):
     reason: str
     last_record: int
     last_store_timestamp: int
+    vouched: bool = False
 
 
 def recover(
@@ -196,6 +198,7 @@ def recover(
         reason,
         last_record,
         timestamp,
+        trusted,
     )
 
 

@@ -17,6 +17,8 @@ from oberth.store.files import FileSystem
 
 FILE_NAME: Final = "oberth.state"
 VERSION: Final = 1
+# So many deletions are noted at most: the file is written every few seconds.
+DELETIONS_MAX: Final = 10_000
 
 
 class RecoveryState(msgspec.Struct):
@@ -37,6 +39,8 @@ class RecoveryState(msgspec.Struct):
             with it, and queue_begins says nothing.
         clean: whether the store was shut down in order, with nothing behind safe_offset.
         index_counts: entries of each index file that were on the disk.
+        deleted: topics that were deleted, and the CommitLog offset below which their records are in
+            no queue; DELETIONS_MAX at most, those deleted last.
         queues: after a clean stop: topic → queue id → (min offset, max offset, record end).
     """
 
@@ -51,6 +55,7 @@ class RecoveryState(msgspec.Struct):
     log_begin: int = -1
     clean: bool = False
     index_counts: dict[str, int] = {}
+    deleted: dict[str, int] = {}
     queues: dict[str, dict[int, tuple[int, int, int]]] = {}
 
 

@@ -28,7 +28,7 @@ from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.message_reader import MessageReader
 from oberth.store.messages import MessageExtBrokerInner, PutMessageResult
 from oberth.store.recovery import RecoveryReport
-from oberth.store.recovery_state import RecoveryState, save_state
+from oberth.store.recovery_state import DELETIONS_MAX, RecoveryState, save_state
 from oberth.store.reput import ReputPosition, ReputService
 from oberth.store.retention import Retention
 from oberth.store.running_flags import RunningFlags
@@ -73,6 +73,8 @@ class StoreParts:
         self._state_offset = -1
         # Where the log and the files of queues began by the last oberth.state.
         self._state_begins: tuple[int, int] | None = None
+        # Topics that were deleted, and below which CommitLog offset their records are in no queue.
+        self._deleted_below: dict[str, int] = {}
         # Up to where all units of queues are on the disk, whether or not oberth.state says so yet.
         self._durable_offset = -1
         # Where the log ended when it was opened, and whether all up to there is dispatched: only
@@ -317,6 +319,7 @@ class StoreParts:
     def _checkpoint(self, *, clean: bool) -> None:
         with self._checkpoint_lock:
             position = self.reput.position()
+            deleted = self._deletions_below(position.offset)
             self.flush_service.flush_now()
             if self.flushed_offset < position.offset:
                 return
@@ -337,28 +340,50 @@ class StoreParts:
             if self.config.line is not Line.V4_9:  # it knows no such field, and tools go by that
                 self.checkpoint.values.logics_physical_offset = position.offset
             self.checkpoint.flush()
-            self._save_state(position, clean=clean)
+            self._save_state(position, deleted, clean=clean)
 
     def _write_state(self, *, clean: bool) -> None:
         position = self.reput.position()
+        deleted = self._deletions_below(position.offset)
         self.queues.flush()
         if self.index is not None:
             self.index.flush()
         self.flush_service.flush_now()
-        self._save_state(position, clean=clean)
+        self._save_state(position, deleted, clean=clean)
         if self._left_by_dispatcher is not None:
             # What it left was repaired, and is on the disk.
             dataclasses.replace(self._left_by_dispatcher, is_whole=True).save(self.root)
             self._left_by_dispatcher = None
 
-    def _save_state(self, position: ReputPosition, *, clean: bool) -> None:
+    def _note_deletion(self, topic: str) -> None:
+        """Keeps what the log has of a topic by now from the queues that a start makes."""
+        self._deleted_below.pop(topic, None)  # the newest is the last
+        self._deleted_below[topic] = self.commit_log.max_offset
+
+    def _deletions_below(self, log_offset: int) -> dict[str, int]:
+        """Deletions that are to be noted once what is dispatched up to an offset is on the disk.
+
+        To be asked before the queues are synced: then the files of these topics are gone for good.
+        """
+        low = self.commit_log.min_offset
+        for topic, end in list(self._deleted_below.items()):
+            if end <= low or len(self._deleted_below) > DELETIONS_MAX:
+                self._deleted_below.pop(topic, None)
+        return {topic: end for topic, end in list(self._deleted_below.items()) if end <= log_offset}
+
+    def _save_state(self, position: ReputPosition, deleted: dict[str, int], *, clean: bool) -> None:
         counts = {} if self.index is None else self.index.safe_counts()
-        self._save_recovery_state(position, counts, clean=clean)
+        self._save_recovery_state(position, counts, deleted, clean=clean)
         self._state_offset = position.offset
         self._durable_offset = max(self._durable_offset, position.offset)
 
     def _save_recovery_state(
-        self, position: ReputPosition, index_counts: Mapping[str, int], *, clean: bool
+        self,
+        position: ReputPosition,
+        index_counts: Mapping[str, int],
+        deleted: dict[str, int],
+        *,
+        clean: bool,
     ) -> None:
         """Writes what the next start may trust; if ``clean``, with what each queue has."""
         if position.queue_begins >= 0:
@@ -381,6 +406,7 @@ class StoreParts:
                 log_begin=position.log_begin,
                 clean=clean,
                 index_counts=dict(index_counts),
+                deleted=deleted,
                 queues=queues,
             ),
         )
