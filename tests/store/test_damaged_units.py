@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,3 +121,32 @@ def test_tags_are_those_of_the_record_where_ext_units_are_gone(how: str, tmp_pat
         assert taken(store, "t", TagsFilter({java_hash("A")})) == list(range(0, COUNT, 2))
         assert taken(store, "t", TagsFilter({java_hash("B")})) == list(range(1, COUNT, 2))
         assert taken(store, "t") == list(range(COUNT))
+
+
+@pytest.mark.parametrize("first", [0, 3], ids=["front", "middle"])
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_units_of_zeros_in_a_queue_of_apache_are_built_again(
+    first: int, killed: bool, golden_store: Callable[[str], Any]
+) -> None:
+    golden = golden_store("basic-5.5.0")
+    hurt = [
+        (each["topic"], each["queueId"], [unit[1] for unit in each["units"]])
+        for each in golden.facts["queues"]
+        if len(each["units"]) > first + 2
+    ]
+    assert hurt
+    for topic, queue_id, _ in hurt:
+        path = golden.root / "consumequeue" / topic / str(queue_id) / f"{0:020d}"
+        with path.open("r+b") as file:
+            file.seek(first * UNIT.size)
+            file.write(bytes(2 * UNIT.size))
+    if killed:
+        (golden.root / "abort").touch()
+    options = MessageStoreConfig.from_properties(
+        {"storePathRootDir": str(golden.root), **golden.config}
+    )
+    options.disk_max_used_space_ratio, options.disk_space_warning_level_ratio = 95, 90
+    with MessageStore(options) as store:
+        for topic, queue_id, offsets in hurt:
+            found = store.iterate_consume_queue(topic, queue_id, 0, len(offsets))
+            assert [unit.commit_log_offset for unit in found] == offsets, (topic, queue_id)

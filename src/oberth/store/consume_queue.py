@@ -41,7 +41,8 @@ _SCAN_UNITS: Final = 4096
 _BLOCK_UNITS: Final = 200
 _RUN_SIZE: Final = TAIL_SIZE_MAX // UNIT_SIZE * UNIT_SIZE
 # Filler, and what a power cut leaves of a page that was not written.
-_NO_MESSAGE: Final = (PRE_BLANK, bytes(UNIT_SIZE))
+_ZEROS: Final = bytes(UNIT_SIZE)
+_NO_MESSAGE: Final = (PRE_BLANK, _ZEROS)
 _pack = UNIT.pack
 _unpack_from = UNIT.unpack_from
 
@@ -694,6 +695,34 @@ class ConsumeQueue:
         stream.set_end(end * UNIT_SIZE)
         self._max_physic_offset = None
         self._min_offset = min(max(self._min_offset, first), end)
+
+    def cut_before_zeros(self) -> int:
+        """Ends the queue before its first unit of zeros, which is no filler: a page was lost there.
+
+        Reads all of the queue. Dispatch of the log from its beginning then makes the rest again.
+
+        Returns:
+            How many units were given up.
+        """
+        stop, number = self.max_offset, self.stream.first_start // UNIT_SIZE
+        while number < stop:
+            data = self._read(number, min(stop - number, _SCAN_UNITS))
+            if not data:
+                break
+            at = data.find(_ZEROS)
+            while at % UNIT_SIZE and at >= 0:
+                at = data.find(_ZEROS, at + 1)
+            if at >= 0:
+                lost = number + at // UNIT_SIZE
+                if lost == self.stream.first_start // UNIT_SIZE:
+                    self.reset()
+                else:
+                    self.stream.truncate(lost * UNIT_SIZE)
+                    self._max_physic_offset = None
+                    self._min_offset = min(self._min_offset, lost)
+                return stop - lost
+            number += len(data) // UNIT_SIZE
+        return 0
 
     def reset(self) -> None:
         """Deletes all files; the queue goes on empty."""

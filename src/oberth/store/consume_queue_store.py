@@ -204,6 +204,17 @@ class ConsumeQueueStore:
                 _LOG.info("%s has lost its first files, it is built again from the log", queue)
                 queue.destroy()
 
+    def cut_before_zeros(self) -> None:
+        """Ends queues before units that a lost page took: dispatch of the log makes them anew."""
+        self.generation += 1
+        for queue in self.all_queues() if self.pool.writable else ():
+            if isinstance(queue, ConsumeQueue) and (count := queue.cut_before_zeros()):
+                _LOG.warning(
+                    "%s: a unit of zeros is no message, %d units from there on are built again "
+                    "from the log",
+                    queue.stream.directory, count,
+                )  # fmt: skip
+
     def close(self) -> None:
         """Closes the files. What is not flushed is not written."""
         self.pool.close()

@@ -131,6 +131,8 @@ def recover(
     lacks_firsts = state is not None and trusted and _lacks_firsts(queues, state, log_min)
     if not trusted or lacks_firsts:
         queues.drop_headless(log_min)
+    if not trusted:
+        queues.cut_before_zeros()
     scan_from, not_before = _scan_start(log, state if trusted else None, queue_end, abnormal)
     end = find_log_end(
         log.queue,
