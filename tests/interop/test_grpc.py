@@ -1,10 +1,10 @@
 """Official gRPC clients work with our broker itself, without a proxy, as before Apache's.
 
-The clients are those for Java, Python, Node.js, Go and Rust, and the suites are those that run
+The clients are those for Java, Python, Node.js, Go, Rust and C++, and the suites are those that run
 through Apache's proxy (`test_proxy_grpc`): what was observed must equal the record that was made
-through Apache's proxy before Apache's broker; for Go and Rust there is no such record. The client
-for Go uses TLS, that for Java runs once more so, as both do unless told otherwise. Then the broker
-is killed in gRPC traffic, and a ledger tells what was lost.
+through Apache's proxy before Apache's broker; for Go, Rust and C++ there is no such record. Those
+for Go and C++ use TLS, that for Java runs once more so, as all three do unless told otherwise. Then
+the broker is killed in gRPC traffic, and a ledger tells what was lost.
 """
 
 from __future__ import annotations

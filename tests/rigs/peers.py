@@ -10,6 +10,7 @@ Everything lands in one cache directory: ``$OBERTH_PEERS``, or ``.cache/peers`` 
     node-grpc-1.0.8/           the gRPC client for Node.js, in its node_modules
     classes/NAME-HASH/         our Java programs, compiled against one of the above
     go/NAME-HASH/              our Go programs
+    cpp/NAME-HASH/             our C++ programs, over what OBERTH_CPP_CLIENT names
 
 What is there is used as it is; what is missing is brought by the ordinary clients of the registries
 (``mvn``, ``go``, ``pip``, ``npm``) with whatever mirrors the machine has configured. What cannot be
@@ -42,6 +43,7 @@ __all__ = [
     "SERVER_VERSIONS",
     "cache_dir",
     "checkout",
+    "compile_cpp",
     "compile_go",
     "compile_java",
     "compile_rust",
@@ -268,6 +270,35 @@ def compile_rust(name: str, source: Path) -> Path:
         )
         (crate / "target" / "debug" / name).rename(work / name)
         shutil.rmtree(crate)  # hundreds of MB
+
+    return _build(target, fill) / name
+
+
+def compile_cpp(name: str, source: Path) -> Path:
+    """Compile a C++ program of ours over the gRPC client for C++; gives the executable.
+
+    No registry has the client: ``OBERTH_CPP_CLIENT`` names a folder with its ``include`` and a
+    ``lib`` that has ``librocketmq.so``, built beforehand.
+    """
+    client = Path(os.environ.get("OBERTH_CPP_CLIENT", ""))
+    if not (client / "lib" / "librocketmq.so").exists():
+        raise PeerUnavailableError(
+            "OBERTH_CPP_CLIENT names no folder with include and lib/librocketmq.so"
+        )
+    compiler = tool("g++", f"builds {name}")
+    files = sorted(source.glob("*.cpp"))
+    target = cache_dir() / "cpp" / f"{name}-{_digest(files, str(client))}"
+    lib = client / "lib"
+
+    def fill(work: Path) -> None:
+        _run(
+            [
+                *(compiler, "-std=c++17", "-o", str(work / name), f"-I{client / 'include'}"),
+                *(*map(str, files), f"-L{lib}", "-lrocketmq", f"-Wl,-rpath,{lib}", "-pthread"),
+            ],
+            what=f"g++ {name}",
+            timeout_s=_COMPILE_TIMEOUT_S,
+        )
 
     return _build(target, fill) / name
 

@@ -63,11 +63,12 @@ __all__ = [
 
 GRPC_LANGUAGES: Final = ("java", "python", "node")
 
-DIRECT_LANGUAGES: Final = (*GRPC_LANGUAGES, "go", "rust")
-"""Of the clients for Go and Rust there is no record behind Apache's proxy."""
+DIRECT_LANGUAGES: Final = (*GRPC_LANGUAGES, "go", "rust", "cpp")
+"""Of the clients for Go, Rust and C++ there is no record behind Apache's proxy."""
 
 GRPC_MISSING: Final[Mapping[str, frozenset[str]]] = {
     "go": frozenset({"recall", "priority", "lite"}),
+    "cpp": frozenset({"lite"}),
     "rust": frozenset(
         {
             *("push", "push-retry", "push-tags", "push-sql92", "push-fifo", "push-fifo-retry"),
@@ -375,6 +376,8 @@ def _command(
         return [str(peers.compile_go("grpc", source))], {"HOME": str(directory)}
     if language == "rust":
         return [str(peers.compile_rust("grpc-suite", source))], {"HOME": str(directory)}
+    if language == "cpp":
+        return [str(peers.compile_cpp("grpc-suite", source))], {"HOME": str(directory)}
     raise PeerUnavailableError(f"{language!r} is none of {', '.join(DIRECT_LANGUAGES)}")
 
 
