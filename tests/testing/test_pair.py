@@ -11,9 +11,16 @@ MODULE = ["-m", "oberth.testing.pair"]
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("seed", "kind"), [(6, "ASYNC"), (13, "SYNC"), (7, "SYNC, acting")])
-def test_what_was_acknowledged_survives_power_cuts(seed: int, kind: str) -> None:
-    done = run(*MODULE, "--seed", str(seed), "--seconds", "60")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"seed {seed} holds ({kind}" in done.stdout
-    assert re.search("slave damaged [1-9]", done.stdout)
+@pytest.mark.parametrize(
+    ("kind", "seeds"),
+    [("ASYNC", (6, 10, 19)), ("SYNC", (16, 13, 25)), ("SYNC, acting", (28, 7, 4))],
+)
+def test_what_was_acknowledged_survives_power_cuts(kind: str, seeds: tuple[int, ...]) -> None:
+    """A seed's luck changes with the code: up to three, until a slave was damaged in one."""
+    for seed in seeds:
+        done = run(*MODULE, "--seed", str(seed), "--seconds", "60")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"seed {seed} holds ({kind})" in done.stdout
+        if re.search("slave damaged [1-9]", done.stdout):
+            return
+    pytest.fail("no seed damaged a slave")
