@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
+import os
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.rigs import small_brokers
@@ -15,11 +18,11 @@ from tests.rigs.small_brokers import until
 from oberth.broker import consumer_offsets, ha_service, slave_tables
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import BrokerConfig
-from oberth.broker.config_file import Replaced
+from oberth.broker.config_file import ConfigFile, Replaced
 from oberth.broker.topic_configs import TopicConfigs
 from oberth.errors import ConfigFormatError
 from oberth.formats.bean import Bean
-from oberth.formats.config_files import MessageRequestMode
+from oberth.formats.config_files import MessageRequestMode, MessageRequestModes
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_request, create_response
@@ -311,3 +314,53 @@ def test_a_table_that_comes_again_is_not_made_text_again() -> None:
     assert topics.get("a") is kept
     assert topics._dirty == {"new"}
     assert sorted(json.loads(topics.encode())["topicConfigTable"]) == ["a", "b", "new"]
+
+
+async def test_what_a_full_disk_did_not_take_is_taken_over_later(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else memory would have it, and no later answer of the master would differ."""
+    mode = MessageRequestMode(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=3)
+    modes = MessageRequestModes(message_request_mode_map={"T": {"G": mode}})
+    mapping = {"topic": "static", "bname": "oberth", "totalQueues": 0, "hostedQueues": {}}
+    document = {
+        "topicQueueMappingDetailMap": {"static": mapping},
+        "mappingDataVersion": {"counter": 7, "stateVersion": 0, "timestamp": 1},
+    }
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with make(tmp_path / "b", name_server) as broker:
+        assignment, mappings = broker.processors.assignment, broker.parts.static_topics
+        with monkeypatch.context() as patch:
+            patch.setattr(ConfigFile, "write", full)
+            with pytest.raises(OSError, match="No space left"):
+                await assignment.replace_all(modes)
+            with pytest.raises(OSError, match="No space left"):
+                mappings.replace_all(document)
+            assert assignment.mode_of("T", "G")[0] == "PULL"
+            assert not mappings.table
+        await assignment.replace_all(modes)
+        mappings.replace_all(document)
+        config = tmp_path / "b" / "config"
+        assert "POP" in (config / "messageRequestMode.json").read_text()
+        assert "static" in (config / "topicQueueMapping.json").read_text()
+
+
+async def test_request_modes_set_at_once_are_all_kept(tmp_path: Path, name_server: str) -> None:
+    async with make(tmp_path / "b", name_server) as broker:
+        broker.parts.topics.create_internal("T", 2)
+        assignment = broker.processors.assignment
+
+        async def set_mode(group: str) -> int:
+            body = {"topic": "T", "consumerGroup": group, "mode": "POP", "popShareQueueNum": 1}
+            request = create_request(RequestCode.SET_MESSAGE_REQUEST_MODE)
+            request.body = json.dumps(body).encode()
+            return int((await assignment.set_mode(cast(Any, None), request)).code)
+
+        groups = [f"g{number}" for number in range(5)]
+        assert set(await asyncio.gather(*map(set_mode, groups))) == {0}
+        assert {assignment.mode_of("T", group) for group in groups} == {("POP", 1)}
+        kept = json.loads((tmp_path / "b" / "config" / "messageRequestMode.json").read_text())
+        assert sorted(kept["messageRequestModeMap"]["T"]) == groups

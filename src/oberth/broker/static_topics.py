@@ -279,6 +279,7 @@ class StaticTopics:
 
         Raises:
             ConfigFormatError: it is no document of mappings.
+            OSError: it cannot be written, so nothing is taken over.
         """
         wanted = document.get("topicQueueMappingDetailMap") if isinstance(document, dict) else None
         version = document.get("mappingDataVersion") if isinstance(document, dict) else None
@@ -287,9 +288,14 @@ class StaticTopics:
         tree = {"dataVersion": version or {}, "topicQueueMappingInfoMap": wanted or {}}
         if DataVersion.from_json(version or {}, "mappingDataVersion") == self.data_version:
             return
+        before = self.table, self.data_version
         self.read(tree)
         self._changes += 1
-        self._file.write(self._encode(self.table))
+        try:
+            self._file.write(self._encode(self.table))
+        except OSError:
+            self.table, self.data_version = before
+            raise
 
     # Files
 

@@ -103,6 +103,7 @@ class AssignmentProcessor:
         self._routes: dict[str, tuple[int, list[QueueData]]] = {}
         self._swept_ms = 0
         self._large = asyncio.Lock()
+        self._changing = asyncio.Lock()
 
     def load(self) -> None:
         """See FileKeeper."""
@@ -139,20 +140,19 @@ class AssignmentProcessor:
             return create_response(
                 request, ResponseCode.INVALID_PARAMETER, f"mode {body.mode!r} is not PULL or POP"
             )
-        groups = self._modes.get(body.topic, {})
-        if body.consumer_group not in groups and self._count() >= MODES_MAX:
-            remark = f"{MODES_MAX} request modes are kept, no more are allowed"
-            return create_response(request, ResponseCode.SYSTEM_ERROR, remark)
-        self._modes[body.topic] = {
-            **groups,
-            body.consumer_group: MessageRequestMode(
+        async with self._changing:
+            groups = self._modes.get(body.topic, {})
+            if body.consumer_group not in groups and self._count() >= MODES_MAX:
+                remark = f"{MODES_MAX} request modes are kept, no more are allowed"
+                return create_response(request, ResponseCode.SYSTEM_ERROR, remark)
+            mode = MessageRequestMode(
                 consumer_group=body.consumer_group,
                 mode=body.mode,
                 pop_share_queue_num=body.pop_share_queue_num,
                 topic=body.topic,
-            ),
-        }
-        await self._background.write(self._encoder(), sync=True)
+            )
+            changed = {**self._modes, body.topic: {**groups, body.consumer_group: mode}}
+            await self.replace_all(MessageRequestModes(message_request_mode_map=changed))
         return create_response(request, ResponseCode.SUCCESS)
 
     def _count(self) -> int:
@@ -178,15 +178,14 @@ class AssignmentProcessor:
         return create_response(request, ResponseCode.SUCCESS, body=raw)
 
     async def replace_all(self, modes: MessageRequestModes) -> None:
-        """Take over a master's modes, its answer to 402; they are written if they differ."""
-        if modes.message_request_mode_map != self._modes:
-            self._modes = modes.message_request_mode_map
-            await self._background.write(self._encoder(), sync=True)
+        """Take over other modes, as of a master's answer to 402; they are written if they differ.
 
-    def _encoder(self) -> Callable[[], bytes]:
-        """What makes the file's bytes, in any thread: no mode is changed, it is replaced."""
-        modes = MessageRequestModes(message_request_mode_map=dict(self._modes))
-        return modes.encode
+        Raises:
+            OSError: they cannot be written, so none is taken over.
+        """
+        if modes.message_request_mode_map != self._modes:
+            await self._background.write(modes.encode, sync=True)
+            self._modes = modes.message_request_mode_map
 
     def mode_of(self, topic: str, group: str) -> tuple[str, int]:
         """Mode and number of shared queues."""
