@@ -10,7 +10,7 @@ HAS_COMPILER := import os, shutil, sysconfig; word = (os.environ.get("CC") or sy
 # Some environments forbid bytecode; every process that a test starts would compile 600 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-long bench bench-page interop lint docs lock clean
+.PHONY: run test test-long test-these bench bench-page interop lint docs lock clean
 
 $(STAMP): requirements/dev.lock requirements/compiler.lock pyproject.toml setup.py $(wildcard src/oberth/kernels/native/*) src/oberth/kernels/arguments.py src/oberth/kernels/layout.py src/oberth/formats/message.py
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -50,6 +50,10 @@ test: $(STAMP)
 test-long: export OBERTH_LONG := 1
 test-long: $(STAMP)
 	@$(call tests,long and not interop)
+
+# Some of them, whatever their markers: make test-these ARGS="tests/test_docs.py".
+test-these: $(STAMP)
+	@$(PYTEST) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
