@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import contextlib
 import shutil
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ GROUPS: Final = ("start", "killed", "planned", "send")
 CLUSTER, TOPIC = "DefaultCluster", "Failover"
 CONF: Final = {**controlled.CONF, "brokerClusterName": CLUSTER, "diskMaxUsedSpaceRatio": "95"}
 HEAP: Final = "512m"
-SETTLE_S: Final = 300.0
+SETTLE_S: Final = 120.0
 SEND_TIMEOUT_MS: Final = 1000
 PAUSE_S: Final = 0.002
 _POLL_S: Final = 0.05
@@ -230,6 +231,11 @@ class Run:
             group = make_group(self.kind, self.directory / "three", 3)
             try:
                 asyncio.run(measure_failovers(group, options.only, options.count, add))
+            except TimeoutError as why:
+                # Of three planned failovers Apache's group came whole after one or two.
+                if not self.kind.startswith("apache"):
+                    raise
+                sys.stderr.write(f"{self.kind}: its turn ends: {why}\n")
             finally:
                 self._end(group)
         if "send" in options.only:
