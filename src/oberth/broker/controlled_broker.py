@@ -283,8 +283,13 @@ class ControlledBroker(Service):
                 update_option(each, key, text)
 
     def _cut(self, at: int) -> None:
-        """Cuts the log; what is cut off is kept beside the store. Blocks."""
-        cut = cut_log(self.root, at, free_name(self.root, at))
+        """Cuts the log; what is cut off is kept beside the store. Blocks.
+
+        The life before has just said where the log ends. Meanwhile this replica counts as in sync
+        and has nothing, so that no send is acknowledged.
+        """
+        end = self._ends[0] or None
+        cut = cut_log(self.root, at, free_name(self.root, at), end)
         _LOG.warning("%s: cut at %d, it ended at %d; what was cut off is in %s", self.root, *cut)
 
     async def _close_life(self, *, is_last: bool) -> None:

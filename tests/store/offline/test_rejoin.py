@@ -15,6 +15,7 @@ from tests.rigs.small_brokers import SEGMENT, make
 from oberth.broker.broker import Broker
 from oberth.cli.main import oberth
 from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rejoin import cut_log
 
 
@@ -171,3 +172,19 @@ async def test_only_what_is_cut_off_is_copied(
     kept = (tmp_path / "slave.parted" / segment.name).read_bytes()
     assert kept == bytes(at) + before[at:]
     assert segment.read_bytes() == before[:at] + bytes(len(before) - at)
+
+
+async def test_a_known_end_is_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the last segment of 1 GiB, and the group acknowledges nothing meanwhile."""
+    root = tmp_path / "slave"
+    end = await filled(root, (b"message ", 20))
+
+    def looked(_: StoreReader) -> int:
+        raise AssertionError("the end is known")
+
+    with monkeypatch.context() as watched:
+        watched.setattr(StoreReader, "log_end", property(looked))
+        watched.setattr(StoreReader, "max_offset", property(looked))
+        assert cut_log(str(root), end - 500, end=end).end == end

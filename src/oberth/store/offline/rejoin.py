@@ -95,7 +95,7 @@ def _make_kept(kept_in: str) -> None:
     sync_directory(os.path.dirname(kept_in))
 
 
-def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
+def cut_log(root: str, at: int, kept_in: str | None = None, end: int | None = None) -> Cut:
     """Cuts a store's log at an offset, and keeps what is cut off. Blocks.
 
     Args:
@@ -103,6 +103,8 @@ def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
         at: the new end.
         kept_in: a directory for what is cut off; None: ``DIR.parted``. Segments have their names
             and sizes there; the one that is cut has a hole before ``at``.
+        end: where the log ends, if that is known; looking for it reads the last segment, ten
+            seconds for 1 GiB.
 
     Raises:
         StoreLockedError: a broker has the store open.
@@ -114,7 +116,7 @@ def cut_log(root: str, at: int, kept_in: str | None = None) -> Cut:
     with locked(root):
         with StoreReader(root) as reader:
             segments = reader.layout.commit_log
-            end = reader.max_offset
+            end = reader.max_offset if end is None else end
         if os.path.exists(kept_in):
             raise StoreError(f"{kept_in}: holds what was cut off before; move it away first")
         _make_kept(kept_in)
