@@ -32,8 +32,9 @@ from oberth.spark.pipelines.salvage import salvage as salvage_in_tasks
 from oberth.spark.pipelines.tasks import InProcess
 from oberth.store.offline.filler import is_filler
 from oberth.store.offline.findings import FindingKind
+from oberth.store.offline.mended_records import numbered_batch
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.salvage import numbered_batch, salvage
+from oberth.store.offline.salvage import salvage
 from oberth.store.offline.verify import verify
 
 Pristine = Callable[[str], Any]

@@ -14,34 +14,22 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import permutations
-from operator import eq
 from typing import Any, Final, NamedTuple
 
 from oberth.errors import FormatError, NotFoundError, StoreError
 from oberth.formats import checkpoint as checkpoint_format
 from oberth.formats import consume_queue as cq
 from oberth.formats import paths
-from oberth.formats.batch_body import decode_batch
 from oberth.formats.bean import Bean
 from oberth.formats.broker_conf import Line
 from oberth.formats.checkpoint import Checkpoint
-from oberth.formats.compression import decompress_body
 from oberth.formats.config_files import CONFIG_FILES
 from oberth.formats.message import BLANK_SIZE_MIN, MessageExt, encode_blank
 from oberth.formats.names import is_lmq, is_stored_topic
-from oberth.formats.properties import (
-    INNER_BASE,
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
-    INNER_NUM,
-    encode_properties,
-    find_property,
-    without_places,
-)
+from oberth.formats.properties import INNER_MULTI_DISPATCH, INNER_NUM
 from oberth.formats.property_crc import record_crc_ok
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers
@@ -61,17 +49,18 @@ from oberth.store.offline.lost_records import (
     ordinal_of,
     owner_of,
 )
+from oberth.store.offline.mended_records import (
+    LOST_NAMES,
+    in_no_light_queue,
+    numbered_batch,
+    placed_in_light_queues,
+)
 from oberth.store.offline.queue_files import QueueFileWriter
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import RebuildReport, rebuild, sync_tree
 from oberth.store.offline.segments import SegmentStream
 
 _COPY_SIZE: Final = 8 << 20
-_LIGHT_QUEUES_TRIED: Final = 6
-"""The order of a record's light queues is found by trial for so many."""
-_LOST_NAMES: Final = "LOST__MULTI_DISPATCH"
-"""The property that holds the names of a record's light queues once it is in none of them."""
-assert len(_LOST_NAMES) == len(INNER_MULTI_DISPATCH)
 # What is copied beside log, queues and index, where it exists: it names CommitLog offsets, and
 # those stay.
 _ALSO_COPIED: Final = (
@@ -677,7 +666,7 @@ class SalvageRun:
         self._write_mended(
             mended,
             f"{place} with other light queues than it had",
-            f"also in {names}" if names else f"in no light queue, see its {_LOST_NAMES}",
+            f"also in {names}" if names else f"in no light queue, see its {LOST_NAMES}",
         )
         return True
 
@@ -816,80 +805,6 @@ def _why_unreadable(path: str, name: str, bean: type[Bean]) -> str:
     except FormatError as error:
         return str(error)
     return ""
-
-
-def placed_in_light_queues(message: MessageExt, places: Mapping[str, int]) -> MessageExt | None:
-    """A record with the light queues, or the numbers in them, that queues say it had.
-
-    Args:
-        message: one of the properties that name them is damaged.
-        places: its number in each queue beside its own that leads to it.
-
-    Returns:
-        None where the places do not fit into its properties.
-    """
-    raw = message.properties_raw
-    names, numbers = (
-        find_property(raw, name.encode()) or b""
-        for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET)
-    )
-    texts = {name.encode(): str(number).encode() for name, number in places.items()}
-    right_names, right_numbers = names, numbers
-    if set(names.split(b",")) == texts.keys():
-        right_numbers = b",".join(texts[name] for name in names.split(b","))
-    elif len(texts) <= _LIGHT_QUEUES_TRIED:
-        orders = [
-            b",".join(order)
-            for order in permutations(sorted(texts))
-            if b",".join(texts[name] for name in order) == numbers
-        ]
-        # The one that differs in the fewest characters.
-        right_names = max(orders, default=b"", key=lambda each: sum(map(eq, each, names)))
-    for name, damaged, right in (
-        (INNER_MULTI_DISPATCH, names, right_names),
-        (INNER_MULTI_QUEUE_OFFSET, numbers, right_numbers),
-    ):
-        head = name.encode() + b"\1"
-        at = raw.find(head + damaged) + len(head)
-        if at < len(head) or not 0 < len(right) <= len(damaged):
-            return None
-        # The separator behind it may be what was damaged.
-        rest = raw[at + len(right) :]
-        raw = raw[:at] + right + (b"\2" + rest[1:] if rest else b"")
-    return replace(message, properties_raw=raw)
-
-
-def in_no_light_queue(message: MessageExt) -> MessageExt:
-    """A record that is in its own queue alone; their names stay in another property."""
-    raw = message.properties_raw.replace(INNER_MULTI_DISPATCH.encode(), _LOST_NAMES.encode())
-    return replace(message, properties_raw=raw)
-
-
-def numbered_batch(message: MessageExt) -> MessageExt | None:
-    """An inner batch with INNER_BASE and INNER_NUM as its number and its body have them.
-
-    They take the place of damaged properties; whole ones follow as far as there is room, and then
-    separators, which mean nothing.
-
-    Returns:
-        None if the body is no batch, or the properties have no room.
-    """
-    try:
-        count = len(decode_batch(decompress_body(message.body, message.sys_flag)))
-    except FormatError:
-        return None
-    if not count or message.queue_offset < 0:
-        return None
-    raw = message.properties_raw
-    room = len(raw)
-    text = encode_properties({INNER_BASE: str(message.queue_offset), INNER_NUM: str(count)})
-    for entry in without_places(raw).split(b"\2"):
-        name, _, value = entry.partition(b"\1")
-        if name and value and b"\0" not in entry and len(text) + len(entry) < room:
-            text += entry + b"\2"
-    if len(text) > room:
-        return None
-    return replace(message, properties_raw=text.ljust(room, b"\2"))
 
 
 def _topic_size(message: MessageExt) -> int:
