@@ -435,6 +435,12 @@ LIGHT_QUEUES = {
     "a number": (b"INNER_MULTI_QUEUE_OFFSET\1", 25, 0x01),
     "no number": (b"INNER_MULTI_QUEUE_OFFSET\1", 25, 0x40),
     "the end of the names": (b"\2TAGS\1", 0, 0x02),
+    "the names' name": (b"INNER_MULTI_DISPATCH\1", 7, 0x10),
+    "the names' name ends": (b"INNER_MULTI_DISPATCH\1", 20, 0x04),
+    "the entry before the names": (b"\2INNER_MULTI_DISPATCH\1", 0, 0x01),
+    "the numbers' name": (b"INNER_MULTI_QUEUE_OFFSET\1", 0, 0x01),
+    "the numbers' name ends": (b"INNER_MULTI_QUEUE_OFFSET\1", 24, 0x20),
+    "the entry before the numbers": (b"\2INNER_MULTI_QUEUE_OFFSET\1", 0, 0x40),
 }
 
 
@@ -486,6 +492,11 @@ def test_a_gap_that_a_salvage_has_met_is_a_note(golden_store: Pristine, tmp_path
     with path.open("r+b") as file:
         file.seek(hit)
         file.write(b"J")
+    with StoreReader(store.root) as reader:
+        [key] = [
+            each for each in reader.queue_keys() if data[hit + 21 :].startswith(each.topic.encode())
+        ]
+    shutil.rmtree(store.root / "consumequeue" / key.topic)  # it would say where the record belongs
     with StoreReader(store.root) as reader:
         assert FindingKind.RECORD_QUEUE_OFFSET in {each.kind for each in verify(reader).damage}
         salvage(reader, str(tmp_path / "saved"))

@@ -31,6 +31,8 @@ LOST_NAMES: Final = "LOST__MULTI_DISPATCH"
 assert len(LOST_NAMES) == len(INNER_MULTI_DISPATCH)
 _LIGHT_QUEUES_TRIED: Final = 6
 """The order of a record's light queues is found by trial for so many."""
+_NAME_DAMAGE_MAX: Final = 3
+"""So many bytes of a property's name may be other ones for it to be known again."""
 
 
 def placed_in_light_queues(message: MessageExt, places: Mapping[str, int]) -> MessageExt | None:
@@ -43,7 +45,7 @@ def placed_in_light_queues(message: MessageExt, places: Mapping[str, int]) -> Me
     Returns:
         None where the places do not fit into its properties.
     """
-    raw = message.properties_raw
+    raw = with_light_names(message.properties_raw)
     names, numbers = (
         find_property(raw, name.encode()) or b""
         for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET)
@@ -72,6 +74,27 @@ def placed_in_light_queues(message: MessageExt, places: Mapping[str, int]) -> Me
         rest = raw[at + len(right) :]
         raw = raw[:at] + right + (b"\2" + rest[1:] if rest else b"")
     return replace(message, properties_raw=raw)
+
+
+def with_light_names(raw: bytes) -> bytes:
+    """Properties in which those that name light queues, and the numbers there, have their names.
+
+    Where a name is missing, the entry that differs from it in the fewest bytes gets it, with the
+    separators around it.
+    """
+    for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET):
+        if find_property(raw, name.encode()) is not None:
+            continue
+        head = name.encode() + b"\1"
+        size = len(head)
+        alike, at = max(
+            ((sum(map(eq, head, raw[at : at + size])), -at) for at in range(len(raw) - size)),
+            default=(0, 0),
+        )
+        at = -at
+        if alike >= size - _NAME_DAMAGE_MAX:
+            raw = (raw[: at - 1] + b"\2" if at else b"") + head + raw[at + size :]
+    return raw
 
 
 def in_no_light_queue(message: MessageExt) -> MessageExt:

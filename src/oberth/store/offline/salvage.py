@@ -32,7 +32,7 @@ from oberth.formats.names import is_lmq, is_stored_topic
 from oberth.formats.properties import INNER_MULTI_DISPATCH, INNER_NUM
 from oberth.formats.property_crc import record_crc_ok
 from oberth.kernels.arguments import QueueAnomaly
-from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers
+from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers, is_filler
 from oberth.store.offline.layout import QueueKey, local_directory
 from oberth.store.offline.log_columns import (
     CRC_COLUMNS,
@@ -554,6 +554,7 @@ class SalvageRun:
             for each in self.report.rebuilt.anomalies
             if each.what is QueueAnomaly.MISNUMBERED
         }
+        self._mend_names_of_light_queues(fresh)
         for offset in self._suspects(fresh):
             message = fresh.record_at(offset)
             if ordinal_of(self.reader, message) == message.queue_offset:
@@ -583,6 +584,40 @@ class SalvageRun:
                 if message.properties.get(INNER_MULTI_DISPATCH):
                     self._mend_places_in_light_queues(fresh, message)
         return bool(self.report.mended)
+
+    def _mend_names_of_light_queues(self, fresh: StoreReader) -> None:
+        """Corrects records that are not in light queues where the old ones lead to them.
+
+        The name of the property that names these queues is damaged, or that of the numbers there:
+        such a record says nothing of any. What shows are the places that it has left.
+        """
+        if not fresh.layout.config.enable_multi_dispatch:
+            return
+        offsets: set[int] = set()
+        for key in self.reader.queue_keys():
+            former = self.reader.queue(*key)
+            end = former.end_offset(self.end.offset)
+            view = fresh.queue(*key) if key in fresh.layout.queues else None
+            if (
+                view is not None
+                and key not in self.report.rebuilt.stand_ins
+                and key not in self.report.rebuilt.kept_queues
+                and view.end_offset() >= end
+            ):
+                continue
+            kept = view is not None and key in self.report.rebuilt.kept_queues
+            for at, unit in former.units(former.min_offset(fresh.min_offset, end), end):
+                if unit.is_message and (kept or view is None or view.unit(at) != unit):
+                    with suppress(NotFoundError):  # it is lost, or the unit is damaged
+                        message = fresh.record_at(unit.commit_log_offset)
+                        if key != (message.topic, message.queue_id):
+                            offsets.add(unit.commit_log_offset)
+        for offset in sorted(offsets):
+            message = fresh.record_at(offset)
+            if not is_filler(message) and record_crc_ok(message.encode()) is None:
+                places = light_places_of(self.reader, message)
+                mended = placed_in_light_queues(message, places)
+                self._mend_light_queues(message, mended or message)
 
     def _write_mended(self, mended: MessageExt, found: str, corrected: str) -> None:
         offset = mended.commit_log_offset
