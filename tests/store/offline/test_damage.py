@@ -428,6 +428,44 @@ def test_a_record_that_fails_its_own_crc_is_mended_or_lost(
         assert verify(reader).clean
 
 
+@pytest.mark.parametrize("by_tasks", [False, True], ids=["threads", "tasks"])
+@pytest.mark.parametrize("queues", ["there", "lost"])
+@pytest.mark.parametrize("bit", [1, 4, 0x40])
+@pytest.mark.parametrize("number", [0, 11, 12])
+def test_a_wrong_number_whose_neighbour_is_in_another_segment(
+    number: int, bit: int, queues: str, by_tasks: bool, golden_store: Pristine, tmp_path: Path
+) -> None:
+    """CRASH/0 has 0 to 11 in the first segment, and a bit makes them smaller or larger."""
+    if (number, queues) == (0, "lost"):
+        pytest.skip("a queue may begin at any number")
+    store = golden_store(STORE)
+    before = messages(store.root)
+    with StoreReader(store.root, SIZE) as reader:
+        offset, following = (
+            unit.commit_log_offset for _, unit in reader.queue("CRASH", 0).units(11, 13)
+        )
+        assert offset // 131072 != following // 131072
+        unit = reader.queue("CRASH", 0).unit(number)
+        assert unit is not None
+        offset = unit.commit_log_offset
+    path = store.root / "commitlog" / f"{offset - offset % 131072:020}"
+    data = bytearray(path.read_bytes())
+    data[offset % 131072 + 27] ^= bit
+    path.write_bytes(data)
+    if queues == "lost":
+        shutil.rmtree(store.root / "consumequeue")
+    into = tmp_path / "saved"
+    if by_tasks:
+        report = salvage_in_tasks(InProcess(), str(store.root), str(into), entries=SIZE)
+    else:
+        with StoreReader(store.root, SIZE) as reader:
+            report = salvage(reader, str(into))
+    assert [each.commit_log_offset for each in report.mended] == [offset]
+    assert messages(into) == before
+    with StoreReader(into, SIZE) as reader:
+        assert not verify(reader).findings
+
+
 LIGHT_QUEUES = {
     "a name that can be no topic's": (b"INNER_MULTI_DISPATCH\1%LMQ%", 21, 0x04),
     "a name of no queue": (b"INNER_MULTI_DISPATCH\1%LMQ%device-", 32, 0x01),

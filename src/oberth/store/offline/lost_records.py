@@ -6,6 +6,7 @@ ConsumeQueue units that point into the range. Index entries that do hold only ha
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from oberth.errors import RecordError
@@ -77,17 +78,28 @@ def ordinal_of(reader: StoreReader, message: MessageExt) -> int | None:
     if QueueKey(message.topic, message.queue_id) not in reader.layout.queues:
         return None
     view = reader.queue(message.topic, message.queue_id)
+    place = message.commit_log_offset, message.record_size
+    # Stand-ins may lead to it as well, before the place that it names.
+    own = view.unit(message.queue_offset) if message.queue_offset >= 0 else None
+    if own is not None and own[:2] == place:
+        return message.queue_offset
     end = view.end_offset()
     at = view.min_offset(message.commit_log_offset, end)
     unit = view.unit(at) if at < end else None
-    if unit is None or unit.commit_log_offset != message.commit_log_offset:
-        return None
-    return at if unit.record_size == message.record_size else None
+    return at if unit is not None and unit[:2] == place else None
 
 
 def owner_of(reader: StoreReader, message: MessageExt) -> tuple[QueueKey, int] | None:
-    """The queue and queue offset whose unit points to a record, whatever the record says."""
+    """The queue and queue offset whose unit points to a record, whatever the record says.
+
+    Its own queue comes first. A topic of another length than the stored one names a light queue.
+    """
+    if (ordinal := ordinal_of(reader, message)) is not None:
+        return QueueKey(message.topic, message.queue_id), ordinal
+    size = topic_size(message)
     for key in reader.queue_keys():
+        if len(key.topic.encode()) != size:
+            continue
         view = reader.queue(key.topic, key.queue_id)
         end = view.end_offset()
         at = view.min_offset(message.commit_log_offset, end)
@@ -95,6 +107,12 @@ def owner_of(reader: StoreReader, message: MessageExt) -> tuple[QueueKey, int] |
         if unit is not None and unit[:2] == (message.commit_log_offset, message.record_size):
             return key, at
     return None
+
+
+def topic_size(message: MessageExt) -> int:
+    """Bytes of the topic as stored; damaged ones need not decode to the same."""
+    without = replace(message, topic="").encode()
+    return message.record_size - len(without)
 
 
 def light_places_of(reader: StoreReader, message: MessageExt) -> dict[str, int]:

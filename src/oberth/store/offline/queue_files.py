@@ -242,9 +242,15 @@ class QueueTreeWriter:
         self.illegal_records: list[int] = []
         self.units = 0
         self._buffered = 0
+        self._held: dict[tuple[bytes, int], UnitRun] = {}
 
     def add(self, run: UnitRun) -> None:
-        """Puts the units of a run."""
+        """Puts the units of a run.
+
+        A single unit away from its queue's end waits for the queue's next one: if just one place
+        is between that and the end, only the single one's number is wrong, and the place is its
+        own. The kernels see the same where no scanned range ends between the two.
+        """
         key = (run.topic, run.queue_id)
         writer = self.queues.get(key)
         if writer is None:
@@ -258,6 +264,17 @@ class QueueTreeWriter:
                     ]
                 return
             writer = self.queues[key] = self._open(run)
+        held = self._held.pop(key, None)
+        if held is not None:
+            if run.first == writer.next + 1:
+                held = held._replace(first=writer.next)
+            self._put(writer, held)
+        if run.unit_count == 1 and not run.is_batch and (run.skipped or run.restarts):
+            self._held[key] = run._replace(units=memoryview(bytes(run.units)))
+        else:
+            self._put(writer, run)
+
+    def _put(self, writer: QueueFileWriter, run: UnitRun) -> None:
         units: bytes | bytearray | memoryview = run.units
         if self.ext_of is not None and not run.is_batch:
             units = self._with_ext(run)
@@ -311,6 +328,9 @@ class QueueTreeWriter:
 
     def finish(self) -> None:
         """Writes everything out."""
+        for key, run in self._held.items():
+            self._put(self.queues[key], run)
+        self._held.clear()
         for writer in self.queues.values():
             writer.flush()
         for ext in self.ext_queues.values():

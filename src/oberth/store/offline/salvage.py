@@ -48,6 +48,7 @@ from oberth.store.offline.lost_records import (
     light_places_of,
     ordinal_of,
     owner_of,
+    topic_size,
 )
 from oberth.store.offline.mended_records import (
     LOST_NAMES,
@@ -561,12 +562,12 @@ class SalvageRun:
                 self._mend_places_in_light_queues(fresh, message)
                 continue
             ordinal = ordinal_of(fresh, message)
-            owner = (
-                (QueueKey(message.topic, message.queue_id), ordinal)
-                if ordinal is not None and offset in numbered
-                else owner_of(self.reader, message)
-            )
-            if owner is None or len(owner[0].topic.encode()) != _topic_size(message):
+            owner = None
+            if ordinal is not None:
+                owner = QueueKey(message.topic, message.queue_id), ordinal
+            if offset not in numbered:
+                owner = owner_of(self.reader, message) or owner
+            if owner is None or len(owner[0].topic.encode()) != topic_size(message):
                 continue
             key, ordinal = owner
             mended = replace(message, topic=key.topic, queue_id=key.queue_id, queue_offset=ordinal)
@@ -741,11 +742,11 @@ class SalvageRun:
     def _suspects(self, fresh: StoreReader) -> list[int]:
         """Records with an odd place: by their number, or in a queue that there was not before."""
         rebuilt = self.report.rebuilt
-        offsets = [
-            each.commit_log_offset
-            for each in rebuilt.anomalies
-            if each.what not in (QueueAnomaly.GAP, QueueAnomaly.RESTART)
-        ]
+        offsets: list[int] = []
+        for each in rebuilt.anomalies:
+            offsets += self._misnumbered_beside(fresh, each.commit_log_offset)
+            if each.what not in (QueueAnomaly.GAP, QueueAnomaly.RESTART):
+                offsets.append(each.commit_log_offset)
         offsets += rebuilt.illegal_records
         if self.reader.layout.queues:
             for key in fresh.queue_keys():
@@ -758,6 +759,29 @@ class SalvageRun:
                 if len(found) <= _SUSPECTS_PER_QUEUE:
                     offsets += sorted(found)
         return list(dict.fromkeys(offsets))
+
+    def _misnumbered_beside(self, fresh: StoreReader, offset: int) -> list[int]:
+        """The record with a wrong number at an odd place of a queue, as the old queue has it.
+
+        It is the one at that place or the one before: neighbours do not say which where a scanned
+        range ends between them, or the queue begins.
+        """
+        message = fresh.record_at(offset)
+        key = QueueKey(message.topic, message.queue_id)
+        number = message.queue_offset
+        former = ordinal_of(self.reader, message)
+        if former is None:
+            is_known = key in self.reader.layout.queues
+            return [offset] if is_known or ordinal_of(fresh, message) != number else []
+        if former != number:
+            return [offset]
+        before = self.reader.queue(*key).unit(number - 1) if number else None
+        if before is not None and before.is_message:
+            with suppress(NotFoundError):  # it is lost, or the unit is damaged
+                found = fresh.record_at(before.commit_log_offset)
+                if found.queue_offset != number - 1:
+                    return [before.commit_log_offset]
+        return []
 
     def _keep_ends(self, fresh: StoreReader) -> None:
         """Lets queues whose newest messages are lost end where they did.
@@ -840,9 +864,3 @@ def _why_unreadable(path: str, name: str, bean: type[Bean]) -> str:
     except FormatError as error:
         return str(error)
     return ""
-
-
-def _topic_size(message: MessageExt) -> int:
-    """Bytes of the topic as stored; damaged ones need not decode to the same."""
-    without = replace(message, topic="").encode()
-    return message.record_size - len(without)
