@@ -150,3 +150,35 @@ def test_units_of_zeros_in_a_queue_of_apache_are_built_again(
         for topic, queue_id, offsets in hurt:
             found = store.iterate_consume_queue(topic, queue_id, 0, len(offsets))
             assert [unit.commit_log_offset for unit in found] == offsets, (topic, queue_id)
+
+
+@pytest.mark.parametrize("first", [0, 3, 13], ids=["front", "middle", "last file"])
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_units_of_zeros_in_a_batch_queue_of_apache_are_built_again(
+    first: int, killed: bool, golden_store: Callable[[str], Any]
+) -> None:
+    golden = golden_store("innerbatch-5.5.0")
+    before = {}
+    for queue_id in (0, 1):
+        directory = golden.root / "batchconsumequeue" / "InnerBatch" / str(queue_id)
+        files = sorted(directory.iterdir())
+        before[queue_id] = b"".join(path.read_bytes() for path in files).rstrip(b"\0")
+        in_file = files[0].stat().st_size // BATCH_UNIT.size
+        with files[first // in_file].open("r+b") as file:
+            file.seek(first % in_file * BATCH_UNIT.size)
+            file.write(bytes(2 * BATCH_UNIT.size - 20))
+    if killed:
+        (golden.root / "abort").touch()
+    options = MessageStoreConfig.from_properties(
+        {"storePathRootDir": str(golden.root), **golden.config}
+    )
+    options.disk_max_used_space_ratio, options.disk_space_warning_level_ratio = 95, 90
+    with MessageStore(
+        options,
+        topic_attributes=lambda name: {"queue.type": "BatchCQ"} if name == "InnerBatch" else {},
+    ) as store:
+        for queue_id, units in before.items():
+            queue = store.queues.find("InnerBatch", queue_id)
+            assert queue is not None
+            found = queue.units(queue.min_offset, 1000)
+            assert found.rstrip(b"\0") == units, queue_id

@@ -17,6 +17,8 @@ from oberth.store.consume_queue import QueueExtent
 from oberth.store.offset_by_time import StoreTime, batch_offset_at_boundary
 from oberth.store.tail_stream import FilePool, TailStream
 
+_SCAN_UNITS: Final = 4096
+
 
 class BatchConsumeQueue:
     """One queue. Puts come from one thread at a time; everything else from any.
@@ -335,6 +337,29 @@ class BatchConsumeQueue:
         self.stream.truncate(end * UNIT_SIZE)
         self._look_up()
         return True
+
+    def cut_before_zeros(self) -> int:
+        """Ends the queue before its first unit that names no record: a page was lost there.
+
+        Reads all of the queue. Dispatch of the log from its beginning then makes the rest again.
+
+        Returns:
+            How many units were given up.
+        """
+        first, stop = self._first, self._stop
+        for place in range(first, stop, _SCAN_UNITS):
+            count = min(stop - place, _SCAN_UNITS)
+            data = self.stream.read(place * UNIT_SIZE, count * UNIT_SIZE)
+            units = map(BatchConsumeQueueUnit._make, UNIT.iter_unpack(data))
+            lost = next((n for n, unit in enumerate(units, place) if not unit.is_valid), stop)
+            if lost < stop:
+                if lost == first:
+                    self.reset()
+                else:
+                    self.stream.truncate(lost * UNIT_SIZE)
+                    self._look_up()
+                return stop - lost
+        return 0
 
     def erase_stale(self) -> int:
         """Zeroes the units that a truncation left behind the end; returns bytes erased."""

@@ -208,7 +208,7 @@ class ConsumeQueueStore:
         """Ends queues before units that a lost page took: dispatch of the log makes them anew."""
         self.generation += 1
         for queue in self.all_queues() if self.pool.writable else ():
-            if isinstance(queue, ConsumeQueue) and (count := queue.cut_before_zeros()):
+            if count := queue.cut_before_zeros():
                 _LOG.warning(
                     "%s: a unit of zeros is no message, %d units from there on are built again "
                     "from the log",

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from oberth.errors import StoreError
+from oberth.formats.batch_consume_queue import UNIT as BATCH_UNIT
 from oberth.kernels import runtime
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.store.offline import rebuild as module
+from oberth.store.offline.findings import FindingKind
 from oberth.store.offline.queue_files import QueueFileWriter
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import rebuild
@@ -99,6 +101,22 @@ def test_lost_messages_get_the_unit_of_the_next(golden_store: Pristine) -> None:
                 assert view.unit(number) == view.unit(number + 1)
             else:
                 assert view.unit(number) == tuple(unit)
+
+
+def test_zeros_in_a_batch_queue_are_named_and_built_again(golden_store: Pristine) -> None:
+    store = golden_store("innerbatch-5.5.0")
+    before = hashes(store.root / "batchconsumequeue")
+    path = store.root / "batchconsumequeue" / "InnerBatch" / "0" / f"{0:020}"
+    with path.open("r+b") as file:
+        file.seek(3 * BATCH_UNIT.size)
+        file.write(bytes(2 * BATCH_UNIT.size))
+    with StoreReader(store.root) as reader:
+        found = list(verify(reader).damage)
+        rebuild(reader)
+    assert [(each.kind, each.position, each.found) for each in found] == [
+        (FindingKind.UNIT_MISSING, number * BATCH_UNIT.size, "zeros") for number in (3, 4)
+    ]
+    assert hashes(store.root / "batchconsumequeue") == before
 
 
 def test_no_keys_no_index_files(golden_pristine: Pristine, tmp_path: Path) -> None:

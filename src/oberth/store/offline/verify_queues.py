@@ -372,8 +372,11 @@ class BatchQueueCheck(QueueCheck):
                 continue
             index, at, unit = here
             if unit != should:
+                kind, found = FindingKind.UNIT_WRONG, _text(unit)
+                if not any(unit):
+                    kind, found = FindingKind.UNIT_MISSING, "zeros"
                 self._found(
-                    FindingKind.UNIT_WRONG, (index, at), _text(unit), _text(should),
+                    kind, (index, at), found, _text(should),
                     offset=should.commit_log_offset, queue_offset=should.message_base_offset,
                 )  # fmt: skip
 
