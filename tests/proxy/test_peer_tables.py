@@ -53,8 +53,12 @@ COLLECTIONS = {
 BOUNDED = {
     "broker/acl/access_control.py:AccessControl._granted": "20000 sends; flooded below",
     "broker/acl/plain_acl.py:PlainAcl.accounts": "of a file that the operator writes",
+    "broker/acl/users.py:UserStore._policies": "one for each user",
     "broker/acl/users.py:UserStore.entries": "made by administrators",
     "broker/acl/users.py:UserStore.users": "made by administrators",
+    "broker/acl/users.py:_Named._lengths": "of the entries",
+    "broker/acl/users.py:_Named._prefixes": "the entries",
+    "broker/acl/users.py:_Named._whole": "the entries",
     "proxy/clients.py:ClientTable._clients": "50000, ids of 512 characters; settings flooded below",
     "proxy/clients.py:GrpcClient._waiting": "what a broker asks of a client, 3 s",
     "proxy/begun.py:BegunCalls._turn": "calls of one turn of the loop",

@@ -118,6 +118,20 @@ async def grant(live: Any, resource: str, *actions: str, decision: str = "Allow"
     assert (await call(live, ROOT, 3006, {"subject": "User:reader"}, body)).code == 0
 
 
+async def test_a_reference_does_not_name_a_group_that_is_denied(users: Any) -> None:
+    await create_user(users)
+    for kind in ("Topic", "Group"):
+        await grant(users, f"{kind}:*", "All")
+    await grant(users, "Group:HERS", "All", decision="Deny")
+    for name in ('"HERS"', '{"$ref":"$.other"}', '{"\\u0024ref":"$.other"}'):
+        body = f'{{"clientID":"c","other":"HERS","consumerDataSet":[{{"groupName":{name}}}]}}'
+        await call(users, READER, 34, {}, body.encode())
+        assert users.broker.parts.consumers.get("HERS") is None
+    body = '{"clientID":"c","consumerDataSet":[{"groupName":"MINE"}]}'
+    assert (await call(users, READER, 34, {}, body.encode())).code == 0
+    assert users.broker.parts.consumers.get("MINE") is not None
+
+
 async def test_a_stranger_is_not_asked_about_the_transactions_of_others(
     users: Any, make_live: MakeLive
 ) -> None:

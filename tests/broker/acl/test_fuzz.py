@@ -175,17 +175,44 @@ def test_policies_grant_what_the_rule_says(
     store = store_of(tmp_path, infos)
     try:
         user = store.user("u")
-        granted = store.refusal_of(user, need, host) is None
+        granted = store.refusal_of(user, [need], host) is None
         assert granted is model(infos, need, host)
-        assert store.refusal_of(user, ADMINISTRATOR, host) is not None, (
+        assert store.refusal_of(user, [ADMINISTRATOR], host) is not None, (
             "no policy makes a Super user"
         )
         again = UserStore(tmp_path)
         again.load()
-        assert (again.refusal_of(again.user("u"), need, host) is None) is granted
+        assert (again.refusal_of(again.user("u"), [need], host) is None) is granted
     finally:
         for path in tmp_path.iterdir():
             path.unlink()
+
+
+def test_of_very_many_policies_those_of_the_name_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may name 5 000 topics: with a thousand entries, all were tried for each (3 s)."""
+    infos = [
+        PolicyEntryInfo(
+            resource=f"Topic:{name}", actions=["Sub"], decision="Allow", source_ips=["10.0.0.*"]
+        )
+        for name in ["T*", *(f"T{number}" for number in range(0, 1000, 2)), *map(str, range(400))]
+    ]
+    store = UserStore(tmp_path)
+    store.create_user(UserInfo(username="u", password="secret-of-u"))
+    policy = PolicyInfo(policy_type="Custom", entries=infos)
+    store.create_acl(AclInfo(subject="User:u", policies=[policy]))
+    looked_at = []
+    fits = Entry.fits
+
+    def counted(entry: Entry, need: Need) -> bool:
+        looked_at.append(entry)
+        return fits(entry, need)
+
+    monkeypatch.setattr(Entry, "fits", counted)
+    wanted = [Need(Kind.TOPIC, f"T{number}", frozenset({Action.SUB})) for number in range(1000)]
+    assert store.refusal_of(store.user("u"), wanted, "10.0.0.1") is None
+    assert len(looked_at) == len(wanted)
 
 
 @settings(deadline=None)

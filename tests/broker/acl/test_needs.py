@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from oberth.broker.acl.needs import ADMINISTRATOR, Action, Kind, Need, needs_of
+from oberth.broker.acl.needs import (
+    ADMINISTRATOR,
+    RESOURCES_MAX,
+    Action,
+    Kind,
+    Need,
+    TooManyResourcesError,
+    needs_of,
+)
+from oberth.formats.json_reader import CONTAINERS_MAX
 from oberth.remoting.code import RequestCode as Code
 from oberth.remoting.command import RemotingCommand
 
@@ -38,7 +47,7 @@ CLIENT = {
     "POP_MESSAGE": "Topic:T Sub, Group:G Sub",
     "PEEK_MESSAGE": "Topic:T Sub, Group:G Sub",
     "ACK_MESSAGE": "Topic:T Sub, Group:G Sub",
-    "BATCH_ACK_MESSAGE": "Topic:T Sub, Group:G Sub",
+    "BATCH_ACK_MESSAGE": "Group:G Sub, Topic:T Sub",
     "CHANGE_MESSAGE_INVISIBLETIME": "Topic:T Sub, Group:G Sub",
     "NOTIFICATION": "Topic:T Sub, Group:G Sub",
     "POLLING_INFO": "Topic:T Get|Sub, Group:G Get|Sub",
@@ -55,7 +64,7 @@ CLIENT = {
     "QUERY_TOPICS_BY_CONSUMER": "Group:G Get|Sub",
     "QUERY_SUBSCRIPTION_BY_CONSUMER": "Group:G Get|Sub",
     "POP_LITE_MESSAGE": "Topic:T Sub, Group:G Sub",
-    "LITE_SUBSCRIPTION_CTL": "Topic:T Sub, Group:G Sub",
+    "LITE_SUBSCRIPTION_CTL": "Group:G Sub, Topic:T Sub",
     "GET_LITE_CLIENT_INFO": "Topic:T Get|Sub, Group:G Get|Sub",
     "GET_LITE_GROUP_INFO": "Group:G Get|Sub",
     "QUERY_CONSUME_TIME_SPAN": "Topic:T Get|Sub, Group:G Get|Sub",
@@ -245,6 +254,61 @@ def test_a_body_that_cannot_be_read_needs_everything(body: bytes) -> None:
     assert list(needs_of(RemotingCommand(code=34, body=body), lambda offset: None)) == [
         ADMINISTRATOR
     ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"consumerDataSet":[{"groupName":{"$ref":"$.other"}}],"other":"THEIRS"}',
+        b'{"consumerDataSet":[{"$ref":"$.other"}],"other":{"groupName":"THEIRS"}}',
+        b'{"consumerDataSet":[' + b"[]," * CONTAINERS_MAX + b"[]]}",
+    ],
+)
+def test_references_and_very_many_objects_are_not_looked_into(body: bytes) -> None:
+    assert list(needs_of(RemotingCommand(code=34, body=body), lambda offset: None)) == [
+        ADMINISTRATOR
+    ]
+
+
+def naming(count: int, *, same: bool = False) -> list[RemotingCommand]:
+    """A request of each kind that names many topics or groups."""
+    found = [f"T{0 if same else number}" for number in range(count)]
+    bodies = {
+        Code.HEART_BEAT: {
+            "consumerDataSet": [
+                {"groupName": "G", "subscriptionDataSet": [{"topic": each} for each in found]}
+            ]
+        },
+        Code.LOCK_BATCH_MQ: {"consumerGroup": "G", "mqSet": [{"topic": each} for each in found]},
+        Code.LITE_SUBSCRIPTION_CTL: {
+            "subscriptionSet": [{"topic": "T", "group": each} for each in found]
+        },
+        Code.BATCH_ACK_MESSAGE: {"acks": [{"t": each, "c": "G"} for each in found]},
+        Code.UPDATE_AND_CREATE_TOPIC_LIST: {
+            "topicConfigList": [{"topicName": each} for each in found]
+        },
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: {
+            "groupConfigList": [{"groupName": each} for each in found]
+        },
+    }
+    fields = {
+        Code.SEND_MESSAGE_V2: {"b": "T", "i": f"INNER_MULTI_DISPATCH\x01{','.join(found)}\x02"},
+        Code.GET_CONSUME_STATS: {"consumerGroup": "G", "topicList": ";".join(found)},
+    }
+    return [
+        *(RemotingCommand(code=code, body=json.dumps(bodies[code]).encode()) for code in bodies),
+        *(RemotingCommand(code=code, ext_fields=fields[code]) for code in fields),
+    ]
+
+
+def test_so_many_resources_are_looked_at() -> None:
+    for request in naming(RESOURCES_MAX + 1):
+        with pytest.raises(TooManyResourcesError, match=f"allowed are {RESOURCES_MAX}"):
+            needs_of(request, lambda offset: None)
+    for request in naming(RESOURCES_MAX - 1):
+        assert len(list(needs_of(request, lambda offset: None))) <= RESOURCES_MAX
+    for request in naming(RESOURCES_MAX + 1, same=True):
+        assert len(list(needs_of(request, lambda offset: None))) <= 2
 
 
 def test_a_missing_name_is_no_way_around() -> None:

@@ -28,7 +28,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from oberth.broker.acl.needs import Action, RealTopic, needs_of
+from oberth.broker.acl.needs import Action, RealTopic, TooManyResourcesError, needs_of
 from oberth.broker.acl.plain_acl import Account, PlainAcl, parse_plain_acl
 from oberth.broker.acl.signature import ACCESS_KEY, SecretKey, is_signed
 from oberth.broker.acl.users import SUPER, User, UserStore, user_of_json
@@ -288,7 +288,13 @@ class AccessControl:
         return self.needs_refusal(host, access_key, request) is None
 
     def _account_refusal(self, account: Account, request: RemotingCommand) -> str | None:
-        for need in needs_of(request, self._real_topic):
+        if account.may_do_everything:
+            return None
+        try:
+            needs = needs_of(request, self._real_topic)
+        except TooManyResourcesError as error:
+            return str(error)
+        for need in needs:
             refusal = account.refusal_of(need)
             if refusal is not None:
                 return refusal
@@ -297,13 +303,13 @@ class AccessControl:
     def _needs_of_user(self, user: User, host: str, request: RemotingCommand) -> str | None:
         if user.is_super:
             return None
-        for need in needs_of(request, self._real_topic):
-            if not self._config.authorization_enabled and need.actions & _CLIENT_ACTIONS:
-                continue
-            refusal = self.users.refusal_of(user, need, host)
-            if refusal is not None:
-                return refusal
-        return None
+        try:
+            needs = needs_of(request, self._real_topic)
+        except TooManyResourcesError as error:
+            return str(error)
+        if not self._config.authorization_enabled:
+            needs = [need for need in needs if not need.actions & _CLIENT_ACTIONS]
+        return self.users.refusal_of(user, needs, host)
 
     def _remember(self, host: str, request: RemotingCommand, key: SecretKey) -> None:
         """Have the next send like this one pass by its signature alone."""

@@ -60,6 +60,11 @@ class Account:
     topic_perms: Mapping[str, Perm]
     group_perms: Mapping[str, Perm]
 
+    @property
+    def may_do_everything(self) -> bool:
+        """Whether nothing is refused, whatever it is."""
+        return self.is_admin and not self.topic_perms and not self.group_perms
+
     def refusal_of(self, need: Need) -> str | None:
         """Why a need is not met, or None."""
         wanted = Perm.DENY
@@ -75,7 +80,7 @@ class Account:
             listed, default = self.topic_perms, self.default_topic_perm
         else:
             listed, default = self.group_perms, self.default_group_perm
-        if self.is_admin and not self.topic_perms and not self.group_perms:
+        if self.may_do_everything:
             return None
         if listed.get(need.name, default) & wanted:
             return None

@@ -16,7 +16,7 @@ AuthorizationMetadataManagerImpl, AclAuthorizationHandler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -99,20 +99,74 @@ class Entry:
             self.is_allowed,
         )
 
-    def fits(self, need: Need, host: str) -> bool:
-        """Whether the entry says something about a need from an address."""
-        if self.kind is not None and self.kind is not need.kind:
-            return False
-        if self.is_prefix:
-            # A need for everything is not met by a part of it.
-            named = not self.name or (need.name != ANY_NAME and need.name.startswith(self.name))
-        else:
-            named = self.name == need.name and need.name != ANY_NAME
-        return (
-            named
-            and not self.actions.isdisjoint(need.actions)
-            and (not self.sources or matches_any(self.sources, host))
+    def fits(self, need: Need) -> bool:
+        """Whether the entry says something about a need whose name it means."""
+        return (self.kind is None or self.kind is need.kind) and not self.actions.isdisjoint(
+            need.actions
         )
+
+
+class Policies:
+    """The entries of one subject, found by the name of what a request needs.
+
+    A request may have thousands of needs, and a subject a thousand entries: to try each entry for
+    each need would take seconds.
+
+    Args:
+        entries: in the order in which they decide.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._named: tuple[_Named, _Named] = (_Named(), _Named())
+        for entry in entries:
+            self._named[not entry.is_custom].add(entry)
+
+    def allow(self, need: Need, host: str, meant: dict[int, bool]) -> bool:
+        """Whether the entry that decides about a need from an address allows it.
+
+        Args:
+            need: what is needed.
+            host: from where.
+            meant: whether an entry (its id) means the address, of those that were asked before.
+        """
+        for named in self._named:
+            for entry in named.of(need.name):
+                if entry.fits(need):
+                    is_meant = meant.get(id(entry))
+                    if is_meant is None:
+                        is_meant = not entry.sources or matches_any(entry.sources, host)
+                        meant[id(entry)] = is_meant
+                    if is_meant:
+                        return entry.is_allowed
+        return False
+
+
+class _Named:
+    """Entries of policies of one type, by the names in them."""
+
+    def __init__(self) -> None:
+        self._whole: dict[str, list[Entry]] = {}
+        self._prefixes: dict[str, list[Entry]] = {}
+        self._lengths: list[int] = []
+        """Of the prefixes, the longest first."""
+
+    def add(self, entry: Entry) -> None:
+        if not entry.is_prefix:
+            self._whole.setdefault(entry.name, []).append(entry)
+            return
+        self._prefixes.setdefault(entry.name, []).append(entry)
+        if len(entry.name) not in self._lengths:
+            self._lengths = sorted([*self._lengths, len(entry.name)], reverse=True)
+
+    def of(self, name: str) -> Iterator[Entry]:
+        """Those that mean a name, in the order in which they decide.
+
+        No name of a resource holds a ``*``, so a need for everything has only a ``*`` alone.
+        """
+        yield from self._whole.get(name, ())
+        for length in self._lengths:
+            if length <= len(name):
+                yield from self._prefixes.get(name[:length], ())
 
 
 def parse_entry(info: PolicyEntryInfo, policy_type: str) -> Entry:
@@ -182,6 +236,8 @@ class UserStore:
         self.entries: dict[str, list[Entry]] = {}
         self.version = 0
         """Grows with every change."""
+        self._policies: dict[str, Policies] = {}
+        """By subject, of those who have asked for something since the last change."""
 
     def load(self) -> None:
         """Read both files.
@@ -211,6 +267,7 @@ class UserStore:
         except (AccessDataError, msgspec.ValidationError) as error:
             raise ConfigFormatError(f"{self._acls_file.path}: {error}") from None
         self.entries = entries
+        self._policies.clear()
 
     # Users
 
@@ -378,19 +435,23 @@ class UserStore:
             raise AccessDataError(f"The subject{named} is not exist.")
         return SUBJECT_PREFIX + username
 
-    def refusal_of(self, user: User, need: Need, host: str) -> str | None:
-        """Why a need of a user is not met, or None."""
+    def refusal_of(self, user: User, needs: Iterable[Need], host: str) -> str | None:
+        """Why one of the needs of a user is not met, or None."""
         if user.is_super:
             return None
-        for entry in self.entries.get(SUBJECT_PREFIX + user.username, ()):
-            if entry.fits(need, host):
-                if entry.is_allowed:
-                    return None
-                break
-        actions = "|".join(sorted(need.actions)) or "administration"
-        return (
-            f"{user.username} has no permission {actions} for {need.kind}:{need.name} from {host}"
-        )
+        subject = SUBJECT_PREFIX + user.username
+        policies = self._policies.get(subject)
+        if policies is None:
+            policies = self._policies[subject] = Policies(self.entries.get(subject, ()))
+        meant: dict[int, bool] = {}
+        for need in needs:
+            if not policies.allow(need, host, meant):
+                actions = "|".join(sorted(need.actions)) or "administration"
+                return (
+                    f"{user.username} has no permission {actions} for {need.kind}:{need.name} "
+                    f"from {host}"
+                )
+        return None
 
     # Files
 
@@ -403,6 +464,7 @@ class UserStore:
 
     def _write_acls(self) -> None:
         self.version += 1
+        self._policies.clear()
         acls = [
             _builtins(_acl_info(subject, entries))
             for subject, entries in sorted(self.entries.items())
