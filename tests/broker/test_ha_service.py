@@ -110,6 +110,26 @@ async def test_a_slave_goes_on_after_a_restart(tmp_path: Path, name_server: str)
             put(master, 50)
 
 
+async def test_a_slave_goes_on_after_addresses_that_are_none(
+    tmp_path: Path,
+    name_server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A name server says what somebody has registered; it ended the task that follows."""
+    monkeypatch.setattr(ha_service, "RECONNECT_S", 0.01)
+    async with make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave:
+        for address in ("nowhere", "127.0.0.1:x", "a..b:10912"):
+            slave.services.ha.master_found(None, address)
+            await until(partial(told, f"the master at {address} is", caplog))
+        async with make(tmp_path / "a", name_server) as master:
+            put(master, 10)
+            slave.services.ha.master_found(
+                str(master.address), f"127.0.0.1:{master.services.ha.port}"
+            )
+            await until(partial(equal, master, slave))
+
+
 async def test_an_append_wakes_what_sends_it_to_slaves(
     tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

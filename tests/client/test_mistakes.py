@@ -335,6 +335,19 @@ async def test_a_broker_and_such_a_route(
     assert "2147483648 read queues on 1 brokers" in caplog.text
 
 
+async def test_an_address_that_can_be_none_ends_no_heartbeats(mq: EmbeddedBroker) -> None:
+    """Any broker may register one; a resolver raises a UnicodeError or ValueError of it."""
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"x"))
+        instance = producer._instance
+        assert instance is not None
+        for number, address in enumerate(
+            ("a..b:10911", "a\0b:10911", "nowhere", "x:" + "1" * 5000)
+        ):
+            instance.brokers[f"elsewhere-{number}"] = {0: address}
+        await instance.send_heartbeats()
+
+
 HOST = b"\x7f\0\0\1\0\0\0\1"
 
 

@@ -23,6 +23,7 @@ from oberth.errors import OberthError, RemoteProtocolError, StoreError
 from oberth.formats.message import stated_size
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType
 from oberth.formats.options import Line
+from oberth.remoting.aio.address import parse_address
 from oberth.remoting.first_bytes import AddressSet
 from oberth.store.messages import PutMessageStatus
 from oberth.store.replication import (
@@ -471,10 +472,10 @@ class HAService:
 
     async def _connect(self, address: str) -> HAConnection:
         """A connection to a master's HA port."""
-        host, _, port = address.rpartition(":")
+        host, port = parse_address(address)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, connection = await asyncio.get_running_loop().create_connection(
-                HAConnection, host, int(port), ssl=self.tls
+                HAConnection, host, port, ssl=self.tls
             )
         return connection
 

@@ -19,6 +19,7 @@ from zlib import crc32
 
 from oberth.errors import ConfigFormatError, NotFoundError, OberthError, RemotingError
 from oberth.formats.log_checksums import LogChecksum
+from oberth.remoting.aio.address import parse_address
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import create_request
 from oberth.remoting.headers.replication import LogChecksumsRequestHeader
@@ -478,8 +479,8 @@ class LogComparison:
                     "nothing is cut or taken"
                 )
                 return
-            host, _, port = (self._ha.master_ha_address or "").rpartition(":")
-            sent = SentLog(host, int(port), at, end, self._ha.tls)
+            host, port = parse_address(self._ha.master_ha_address or "")
+            sent = SentLog(host, port, at, end, self._ha.tls)
             differs_at = await self._differs_outside(sent, at, end)
             if differs_at is not None:
                 self._say_mending(

@@ -15,7 +15,7 @@ from typing import Final
 
 from oberth.errors import OptionError
 from oberth.formats.names import TRACE_TOPIC
-from oberth.remoting.aio.address import parse_address
+from oberth.remoting.aio.address import Address, parse_address
 
 NAMESRV_ENVIRONMENT: Final = "NAMESRV_ADDR"
 """The variable that Java's client reads too."""
@@ -133,9 +133,13 @@ def local_ip() -> str:
 
 
 def fast_address(addr: str) -> str:
-    """The address of a broker's fast port. RocketMQ: MixAll.brokerVIPChannel."""
-    host, _, port = addr.rpartition(":")
-    return f"{host}:{int(port) - VIP_PORT_DISTANCE}"
+    """The address of a broker's fast port. RocketMQ: MixAll.brokerVIPChannel.
+
+    Raises:
+        OptionError: it is no address.
+    """
+    host, port = parse_address(addr)
+    return str(Address(host, port - VIP_PORT_DISTANCE))
 
 
 def client_config(config: ClientConfig | None, namesrv_addr: str | None) -> ClientConfig:

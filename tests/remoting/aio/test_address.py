@@ -24,11 +24,32 @@ def test_addresses(text: str, address: Address, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "host", ":1", "host:", "host:x", "host:65536", "host:-1", "h:١"]
+    "text",
+    ["", "host", ":1", "host:", "host:x", "host:65536", "host:-1", "h:١", "h:" + "1" * 5000],
 )
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(OptionError, match="is not host:port"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "a..b", ".", ".a", "a\0b", "127.0.0.1\0", "\ud800", "x" * 64, "ü" * 63, "xn--\x80",
+        "a." * 128, "x" * 100_000,
+    ],
+)  # fmt: skip
+def test_what_can_be_no_host(host: str) -> None:
+    """A resolver raises errors of most of these that nobody expects of a connection."""
+    with pytest.raises(OptionError, match="its host can be none"):
+        parse_address(f"{host}:10911")
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost.", "x" * 63, "bücher.example", "10.0.0.1", "fe80::1%eth0", "a_b-c"]
+)
+def test_what_a_resolver_looks_for(host: str) -> None:
+    assert parse_address(f"{host}:1") == Address(host, 1)
 
 
 def test_ends_of_sockets() -> None:

@@ -8,6 +8,10 @@ from oberth.errors import OptionError
 
 _MAPPED_PREFIX: Final = "::ffff:"
 
+HOST_LENGTH_MAX: Final = 255
+LABEL_LENGTH_MAX: Final = 63
+PORT_MAX: Final = 65_535
+
 
 class Address(NamedTuple):
     """A host, by name or number, and a port."""
@@ -22,16 +26,39 @@ class Address(NamedTuple):
 def parse_address(text: str) -> Address:
     """The address that ``text`` spells.
 
+    Addresses come from peers, too. The resolver takes what no name can be for a mistake of the
+    caller, with errors that nobody expects of a connection, so it is refused here.
+
     Raises:
-        OptionError: there is no port, or none between 0 and 65535.
+        OptionError: there is no port, or none between 0 and PORT_MAX; or what stands before it
+            can be no host's name.
     """
     host, _, port_text = text.strip().rpartition(":")
     host = host.strip("[]")
-    if not host or not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65535:
+    is_port = port_text.isascii() and port_text.isdigit() and len(port_text) <= len(str(PORT_MAX))
+    if not host or not is_port or int(port_text) > PORT_MAX:
         raise OptionError(
-            f"address {text[:80]!r} is not host:port, where the port is a number up to 65535"
+            f"address {text[:80]!r} is not host:port, where the port is a number up to {PORT_MAX}"
+        )
+    if not _may_be_name(host):
+        raise OptionError(
+            f"address {text[:80]!r}: its host can be none; allowed are {HOST_LENGTH_MAX} "
+            f"characters, between two dots 1 to {LABEL_LENGTH_MAX}"
         )
     return Address(host, int(port_text))
+
+
+def _may_be_name(host: str) -> bool:
+    """Whether a resolver looks for a host at all; what IDNA and C make of a name."""
+    if len(host) > HOST_LENGTH_MAX or "\0" in host:
+        return False
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode("ascii")
+        except UnicodeError:
+            return False
+    labels = host.removesuffix(".").split(".")
+    return all(0 < len(label) <= LABEL_LENGTH_MAX for label in labels)
 
 
 def peer_address(name: object) -> Address:
