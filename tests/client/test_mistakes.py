@@ -25,6 +25,7 @@ from oberth.client import (
     PushConsumer,
 )
 from oberth.client import push_consumer as push_module
+from oberth.client.admin.base import object_of
 from oberth.client.consume import FAILURES_KNOWN_MAX, ListenerFailures
 from oberth.client.messages import KEPT_BODY_RATIO, KEPT_BODY_SIZE, as_bytes, decode_messages
 from oberth.client.pulling import PullResult, PullStatus
@@ -34,6 +35,7 @@ from oberth.errors import IllegalNameError, MQClientError, OptionError, RemotePr
 from oberth.formats.compression import Compression, compress, with_compression
 from oberth.formats.message import MAGIC_V1, body_crc, record_size
 from oberth.formats.message import MessageExt as StoredMessage
+from oberth.remoting.bodies.base import BodyError
 from oberth.remoting.bodies.route import BrokerData, QueueData, TopicRouteData
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -346,6 +348,19 @@ async def test_an_address_that_can_be_none_ends_no_heartbeats(mq: EmbeddedBroker
         ):
             instance.brokers[f"elsewhere-{number}"] = {0: address}
         await instance.send_heartbeats()
+
+
+@pytest.mark.parametrize("answer", [b"", b"{", b"[]", b'"x"', b"{}}"])
+def test_an_answer_that_is_no_object(answer: bytes) -> None:
+    with pytest.raises(BodyError, match="retention: "):
+        object_of(answer, "retention")
+
+
+def test_a_delay_that_is_no_number() -> None:
+    message = Message("T", b"x", delay_time_level=3)
+    assert message.delay_time_level == 3
+    message.properties["DELAY"] = "9" * 5000
+    assert message.delay_time_level == 0
 
 
 HOST = b"\x7f\0\0\1\0\0\0\1"

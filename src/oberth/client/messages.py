@@ -18,6 +18,7 @@ from oberth.formats import properties as p
 from oberth.formats import sys_flag as flags
 from oberth.formats.batch_body import decode_batch
 from oberth.formats.compression import decompress_body
+from oberth.formats.java_numbers import java_long
 from oberth.formats.message import (
     BLANK,
     BODY_CRC,
@@ -166,8 +167,8 @@ class Message:
 
     @property
     def delay_time_level(self) -> int:
-        """The DELAY property; 0: none."""
-        return int(self.properties.get(p.DELAY, "0"))
+        """The DELAY property; 0: none, or one that is no number."""
+        return java_long(self.properties.get(p.DELAY), 0)
 
     @property
     def msg_id(self) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from oberth.client.config import ClientConfig, client_config
 from oberth.client.instance import ClientInstance
 from oberth.client.members import ClientService
 from oberth.errors import MQBrokerError, MQClientError, RemotingError
+from oberth.remoting.bodies.base import BodyError, parse
 from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo, KVTable, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_request
@@ -28,6 +29,18 @@ QUERY_TIMEOUT_S: Final = 18.0
 T = TypeVar("T")
 Silent = dict[str, RemotingError]
 """Broker name → why it did not answer."""
+
+
+def object_of(body: bytes, what: str) -> dict[str, Any]:
+    """The JSON object in an answer's body.
+
+    Raises:
+        BodyError: it is none; the message says of ``what``.
+    """
+    found = parse(body, what)
+    if not isinstance(found, dict):
+        raise BodyError(f"{what}: a JSON {type(found).__name__}, allowed an object")
+    return found
 
 
 async def ask_each(

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase
+from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase, object_of
 from oberth.errors import MQBrokerError
 from oberth.formats.config_files import ConsumerOffsets, split_offset_key
+from oberth.formats.java_numbers import java_long
 from oberth.formats.java_properties import parse_properties
 from oberth.remoting.bodies.admin import AclInfo, UserInfo
 from oberth.remoting.bodies.base import Body, BodyError
@@ -101,7 +102,7 @@ class ClusterAdmin(AdminBase):
             if code is RequestCode.WIPE_WRITE_PERM_OF_BROKER:
                 count = response.header(WipeWritePermOfBrokerResponseHeader).wipe_topic_count
             else:
-                count = int(fields.get("addTopicCount", "0"))
+                count = java_long(fields.get("addTopicCount"), 0)
         return count
 
     async def clean_expired_consume_queue(self, addr: str) -> None:
@@ -171,7 +172,7 @@ class ClusterAdmin(AdminBase):
         body = await self._ask(
             addr, RequestCode.OBERTH_GET_RETENTION, timeout_s=max(QUERY_TIMEOUT_S, self._timeout_s)
         )
-        found: dict[str, Any] = json.loads(body)
+        found = object_of(body, "retention")
         # A broker's JSON leaves out what is null.
         return {"due": None, "heldBy": None, "waitsForLake": None, **found}
 

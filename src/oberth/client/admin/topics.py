@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase, Silent, ask_each
+from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase, Silent, ask_each, object_of
 from oberth.client.pulling import (
     earliest_msg_store_time,
     max_offset,
@@ -239,7 +238,7 @@ class TopicAdmin(AdminBase):
                 body = await self._ask(
                     addr, RequestCode.OBERTH_PURGE_TOPIC, header, timeout_s=QUERY_TIMEOUT_S
                 )
-                answers[addr] = json.loads(body)
+                answers[addr] = object_of(body, "purge")
         return answers
 
     # Offsets
