@@ -12,7 +12,7 @@ import functools
 import os
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -225,13 +225,27 @@ def server_context(
     return self_signed_context
 
 
+EMPTY_RECORDS_MAX: Final = 256
+"""Records of a connection that carry no data: its handshakes, changes of keys, alerts."""
+
+RECORD_HEAD_SIZE: Final = 5
+"""Type, version, and in the last two bytes the length of what follows."""
+
+RECORDS_AT_ONCE: Final = 64
+"""Records between two looks at how many carried nothing."""
+
+
 class ServerTls:
     """The server's side of one TLS connection, without a socket.
 
     Feed it what the socket brought; take what is to be written. Both ends of plain text are bytes.
+    Records are counted: to change the keys takes 27 bytes of a peer and up to 26 us here, which is
+    255 ms for what one read of a socket may bring.
     """
 
-    __slots__ = ("_incoming", "_object", "_outgoing", "_shaken", "_unsent")
+    __slots__ = (
+        "_empty", "_head", "_incoming", "_object", "_outgoing", "_rest", "_shaken", "_unsent",
+    )  # fmt: skip
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -239,6 +253,9 @@ class ServerTls:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._shaken = False
         self._unsent: list[bytes] = []
+        self._empty = 0  # records that came, less those that had data
+        self._head = b""  # of a record, while it is not whole
+        self._rest = 0  # bytes of the last record that are yet to come
 
     @property
     def is_shaken(self) -> bool:
@@ -249,33 +266,70 @@ class ServerTls:
         """Plain text that ``data`` completes, and whether the peer ended the connection.
 
         Raises:
-            ssl.SSLError: the handshake failed or a record is broken.
+            ssl.SSLError: the handshake failed, a record is broken, or more than EMPTY_RECORDS_MAX
+                carried nothing.
         """
-        self._incoming.write(data)
-        if not self._shaken:
-            try:
-                self._object.do_handshake()
-            except ssl.SSLWantReadError:
-                return b"", False
-            self._shaken = True
-            for plain in self._unsent:
-                self._object.write(plain)
-            self._unsent.clear()
-        pieces = []
+        pieces: list[bytes] = []
         ended = False
+        for part, records in self._parts(data):
+            self._incoming.write(part)
+            self._empty += records
+            if self._shaken or self._shake():
+                had = len(pieces)
+                ended = self._read_into(pieces)
+                self._empty -= len(pieces) - had
+            if ended:
+                break
+            if self._empty > EMPTY_RECORDS_MAX:
+                raise ssl.SSLError(f"more than {EMPTY_RECORDS_MAX} TLS records that carry nothing")
+        return b"".join(pieces), ended
+
+    def _parts(self, data: bytes) -> Iterator[tuple[bytes, int]]:
+        """``data``, cut behind every RECORDS_AT_ONCE records, and how many begin in each part."""
+        start, count, at, size = 0, 0, self._rest, len(data)
+        if self._head:
+            at = RECORD_HEAD_SIZE - len(self._head)
+            head = self._head + data[:at]
+            if len(head) < RECORD_HEAD_SIZE:
+                self._head = head
+                yield data, 0
+                return
+            at += int.from_bytes(head[-2:], "big")
+            count = 1
+        while at + RECORD_HEAD_SIZE <= size:
+            at += RECORD_HEAD_SIZE + (data[at + 3] << 8 | data[at + 4])
+            count += 1
+            if count == RECORDS_AT_ONCE:
+                yield data[start:at], count
+                start, count = min(at, size), 0
+        self._head, self._rest = data[at:], max(at - size, 0)
+        if start < size:
+            yield data[start:], count
+
+    def _shake(self) -> bool:
+        """Whether the handshake has just ended; then what waits is sent."""
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        self._shaken = True
+        for plain in self._unsent:
+            self._object.write(plain)
+        self._unsent.clear()
+        return True
+
+    def _read_into(self, pieces: list[bytes]) -> bool:
+        """Append the plain text that is whole, a record each; whether the peer has ended."""
         while True:
             try:
                 piece = self._object.read(65536)
             except ssl.SSLWantReadError:
-                break
+                return False
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                ended = True
-                break
+                return True
             if not piece:
-                ended = True
-                break
+                return True
             pieces.append(piece)
-        return b"".join(pieces), ended
 
     def send(self, plain: bytes) -> None:
         """Encrypt ``plain``; the records are in ``take_outgoing``."""

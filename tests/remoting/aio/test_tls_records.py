@@ -1,0 +1,76 @@
+"""Records of TLS: what they carry comes in any chunks, and those that carry nothing have an end."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from pathlib import Path
+
+import pytest
+
+from oberth.remoting.aio.tls import (
+    EMPTY_RECORDS_MAX,
+    RECORD_HEAD_SIZE,
+    ServerTls,
+    load_server_context,
+    make_certificate,
+)
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    pem = make_certificate(2)
+    assert pem is not None
+    path: Path = tmp_path_factory.mktemp("tls") / "server.pem"
+    path.write_bytes(pem)
+    return load_server_context(str(path))
+
+
+class Client:
+    """The other end, without a socket."""
+
+    def __init__(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self.came, self.goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.came, self.goes)
+
+    def shake(self) -> bytes:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.tls.do_handshake()
+        return self.goes.read()
+
+    def connect(self, server: ServerTls, step: int) -> None:
+        while not server.is_shaken:
+            received(server, self.shake(), step)
+            self.came.write(server.take_outgoing())
+
+
+def received(server: ServerTls, data: bytes, step: int) -> bytes:
+    parts = [server.receive(data[at : at + step]) for at in range(0, len(data), step)]
+    return b"".join(plain for plain, _ in parts)
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000, 1 << 20])
+def test_small_records_come_in_any_chunks(context: ssl.SSLContext, step: int) -> None:
+    server, client = ServerTls(context), Client()
+    client.connect(server, step)
+    sent = bytes(range(256)) * 10
+    assert len(sent) > 4 * EMPTY_RECORDS_MAX
+    for number in range(len(sent)):
+        client.tls.write(sent[number : number + 1])
+    client.tls.write(b"x" * 40_000)
+    assert received(server, client.goes.read(), step) == sent + b"x" * 40_000
+
+
+@pytest.mark.parametrize("step", [1, 1000, 1 << 20])
+def test_records_that_carry_nothing_have_an_end(context: ssl.SSLContext, step: int) -> None:
+    """As changes of keys do, of which a read could bring thousands (255 ms)."""
+    server, client = ServerTls(context), Client()
+    hello = client.shake()
+    head = hello[: RECORD_HEAD_SIZE - 2] + b"\0\1"
+    pieces = [head + hello[at : at + 1] for at in range(RECORD_HEAD_SIZE, len(hello))]
+    assert len(pieces) > EMPTY_RECORDS_MAX
+    with pytest.raises(ssl.SSLError, match="records that carry nothing"):
+        received(server, b"".join(pieces), step)
+    assert not server.is_shaken
