@@ -281,8 +281,12 @@ class Killed:
         self.store.load()
         self.store.start(reput_thread=False, background=False)
 
-    def put(self, topic: str, body: str, *, dispatch: bool = True, **properties: str) -> None:
-        message = MessageExtBrokerInner.of(topic, body.encode(), properties=properties)
+    def put(
+        self, topic: str, body: str, *, queue: int = 0, dispatch: bool = True, **properties: str
+    ) -> None:
+        message = MessageExtBrokerInner.of(
+            topic, body.encode(), queue_id=queue, properties=properties
+        )
         assert self.store.append_messages([message])[0].ok
         if dispatch:
             self.store.dispatch_nowait()
@@ -314,6 +318,36 @@ def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, read_store: Any
         *(("A", n, b"new %d" % n) for n in range(2)),
         *(("B", n, b"b %d" % n) for n in range(6)),
     ]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+def test_a_noted_deletion_holds_where_the_power_went_in_the_next(
+    tmp_path: Path, read_store: Any, again: bool
+) -> None:
+    """Fewer queues than the state counts: the log is read anew, without what was deleted."""
+    killed = Killed(tmp_path / "s", enableLmq="true", enableMultiDispatch="true")
+    for number in range(4):
+        killed.put("A", f"old {number}", INNER_MULTI_DISPATCH="%LMQ%a")
+        for queue in (0, 1):
+            killed.put("B", f"b {number}", queue=queue)
+    killed.store.delete_topics(["A", "%LMQ%a"])
+    killed.put("B", "b 4")
+    killed.store.checkpoint_now()
+    if again:
+        killed.put("A", "new")
+    killed.kill()
+    shutil.rmtree(tmp_path / "s" / "consumequeue" / "B" / "1")
+    rows = read_store(tmp_path / "s", readOrder="queue").rows
+    found = [(r["topic"], r["partition"], r["value"]) for r in rows]
+    with MessageStore(killed.store.config) as store:
+        assert set(store.topics()) == ({"A", "B"} if again else {"B"})
+    assert found == [
+        *([("A", 0, b"new")] if again else []),
+        *(("B", 0, b"b %d" % number) for number in range(5)),
+        *(("B", 1, b"b %d" % number) for number in range(4)),
+    ]
+    options = {"subscribe": "%LMQ%a", "readOrder": "queue"}
+    assert read_store(tmp_path / "s", **options).rows == []
 
 
 def test_a_state_that_a_lost_queue_belies_is_not_believed(tmp_path: Path, read_store: Any) -> None:

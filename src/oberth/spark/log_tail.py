@@ -7,10 +7,10 @@ queue offset says.
 
 Where to look: from the place on up to which `oberth.state` promises units, or, where there is none,
 from the store time on up to which the checkpoint knows queues to be on the disk, as a broker's
-recovery does. What was deleted with its topic lies before that place. What lies behind it with an
-offset that its queue does not reach yet belongs to the queue's end. Offsets before it that no
-record has were lost with the crash. A record that is in light queues too says which number it has
-in each.
+recovery does. What was deleted with its topic lies before that place, or before the one that
+`oberth.state` notes for the topic. What lies behind it with an offset that its queue does not reach
+yet belongs to the queue's end. Offsets before it that no record has were lost with the crash. A
+record that is in light queues too says which number it has in each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from oberth.errors import ConfigFormatError, FormatError, NotFoundError
 from oberth.formats import names, paths
@@ -33,6 +33,9 @@ from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import scan
 from oberth.spark.record_starts import Queue, QueuedLog, RecordStarts
 from oberth.spark.segments import RECORD_SIZE_MAX, QueueName, Segment
+
+if TYPE_CHECKING:
+    from oberth.store.recovery_state import RecoveryState
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -129,8 +132,6 @@ def find_tail(store: LogOfStore) -> LogTail:
         store: with its queues; one that has none is read by its log.
     """
     search = _Search(store.bare())
-    dispatched = _dispatched_end(store.bare(), len(search.ends))
-    search.log_start, search.knows_start = max(search.log_start, dispatched), dispatched > 0
     since = _checkpoint(store).min_timestamp
     window = _WINDOW
     while True:
@@ -165,31 +166,22 @@ def _checkpoint(store: LogOfStore) -> Checkpoint:
     return Checkpoint()
 
 
-def _dispatched_end(store: LogOfStore, ended: int) -> int:
-    """Up to where the store says that records have their units; 0 if it does not say, or is wrong.
-
-    As a start takes it: the log has to have the record that it names, and no queue may be missing.
-
-    Args:
-        store: whose log.
-        ended: how many queues have no files, and go on where they ended.
-    """
+def _state_of(store: LogOfStore) -> RecoveryState | None:
+    """What `oberth.state` promises; None without one, and if the log lacks the record it names."""
     from oberth.store.recovery_state import FILE_NAME, decode_state  # what few stores need
 
     state = decode_state(_small_file(store, FILE_NAME))
     if state is None or state.last_record < 0 or state.safe_offset > store.log_end():
-        return 0
+        return None
     try:
         if store.store_timestamp(state.last_record) != state.store_timestamp:
-            return 0
+            return None
         end = state.last_record + stated_size(store.read_log(state.last_record, 4))
     except NotFoundError:
-        return 0
+        return None
     segment = store.segment_of(end - 1)
-    if state.safe_offset not in (end, segment.end if segment is not None else end):
-        return 0
-    count = sum(len(store.queue_ids(topic)) for topic in store.topics())
-    return state.safe_offset if count + ended >= state.queue_count else 0
+    fits = state.safe_offset in (end, segment.end if segment is not None else end)
+    return state if fits else None
 
 
 def queue_ends(store: LogOfStore) -> dict[QueueName, int]:
@@ -221,10 +213,17 @@ def light_offsets(properties: bytes) -> list[tuple[str, int]]:
 
 
 class _Reach(NamedTuple):
-    """How far a queue's units go: the next offset, and where the record of the last one is."""
+    """How far a queue's units go.
+
+    Attributes:
+        end: the next offset.
+        at: where the record of the last unit is; -1 without one.
+        begin: the place in the log below which no record belongs behind the units.
+    """
 
     end: int
     at: int
+    begin: int
 
 
 class _Search:
@@ -232,14 +231,26 @@ class _Search:
 
     def __init__(self, store: LogOfStore) -> None:
         self.log_start, self.log_end = store.log_start(), store.log_end()
-        self.knows_start = False  # whether what is older than log_start is known to have its units
         self._store = store
         self._reaches: dict[QueueName, _Reach | None] = {}
         self.ends = queue_ends(store)
+        state = _state_of(store)
+        # Topics that were deleted, and below which offset of the log.
+        self._deleted_below = {} if state is None else state.deleted
+        # Whether what is older than log_start is known to have its units: as a start takes it,
+        # where no queue is missing.
+        self.knows_start = state is not None and self._count_queues() >= state.queue_count
+        if state is not None and self.knows_start:
+            self.log_start = max(self.log_start, state.safe_offset)
         self._topics, self._topics_ms = _known_topics(store)
         self._queued = set(store.topics())
         self._has_light_queues = any(names.is_lmq(topic) for topic in self._queued)
         self._found: list[tuple[QueueName, TailMessage]] = []
+
+    def _count_queues(self) -> int:
+        """The queues that have files, and those that ended and go on without."""
+        there = sum(len(self._store.queue_ids(topic)) for topic in self._store.topics())
+        return there + len(self.ends)
 
     def look(self, begin: int) -> int | None:
         """Takes the records from an offset on; gives the first one's store time, ms."""
@@ -305,7 +316,9 @@ class _Search:
             reach = self._reach(QueueName(topic, code & 0xFFFFFFFF))
             if reach is not None:
                 behind = (codes == code) & shown & (firsts + counts > reach.end)
-                wanted += np.flatnonzero(behind & (rows["commit_log_offset"] > reach.at)).tolist()
+                wanted += np.flatnonzero(
+                    behind & (rows["commit_log_offset"] >= reach.begin)
+                ).tolist()
         for row in sorted(wanted):
             topic = topics.names[int(rows["topic_id"][row])].decode("utf-8", "replace")
             first = int(firsts[row])
@@ -328,7 +341,7 @@ class _Search:
                 name = QueueName(light, names.LMQ_QUEUE_ID)
                 reach = self._reach(name)
                 at = columns.commit_log_offset[row]
-                if reach is None or offset < reach.end or at <= reach.at:
+                if reach is None or offset < reach.end or at < reach.begin:
                     continue
                 record = TailMessage(
                     offset, offset + 1, at, columns.record_size[row], columns.store_timestamp[row]
@@ -344,12 +357,13 @@ class _Search:
     def _find_reach(self, name: QueueName) -> _Reach | None:
         if name.queue > _QUEUE_MAX or not names.is_stored_topic(name.topic):
             return None
+        deleted_below = self._deleted_below.get(name.topic, 0)
         with contextlib.suppress(NotFoundError):
             queue = self._store.queue(*name)
-            reach = _Reach(queue.bounds()[1], queue.last_place())
-            if reach.at >= 0:
-                return reach
-        return _Reach(self.ends.get(name, 0), -1)
+            end, at = queue.bounds()[1], queue.last_place()
+            if at >= 0:
+                return _Reach(end, at, max(at + 1, deleted_below))
+        return _Reach(self.ends.get(name, 0), -1, deleted_below)
 
     def _deleted(self) -> set[str]:
         """Topics without queues that the configuration lacks, as a start of the store takes it.
