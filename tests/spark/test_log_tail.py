@@ -490,6 +490,29 @@ def test_properties_that_never_reached_the_disk_are_no_row(
     assert torn["physicalOffset"] in {r["physicalOffset"] for r in shown.rows}
 
 
+@pytest.mark.parametrize("order", ["queue", "commitlog"])
+def test_a_sector_that_properties_lack_is_no_row(
+    growing_store: Any, read_store: Any, order: str
+) -> None:
+    """Nothing else tells: size, lengths and the body's checksum are as they were."""
+    root = growing_store.root
+    for number in range(9):
+        growing_store.append("A", 0, b"%d" % number, properties={"long": "x" * 1500})
+    growing_store.append("A", 0, b"short of a sector", properties={"zeros": "\0" * 511})
+    whole = read_store(root, columns="offset,physicalOffset,size").rows
+    end = whole[4]["physicalOffset"] + whole[4]["size"]
+    growing_store._write("commitlog", (end - 600) // 512 * 512, bytes(512), 1 << 20)
+    with pytest.raises(DataLossError, match="a sector of zeros is in its properties"):
+        read_store(root, readOrder=order)
+    for cut in ("1k", "128m"):
+        options = {"readOrder": order, "failOnDataLoss": "false", "targetPartitionBytes": cut}
+        read = read_store(root, columns="offset", **options)
+        assert [row["offset"] for row in read.rows] == [n for n in range(10) if n != 4]
+        assert len(read.lost) == 1
+        shown = read_store(root, columns="offset", verifyCrc="false", **options)
+        assert len(shown.rows) == 10
+
+
 def test_properties_may_end_in_a_zero(growing_store: Any, read_store: Any) -> None:
     for number in range(3):
         growing_store.append("A", 0, b"%d" % number, keys="k")

@@ -60,18 +60,19 @@ LIKE_A_LOST_SECTOR: Final = bytes(SECTOR_SIZE)
 """A record whose properties hold so many zeros is written with its whole-record CRC."""
 
 
-def lacks_a_sector(segment: Buffer, start: int, end: int, size: int) -> bool:
+def lacks_a_sector(segment: Buffer, start: int, end: int, size: int, *, base: int = 0) -> bool:
     """Whether a sector of a record's properties never reached the disk.
 
     No checksum covers them but the whole-record CRC; where that is right the zeros were sent.
 
     Args:
-        segment: the file's bytes.
-        start: where in it the record starts.
+        segment: the file's bytes, or some of them.
+        start: where in them the record starts.
         end: where it ends, and its properties.
         size: how long these are.
+        base: position in the file of the first of the bytes.
     """
-    first = -(-(end - size) // SECTOR_SIZE) * SECTOR_SIZE
+    first = -(-(base + end - size) // SECTOR_SIZE) * SECTOR_SIZE - base
     sectors = range(first, end - SECTOR_SIZE + 1, SECTOR_SIZE)
     lacks = any(not any(segment[at : at + SECTOR_SIZE]) for at in sectors)
     return lacks and not record_crc_ok(segment[start:end])

@@ -28,6 +28,7 @@ from oberth.formats.message import BLANK, FIXED, FIXED_SIZE_V1, HOST_BITS, state
 from oberth.formats.names import LMQ_QUEUE_ID, SCHEDULE_TOPIC, is_lmq
 from oberth.formats.properties import decode_properties, find_property
 from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
+from oberth.formats.torn_record import SECTOR_SIZE, lacks_a_sector
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import scan
@@ -330,12 +331,17 @@ class PieceReader:
             start = int(records.columns["body_at"][number]) - _body_position(records, number)
             if at >= 0 and record_crc_ok(records.data[start : start + size]) is False:
                 bad[number] = True
-        torn = frozenset(_without_end(store, records) if isinstance(store, StoreFiles) else ())
+        torn: dict[int, str] = {}
+        if isinstance(store, StoreFiles):
+            torn |= dict.fromkeys(
+                _without_sectors(store, records), "a sector of zeros is in its properties"
+            )
+            torn |= dict.fromkeys(_without_end(store, records), "its properties end in zeros")
         bad[list(torn)] = True
         if not bad.any():
             return records
         for number in np.flatnonzero(bad).tolist():
-            reason = "its properties end in zeros" if number in torn else "it fails its CRC"
+            reason = torn.get(number, "it fails its CRC")
             self._loss(_describe(store, records, number, reason))
         return records.take(np.flatnonzero(~bad))
 
@@ -819,6 +825,20 @@ def _without_end(store: StoreFiles, records: Records) -> Iterator[int]:
         with contextlib.suppress(NotFoundError):
             if not RecordStarts(store).may_follow(segment, end):
                 yield number
+
+
+def _without_sectors(store: StoreFiles, records: Records) -> Iterator[int]:
+    """Records that lack a sector in the middle of their properties."""
+    columns = records.columns
+    for number in np.flatnonzero(columns["properties_size"] >= SECTOR_SIZE).tolist():
+        size = int(columns["properties_size"][number])
+        end = int(columns["properties_at"][number]) + size
+        start = end - int(columns["record_size"][number])
+        at = int(columns["stored_offset"][number])
+        segment = store.segment_of(at)
+        base = at - (segment.start if segment is not None else 0) - start
+        if lacks_a_sector(records.data, start, end, size, base=base):
+            yield number
 
 
 def _body_position(records: Records, number: int) -> int:
