@@ -208,6 +208,53 @@ def test_a_topic_that_was_made_anew_is_shorter(shop: Shop) -> None:
     assert careless.next_end({_key("A", 0): 9}, ALL) == {_key("A", 0): 5}
 
 
+@pytest.mark.parametrize("count", [3, 5, 8])
+def test_a_topic_that_was_made_again_is_told_however_long_it_is(shop: Shop, count: int) -> None:
+    schema = struct_type(parse_columns("topic,offset,value"))
+
+    def reader(**more: str) -> RocketMQStreamReader:
+        given = shop.options(subscribe="A,B", **more)
+        return RocketMQStreamReader(parse_read_options(given, streaming=True), schema)
+
+    for topic in ("A", "B"):
+        shop.create(topic, 2)
+    shop.send("B", 0, 3)
+    first = reader()
+    begun = first.latestOffset(first.initialOffset(), ALL)
+    shop.send("A", 0, 5)
+    at = first.latestOffset(begun, ALL)
+    shop.send("B", 1, 2)
+    at = first.latestOffset(at, ALL)
+    before = {"A": {"0": 4}, "B": {"0": 2, "1": 1}}
+    found = at[""]["broker-a"]["before"]
+    assert {topic: set(queues) for topic, queues in found.items()} == {
+        topic: set(queues) for topic, queues in before.items()
+    }
+    with Admin(namesrv_addr=shop.mq.namesrv_addr) as admin:
+        admin.delete_topic("A", cluster="DefaultCluster")
+    shop.create("A", 2)
+    shop.send("A", 0, count)
+    if count == 5:
+        assert reader().latestOffset(at, ALL) == at  # told with its next message
+        shop.send("A", 0)
+        count = 6
+    why = "read to 5 and ends at 3" if count < 5 else "read to 5, then its topic was made again"
+    for each in (first, reader()):
+        with pytest.raises(DataLossError, match=why):
+            each.latestOffset(at, ALL)
+    goes_on = reader(failOnDataLoss="false")
+    again = goes_on.latestOffset(at, ALL)
+    rest = {_key("A", 1): 0, _key("B", 0): 3, _key("B", 1): 2}
+    assert p.offsets_from_json(again) == {_key("A", 0): 0, **rest}
+    end = goes_on.latestOffset(again, ALL)
+    assert p.offsets_from_json(end) == {_key("A", 0): count, **rest}
+    rows = []
+    for partition in goes_on.partitions(again, end):
+        assert isinstance(partition, RocketMQPartition)
+        rows += [r for batch in goes_on.read(partition) for r in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(count))
+
+
 def test_what_is_committed_is_the_groups_next_offset(shop: Shop) -> None:
     shop.create("A", 2)
     shop.send("A", 1, 4)

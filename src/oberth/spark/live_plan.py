@@ -42,7 +42,14 @@ from oberth.errors import (
     RemotingError,
 )
 from oberth.formats.config_json import parse_config
-from oberth.formats.message import FIXED_SIZE_V1, stated_size, store_timestamp_at
+from oberth.formats.message import (
+    COMMIT_LOG_OFFSET_POSITION,
+    FIXED_SIZE_V1,
+    QUEUE_OFFSET_POSITION,
+    stated_size,
+    store_timestamp_at,
+)
+from oberth.formats.names import is_lmq
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.route import TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -529,6 +536,27 @@ class LiveStores:
         )
         return answer.records if answer.status is PullStatus.FOUND else b""
 
+    def places(
+        self, offsets: Mapping[QueueKey, int], *, may_miss: bool
+    ) -> dict[QueueKey, int | None]:
+        """See `QueueStores`; each takes one pull of the master."""
+        found: dict[QueueKey, int | None] = {}
+
+        async def ask(key: QueueKey) -> None:
+            try:
+                record = await self._first_record(key, offsets[key], 1)
+            except (MQBrokerError, MQClientError, RemotingError) as error:
+                if not may_come_back(error):
+                    found[key] = None  # who reads the queue will hear the same
+                elif not may_miss:
+                    raise
+                return
+            found[key] = _place_of(record, key.topic, offsets[key])
+
+        self._known()
+        self._call(lambda: self._each(offsets, ask))
+        return found
+
     async def _time_at(self, key: QueueKey, offset: int) -> int | None:
         record = await self._first_record(key, offset, 1)
         return store_timestamp_at(record, 0) if len(record) >= FIXED_SIZE_V1 else None
@@ -632,6 +660,19 @@ class _NoMasterError(RemotingError):
 
 def _message_queue(key: QueueKey) -> MessageQueue:
     return MessageQueue(topic=key.topic, broker_name=key.broker, queue_id=key.queue)
+
+
+def _place_of(record: bytes, topic: str, offset: int) -> int | None:
+    """Where a record that was pulled from an offset lies in its broker's log.
+
+    A compacted topic may give a later one; a record in a light queue has its topic's offset.
+    """
+    if len(record) < FIXED_SIZE_V1:
+        return None
+    own = int.from_bytes(record[QUEUE_OFFSET_POSITION:][:8], "big", signed=True)
+    if own > offset and not is_lmq(topic):
+        return None
+    return int.from_bytes(record[COMMIT_LOG_OFFSET_POSITION:][:8], "big", signed=True)
 
 
 def _average(records: bytes) -> int:

@@ -260,6 +260,14 @@ class QueueStores(Protocol):
         With ``may_miss`` a queue whose broker does not answer is left out.
         """
 
+    def places(
+        self, offsets: Mapping[QueueKey, int], *, may_miss: bool
+    ) -> dict[QueueKey, int | None]:
+        """Where the record of an offset lies in its broker's log, None where nothing tells.
+
+        With ``may_miss`` a queue whose broker does not answer is left out.
+        """
+
     def group_offsets(self, group: str, keys: Iterable[QueueKey]) -> Offsets:
         """Where a consumer group stands in queues; without those it has no offset of."""
 
@@ -418,6 +426,14 @@ class Stores:
             return self.queue(key).place_of(offset)
         except NotFoundError:
             return None
+
+    def places(
+        self, offsets: Mapping[QueueKey, int], *, may_miss: bool
+    ) -> dict[QueueKey, int | None]:
+        """`place_of` of several queues."""
+        wanted = list(offsets)
+        found = self._each(lambda key: self.place_of(key, offsets[key]), wanted)
+        return dict(zip(wanted, found, strict=True))
 
     def log_ends(self) -> tuple[int, ...] | None:
         """The end of every store's log; None where to ask again is a request over a network."""

@@ -9,10 +9,12 @@ gone before it was ever seen, at its first offset, which is then entered into th
 anything is read, marked as such (`oberth.spark.plan.Begin`). A queue that disappears stays in the
 offset.
 
-The offset also says where each log ended (`oberth.spark.options.LOGS`; stores on local disks). What
-a stream has read lies before that. If the record before a queue's next offset lies behind it, the
-topic was deleted and made again meanwhile: that is reported as a loss, and where this is no error
-the stream reads the new topic from its beginning.
+The offset also says, under `oberth.spark.options.LOGS`, what tells a topic that was deleted and
+made again meanwhile. Of stores on local disks that is where each log ended: what a stream has read
+lies before that. Of object stores and live brokers, where the end costs more, it is the place in
+the log of the record before each queue's next offset: what is stored later lies behind it. If that
+record is found further behind, it is another topic's: a loss is reported, and where this is no
+error the stream reads the new topic from its beginning.
 """
 
 from __future__ import annotations
@@ -113,6 +115,8 @@ class TriggerPlanner:
         # a queue of it turned out to be another.
         self._marks: dict[str, int] = {}
         self._made_again = False
+        # Elsewhere: where the record before that offset lies, by queue.
+        self._places: dict[p.QueueKey, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -148,7 +152,10 @@ class TriggerPlanner:
         """
         stores = self.stores()
         keys = p.select_queues(self._options, stores, must_exist=False)
-        return stores.bounds(keys, may_miss=self._target is None and not self._freezing)
+        return stores.bounds(keys, may_miss=self._may_miss())
+
+    def _may_miss(self) -> bool:
+        return self._target is None and not self._freezing
 
     def freeze(self) -> None:
         """Takes what is there now for all that this run will read (AvailableNow)."""
@@ -161,18 +168,47 @@ class TriggerPlanner:
         Raises:
             DataLossError: as `next_end`.
         """
-        self._marks = {broker: each["log"] for broker, each in start.get(LOGS, {}).items()}
+        logs = start.get(LOGS, {})
+        self._marks = {broker: each["log"] for broker, each in logs.items() if "log" in each}
+        self._places = _places_of(logs)
         first = p.offsets_from_json(start)
         end = self.next_end(first, limit)
         if end == first and not self._made_again:
             return start
-        marks = dict(self._marks)
+        logs = self._ends_of_logs() or self._records_before(first, end, all_of_them=not logs)
+        return ({LOGS: logs} if logs else {}) | p.offsets_to_json(end)
+
+    def _ends_of_logs(self) -> dict[str, Any]:
+        """Where logs end, for an offset; nothing where that takes requests over a network."""
         stores = self._stores_or_open()
         ends = stores.log_ends() if isinstance(stores, p.Stores) else None
-        for store, log_end in zip(stores.brokers, ends or (), strict=False):
+        if ends is None:
+            return {}
+        marks = dict(self._marks)
+        for store, log_end in zip(stores.brokers, ends, strict=True):
             marks[store.broker] = max(log_end, marks.get(store.broker, 0))
-        logs = {broker: {"log": marks[broker]} for broker in sorted(marks)}
-        return ({LOGS: logs} if logs else {}) | p.offsets_to_json(end)
+        return {broker: {"log": marks[broker]} for broker in sorted(marks)}
+
+    def _records_before(
+        self, start: p.Offsets, end: p.Offsets, *, all_of_them: bool
+    ) -> dict[str, Any]:
+        """Where the records before the offsets of an end lie, for this end.
+
+        Args:
+            start: where the trigger started; what is known of its queues that stay there is kept.
+            end: where it ends.
+            all_of_them: whether nothing is known yet.
+        """
+        moved = {key for key in end if all_of_them or end[key] != start.get(key)}
+        wanted = {key: end[key] - 1 for key in sorted(moved) if end[key] > 0}
+        found = self._stores_or_open().places(wanted, may_miss=True) if wanted else {}
+        known = {key: at for key, at in self._places.items() if key in end and key not in moved}
+        logs: dict[str, Any] = {}
+        for key, place in sorted((known | found).items()):
+            if place is not None:
+                topics = logs.setdefault(key.broker, {"before": {}})["before"]
+                topics.setdefault(key.topic, {})[str(key.queue)] = place
+        return logs
 
     def next_end(self, start: p.Offsets, limit: ReadLimit) -> p.Offsets:
         """How far the next trigger goes; the start itself where it has nothing to do.
@@ -247,19 +283,22 @@ class TriggerPlanner:
         """The end of every queue, for queues of the start as well as new ones."""
         ends: p.Offsets = {}
         lost: list[str] = []
+        asked, places = self._look_before(start, bounds)
         for key in sorted(start.keys() | bounds.keys()):
             low, high = bounds.get(key, (0, 0))
             if key not in start:
                 # Its first messages were gone before it was seen: it starts where it does.
                 ends[key] = p.Begin(low) if low > 0 else high
-            elif (key not in bounds and not self._stores_or_open().missing_is_lost) or (
-                high < start[key] and self._reaches(key, start[key])
+            elif (
+                (key not in bounds and not self._stores_or_open().missing_is_lost)
+                or (key in asked and key not in places)  # its broker does not answer
+                or (high < start[key] and self._reaches(key, start[key]))
             ):
                 ends[key] = start[key]
             elif high < start[key]:
                 lost.append(f"{key}: it was read to {start[key]} and ends at {high}")
-                ends[key] = low if self._is_other(key, high) else high
-            elif self._is_other(key, start[key]):
+                ends[key] = low if self._is_other(key, high, places) else high
+            elif self._is_other(key, start[key], places):
                 lost.append(f"{key}: it was read to {start[key]}, then its topic was made again")
                 ends[key] = low
             else:
@@ -268,15 +307,34 @@ class TriggerPlanner:
             p.report_loss(self.stores(), self._options, lost)
         return ends
 
-    def _is_other(self, key: p.QueueKey, offset: int) -> bool:
+    def _look_before(
+        self, start: p.Offsets, bounds: Mapping[p.QueueKey, tuple[int, int]]
+    ) -> tuple[Mapping[p.QueueKey, int], Mapping[p.QueueKey, int | None]]:
+        """The offsets before those of the start, of queues that moved on, and where they lie now.
+
+        Of a queue that got shorter it is the newest one.
+        """
+        asked = {
+            key: min(high, start[key]) - 1
+            for key, (low, high) in sorted(bounds.items())
+            if key in self._places and key in start and high != start[key]
+            if low < min(high, start[key])
+        }
+        if not asked:
+            return asked, {}
+        return asked, self._stores_or_open().places(asked, may_miss=self._may_miss())
+
+    def _is_other(
+        self, key: p.QueueKey, offset: int, places: Mapping[p.QueueKey, int | None]
+    ) -> bool:
         """Whether what a queue has before an offset was stored after the stream's last look."""
-        mark = self._marks.get(key.broker)
+        mark, place = self._places.get(key), places.get(key)
         stores = self._stores_or_open()
-        if mark is None or offset <= 0 or not isinstance(stores, p.Stores):
-            return False
-        place = stores.place_of(key, offset - 1)
+        if mark is None and offset > 0 and isinstance(stores, p.Stores):
+            mark = self._marks.get(key.broker)
+            place = stores.place_of(key, offset - 1) if mark is not None else None
         # The newest record of a log that is being written may have been read and not been counted.
-        is_other = place is not None and place > mark
+        is_other = place is not None and mark is not None and place > mark
         self._made_again |= is_other
         return is_other
 
@@ -453,6 +511,16 @@ class RocketMQDriverStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAv
         rows = (batch for plan in plans for batch in reader.read(plan.pieces))
         # A list: Spark copies the iterator, which a generator would not survive.
         return iter(list(shape.shown(rows)))
+
+
+def _places_of(logs: Mapping[str, Any]) -> dict[p.QueueKey, int]:
+    """What `TriggerPlanner` has written of records before a start."""
+    return {
+        p.QueueKey(topic, broker, int(queue)): place
+        for broker, each in logs.items()
+        for topic, queues in each.get("before", {}).items()
+        for queue, place in queues.items()
+    }
 
 
 def read_limit(options: ReadOptions) -> ReadLimit:
