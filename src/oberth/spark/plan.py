@@ -760,6 +760,60 @@ def check_range(
     return ranges
 
 
+def look_before(
+    stores: QueueStores,
+    known: Mapping[QueueKey, int],
+    start: Mapping[QueueKey, int],
+    bounds: Mapping[QueueKey, tuple[int, int]],
+    *,
+    may_miss: bool = False,
+) -> tuple[Offsets, dict[QueueKey, int | None]]:
+    """Where the records before starting offsets lie now, to be compared with where they lay.
+
+    Of a queue that ends before its start it is the newest record; one that has nothing new is not
+    asked. A topic that was made again has its record behind that place.
+
+    Args:
+        stores: which are asked.
+        known: where the record before each start lay.
+        start: where reading goes on.
+        bounds: of the queues as they are now.
+        may_miss: see `QueueStores.places`.
+
+    Returns:
+        The queue offsets that were asked for, and the answers.
+    """
+    asked = {
+        key: min(high, start[key]) - 1
+        for key, (low, high) in sorted(bounds.items())
+        if key in known and key in start and high != start[key]
+        if low < min(high, start[key])
+    }
+    return asked, stores.places(asked, may_miss=may_miss) if asked else {}
+
+
+def note_before(
+    stores: QueueStores,
+    known: Mapping[QueueKey, int],
+    start: Mapping[QueueKey, int],
+    end: Mapping[QueueKey, int],
+) -> Offsets:
+    """Where the records before ending offsets lie: what `look_before` compares with next.
+
+    Args:
+        stores: which are asked, but for queues of which nothing was read. Those that do not answer
+            are left out.
+        known: the same for the start; where nothing is known, all queues are asked.
+        start: where a batch starts.
+        end: where it ends.
+    """
+    moved = {key for key in end if not known or end[key] != start.get(key)}
+    wanted = {key: end[key] - 1 for key in sorted(moved) if end[key] > 0}
+    found = stores.places(wanted, may_miss=True) if wanted else {}
+    kept = {key: place for key, place in known.items() if key in end and key not in moved}
+    return kept | {key: place for key, place in found.items() if place is not None}
+
+
 def report_loss(stores: QueueStores, options: ReadOptions, lost: Sequence[str]) -> None:
     """Raises, or notes and logs, what was found to be gone."""
     if not lost:

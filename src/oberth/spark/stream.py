@@ -170,12 +170,14 @@ class TriggerPlanner:
         """
         logs = start.get(LOGS, {})
         self._marks = {broker: each["log"] for broker, each in logs.items() if "log" in each}
-        self._places = _places_of(logs)
+        self._places = _before_from_json(logs)
         first = p.offsets_from_json(start)
         end = self.next_end(first, limit)
         if end == first and not self._made_again:
             return start
-        logs = self._ends_of_logs() or self._records_before(first, end, all_of_them=not logs)
+        logs = self._ends_of_logs() or _before_to_json(
+            p.note_before(self._stores_or_open(), self._places, first, end)
+        )
         return ({LOGS: logs} if logs else {}) | p.offsets_to_json(end)
 
     def _ends_of_logs(self) -> dict[str, Any]:
@@ -188,27 +190,6 @@ class TriggerPlanner:
         for store, log_end in zip(stores.brokers, ends, strict=True):
             marks[store.broker] = max(log_end, marks.get(store.broker, 0))
         return {broker: {"log": marks[broker]} for broker in sorted(marks)}
-
-    def _records_before(
-        self, start: p.Offsets, end: p.Offsets, *, all_of_them: bool
-    ) -> dict[str, Any]:
-        """Where the records before the offsets of an end lie, for this end.
-
-        Args:
-            start: where the trigger started; what is known of its queues that stay there is kept.
-            end: where it ends.
-            all_of_them: whether nothing is known yet.
-        """
-        moved = {key for key in end if all_of_them or end[key] != start.get(key)}
-        wanted = {key: end[key] - 1 for key in sorted(moved) if end[key] > 0}
-        found = self._stores_or_open().places(wanted, may_miss=True) if wanted else {}
-        known = {key: at for key, at in self._places.items() if key in end and key not in moved}
-        logs: dict[str, Any] = {}
-        for key, place in sorted((known | found).items()):
-            if place is not None:
-                topics = logs.setdefault(key.broker, {"before": {}})["before"]
-                topics.setdefault(key.topic, {})[str(key.queue)] = place
-        return logs
 
     def next_end(self, start: p.Offsets, limit: ReadLimit) -> p.Offsets:
         """How far the next trigger goes; the start itself where it has nothing to do.
@@ -283,7 +264,9 @@ class TriggerPlanner:
         """The end of every queue, for queues of the start as well as new ones."""
         ends: p.Offsets = {}
         lost: list[str] = []
-        asked, places = self._look_before(start, bounds)
+        asked, places = p.look_before(
+            self._stores_or_open(), self._places, start, bounds, may_miss=self._may_miss()
+        )
         for key in sorted(start.keys() | bounds.keys()):
             low, high = bounds.get(key, (0, 0))
             if key not in start:
@@ -306,23 +289,6 @@ class TriggerPlanner:
         if lost:
             p.report_loss(self.stores(), self._options, lost)
         return ends
-
-    def _look_before(
-        self, start: p.Offsets, bounds: Mapping[p.QueueKey, tuple[int, int]]
-    ) -> tuple[Mapping[p.QueueKey, int], Mapping[p.QueueKey, int | None]]:
-        """The offsets before those of the start, of queues that moved on, and where they lie now.
-
-        Of a queue that got shorter it is the newest one.
-        """
-        asked = {
-            key: min(high, start[key]) - 1
-            for key, (low, high) in sorted(bounds.items())
-            if key in self._places and key in start and high != start[key]
-            if low < min(high, start[key])
-        }
-        if not asked:
-            return asked, {}
-        return asked, self._stores_or_open().places(asked, may_miss=self._may_miss())
 
     def _is_other(
         self, key: p.QueueKey, offset: int, places: Mapping[p.QueueKey, int | None]
@@ -513,8 +479,17 @@ class RocketMQDriverStreamReader(SimpleDataSourceStreamReader, SupportsTriggerAv
         return iter(list(shape.shown(rows)))
 
 
-def _places_of(logs: Mapping[str, Any]) -> dict[p.QueueKey, int]:
-    """What `TriggerPlanner` has written of records before a start."""
+def _before_to_json(places: Mapping[p.QueueKey, int]) -> dict[str, Any]:
+    """Where the records before offsets lie, as an offset has it under `LOGS`."""
+    return {
+        broker: {
+            "before": {topic: queues[broker] for topic, queues in p.offsets_to_json(own).items()}
+        }
+        for broker, own in p.by_broker(dict(sorted(places.items()))).items()
+    }
+
+
+def _before_from_json(logs: Mapping[str, Any]) -> dict[p.QueueKey, int]:
     return {
         p.QueueKey(topic, broker, int(queue)): place
         for broker, each in logs.items()

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from oberth.cli.main import oberth
 from oberth.client import Message
 from oberth.client.blocking import Admin, Producer
-from oberth.errors import OptionError
+from oberth.errors import DataLossError, OptionError
 from oberth.spark.pipelines.export.exporter import STEPS, export
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.tasks import InProcess
@@ -82,6 +82,28 @@ def test_an_export_that_is_killed_at_a_step_goes_on(mq: Any, tmp_path: Path, sto
     assert [row["value"] for row in rows if row["reason"]] == [b"no json"]
     places = Counter((row["topic"], row["partition"], row["offset"]) for row in rows)
     assert set(places.values()) == {1}
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_an_export_tells_a_topic_that_was_made_again(mq: Any, tmp_path: Path, count: int) -> None:
+    options = {"rocketmq.namesrv.addr": mq.namesrv_addr}
+    settings = ExportSettings(topics=("again",))
+    with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        admin.create_topic("again", queue_nums=1, cluster="DefaultCluster")
+        _send(mq, "again", [b"old %d" % n for n in range(5)])
+        assert export(InProcess(), "", str(tmp_path), settings, options=options).rows == 5
+        admin.delete_topic("again", cluster="DefaultCluster")
+        admin.create_topic("again", queue_nums=1, cluster="DefaultCluster")
+    new = [b"new %d" % n for n in range(count)]
+    _send(mq, "again", new)
+    with pytest.raises(DataLossError, match="read to 5, then its topic was made again"):
+        export(InProcess(), "", str(tmp_path), settings, options=options)
+    report = export(InProcess(), "", str(tmp_path), settings, options=options, skip_damage=True)
+    assert (report.rows, len(report.skipped)) == (count, 1)
+    _send(mq, "again", [b"last"])
+    assert export(InProcess(), "", str(tmp_path), settings, options=options).rows == 1
+    wanted = [*(b"old %d" % n for n in range(5)), *new, b"last"]
+    assert Counter(row["value"] for row in _rows(tmp_path)) == Counter(wanted)
 
 
 def test_what_a_live_export_is_not(mq: Any, tmp_path: Path) -> None:

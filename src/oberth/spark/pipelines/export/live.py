@@ -1,9 +1,10 @@
 """Exports of live topics: a batch is a range of queue offsets instead of a range of the log.
 
-    batches/NNNNNNNN.json    {"start": 0, "end": 120, "offsets": {"start": …, "end": …}}
+    batches/NNNNNNNN.json    {"start": 0, "end": 120, "offsets": {"start": …, "end": …, "before": …}}
 
 ``offsets`` are those of the source, ``{topic: {broker: {queue: offset}}}``; ``start`` and ``end`` count
-the messages of all batches. Queues that appear later begin at their beginning. The rest is that of
+the messages of all batches. ``before`` has the place in the log of the record before each end, which
+tells a topic that was made again (`oberth.spark.plan.look_before`). Queues that appear later begin at their beginning. The rest is that of
 `exporter`: a batch that was stopped is run again with the same offsets.
 """  # noqa: E501 - the example
 
@@ -86,7 +87,9 @@ class LiveTopicsSource:
         Raises:
             DataLossError: messages were deleted unexported, unless that is to be skipped.
         """
+        already = len(self.stores.lost)
         keys = p.select_queues(self.options, self.stores, must_exist=last is None)
+        known: p.Offsets = {}
         bounds = self.stores.bounds(keys)
         if last is None:
             start = p.bound_offsets(
@@ -99,9 +102,10 @@ class LiveTopicsSource:
             start = {key: before.get(key, low) for key, (low, _) in bounds.items()} | {
                 key: offset for key, offset in before.items() if key not in bounds
             }
+            known = p.offsets_from_json(last.offsets.get("before", {}))
+            start |= self._made_again(known, before, bounds)
         end = start | {key: high for key, (_, high) in bounds.items()}
         read = {key: end[key] for key in bounds}
-        already = len(self.stores.lost)
         ranges = p.check_range(self.stores, self.options, start, read, bounds)
         lost += self.stores.lost[already:]
         count = sum(high - low for low, high in ranges.values())
@@ -109,9 +113,32 @@ class LiveTopicsSource:
             return None
         # What was skipped is not asked for again.
         start |= {key: low for key, (low, _) in ranges.items()}
-        offsets = {"start": p.offsets_to_json(start), "end": p.offsets_to_json(end)}
+        places = p.note_before(self.stores, known, start, end)
+        offsets = {
+            name: p.offsets_to_json(each)
+            for name, each in (("start", start), ("end", end), ("before", places))
+        }
         number, first = (0, 0) if last is None else (last.number + 1, last.end)
         return Batch(number, first, first + count, offsets)
+
+    def _made_again(
+        self,
+        known: p.Offsets,
+        before: p.Offsets,
+        bounds: Mapping[p.QueueKey, tuple[int, int]],
+    ) -> p.Offsets:
+        """Where queues of topics begin that were deleted and made again since the last batch."""
+        _, places = p.look_before(self.stores, known, before, bounds)
+        again = [key for key, at in places.items() if at is not None and at > known[key]]
+        p.report_loss(
+            self.stores,
+            self.options,
+            [
+                f"{key}: it was read to {before[key]}, then its topic was made again"
+                for key in again
+            ],
+        )
+        return {key: bounds[key][0] for key in again}
 
     def parts(self, batch: Batch) -> tuple[LiveOrigin, list[LivePart]]:
         """The work of a batch, and where it is read."""
