@@ -6,10 +6,11 @@
 Constants come from a few small cases (`PLAN_REFERENCE`, one task at a time, 1 GB), predictions for
 all others follow from them; a case that gave a constant is not compared.
 
-    planning     a + b * stores + c * short queues + d * long queues + e * GB, of CPU; and for a
-                 store behind a network a + b * stores + c * rounds of short + d * of long queues
-                 of waits, as `REQUESTS_MAX` queues are asked in a round. A queue is short while
-                 one read shows all its units
+    planning     a + b * stores + c * settled stores + d * short queues + e * long queues + f * GB,
+                 of CPU; and for a store behind a network a + b * stores + the same with rounds of
+                 settled stores and of queues, of waits, as `REQUESTS_MAX` are asked in a round.
+                 A store with more than `SETTLED_FROM` queues is settled: its log's end is looked
+                 for, once. A queue is short while one read shows all its units
     scheduling   a + b * tasks / min(tasks at a time, cores)
     reading      planning + scheduling + c * GB / min(tasks at a time, cores)
 
@@ -36,7 +37,7 @@ from typing import Any, Final, NamedTuple
 from tests.rigs.made_up import RECORD_SIZE
 
 from benchmarks.report import Row, emit
-from oberth.spark.plan import REQUESTS_MAX
+from oberth.spark.plan import REQUESTS_MAX, SETTLED_FROM
 from oberth.spark.queue_files import PAGE_UNITS
 
 MEASURED, PREDICTED = "measured", "predicted"
@@ -57,30 +58,33 @@ class PlanCase(NamedTuple):
     @property
     def work(self) -> list[float]:
         """What its CPU is a sum of."""
-        short, long = self._queues()
-        return [1.0, self.stores, short, long, self.gb]
+        return [1.0, self.stores, *self._counts(), self.gb]
 
     @property
     def waits(self) -> list[float]:
         """What its waits for a network are a sum of."""
-        rounds = [float(-(-count // REQUESTS_MAX)) for count in self._queues()]
+        rounds = [float(-(-count // REQUESTS_MAX)) for count in self._counts()]
         return [1.0, self.stores, *rounds]
 
-    def _queues(self) -> tuple[int, int]:
+    def _counts(self) -> tuple[int, int, int]:
+        """Settled stores, short queues, long queues."""
         log_bytes = self.gb * (1 << 30) - self.stores * (1 << 29)  # the last segment is half full
         short = log_bytes // RECORD_SIZE <= self.queues * PAGE_UNITS
-        return (self.queues, 0) if short else (0, self.queues)
+        settled = self.stores if self.queues > SETTLED_FROM * self.stores else 0
+        return (settled, self.queues, 0) if short else (settled, 0, self.queues)
 
     def __str__(self) -> str:
         return f"{self.queues} queues, {self.stores} stores, {self.gb} GB"
 
 
 PLAN_REFERENCE: Final = (
+    PlanCase(1, 1, 1),
     PlanCase(1, 16, 1),
     PlanCase(16, 32, 16),
     PlanCase(1, 640, 2),
     PlanCase(1, 640, 24),
     PlanCase(1, 1600, 1),
+    PlanCase(16, 160, 16),
     PlanCase(16, 640, 16),
 )
 PLAN_GRID: Final = (
@@ -296,9 +300,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         if "plan" in args.only:
             constants = planning(rows, grid, args.runs)
-            figures["planning_s"] = dict(
-                zip(("query", "store", "short queue", "long queue", "gb"), constants, strict=True)
-            )
+            names = ("query", "store", "settled store", "short queue", "long queue", "gb")
+            figures["planning_s"] = dict(zip(names, constants, strict=True))
         if "run" in args.only:
             running(rows, base, args)
         emit("spark_cost_grid", rows, MEASURED, PREDICTED, mb=args.mb, **figures)
