@@ -11,12 +11,23 @@ import click
 
 from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.output import say
-from oberth.cli.remote import ask, broker_address, cluster_option, json_option, namesrv_option, show
+from oberth.cli.remote import (
+    UNCHANGED,
+    ask,
+    broker_address,
+    cluster_option,
+    json_option,
+    namesrv_option,
+    show,
+    tell_silent,
+)
 from oberth.client.admin import Admin
+from oberth.client.admin.base import Silent, ask_each
 from oberth.errors import OptionError
 from oberth.remoting.bodies.admin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 PASSWORD_ENVIRONMENT: Final = "OBERTH_NEW_PASSWORD"
 PASSWORD_SIZE_MAX: Final = 4096
@@ -56,7 +67,8 @@ def _effect(command: F) -> F:
 def acl() -> None:
     """Show and change users and policies, on Oberth's brokers and on Apache's from 5.3 on.
 
-    Every broker has its own; a command asks all of them, or the one of --broker.
+    Every broker has its own; a command asks all of them, or the one of --broker. Exit code 1 if
+    one does not answer: what it has is not shown, and stays as it is.
 
     Example: oberth acl policy create anna --resource Topic:Orders --action Pub
     """
@@ -87,16 +99,20 @@ def policy() -> None:
 def list_users(
     text: str, broker: str | None, namesrv: str, cluster: str | None, as_json: bool
 ) -> None:
-    """List users."""
+    """List users; exit code 1 if a broker does not answer."""
+    silent: Silent = {}
 
     async def look(admin: Admin) -> list[list[Any]]:
+        brokers = await _brokers(admin, broker, cluster)
+        answers = await _answers(brokers, lambda address: admin.users(address, text), silent)
         return [
             [name, address, each.username, each.user_type, each.user_status]
-            for name, address in await _brokers(admin, broker, cluster)
-            for each in await admin.users(address, text)
+            for name, address, users in answers
+            for each in users
         ]
 
     show(as_json, ["broker", "address", "name", "type", "status"], ask(namesrv, look))
+    tell_silent(silent)
 
 
 @user.command("create")
@@ -206,22 +222,28 @@ def list_policies(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """List policies, in the order in which they decide."""
+    """List policies, in the order in which they decide; exit code 1 if a broker does not answer."""
+    silent: Silent = {}
 
     async def look(admin: Admin) -> list[list[Any]]:
+        brokers = await _brokers(admin, broker, cluster)
+        answers = await _answers(
+            brokers, lambda address: admin.acls(address, name, resource), silent
+        )
         return [
             [
                 *(broker_name, address, _user_of(found), each.policy_type, entry.resource),
                 *(entry.actions, entry.decision, entry.source_ips or []),
             ]
-            for broker_name, address in await _brokers(admin, broker, cluster)
-            for found in await admin.acls(address, name, resource)
+            for broker_name, address, subjects in answers
+            for found in subjects
             for each in found.policies
             for entry in each.entries
         ]
 
     header = ["broker", "address", "user", "policy", "resource", "actions", "decision", "sources"]
     show(as_json, header, ask(namesrv, look))
+    tell_silent(silent)
 
 
 @policy.command("create")
@@ -321,20 +343,32 @@ def _each(
     what: str,
     done: str,
 ) -> None:
-    """Change every broker and show what came of it; what failed later does not undo the rest."""
+    """Change every broker and show what came of it; what one refuses does not undo the rest."""
+    silent: Silent = {}
 
     async def work(admin: Admin) -> list[list[Any]]:
-        return [
-            [broker_name, address, name, await change(admin, address)]
-            for broker_name, address in await _brokers(admin, broker, cluster)
-        ]
+        brokers = await _brokers(admin, broker, cluster)
+        answers = await _answers(brokers, lambda address: change(admin, address), silent)
+        return [[broker_name, address, name, came] for broker_name, address, came in answers]
 
     rows = ask(namesrv, work)
     show(as_json, OUTCOMES, rows)
+    tell_silent(silent, UNCHANGED)
     if all(row[-1] != done for row in rows):
         none = "no broker has it, " if all(row[-1] == "none" for row in rows) else ""
         say(f"{what} {name}: {none}nothing was {done}")
         sys.exit(EXIT_NOTHING)
+
+
+async def _answers(
+    brokers: list[tuple[str, str]], question: Callable[[str], Awaitable[T]], silent: Silent
+) -> list[tuple[str, str, T]]:
+    """What brokers answer, by name and address; those that do not are put into ``silent``."""
+    addresses = {address: address for _, address in brokers}
+    hung: Silent = {}
+    found = await ask_each(addresses, lambda _, address: question(address), hung)
+    silent.update({f"{name} {at}": hung[at] for name, at in brokers if at in hung})
+    return [(name, at, found[at]) for name, at in brokers if at in found]
 
 
 async def _brokers(admin: Admin, broker: str | None, cluster: str | None) -> list[tuple[str, str]]:

@@ -12,7 +12,15 @@ import click
 from oberth.cli.connection import client_config
 from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.output import Moment, say, write_json_line
-from oberth.cli.remote import ask, json_option, message_json, namesrv_option, show
+from oberth.cli.remote import (
+    UNCHANGED,
+    ask,
+    json_option,
+    message_json,
+    namesrv_option,
+    show,
+    tell_silent,
+)
 from oberth.cli.store_query import TIME
 from oberth.client.dead_letters import (
     REASON,
@@ -27,6 +35,7 @@ from oberth.errors import MQBrokerError
 
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
+    from oberth.client.admin.base import Silent
     from oberth.client.messages import MessageExt
 
 EXIT_NOT_ALL: Final = 1
@@ -75,15 +84,17 @@ def list_(
 ) -> None:
     """Show the dead letters of GROUP, or of all groups.
 
-    With --json an object a line, with body and properties. Exit code 1 if no broker knows GROUP.
+    With --json an object a line, with body and properties. Exit code 1 if no broker knows GROUP, or
+    one does not answer.
 
     Example: oberth dlq list G --since 2026-01-01
     """
+    silent: Silent = {}
 
     async def look(admin: Admin) -> list[tuple[str, MessageExt]]:
         found: list[tuple[str, MessageExt]] = []
         for name in [group] if group else await groups_with_dead_letters(admin):
-            async for letter in dead_letters(admin, name):
+            async for letter in dead_letters(admin, name, silent=silent):
                 if _is_within(letter, since, until):
                     found.append((name, letter))
                     if len(found) > limit:
@@ -91,8 +102,8 @@ def list_(
         return found
 
     found = ask(namesrv, look)
-    if group is not None and not found:
-        _expect_known(namesrv, group)
+    if group is not None and not found and not silent:
+        _expect_known(namesrv, group, silent)
     shown = found[:limit]
     if as_json:
         for name, letter in shown:
@@ -118,6 +129,7 @@ def list_(
         show(False, header, rows)
     more = f", and more (--limit {limit})" if len(found) > limit else ""
     say(f"{len(shown)} dead letters{more}")
+    tell_silent(silent)
 
 
 @dlq.command()
@@ -148,8 +160,8 @@ def redrive(
 
     Every group of the topic gets them. Keys, tags, unique key and the application's properties
     stay, and REDRIVEN_FROM names the dead letter; a letter that its topic has already is not sent
-    again. The dead letters stay where they are. Exit code 1 if some were not sent, or if there are
-    none.
+    again. The dead letters stay where they are. Exit code 1 if some were not sent, if there are
+    none, or if a broker does not answer: its letters are left, and those of its topics, too.
 
     Example: oberth dlq redrive G --dry-run
     """
@@ -157,20 +169,23 @@ def redrive(
     receipts: list[Receipt] = []
     left: list[str] = []
     chosen = _chosen(ids, since, until)
+    silent: Silent = {}
 
     async def work(admin: Admin) -> None:
         from oberth.client.producer import Producer
 
         async with Producer("OBERTH_CLI", config=connection) as producer:
             count = 0
-            async for letter in dead_letters(admin, group):
+            async for letter in dead_letters(admin, group, silent=silent):
                 if not (_is_within(letter, since, until) and _is_named(letter, ids)):
                     continue
                 if count == limit:
                     left.append(letter.offset_msg_id)
                     return
                 count += 1
-                receipt = await redrive_letter(admin, None if dry_run else producer, letter)
+                receipt = await redrive_letter(
+                    admin, None if dry_run else producer, letter, silent=silent
+                )
                 receipts.append(receipt)
                 if as_json:
                     # Each at once: a later error or Ctrl-C loses no receipt.
@@ -187,8 +202,10 @@ def redrive(
                 show(False, header, [list(each) for each in receipts])
             more = f"; more are left (--limit {limit})" if left else ""
             say(_summary(receipts) + more)
+    if not receipts and not silent:
+        _expect_known(namesrv, group, silent)
+    tell_silent(silent, UNCHANGED)
     if not receipts:
-        _expect_known(namesrv, group)
         say(f"group {group} has no dead letters{chosen}")
     done = {"redriven", "already", "would be redriven"}
     if not receipts or any(each.status not in done for each in receipts):
@@ -209,17 +226,18 @@ def _chosen(ids: Sequence[str], since: int | None, until: int | None) -> str:
     return "" if since is None and until is None else " of that time"
 
 
-def _expect_known(namesrv: str, group: str) -> None:
+def _expect_known(namesrv: str, group: str, silent: Silent) -> None:
     """Ends the command where no broker has the group, which then has no dead letters either."""
-    if not ask(namesrv, partial(_is_known, group=group)):
+    if not ask(namesrv, partial(_is_known, group=group, silent=silent)):
         say(f"no broker knows group {group!r}; `oberth group list` shows what is there")
         sys.exit(EXIT_NOT_ALL)
 
 
-async def _is_known(admin: Admin, group: str) -> bool:
+async def _is_known(admin: Admin, group: str, silent: Silent) -> bool:
     """Whether a broker has the group, or a topic of its dead letters; True if nobody may say."""
     try:
-        return group in await admin.group_list() or group in await groups_with_dead_letters(admin)
+        known = await admin.group_list(silent=silent)
+        return group in known or group in await groups_with_dead_letters(admin) or bool(silent)
     except MQBrokerError:
         return True
 

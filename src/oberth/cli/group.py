@@ -12,6 +12,7 @@ from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.logs import printable
 from oberth.cli.output import Moment, iso_time, say, write_json
 from oberth.cli.remote import (
+    UNCHANGED,
     ask,
     cluster_option,
     json_option,
@@ -82,15 +83,17 @@ async def _groups(
 def create(
     name: str, namesrv: str, cluster: str | None, retries: int, disable: bool, as_json: bool
 ) -> None:
-    """Make a group on every master, or change it there."""
+    """Make a group on every master, or change it there; exit code 1 if one does not answer."""
+    silent: Silent = {}
     config = SubscriptionGroupConfig(
         group_name=name, retry_max_times=retries, consume_enable=not disable
     )
-    ask(namesrv, lambda admin: admin.create_group(config, cluster=cluster))
+    ask(namesrv, lambda admin: admin.create_group(config, cluster=cluster, silent=silent))
     if as_json:
         write_json({"group": name, "retries": retries, "enabled": not disable})
     else:
         say(f"group {name}: {retries} attempts before a dead letter")
+    tell_silent(silent, UNCHANGED)
 
 
 @group.command()
@@ -100,12 +103,18 @@ def create(
 @click.option("--keep-offsets", is_flag=True, help="Keep how far the group has come.")
 @json_option
 def delete(name: str, namesrv: str, cluster: str | None, keep_offsets: bool, as_json: bool) -> None:
-    """Delete a group, its retry topic and its dead letters; exit code 1 if there is none."""
+    """Delete a group, its retry topic and its dead letters; exit code 1 if there is none.
+
+    Exit code 1, too, if a broker does not answer: it keeps the group.
+    """
+    silent: Silent = {}
 
     async def remove(admin: Admin) -> bool:
-        if name not in await admin.group_list(cluster):
+        if name not in await admin.group_list(cluster, silent=silent):
             return False
-        await admin.delete_group(name, cluster=cluster, remove_offset=not keep_offsets)
+        await admin.delete_group(
+            name, cluster=cluster, remove_offset=not keep_offsets, silent=silent
+        )
         return True
 
     deleted = ask(namesrv, remove)
@@ -113,6 +122,7 @@ def delete(name: str, namesrv: str, cluster: str | None, keep_offsets: bool, as_
         write_json({"group": name, "deleted": deleted})
     else:
         say(f"group {name}: {'deleted' if deleted else 'there is none, nothing was deleted'}")
+    tell_silent(silent, UNCHANGED)
     if not deleted:
         sys.exit(EXIT_NOTHING)
 
@@ -318,16 +328,21 @@ def reset(
     namesrv: str,
     as_json: bool,
 ) -> None:
-    """Move a group's offsets to a time, to the beginning or to the end of a topic."""
+    """Move a group's offsets to a time, to the beginning or to the end of a topic.
+
+    Exit code 1 if a broker does not answer: offsets in its queues stay.
+    """
     if (to is not None) + earliest + latest != 1:
         raise click.UsageError("one of --to, --earliest and --latest is needed")
     timestamp_ms = LATEST if latest else 0 if to is None else to
+    silent: Silent = {}
 
     async def move(admin: Admin) -> list[list[object]]:
-        offsets = await admin.reset_offsets(name, topic, timestamp_ms)
+        offsets = await admin.reset_offsets(name, topic, timestamp_ms, silent=silent)
         return [
             [queue.broker_name, queue.queue_id, offset]
             for queue, offset in sorted(offsets.items(), key=lambda each: each[0])
         ]
 
     show(as_json, ["broker", "queue", "offset"], ask(namesrv, move))
+    tell_silent(silent, UNCHANGED)

@@ -24,15 +24,21 @@ from oberth.cli.remote import (
 )
 from oberth.cli.store_query import TIME
 from oberth.client.admin import Admin
-from oberth.errors import MQBrokerError, MQClientError
+from oberth.errors import MQBrokerError, MQClientError, RemotingError, RemotingTimeoutError
 from oberth.remoting.code import ResponseCode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oberth.client.admin.base import Silent
-    from oberth.client.messages import MessageExt
+    from oberth.client.messages import Message, MessageExt, SendResult
+    from oberth.client.producer import Producer
+    from oberth.remoting.bodies.base import MessageQueue
 
 TAIL_PAUSE_S: Final = 0.2
 PULL_COUNT: Final = 32
+SEND_TIMEOUT_MS: Final = 3000
+"""Then a message is sent to another broker."""
 EXIT_NOTHING: Final = 1
 
 
@@ -66,7 +72,10 @@ def send(
     delay_level: int,
     namesrv: str,
 ) -> None:
-    """Send BODY, or each line of stdin; a JSON line on stdout for each message."""
+    """Send BODY, or each line of stdin; a JSON line on stdout for each message.
+
+    What a broker does not answer within 3 seconds is sent to another; it may be stored twice then.
+    """
     entries = parse_pairs(properties, "--property")
     connection = client_config(namesrv)
 
@@ -77,12 +86,18 @@ def send(
         from oberth.client.messages import Message
         from oberth.client.producer import Producer
 
-        async with Producer("OBERTH_CLI", config=connection) as producer:
+        async with Producer(
+            "OBERTH_CLI",
+            config=connection,
+            send_msg_timeout_ms=SEND_TIMEOUT_MS,
+            send_latency_fault_enable=True,
+        ) as producer:
             lines = [body] if body is not None else sys.stdin
             for line in lines:
                 # Bytes that the locale cannot read go through as they are.
                 data = line.rstrip("\n").encode("utf-8", "surrogateescape")
-                sent = await producer.send(
+                sent = await _send(
+                    producer,
                     Message(
                         topic,
                         data,
@@ -90,7 +105,7 @@ def send(
                         keys=keys,
                         properties=entries,
                         delay_time_level=delay_level,
-                    )
+                    ),
                 )
                 write_json_line(
                     {
@@ -106,6 +121,15 @@ def send(
     run(work())
 
 
+async def _send(producer: Producer, message: Message) -> SendResult:
+    """Send it, and once more elsewhere if a broker does not answer, which is then left alone."""
+    try:
+        return await producer.send(message)
+    except RemotingTimeoutError as error:
+        say(f"{error}; the message is sent to another broker and may be stored twice")
+        return await producer.send(message)
+
+
 @message.command()
 @click.argument("topic")
 @click.option("--from-start", is_flag=True, help="All messages of the topic, not only new ones.")
@@ -116,38 +140,150 @@ def send(
 def tail(
     topic: str, from_start: bool, tag: str, count: int | None, follow: bool, namesrv: str
 ) -> None:
-    """Print a topic's messages as JSON lines, as they come; no group is involved."""
+    """Print a topic's messages as JSON lines, as they come; no group is involved.
 
-    async def read(admin: Admin) -> int:
-        queues = await admin.topic_queues(topic)
-        offsets = {
-            queue: await (admin.min_offset(queue) if from_start else admin.max_offset(queue))
-            for queue in queues
-        }
-        printed = 0
-        while True:
-            grew = False
-            for queue in queues:
-                result = await admin.pull(queue, offsets[queue], max_num=PULL_COUNT, expression=tag)
-                grew = grew or result.next_begin_offset != offsets[queue]
-                offsets[queue] = result.next_begin_offset
-                for each in result.messages:
-                    write_json_line(message_json(each))
-                    printed += 1
-                    if printed == count:
-                        return printed
-            sys.stdout.flush()
-            if not grew:
-                if not follow:
-                    return printed
-                if reader_is_gone(sys.stdout):
-                    raise BrokenPipeError
-                await asyncio.sleep(TAIL_PAUSE_S)
+    Exit code 1 if a broker of the topic does not answer; others are read meanwhile.
+    """
+    silent: Silent = {}
+
+    async def read(admin: Admin) -> None:
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in await admin.topic_queues(topic):
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        printer = _Printer(count)
+        readers = [
+            asyncio.ensure_future(
+                _Tail(admin, queues, printer, silent, from_start=from_start, tag=tag).read(
+                    follow=follow, is_last=lambda: len(silent) == len(by_broker)
+                )
+            )
+            for queues in by_broker.values()
+        ]
+        try:
+            await asyncio.gather(*readers)
+        except _EnoughError:
+            pass
+        finally:
+            for each in readers:
+                each.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
 
     try:
         ask(namesrv, read)
     except KeyboardInterrupt:
         say("stopped")
+    tell_silent(silent)
+
+
+class _EnoughError(Exception):
+    """As many messages were printed as were wanted."""
+
+
+class _Printer:
+    """Prints messages of several readers.
+
+    Args:
+        count: how many at most; None: all.
+    """
+
+    def __init__(self, count: int | None) -> None:
+        self._left = count
+
+    def print(self, messages: list[MessageExt]) -> None:
+        """Print them.
+
+        Raises:
+            _EnoughError: these were all that are wanted.
+        """
+        for each in messages:
+            if self._left == 0:
+                break
+            write_json_line(message_json(each))
+            if self._left is not None:
+                self._left -= 1
+        if self._left == 0:
+            raise _EnoughError
+
+
+class _Tail:
+    """Reads a topic's queues at one broker.
+
+    Args:
+        admin: reads them.
+        queues: all of one broker.
+        printer: gets the messages.
+        silent: has the broker while it does not answer.
+        from_start: begin with the first messages, not at the end.
+        tag: which messages.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        queues: list[MessageQueue],
+        printer: _Printer,
+        silent: Silent,
+        *,
+        from_start: bool,
+        tag: str,
+    ) -> None:
+        self._admin = admin
+        self._queues = queues
+        self._printer = printer
+        self._silent = silent
+        self._first = admin.min_offset if from_start else admin.max_offset
+        self._tag = tag
+        self._offsets: dict[MessageQueue, int] = {}
+
+    async def read(self, *, follow: bool, is_last: Callable[[], bool]) -> None:
+        """Read to the end, or on and on.
+
+        Args:
+            follow: wait for more at the end, and for a broker that does not answer.
+            is_last: whether no other broker answers either.
+
+        Raises:
+            RemotingError: no broker answers.
+            _EnoughError: enough messages were printed.
+        """
+        name = self._queues[0].broker_name
+        while True:
+            try:
+                grew = await self._round()
+            except RemotingError as error:
+                is_new = name not in self._silent
+                self._silent[name] = error
+                if is_last():
+                    raise
+                if not follow:
+                    return
+                if is_new:
+                    say(f"{name} does not answer and is asked again: {error}")
+                grew = False
+            else:
+                if self._silent.pop(name, None) is not None:
+                    say(f"{name} answers again")
+            sys.stdout.flush()
+            if grew:
+                continue
+            if not follow:
+                return
+            if reader_is_gone(sys.stdout):
+                raise BrokenPipeError
+            await asyncio.sleep(TAIL_PAUSE_S)
+
+    async def _round(self) -> bool:
+        """Prints what each queue has next; whether any had something."""
+        grew = False
+        for queue in self._queues:
+            offset = self._offsets.get(queue)
+            if offset is None:
+                offset = self._offsets[queue] = await self._first(queue)
+            result = await self._admin.pull(queue, offset, max_num=PULL_COUNT, expression=self._tag)
+            grew = grew or result.next_begin_offset != offset
+            self._offsets[queue] = result.next_begin_offset
+            self._printer.print(result.messages)
+        return grew
 
 
 @message.command()
@@ -173,7 +309,7 @@ def query(
 
     async def find(admin: Admin) -> int:
         if message_id is not None:
-            seen = await _message_or_none(admin, topic, message_id)
+            seen = await _message_or_none(admin, topic, message_id, silent)
             found = [] if seen is None else [seen]
         else:
             assert key is not None
@@ -190,10 +326,12 @@ def query(
         sys.exit(EXIT_NOTHING)
 
 
-async def _message_or_none(admin: Admin, topic: str, message_id: str) -> MessageExt | None:
-    """The message with either kind of id; None if the topic has none."""
+async def _message_or_none(
+    admin: Admin, topic: str, message_id: str, silent: Silent
+) -> MessageExt | None:
+    """The message with either kind of id; None if the topic has none, where it could be asked."""
     try:
-        return await admin.view_message(topic, message_id)
+        return await admin.view_message(topic, message_id, silent=silent)
     except MQBrokerError as error:
         if error.response_code != ResponseCode.NO_MESSAGE:
             raise
@@ -213,13 +351,14 @@ def resend(
     """Have a member of a group consume one message now, wherever the group is.
 
     No offset is changed. MESSAGE_ID is either kind of id. Exit code 1 unless it was consumed, also
-    if TOPIC has no such message.
+    if TOPIC has no such message, or its broker does not answer.
 
     Example: oberth message resend Flights 7F0000010A2C000000000001E240 --group G
     """
+    silent: Silent = {}
 
     async def work(admin: Admin) -> dict[str, Any] | None:
-        found = await _message_or_none(admin, topic, message_id)
+        found = await _message_or_none(admin, topic, message_id, silent)
         if found is None:
             return None
         members = await admin.consumer_connection(group)
@@ -240,6 +379,7 @@ def resend(
 
     made = ask(namesrv, work)
     if made is None:
+        tell_silent(silent)
         say(f"{topic} has no message with id {message_id}, nothing was sent again")
         sys.exit(EXIT_NOTHING)
     if as_json:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from oberth.remoting.bodies.route import ClusterInfo
 
 __all__ = (
-    "ask", "broker_address", "broker_topics", "cluster_option", "json_key", "json_option",
-    "message_json", "named_after_brokers", "namesrv_option", "parse_pairs", "run", "show",
-    "system_option", "tell_silent",
+    "UNCHANGED", "ask", "broker_address", "broker_topics", "cluster_option", "json_key",
+    "json_option", "message_json", "named_after_brokers", "namesrv_option", "parse_pairs", "run",
+    "show", "system_option", "tell_silent",
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -38,10 +38,15 @@ system_option = click.option(
 )
 
 
-def tell_silent(silent: Silent) -> None:
+MISSING: Final = "what it has is missing here"
+UNCHANGED: Final = "nothing is known to have changed there, do it again when it answers"
+"""What a broker that does not answer means for a list, and for a change."""
+
+
+def tell_silent(silent: Silent, meaning: str = MISSING) -> None:
     """Say which brokers did not answer, after what the others did, and exit with EXIT_SILENT."""
     for name, error in sorted(silent.items()):
-        say(f"{name} does not answer, what it has is missing here: {error}")
+        say(f"{name} does not answer, {meaning}: {error}")
     if silent:
         sys.exit(EXIT_SILENT)
 

@@ -12,6 +12,7 @@ import click
 from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.output import Moment, say, write_json
 from oberth.cli.remote import (
+    UNCHANGED,
     ask,
     broker_topics,
     cluster_option,
@@ -103,9 +104,10 @@ def create(
     attributes: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Make a topic on every master, or change it there."""
+    """Make a topic on every master, or change it there; exit code 1 if one does not answer."""
     pairs = parse_pairs(attributes, "--attribute")
     changes = {key.lstrip("+"): value for key, value in pairs.items()}
+    silent: Silent = {}
 
     async def make(admin: Admin) -> None:
         await admin.create_topic(
@@ -115,14 +117,18 @@ def create(
             perm=PERMISSIONS[perm],
             order=order,
             attributes=changes or None,
+            silent=silent,
         )
-        await _wait_announced(admin, name, queues, everywhere=cluster is None)
+        everywhere = cluster is None and not silent
+        await _wait_announced(admin, name, queues, everywhere=everywhere)
 
     ask(namesrv, make)
     if as_json:
         write_json({"topic": name, "queues": queues, "perm": perm})
     else:
-        say(f"topic {name}: {queues} queues on every broker, {perm}")
+        everywhere = "every broker that answers" if silent else "every broker"
+        say(f"topic {name}: {queues} queues on {everywhere}, {perm}")
+    tell_silent(silent, UNCHANGED)
 
 
 async def _wait_announced(admin: Admin, name: str, queues: int, *, everywhere: bool) -> None:
@@ -170,19 +176,20 @@ def purge(
 
     Readers no longer find the messages, by queue, key or id; their bytes leave the disk with the
     segment they lie in. Refused with exit code 1 while a group has not consumed them, unless
-    --force.
+    --force. Exit code 1, too, if a broker does not answer: its messages stay.
 
     Example: oberth topic purge Orders --before 2026-01-01 --dry-run
     """
     if (before is None) == (not offsets):
         raise click.UsageError("one of --before and --offset is needed")
     wanted = [(None, None)] if before is not None else [_place(name, text) for text in offsets]
+    silent: Silent = {}
 
     async def work(admin: Admin) -> list[list[Any]]:
         rows = []
         plans = [
             await admin.purge_topic(
-                name, before_ms=before, queue=queue, offset=offset, dry_run=True
+                name, before_ms=before, queue=queue, offset=offset, dry_run=True, silent=silent
             )
             for queue, offset in wanted
         ]
@@ -197,7 +204,7 @@ def purge(
             answers = plan
             if not dry_run:
                 answers = await admin.purge_topic(
-                    name, before_ms=before, queue=queue, offset=offset, force=force
+                    name, before_ms=before, queue=queue, offset=offset, force=force, silent=silent
                 )
             for address, answer in answers.items():
                 rows += [
@@ -209,9 +216,11 @@ def purge(
     rows = ask(namesrv, work)
     if not rows:
         say("nothing was purged")
+        tell_silent(silent)
         sys.exit(EXIT_REFUSED)
     after = "min offset after" if as_json else "then" if dry_run else "now"
     show(as_json, ["broker", "queue", "min offset", after], rows)
+    tell_silent(silent, UNCHANGED)
 
 
 def _place(topic_name: str, text: str) -> tuple[MessageQueue, int]:
@@ -232,12 +241,16 @@ def _place(topic_name: str, text: str) -> tuple[MessageQueue, int]:
 @cluster_option
 @json_option
 def delete(name: str, namesrv: str, cluster: str | None, as_json: bool) -> None:
-    """Delete a topic and every group's offsets in it; exit code 1 if there is none."""
+    """Delete a topic and every group's offsets in it; exit code 1 if there is none.
+
+    Exit code 1, too, if a broker does not answer: it keeps the topic.
+    """
+    silent: Silent = {}
 
     async def remove(admin: Admin) -> bool:
-        if not await _is_there(admin, name, cluster):
+        if not await _is_there(admin, name, cluster, silent):
             return False
-        await admin.delete_topic(name, cluster)
+        await admin.delete_topic(name, cluster, silent=silent)
         return True
 
     deleted = ask(namesrv, remove)
@@ -245,18 +258,18 @@ def delete(name: str, namesrv: str, cluster: str | None, as_json: bool) -> None:
         write_json({"topic": name, "deleted": deleted})
     else:
         say(f"topic {name}: {'deleted' if deleted else 'there is none, nothing was deleted'}")
+    tell_silent(silent, UNCHANGED)
     if not deleted:
         sys.exit(EXIT_NOTHING)
 
 
-async def _is_there(admin: Admin, name: str, cluster: str | None) -> bool:
+async def _is_there(admin: Admin, name: str, cluster: str | None, silent: Silent) -> bool:
     """Whether a name server knows the topic, or a broker that has not announced it yet."""
     if name in await admin.topic_list(cluster):
         return True
-    for address in (await admin.masters(cluster)).values():
-        if name in await admin.all_topic_configs(address):
-            return True
-    return False
+    masters = await admin.masters(cluster)
+    tables = await ask_each(masters, lambda _, addr: admin.all_topic_configs(addr), silent)
+    return any(name in table for table in tables.values())
 
 
 @topic.command("show")

@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 
 from oberth.client.admin import Admin
+from oberth.client.admin.base import Silent
 from oberth.client.messages import RESERVED_PROPERTIES, Message, MessageExt
 from oberth.client.producer import Producer
-from oberth.errors import MQBrokerError, MQClientError
+from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.formats import properties as p
 from oberth.formats.names import DLQ_PREFIX, dlq_topic
 from oberth.formats.sys_flag import COMPRESSED
@@ -41,8 +42,8 @@ class Receipt(NamedTuple):
         dead_letter_id: its offset message id among the dead letters.
         origin_topic: where it went again; "" where that is not known.
         status: ``redriven``, ``would be redriven`` (a dry run), ``already`` (by a call before),
-            ``no origin topic``, or ``unreadable body`` (it does not decompress: it stays among the
-            dead letters).
+            ``no origin topic``, ``unreadable body`` (it does not decompress), or ``broker silent``
+            (a broker of its topic does not answer, so nobody knows whether it was sent before).
         queue_id: its new queue.
         queue_offset: its new queue offset.
         message_id: its new offset message id.
@@ -101,8 +102,16 @@ async def groups_with_dead_letters(admin: Admin) -> list[str]:
     ]
 
 
-async def dead_letters(admin: Admin, group: str) -> AsyncIterator[MessageExt]:
+async def dead_letters(
+    admin: Admin, group: str, *, silent: Silent | None = None
+) -> AsyncIterator[MessageExt]:
     """A group's dead letters by queue and offset; those that come meanwhile are left out.
+
+    Args:
+        admin: reads them.
+        group: whose.
+        silent: gets the error of each broker that does not answer, and those in it are not asked;
+            None: such an error is raised.
 
     Raises:
         MQClientError: the topic of dead letters may not be read, as old brokers made it.
@@ -117,9 +126,19 @@ async def dead_letters(admin: Admin, group: str) -> AsyncIterator[MessageExt]:
     if not queues:
         raise MQClientError(f"{topic} may not be read: its permission is write only")
     for queue in queues:
-        offset, end = await admin.min_offset(queue), await admin.max_offset(queue)
-        while offset < end:
-            result = await admin.pull(queue, offset, max_num=PULL_COUNT)
+        if silent is not None and queue.broker_name in silent:
+            continue
+        offset = end = -1
+        while offset < end or end < 0:
+            try:
+                if end < 0:
+                    offset, end = await admin.min_offset(queue), await admin.max_offset(queue)
+                result = await admin.pull(queue, offset, max_num=PULL_COUNT)
+            except RemotingError as error:
+                if silent is None:
+                    raise
+                silent[queue.broker_name] = error
+                break
             for letter in result.messages:
                 if letter.queue_offset < end:
                     yield letter
@@ -128,13 +147,17 @@ async def dead_letters(admin: Admin, group: str) -> AsyncIterator[MessageExt]:
             offset = result.next_begin_offset
 
 
-async def redrive(admin: Admin, producer: Producer | None, letter: MessageExt) -> Receipt:
+async def redrive(
+    admin: Admin, producer: Producer | None, letter: MessageExt, *, silent: Silent | None = None
+) -> Receipt:
     """Send a letter to its origin topic again, unless that has it already.
 
     Args:
         admin: asks whether it was sent before.
         producer: sends it; None: a dry run.
         letter: of `dead_letters`.
+        silent: gets the error of each broker that cannot say whether it has the letter already, and
+            those in it are not asked; None: such an error is raised.
 
     Raises:
         RemotingError, MQBrokerError: it could not be sent, or it is not known whether it was.
@@ -148,8 +171,11 @@ async def redrive(admin: Admin, producer: Producer | None, letter: MessageExt) -
         made, flaw = new_message(letter), letter.body_error
     if flaw is not None:
         return Receipt(letter.offset_msg_id, topic, "unreadable body")
-    if made.msg_id and await _was_sent(admin, topic, made.msg_id, letter.offset_msg_id):
-        return Receipt(letter.offset_msg_id, topic, "already")
+    if made.msg_id:
+        if await _was_sent(admin, topic, made.msg_id, letter.offset_msg_id, silent):
+            return Receipt(letter.offset_msg_id, topic, "already")
+        if silent and await _is_among(admin, topic, silent):
+            return Receipt(letter.offset_msg_id, topic, "broker silent")
     if producer is None:
         return Receipt(letter.offset_msg_id, topic, "would be redriven")
     sent = await producer.send(made)
@@ -163,9 +189,24 @@ async def redrive(admin: Admin, producer: Producer | None, letter: MessageExt) -
     )
 
 
-async def _was_sent(admin: Admin, topic: str, key: str, letter_id: str) -> bool:
+async def _is_among(admin: Admin, topic: str, silent: Silent) -> bool:
+    """Whether a topic has one of the brokers that do not answer."""
     try:
-        found = await admin.query_message_by_unique_key(topic, key, max_num=COPIES_MAX)
+        route = await admin.topic_route(topic)
+    except MQBrokerError as error:
+        if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        raise
+    return any(data.broker_name in silent for data in route.broker_datas)
+
+
+async def _was_sent(
+    admin: Admin, topic: str, key: str, letter_id: str, silent: Silent | None
+) -> bool:
+    try:
+        found = await admin.query_message_by_unique_key(
+            topic, key, max_num=COPIES_MAX, silent=silent
+        )
     except MQBrokerError as error:
         if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
             return False

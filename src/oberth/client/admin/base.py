@@ -25,6 +25,8 @@ from oberth.remoting.headers.namesrv import (
 
 TIMEOUT_S: Final = 5.0
 QUERY_TIMEOUT_S: Final = 18.0
+SLOW_SHARE: Final = 0.2
+"""Of an admin's time-out: an answer that takes longer may come from a broker that hangs."""
 
 T = TypeVar("T")
 Silent = dict[str, RemotingError]
@@ -53,7 +55,8 @@ async def ask_each(
     Args:
         masters: address by broker name.
         question: puts it to a broker, by name and address.
-        silent: gets the error of each broker that does not answer; None: such an error is raised.
+        silent: gets the error of each broker that does not answer, and those in it are not asked;
+            None: such an error is raised.
 
     Raises:
         RemotingError: a broker does not answer, and ``silent`` is None.
@@ -69,12 +72,35 @@ async def ask_each(
             return name, error
 
     made: dict[str, T] = {}
-    for name, answer in await asyncio.gather(*(one(*each) for each in masters.items())):
+    asked = [each for each in masters.items() if silent is None or each[0] not in silent]
+    found = await asyncio.gather(
+        *(one(*each) for each in asked), return_exceptions=True
+    )  # what one broker refuses stops no change that is on its way to another
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+        name, answer = each
         if not isinstance(answer, RemotingError):
             made[name] = answer
         elif silent is not None:
             silent[name] = answer
     return made
+
+
+async def change_each(
+    masters: Mapping[str, str],
+    change: Callable[[str, str], Awaitable[None]],
+    silent: Silent | None = None,
+) -> None:
+    """Change something at brokers, as `ask_each` asks them.
+
+    Raises:
+        RemotingError: as of `ask_each`, or none of several brokers answers.
+        MQBrokerError: a broker refuses.
+    """
+    changed = await ask_each(masters, change, silent)
+    if silent and not changed:
+        raise next(iter(silent.values()))
 
 
 class AdminBase(ClientService):
@@ -127,7 +153,32 @@ class AdminBase(ClientService):
     async def _invoke(
         self, addr: str, request: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        return await self._client().invoke(addr, request, timeout_s)
+        """Ask an address; for an answer that may take long, only one that still answers others.
+
+        A question with a longer time-out than the admin's own is followed by one for the broker's
+        figures, which costs nothing. Who answers neither hangs, and is given up after the admin's
+        time-out.
+        """
+        client = self._client()
+        if timeout_s <= self._timeout_s:
+            return await client.invoke(addr, request, timeout_s)
+        wait_s = self._timeout_s * SLOW_SHARE
+        answer = asyncio.ensure_future(client.invoke(addr, request, timeout_s))
+        sign = None
+        try:
+            await asyncio.wait({answer}, timeout=wait_s)
+            if not answer.done():
+                figures = create_request(RequestCode.GET_BROKER_RUNTIME_INFO)
+                sign = asyncio.ensure_future(client.invoke(addr, figures, self._timeout_s - wait_s))
+                await asyncio.wait({answer, sign}, return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
+                    await sign
+            return await answer
+        finally:
+            for each in (answer, sign):
+                if each is not None and not each.done():
+                    each.cancel()
+            await asyncio.gather(*filter(None, (answer, sign)), return_exceptions=True)
 
     async def cluster_info(self) -> ClusterInfo:
         """Clusters, their brokers and addresses. RocketMQ: examineBrokerClusterInfo."""

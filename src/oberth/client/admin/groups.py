@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from oberth.client.admin.base import QUERY_TIMEOUT_S, Silent, ask_each
+from oberth.client.admin.base import QUERY_TIMEOUT_S, Silent, ask_each, change_each
 from oberth.client.admin.topics import TopicAdmin
 from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.formats import names
@@ -142,29 +142,55 @@ class GroupAdmin(TopicAdmin):
         *,
         cluster: str | None = None,
         broker_addr: str | None = None,
+        silent: Silent | None = None,
     ) -> None:
         """Make a consumer group, or change it; a name stands for the default settings.
 
         RocketMQ: createAndUpdateSubscriptionGroupConfig.
+
+        Args:
+            config: its settings, or its name.
+            cluster: on all masters of it; None: of all clusters.
+            broker_addr: on this broker only.
+            silent: gets the error of each broker that does not answer; None: it is raised.
         """
         if isinstance(config, str):
             config = SubscriptionGroupConfig(group_name=config)
         names.check_group(config.group_name or "")
         body = config.encode(pretty=False)
         masters = {"": broker_addr} if broker_addr else await self.masters(cluster)
-        for addr in masters.values():
+
+        async def make(_: str, addr: str) -> None:
             await self._ask(addr, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
 
+        await change_each(masters, make, silent)
+
     async def delete_group(
-        self, group: str, *, cluster: str | None = None, remove_offset: bool = True
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        remove_offset: bool = True,
+        silent: Silent | None = None,
     ) -> None:
-        """Delete a group, its retry topic and its dead letters."""
+        """Delete a group, its retry topic and its dead letters.
+
+        Args:
+            group: its name.
+            cluster: only on its masters.
+            remove_offset: also how far it has come.
+            silent: gets the error of each broker that does not answer, by its name, and that keeps
+                the group; None: such an error is raised.
+        """
         header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=remove_offset)
-        for addr in (await self.masters(cluster)).values():
+
+        async def remove(_: str, addr: str) -> None:
             await self._ask(addr, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+        await change_each(await self.masters(cluster), remove, silent)
         for topic in (names.retry_topic(group), names.dlq_topic(group)):
             if await self._client().fetch_route(topic, self._timeout_s) is not None:
-                await self.delete_topic(topic, cluster)
+                await self.delete_topic(topic, cluster, silent=silent)
 
     async def group_config(self, addr: str, group: str) -> SubscriptionGroupConfig:
         """A group's settings on a broker (from 5.0 on)."""
@@ -350,6 +376,7 @@ class GroupAdmin(TopicAdmin):
         force: bool = True,
         queue: MessageQueue | None = None,
         offset: int | None = None,
+        silent: Silent | None = None,
     ) -> dict[MessageQueue, int]:
         """Have a group go on at a time, its members too. RocketMQ: resetOffsetByTimestamp.
 
@@ -360,6 +387,8 @@ class GroupAdmin(TopicAdmin):
             force: also forwards, not only backwards.
             queue: this queue only.
             offset: of that queue, instead of a time.
+            silent: gets the error of each broker that does not answer, by its name, and the
+                group's offsets stay there; None: such an error is raised.
 
         Returns:
             The new offsets.
@@ -374,9 +403,8 @@ class GroupAdmin(TopicAdmin):
         )
         made: dict[MessageQueue, int] = {}
         offline = []
-        for broker_name, addr in (await self._masters_of(topic)).items():
-            if queue is not None and queue.broker_name != broker_name:
-                continue
+
+        async def move(broker_name: str, addr: str) -> None:
             try:
                 body = await self._ask(addr, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             except MQBrokerError as error:
@@ -385,6 +413,13 @@ class GroupAdmin(TopicAdmin):
                 offline.append(broker_name)
             else:
                 made.update(ResetOffsetBody.decode(body).offset_table)
+
+        masters = {
+            name: addr
+            for name, addr in (await self._masters_of(topic)).items()
+            if queue is None or queue.broker_name == name
+        }
+        await change_each(masters, move, silent)
         for each in await self.topic_queues(topic) if offline else []:
             # A 4.9 broker resets through the group's members, and there are none: commit for them.
             if each.broker_name in offline and queue in (None, each):

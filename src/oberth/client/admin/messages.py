@@ -34,8 +34,16 @@ QUERY_COUNT_MAX: Final = 64
 class MessageAdmin(AdminBase):
     """Messages, and the queue units that lead to them."""
 
-    async def view_message(self, topic: str, msg_id: str) -> MessageExt:
+    async def view_message(
+        self, topic: str, msg_id: str, *, silent: Silent | None = None
+    ) -> MessageExt:
         """A message by either kind of id. RocketMQ: viewMessage.
+
+        Args:
+            topic: whose message.
+            msg_id: its offset message id or its unique key.
+            silent: gets the error of each broker that was asked for a unique key and does not
+                answer; None: it is raised.
 
         Raises:
             MQBrokerError: there is none (code 208 or what the broker says).
@@ -55,7 +63,7 @@ class MessageAdmin(AdminBase):
                 return decode_messages(body)[0]
             except (MQBrokerError, IndexError):
                 pass  # both ids have 32 digits: this one is the client's
-        found = await self.query_message_by_unique_key(topic, msg_id)
+        found = await self.query_message_by_unique_key(topic, msg_id, silent=silent)
         if not found:
             raise MQBrokerError(ResponseCode.NO_MESSAGE, f"no message {msg_id} in {topic}")
         return found[0]
@@ -92,10 +100,17 @@ class MessageAdmin(AdminBase):
         return [message for message in found if key in message.keys.split(" ")]
 
     async def query_message_by_unique_key(
-        self, topic: str, msg_id: str, *, max_num: int = 32
+        self, topic: str, msg_id: str, *, max_num: int = 32, silent: Silent | None = None
     ) -> list[MessageExt]:
-        """Messages with an id that a client gave; more than one if it was sent twice."""
-        found = await self._query(topic, msg_id, max_num, 0, 2**63 - 1, unique=True)
+        """Messages with an id that a client gave; more than one if it was sent twice.
+
+        Args:
+            topic: whose messages.
+            msg_id: the id.
+            max_num: messages that a broker gives at most.
+            silent: gets the error of each broker that does not answer; None: it is raised.
+        """
+        found = await self._query(topic, msg_id, max_num, 0, 2**63 - 1, unique=True, silent=silent)
         return [message for message in found if message.msg_id == msg_id]
 
     async def _query(

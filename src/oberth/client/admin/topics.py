@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from oberth.client.admin.base import QUERY_TIMEOUT_S, AdminBase, Silent, ask_each, object_of
+from oberth.client.admin.base import (
+    QUERY_TIMEOUT_S,
+    AdminBase,
+    Silent,
+    ask_each,
+    change_each,
+    object_of,
+)
 from oberth.client.pulling import (
     earliest_msg_store_time,
     max_offset,
@@ -70,6 +77,7 @@ class TopicAdmin(AdminBase):
         order: bool = False,
         attributes: Mapping[str, str] | None = None,
         unit: bool = False,
+        silent: Silent | None = None,
     ) -> None:
         """Make a topic, or change it. RocketMQ: createAndUpdateTopicConfig.
 
@@ -85,6 +93,8 @@ class TopicAdmin(AdminBase):
             attributes: ``message.type``, ``cleanup.policy``, ``queue.type``, …; brokers from 5.0
                 on.
             unit: a topic of a unit.
+            silent: gets the error of each broker that does not answer, by its name, and the others
+                have the topic; None: such an error is raised.
 
         Raises:
             IllegalNameError: the name is not allowed.
@@ -106,8 +116,11 @@ class TopicAdmin(AdminBase):
         masters = {"": broker_addr} if broker_addr else await self.masters(cluster)
         if not masters:
             raise MQClientError(f"topic {topic}: there is no broker to make it on")
-        for addr in masters.values():
+
+        async def make(_: str, addr: str) -> None:
             await self._ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+        await change_each(masters, make, silent)
         if order and not broker_addr:
             text = ";".join(f"{name}:{header.write_queue_nums}" for name in masters)
             await self.put_kv_config(ORDER_TOPIC_NAMESPACE, topic, text)
@@ -152,12 +165,23 @@ class TopicAdmin(AdminBase):
         )
         await self._ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
-    async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Delete a topic and its offsets on all masters, then at the name servers."""
-        for addr in (await self.masters(cluster)).values():
-            await self._ask(
-                addr, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic)
-            )
+    async def delete_topic(
+        self, topic: str, cluster: str | None = None, *, silent: Silent | None = None
+    ) -> None:
+        """Delete a topic and its offsets on all masters, then at the name servers.
+
+        Args:
+            topic: its name.
+            cluster: only on its masters.
+            silent: gets the error of each broker that does not answer, by its name, and that keeps
+                the topic; None: such an error is raised, and the name servers are not asked.
+        """
+        gone = DeleteTopicRequestHeader(topic=topic)
+
+        async def remove(_: str, addr: str) -> None:
+            await self._ask(addr, RequestCode.DELETE_TOPIC_IN_BROKER, gone)
+
+        await change_each(await self.masters(cluster), remove, silent)
         header = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
         for addr in self._client().name_server_addresses:
             await self._ask(addr, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
@@ -208,6 +232,7 @@ class TopicAdmin(AdminBase):
         offset: int | None = None,
         force: bool = False,
         dry_run: bool = False,
+        silent: Silent | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Hide a topic's past on every broker of it, slaves too; Oberth's brokers only.
 
@@ -218,6 +243,8 @@ class TopicAdmin(AdminBase):
             offset: what is below this offset of it.
             force: also what groups have not consumed; else a broker refuses that with 604.
             dry_run: only say what would be hidden.
+            silent: gets the error of each broker that does not answer, by ``name address``; None:
+                such an error is raised.
 
         Returns:
             By broker address: ``queues`` with minOffset and minOffsetAfter, and ``unread``.
@@ -230,16 +257,21 @@ class TopicAdmin(AdminBase):
             force=force,
             dry_run=dry_run,
         )
-        answers = {}
-        for data in (await self.topic_route(topic)).broker_datas:
-            if queue is not None and data.broker_name != queue.broker_name:
-                continue
-            for _, addr in sorted(data.broker_addrs.items()):
-                body = await self._ask(
-                    addr, RequestCode.OBERTH_PURGE_TOPIC, header, timeout_s=QUERY_TIMEOUT_S
-                )
-                answers[addr] = object_of(body, "purge")
-        return answers
+        addresses = {
+            f"{data.broker_name} {addr}": addr
+            for data in (await self.topic_route(topic)).broker_datas
+            if queue is None or data.broker_name == queue.broker_name
+            for _, addr in sorted(data.broker_addrs.items())
+        }
+
+        async def ask(_: str, addr: str) -> dict[str, Any]:
+            body = await self._ask(
+                addr, RequestCode.OBERTH_PURGE_TOPIC, header, timeout_s=QUERY_TIMEOUT_S
+            )
+            return object_of(body, "purge")
+
+        found = await ask_each(addresses, ask, silent)
+        return {addresses[place]: answer for place, answer in found.items()}
 
     # Offsets
 
