@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 
 from oberth.client import Message, Producer, SendStatus, select_by_hash
+from oberth.client.admin import Admin
 from oberth.client.batches import check_batch, split_batch
 from oberth.client.config import ClientConfig
+from oberth.client.instance import ClientInstance
 from oberth.errors import (
     MQBrokerError,
     MQClientError,
@@ -17,7 +21,8 @@ from oberth.errors import (
     RemotingTooMuchRequestError,
 )
 from oberth.formats.compression import Compression
-from oberth.remoting.code import ResponseCode
+from oberth.remoting.bodies.route import MASTER_ID, TopicRouteData
+from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 
@@ -306,3 +311,106 @@ async def test_clients_of_one_configuration_share_connections(mq: EmbeddedBroker
         assert server is not None
         # The third has an instance of its own, and has not sent anything.
         assert len(server.channels) == 1
+
+
+@pytest.fixture
+async def moving(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[EmbeddedBroker, dict[str, str], list[str]]]:
+    """The master before a failover to ``mq``, its address in routes, and routes asked for."""
+    fetch_route = ClientInstance.fetch_route
+    asked: list[str] = []
+    async with EmbeddedBroker() as old:
+        where = {"master": old.address}
+
+        async def routed(
+            instance: ClientInstance, topic: str, timeout_s: float | None = None
+        ) -> TopicRouteData | None:
+            asked.append(topic)
+            route = await fetch_route(instance, topic, timeout_s)
+            if route is not None:
+                for data in route.broker_datas:
+                    data.broker_addrs = {MASTER_ID: where["master"]}
+            return route
+
+        monkeypatch.setattr(ClientInstance, "fetch_route", routed)
+        for broker in (old, mq):
+            async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+                await admin.create_topic("T", broker_addr=broker.address)
+        yield old, where, asked
+
+
+Moving = tuple[EmbeddedBroker, dict[str, str], list[str]]
+
+
+@pytest.mark.parametrize("end", ["a slave now", "hangs", "gone"])
+@pytest.mark.parametrize("kind", ["send", "to a queue", "send_async"])
+async def test_sends_follow_a_master_that_moved(
+    mq: EmbeddedBroker, moving: Moving, monkeypatch: pytest.MonkeyPatch, end: str, kind: str
+) -> None:
+    """At once, long before the routes are asked for in turn."""
+    old, where, _ = moving
+    monkeypatch.setattr("oberth.client.instance.ROUTE_REST_S", 0.0)
+
+    async def send(producer: Producer, body: bytes, timeout_ms: int = 10_000) -> None:
+        message = Message("T", body)
+        if kind == "send_async":
+            await (await producer.send_async(message, timeout_ms=timeout_ms))
+            return
+        (queue, *_) = await producer.fetch_publish_message_queues("T")
+        chosen = queue if kind == "to a queue" else None
+        await producer.send(message, mq=chosen, timeout_ms=timeout_ms)
+
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        await send(producer, b"before")
+        assert len(old.messages("T")) == 1
+        where["master"] = mq.address
+        if end == "gone":
+            await old.stop()
+        elif end == "hangs":
+            old.faults.drop(times=1000)
+        else:
+            old.faults.refuse(times=1000, response_code=ResponseCode.SERVICE_NOT_AVAILABLE)
+        with contextlib.suppress(MQBrokerError, RemotingError):
+            await send(producer, b"perhaps", 300 if end == "hangs" else 10_000)
+        instance = producer._instance
+        assert instance is not None
+        await mq.wait_until(lambda: instance.master_address("broker-a") == mq.address, what="route")
+        await send(producer, b"after")
+    assert mq.messages("T")[-1].body == b"after"
+
+
+async def test_pulls_follow_a_master_that_moved(
+    mq: EmbeddedBroker, moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, where, _ = moving
+    monkeypatch.setattr("oberth.client.instance.ROUTE_REST_S", 0.0)
+    async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        (queue, *_) = await admin.topic_queues("T")
+        await admin.pull(queue, 0)
+        where["master"] = mq.address
+        old.faults.refuse(
+            [RequestCode.PULL_MESSAGE],
+            times=1000,
+            response_code=ResponseCode.SERVICE_NOT_AVAILABLE,
+        )
+        with pytest.raises(MQBrokerError):
+            await admin.pull(queue, 0)
+        instance = admin._client()
+        await mq.wait_until(lambda: instance.master_address("broker-a") == mq.address, what="route")
+        await admin.pull(queue, 0)
+
+
+async def test_many_failures_ask_for_a_route_once(
+    mq: EmbeddedBroker, moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, _, asked = moving
+    monkeypatch.setattr("oberth.client.instance.ROUTE_REST_S", 3600.0)
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"before"))
+        old.faults.refuse(times=1000, response_code=ResponseCode.SERVICE_NOT_AVAILABLE)
+        before = len(asked)
+        for _ in range(20):
+            with pytest.raises(MQBrokerError):
+                await producer.send(Message("T", b"x"))
+        assert len(asked) == before + 1

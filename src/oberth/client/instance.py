@@ -94,6 +94,9 @@ HEARTBEAT_AFTER_LOSS_S: Final = 0.2
 READ_REST_S: Final = 0.001
 """How long answers gather when hundreds are expected and they come one by one."""
 
+ROUTE_REST_S: Final = 1.0
+"""How long a topic's route is not asked for again on account of errors."""
+
 REBALANCE_PAUSE_S: Final = 0.02
 """Notices that come together make one rebalance."""
 
@@ -140,6 +143,7 @@ class ClientInstance:
         self._namesrv = split_addresses(config.namesrv_addr)
         self._namesrv_index = random.randrange(max(len(self._namesrv), 1))
         self._route_tasks: dict[tuple[str, bool], asyncio.Task[TopicRouteData | None]] = {}
+        self._doubted: dict[str, float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._heartbeat_wanted = asyncio.Event()
         self._rebalance_wanted = asyncio.Event()
@@ -432,6 +436,11 @@ class ClientInstance:
             template: topic whose route stands for it while it does not exist.
             queue_nums_max: queues that a topic gets that is made from the template.
         """
+        return await asyncio.shield(self._route_task(topic, template, queue_nums_max))
+
+    def _route_task(
+        self, topic: str, template: str = "", queue_nums_max: int = 0
+    ) -> asyncio.Task[TopicRouteData | None]:
         key = (topic, bool(template))
         task = self._route_tasks.get(key)
         if task is None:
@@ -439,7 +448,21 @@ class ClientInstance:
             self._route_tasks[key] = task
             self._tasks.add(task)
             task.add_done_callback(lambda task: self._on_route_task_done(key, task))
-        return await asyncio.shield(task)
+        return task
+
+    def doubt_route(self, topic: str) -> asyncio.Task[TopicRouteData | None] | None:
+        """Ask for the route at once, as a broker that failed may have moved, be gone or a slave.
+
+        At most every ROUTE_REST_S, however many requests fail; the poll comes much later.
+
+        Returns:
+            The question that is on its way, or None.
+        """
+        now = self._loop.time()
+        if now - self._doubted.get(topic, -ROUTE_REST_S) < ROUTE_REST_S:
+            return self._route_tasks.get((topic, False))
+        self._doubted[topic] = now
+        return self._route_task(topic)
 
     def _on_route_task_done(
         self, key: tuple[str, bool], task: asyncio.Task[TopicRouteData | None]
@@ -486,6 +509,7 @@ class ClientInstance:
                 await self.update_route(topic)
             except OberthError as error:
                 _LOG.warning("the route of topic %s could not be asked for: %s", topic, error)
+        self._doubted = {topic: at for topic, at in self._doubted.items() if topic in topics}
         self._forget_gone_brokers()
 
     def _forget_gone_brokers(self) -> None:

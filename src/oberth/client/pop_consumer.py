@@ -25,13 +25,19 @@ from oberth.client.instance import ClientInstance
 from oberth.client.members import ClientService
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.namespace import with_namespace, without_namespace
-from oberth.client.retry import IdlePulls, pop_retry_delay_ms
+from oberth.client.retry import IdlePulls, is_route_doubtful, pop_retry_delay_ms
 from oberth.client.subscriptions import (
     MessageSelector,
     build_subscription_data,
     check_subscriptions,
 )
-from oberth.errors import MQBrokerError, MQClientError, OberthError, RemoteProtocolError
+from oberth.errors import (
+    MQBrokerError,
+    MQClientError,
+    OberthError,
+    RemoteProtocolError,
+    RemotingError,
+)
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.java_numbers import LONG_END
@@ -372,13 +378,18 @@ class PopConsumer(ClientService):
         addr = await instance.require_address(
             MessageQueue(topic=topic, broker_name=broker_name, queue_id=0)
         )
-        response = await instance.ask(
-            addr,
-            RequestCode.POP_MESSAGE,
-            header,
-            timeout_s=poll_ms / 1000 + POLL_GRACE_S,
-            allowed=(ResponseCode.SUCCESS, *_NOTHING),
-        )
+        try:
+            response = await instance.ask(
+                addr,
+                RequestCode.POP_MESSAGE,
+                header,
+                timeout_s=poll_ms / 1000 + POLL_GRACE_S,
+                allowed=(ResponseCode.SUCCESS, *_NOTHING),
+            )
+        except (MQBrokerError, RemotingError) as error:
+            if is_route_doubtful(error):
+                instance.doubt_route(topic)
+            raise
         if response.code != ResponseCode.SUCCESS:
             return []
         messages = decode_messages(response.body_bytes(), broker_name)

@@ -36,6 +36,7 @@ from oberth.client.outgoing import MAX_MESSAGE_SIZE, Outgoing, Preparing
 from oberth.client.retry import (
     RETRY_RESPONSE_CODES,
     is_async_send_retryable,
+    is_route_doubtful,
     is_send_retryable,
     is_unreachable,
 )
@@ -111,6 +112,8 @@ class _PendingSend(msgspec.Struct):
                 producer._instance_or_raise().remoting.leave(self.addr, self.channel)
             error = MQBrokerError(response.code, response.remark or "", self.addr)
         assert error is not None
+        if is_route_doubtful(error):
+            producer._doubt_route(self.outgoing.topic)
         if isinstance(error, RemotingTimeoutError):
             producer._close_if_dead(self.channel, self.started)
         if self.retries and is_async_send_retryable(error):
@@ -416,12 +419,19 @@ class Producer(Preparing, BackPressure, ClientService):
         return queue or info.select(last_broker)
 
     async def _look_at_route(self, topic: str, error: Exception) -> None:
-        """A broker that cannot be reached may have moved or be gone."""
-        if is_unreachable(error):
+        """A broker that failed may have moved, be gone or a slave; waits for what there is new."""
+        if is_route_doubtful(error):
+            task = self._instance_or_raise().doubt_route(topic)
+            if task is None:
+                return
             try:
-                await self._instance_or_raise().update_route(topic)
+                await asyncio.shield(task)
             except (RemotingError, ClientError) as also:
                 _LOG.info("the route of topic %s could not be asked for: %s", topic, also)
+
+    def _doubt_route(self, topic: str) -> None:
+        if self._instance is not None:
+            self._instance.doubt_route(topic)
 
     async def _publish_info(self, topic: str) -> TopicPublishInfo:
         self._topics.add(topic)
@@ -463,6 +473,7 @@ class Producer(Preparing, BackPressure, ClientService):
             try:
                 channel = await instance.remoting.channel(addr)
             except RemotingError:
+                instance.doubt_route(queue.topic)
                 if self._faults is not None:
                     now = self._loop.time()
                     self._faults.update(

@@ -11,7 +11,8 @@ from typing import Final
 
 from oberth.client.instance import ClientInstance
 from oberth.client.messages import MessageExt, decode_messages
-from oberth.errors import MQBrokerError, MQClientError
+from oberth.client.retry import is_route_doubtful
+from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.clients import TAG, SubscriptionData
 from oberth.remoting.bodies.route import MASTER_ID
@@ -168,12 +169,17 @@ async def pull_raw(
         addr = await instance.require_address(queue, broker_id)
     if sys_flag & COMMIT_OFFSET_FLAG and addr != instance.master_address(queue.broker_name):
         sys_flag &= ~COMMIT_OFFSET_FLAG  # slaves keep no offsets
-    response = await instance.invoke(
-        addr, template.request(offset, sys_flag, commit_offset), timeout_s
-    )
-    status = _STATUSES.get(response.code)
-    if status is None:
-        raise MQBrokerError(response.code, response.remark or "", addr)
+    try:
+        response = await instance.invoke(
+            addr, template.request(offset, sys_flag, commit_offset), timeout_s
+        )
+        status = _STATUSES.get(response.code)
+        if status is None:
+            raise MQBrokerError(response.code, response.remark or "", addr)
+    except (MQBrokerError, RemotingError) as error:
+        if is_route_doubtful(error):
+            instance.doubt_route(queue.topic)
+        raise
     header = response.header(PullMessageResponseHeader)
     return RawPull(
         status,

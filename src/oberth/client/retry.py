@@ -32,6 +32,11 @@ RETRY_RESPONSE_CODES: Final = frozenset(
 )
 """Answers to a send after which another broker may do better."""
 
+ROUTE_DOUBT_CODES: Final = frozenset(
+    {R.TOPIC_NOT_EXIST, R.SERVICE_NOT_AVAILABLE, R.NO_PERMISSION, R.GO_AWAY}
+)
+"""Answers of a broker that may not be what the route says, such as a master that became a slave."""
+
 RETRY_TIMES_DEFAULT: Final = 16
 """Attempts of a consumer group before a message goes to the dead letters."""
 
@@ -102,6 +107,15 @@ def is_async_send_retryable(error: Exception) -> bool:
 def is_unreachable(error: Exception) -> bool:
     """Whether there was no connection at all."""
     return isinstance(error, RemotingConnectError)
+
+
+def is_route_doubtful(error: Exception) -> bool:
+    """Whether the route may be old that led to the broker where a request failed so."""
+    if isinstance(error, MQBrokerError):
+        return error.response_code in ROUTE_DOUBT_CODES
+    return isinstance(error, RemotingError) and not isinstance(
+        error, RemotingTooMuchRequestError | LocalProtocolError
+    )
 
 
 def retry_delay_level(reconsume_times: int) -> int:
