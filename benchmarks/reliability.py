@@ -1,10 +1,12 @@
 """One command that tries to prove that something acknowledged is lost, and a report of what it did.
 
     python -m benchmarks.reliability [--minutes 60] [--seed 1] [--jobs 2] [--small] [--out FILE.md]
-                                     [--only failover,simulation,group,fuzz,soak]
+                                     [--only failover,pair,simulation,group,fuzz,soak]
 
 failover    groups of three under seeds, simulated: kills, power cuts, full and failing disks,
             jumping clocks, partitions (`oberth.testing.failover`)
+pair        a master and its slave without a controller under seeds, simulated: kills and power cuts
+            of either, and an operator who makes the slave the master (`oberth.testing.pair`)
 simulation  two brokers with every kind of message under seeds (`oberth.testing.simulation`)
 group       three brokers and a controller as processes: SIGKILL and SIGSTOP under load
             (`benchmarks.group`)
@@ -38,8 +40,10 @@ from typing import Any, Final
 from benchmarks.report import machine
 
 ROOT: Final = Path(__file__).parents[1]
-KILLS: Final = ("broker killed", "controller killed", "client killed", "name server killed")
-CUTS: Final = ("power cut",)
+KILLS: Final = (
+    "broker killed", "master killed", "controller killed", "client killed", "name server killed",
+)  # fmt: skip
+CUTS: Final = ("power cut", "master lost power", "slave lost power")
 PARTINGS: Final = ("network parted", "connection torn", "process stopped")
 FAULTS_SHOWN: Final = 5
 RUN_S: Final = 1800.0
@@ -162,22 +166,24 @@ def again_until(
 
 def failover(part: Part, plan: Plan) -> None:
     """Seeds of a simulated group."""
-    more = ["--seconds", "15" if plan.is_small else "60", "--json"]
-    commands = (
-        ["oberth.testing.failover", "--seed", str(seed), *more]
-        for seed in itertools.count(plan.first_seed)
-    )
-    again_until(part, plan, commands, lambda found: found, plan.jobs)
+    seeds_of("oberth.testing.failover", part, plan, "15", plan.jobs)
+
+
+def pair(part: Part, plan: Plan) -> None:
+    """Seeds of a simulated master and slave."""
+    seeds_of("oberth.testing.pair", part, plan, "15", 1 if plan.is_small else plan.jobs)
 
 
 def simulation(part: Part, plan: Plan) -> None:
     """Seeds of a simulated cluster."""
-    more = ["--seconds", "10" if plan.is_small else "60", "--json"]
-    commands = (
-        ["oberth.testing.simulation", "--seed", str(seed), *more]
-        for seed in itertools.count(plan.first_seed)
-    )
-    again_until(part, plan, commands, lambda found: found, 1 if plan.is_small else plan.jobs)
+    seeds_of("oberth.testing.simulation", part, plan, "10", 1 if plan.is_small else plan.jobs)
+
+
+def seeds_of(module: str, part: Part, plan: Plan, small_s: str, jobs: int) -> None:
+    """Runs of a simulation, seed by seed."""
+    more = ["--seconds", small_s if plan.is_small else "60", "--json"]
+    commands = ([module, "--seed", str(seed), *more] for seed in itertools.count(plan.first_seed))
+    again_until(part, plan, commands, lambda found: found, jobs)
 
 
 def group(part: Part, plan: Plan) -> None:
@@ -233,7 +239,8 @@ def soak(part: Part, plan: Plan) -> None:
 
 
 PARTS: Final[dict[str, tuple[float, Callable[[Part, Plan], None]]]] = {
-    "failover": (0.4, failover),
+    "failover": (0.3, failover),
+    "pair": (0.1, pair),
     "simulation": (0.15, simulation),
     "group": (0.25, group),
     "fuzz": (0.1, fuzz),

@@ -42,6 +42,7 @@ def test_every_part_runs_and_is_summed_up(
     assert [each[0] for each in commands] == [
         "oberth.testing.failover",
         "oberth.testing.failover",
+        "oberth.testing.pair",
         "oberth.testing.simulation",
         "benchmarks.group",
         "benchmarks.fuzz",
@@ -57,8 +58,8 @@ def test_every_part_runs_and_is_summed_up(
     text = out.read_text("utf-8")
     assert text in shown.err
     assert "| failover | 2 | 40 to 41 | 4 | 2 | 6 | 14 | 40 | 0 |" in text
-    assert "| all | 6 |  | 10 | 5 | 15 |" in text
-    assert "broker killed 10, network parted 15, power cut 5." in text
+    assert "| all | 7 |  | 12 | 6 | 18 |" in text
+    assert "broker killed 12, network parted 18, power cut 6." in text
     assert text.endswith("Nothing was wrong.\n")
 
 

@@ -11,18 +11,20 @@ the master loses power its slave is made the master, and the old master its slav
 A SYNC_MASTER's acknowledgements must survive all of that; an ASYNC_MASTER is only killed.
 
 What must hold: a broker that serves has at its place each acknowledged message below the end of
-its queue, reads only what was sent, and in the end both logs are equal and have all of them.
+its queue, reads only what was sent, and in the end both logs are equal and have all of them. And
+`oberth.testing.history` must explain what the client heard, and what is read in the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -38,6 +40,7 @@ from oberth.remoting.bodies.base import MessageQueue
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rejoin import cut_log, free_name, record_start
 from oberth.testing.failover import NAMESRV, QUEUE, TOPIC, keep_sending
+from oberth.testing.history import History, Outcome
 from oberth.testing.simulated_loop import Machine, SimulatedLoop, simulated
 from oberth.testing.simulation import (
     SETTINGS,
@@ -81,6 +84,8 @@ class Pair:
         self.sent: set[str] = set()
         self.acknowledged: dict[int, str] = {}
         """Body by queue offset."""
+        self.history = History()
+        self.is_read = False
         self.checked = 0
         self.faults: list[str] = []
         self.is_over = False
@@ -259,12 +264,16 @@ class Pair:
     async def _send_one(self, producer: Producer, body: str) -> None:
         self.sent.add(body)
         queue = MessageQueue(topic=TOPIC, broker_name="broker-a", queue_id=QUEUE)
+        begun = self.history.begin()
         try:
             sent = await producer.send(Message(TOPIC, body.encode()), mq=queue)
         except (OberthError, OSError):
+            self.history.sent(body, begun, outcome=Outcome.UNKNOWN)
             return
         if sent.status is not SendStatus.SEND_OK:
+            self.history.sent(body, begun, outcome=Outcome.UNKNOWN)
             return
+        self.history.sent(body, begun, queue=TOPIC, offset=sent.queue_offset)
         before = self.acknowledged.setdefault(sent.queue_offset, body)
         if before != body:
             self.faults.append(
@@ -282,8 +291,12 @@ class Pair:
     def _end_of(self, name: str) -> int:
         return self.brokers[name].parts.store.max_offset_in_queue(TOPIC, QUEUE)
 
-    def _check(self, name: str, offsets: range) -> None:
-        """Reads messages by queue offset: acknowledged ones are there, others were sent."""
+    def _check(self, name: str, offsets: range, *, is_final: bool = False) -> None:
+        """Reads messages by queue offset: acknowledged ones are there, others were sent.
+
+        The history has only those that must be there: without a controller what nobody acknowledged
+        may be read, and go with its master.
+        """
         broker = self.brokers[name]
         if broker.services.ha.parted_at is not None:
             return  # it serves nobody
@@ -294,6 +307,9 @@ class Pair:
             body = None if message is None else message.body.decode("utf-8", "replace")
             self.checked += 1
             wanted = self.acknowledged.get(offset)
+            if is_final or wanted is not None:
+                same = wanted if body == wanted else body  # one text for all reads
+                self.history.pulled(TOPIC, offset, same, self.history.begin())
             if (wanted is not None and body != wanted) or (
                 body is not None and body not in self.sent
             ):
@@ -330,11 +346,12 @@ class Pair:
         await asyncio.gather(sender, reader)
         if not self.faults and await self._until_whole():
             for name in PORTS:
-                self._check(name, range(self._end_of(name)))
+                self._check(name, range(self._end_of(name)), is_final=True)
                 if missing := [n for n in self.acknowledged if n >= self._end_of(name)]:
                     self.faults.append(f"{name} lacks acknowledged offsets {missing[:5]}")
+            self.is_read = True
             self._compare_bytes()
-        return [*self.faults, *loop.errors]
+        return [*self.faults, *self.history.faults(is_final=self.is_read), *loop.errors]
 
     def _compare_bytes(self) -> None:
         logs = [
@@ -346,6 +363,18 @@ class Pair:
         ]
         if logs[0] != logs[1]:
             self.faults.append("the logs have other bytes")
+
+    def to_json(self, seed: int) -> dict[str, Any]:
+        """For programs: what was done, what went wrong by kind, and what must not be."""
+        return {
+            "seed": seed,
+            "sent": len(self.sent),
+            "acknowledged": len(self.acknowledged),
+            "checked": self.checked,
+            "lost": len(self.history.lost()) if self.is_read else None,
+            "luck": dict(sorted(self.luck.items())),
+            "faults": self.faults,
+        }
 
     def line(self) -> str:
         """For people."""
@@ -363,9 +392,11 @@ class Pair:
 @click.option("--seeds", type=int, default=1, help="How many, from the first on.")
 @click.option("--seconds", type=float, default=120.0, help="For how long things go wrong.")
 @click.option("--history", is_flag=True, help="Write what happened.")
-def main(seed: int, seeds: int, seconds: float, history: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each seed.")
+def main(seed: int, seeds: int, seconds: float, history: bool, as_json: bool) -> None:
     """Run a master and a slave with bad luck, and judge what their client saw."""
     options = [f"--seconds={seconds:g}", *(["--history"] if history else [])]
+    options += ["--json"] if as_json else []
     run_elsewhere(MODULE, seed, seeds, options)
     if not history:
         logging.disable()
@@ -375,13 +406,13 @@ def main(seed: int, seeds: int, seconds: float, history: bool) -> None:
             pair = Pair(loop, root, seconds)
             faults = loop.run_until_complete(pair.run())
             pair.faults = faults
-            line = f"seed {seed} {pair.line()}"
+            line = json.dumps(pair.to_json(seed)) if as_json else f"seed {seed} {pair.line()}"
             happened = list(loop.history)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     if history:
         click.echo("\n".join(happened))
-    show_and_exit(line, faults, again(MODULE, seed, options))
+    show_and_exit(line, faults, None if as_json else again(MODULE, seed, options))
 
 
 if __name__ == "__main__":
