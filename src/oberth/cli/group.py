@@ -9,8 +9,7 @@ from typing import Any, Final
 import click
 
 from oberth.cli.lazy import SuggestingGroup
-from oberth.cli.logs import printable
-from oberth.cli.output import Moment, iso_time, say, write_json
+from oberth.cli.output import Moment, iso_time, one_line, say, tell, write_json
 from oberth.cli.remote import (
     UNCHANGED,
     ask,
@@ -254,7 +253,7 @@ def running(name: str, client: str | None, stack: bool, namesrv: str, as_json: b
         write_json([_running_json(name, each, info) for each, info in found.items()])
         return
     for each, info in found.items():
-        click.echo(each)
+        tell(one_line(each))
         show(False, ["property", "value"], [[k, v] for k, v in sorted(info.properties.items())])
         click.echo()
         rows = [
@@ -270,7 +269,7 @@ def running(name: str, client: str | None, stack: bool, namesrv: str, as_json: b
         )
         click.echo()
         if info.jstack:
-            click.echo(printable(info.jstack))
+            tell(info.jstack)
         elif stack:
             say(f"{each} told no stack")
 

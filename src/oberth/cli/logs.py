@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from oberth.cli import output
+from oberth.cli.output import printable
 from oberth.errors import OptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -168,17 +169,6 @@ def redact(text: str) -> str:
     if _SECRET.search(text) is None:
         return text
     return _SECRET_VALUE.sub(rf"\1{HIDDEN}", text)
-
-
-_UNPRINTED: Final = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
-"""What a terminal would obey, and what looks like nothing or turns the text round."""
-
-
-def printable(text: str) -> str:
-    r"""The text with control characters but line ends and tabs as ``\x1b`` and ``\u202e``."""
-    return _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class TextFormatter(logging.Formatter):

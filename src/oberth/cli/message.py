@@ -11,8 +11,7 @@ import click
 
 from oberth.cli.connection import client_config
 from oberth.cli.lazy import SuggestingGroup
-from oberth.cli.logs import printable
-from oberth.cli.output import reader_is_gone, say, write_json, write_json_line
+from oberth.cli.output import printable, reader_is_gone, say, write_json, write_json_line
 from oberth.cli.remote import (
     ask,
     json_option,

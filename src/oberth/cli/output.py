@@ -6,16 +6,42 @@ import io
 import json
 import logging
 import os
+import re
 import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import click
 
 from oberth.cli.hints import hint_for
+
+CELL_SIZE_MAX: Final = 1000
+"""Characters of a table's cell; --json has all of them."""
+
+_UNPRINTED: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+    r"\ud800-\udfff]"
+)
+"""What a terminal would obey, and what looks like nothing or turns the text round."""
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters but line ends and tabs as ``\x1b`` and ``\u202e``."""
+    return _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    r"""The text as `printable`, and with line ends and tabs as ``\n`` and ``\t``."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _json_text(value: Any, **style: Any) -> str:
+    r"""JSON that a terminal does not obey: the same characters are written as ``\u009b``."""
+    text = json.dumps(value, ensure_ascii=not _takes_unicode(), **style)
+    return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def use_colour() -> bool:
@@ -32,7 +58,12 @@ def say(text: str) -> None:
     if talk_to is not None:
         talk_to(logging.INFO, text)
     else:
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
+
+
+def tell(text: str) -> None:
+    """A line of results for people, on stdout; what names of peers hold is made harmless."""
+    click.echo(printable(text))
 
 
 def fail(error: BaseException) -> None:
@@ -45,21 +76,20 @@ def fail(error: BaseException) -> None:
         talk_to(logging.ERROR, text if hint is None else f"{text} (hint: {hint})")
         return
     label = click.style("error:", fg="red", bold=True) if use_colour() else "error:"
-    click.echo(f"{label} {text}", err=True, color=use_colour())
+    click.echo(f"{label} {printable(text)}", err=True, color=use_colour())
     if hint:
-        click.echo(f"hint: {hint}", err=True)
+        click.echo(f"hint: {printable(hint)}", err=True)
 
 
 def write_json(value: Any) -> None:
     """One JSON document on stdout, indented."""
     with until_the_reader_leaves():
-        click.echo(json.dumps(value, ensure_ascii=not _takes_unicode(), indent=2))
+        click.echo(_json_text(value, indent=2))
 
 
 def write_json_line(value: Any) -> None:
     """One JSON object as a line of stdout."""
-    text = json.dumps(value, ensure_ascii=not _takes_unicode(), separators=(",", ":"))
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(_json_text(value, separators=(",", ":")) + "\n")
 
 
 def _takes_unicode() -> bool:
@@ -128,8 +158,8 @@ def reader_is_gone(stream: TextIO) -> bool:
 
 
 def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table on stdout: numbers to the right, columns two blanks apart."""
-    lines = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
+    """A table on stdout: numbers to the right, columns two blanks apart, a line for each row."""
+    lines = [tuple(map(_cell_text, row)) for row in rows]
     raw = [tuple(header), *lines]
     widths = [max(len(line[column]) for line in raw) for column in range(len(header))]
     numeric = [
@@ -143,6 +173,13 @@ def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
                 for cell, width, right in zip(line, widths, numeric, strict=True)
             ]
             click.echo("  ".join(cells).rstrip())
+
+
+def _cell_text(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    text = str(cell)
+    return one_line(text if len(text) <= CELL_SIZE_MAX else f"{text[:CELL_SIZE_MAX]}…")
 
 
 def _is_number(text: str) -> bool:

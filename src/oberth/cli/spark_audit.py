@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from oberth.cli.output import fail, say, until_the_reader_leaves, write_json
+from oberth.cli.output import fail, say, tell, until_the_reader_leaves, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
     absolute,
@@ -116,11 +116,11 @@ def audit_command(
     else:
         with until_the_reader_leaves():
             for finding in report.findings:
-                click.echo(str(finding))
+                tell(str(finding))
             if report.finding_count > len(report.findings):
-                click.echo(f"{report.finding_count - len(report.findings)} more")
+                tell(f"{report.finding_count - len(report.findings)} more")
             for changed in report.since_receipt:
-                click.echo(f"changed since the receipt: CommitLog {changed.start} to {changed.end}")
+                tell(f"changed since the receipt: CommitLog {changed.start} to {changed.end}")
         say(
             f"{'equal' if report.equal else 'not equal'}: {report.one} and {report.other}, "
             f"CommitLog {report.start} to {report.end}"

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from oberth.cli.output import say, size_text, write_json, write_json_line
+from oberth.cli.output import say, size_text, tell, write_json, write_json_line
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
     absolute,
@@ -197,9 +197,9 @@ def _show(report: object, joined: int, as_json: bool, one_line: bool, *, live: b
     for text in report.skipped:
         say(f"skipped: {text}")
     for table, rows in sorted(report.tables.items()):
-        click.echo(f"{table}: {rows} rows")
+        tell(f"{table}: {rows} rows")
     unit = "messages" if live else "CommitLog"
-    click.echo(
+    tell(
         f"{unit} {report.log_start} to {report.log_end}: {report.rows} rows, "
         f"{report.quarantined} in quarantine, {len(report.skipped)} ranges skipped; "
         f"{report.files} files of {size_text(report.bytes)}, {joined} joined, "

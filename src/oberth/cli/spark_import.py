@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from oberth.cli.output import write_json
+from oberth.cli.output import tell, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import absolute, apache_options, spark_options, spark_tasks
 from oberth.cli.store_options import read_entries
@@ -48,7 +48,7 @@ def import_command(
     if as_json:
         write_json(report.to_json())
         return
-    click.echo(
+    tell(
         f"{report.records} records, CommitLog {report.log_start} to {report.log_end}; "
         f"{report.built.units} units in {report.built.queues} queues, "
         f"{report.built.index_entries} index entries; {report.seconds:.1f} s"

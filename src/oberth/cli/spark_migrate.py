@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oberth.cli.output import write_json
+from oberth.cli.output import tell, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import absolute, parse_options, session, spark_options
 
@@ -78,13 +78,13 @@ def migrate_command(
     if as_json:
         write_json(report.to_json())
         return
-    click.echo(
+    tell(
         f"{report.moved} messages moved, {report.already} had arrived before, {report.total} in "
         f"all; {report.seconds:.1f} s"
     )
     for group, places in report.groups.items():
         for number, (old, new) in places.items():
-            click.echo(f"group {group}, partition {number}: {old} became {new}")
+            tell(f"group {group}, partition {number}: {old} became {new}")
 
 
 def _side(url: str) -> Side:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from oberth.cli.output import write_json
+from oberth.cli.output import tell, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import absolute, parse_options
 from oberth.cli.store_options import json_option
@@ -83,9 +83,9 @@ def publish_command(
     if as_json:
         write_json(report.to_json())
         return
-    click.echo(
+    tell(
         f"{report.rows} rows: {report.sent} sent, {report.already} had arrived before, "
         f"{report.rows - report.sent - report.already} by earlier runs; {report.seconds:.1f} s"
     )
     for name, (low, high) in sorted(report.queues.items()):
-        click.echo(f"{name}: offsets {low} to {high}")
+        tell(f"{name}: offsets {low} to {high}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oberth.cli.output import fail, say, write_table
+from oberth.cli.output import fail, printable, say, write_table
 from oberth.cli.spark_options import absolute, conf_option, master_option, parse_options, session
 from oberth.cli.store_options import json_option
 
@@ -206,7 +206,7 @@ def _answer(
         show(frame if rows is None else frame.limit(rows))
     except PySparkException as error:
         message = (error.getMessage() or str(error)).split("\n\nJVM stacktrace")[0].strip()
-        click.echo(f"error: {message}", err=True)
+        click.echo(f"error: {printable(message)}", err=True)
         return True
     except OberthError as error:
         fail(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from oberth.cli.output import say, write_json, write_table
+from oberth.cli.output import say, tell, write_json, write_table
 from oberth.cli.spark_options import (
     live_options,
     one_store,
@@ -50,9 +50,9 @@ def stats_command(
         return
     for name in TABLES:
         rows = tables[name]
-        click.echo(f"{name}:")
+        tell(f"{name}:")
         if rows:
             write_table(list(rows[0]), [list(row.values()) for row in rows])
         else:
-            click.echo("none")
-        click.echo("")
+            tell("none")
+        click.echo()

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from oberth.cli.output import say, size_text, time_text, write_json, write_table
+from oberth.cli.output import say, size_text, tell, time_text, write_json, write_table
 from oberth.cli.store_options import read_entries, store_options
 
 
@@ -56,30 +56,30 @@ def _print(result: dict[str, Any]) -> None:
 
 def _print_state(result: dict[str, Any]) -> None:
     log = result["commitLog"]
-    click.echo(f"store       {result['root']}")
-    click.echo(f"written by  RocketMQ {result['line']} (or compatible)")
+    tell(f"store       {result['root']}")
+    tell(f"written by  RocketMQ {result['line']} (or compatible)")
     if result["inUse"]:
         state = "in use by another process"
     else:
         state = "not closed cleanly" if result["abort"] else "closed cleanly"
     if result["abortProcessId"] is not None:
         state += f" (process {result['abortProcessId']})"
-    click.echo(f"state       {state}")
-    click.echo(
+    tell(f"state       {state}")
+    tell(
         f"CommitLog   {log['minOffset']} to {log['maxOffset']}, "
         f"{size_text(log['maxOffset'] - log['minOffset'])}, {len(log['segments'])} segments of "
         f"{size_text(result['sizes']['mappedFileSizeCommitLog']['value'])}"
     )
     if log["minStoreTimestamp"] is not None:
-        click.echo(
+        tell(
             f"stored      {time_text(log['minStoreTimestamp'])} to "
             f"{time_text(log['maxStoreTimestamp'])} UTC"
         )
     if log["bytesBehindEnd"]:
-        click.echo(f"behind it   {log['bytesBehindEnd']} bytes that are no record: {log['end']}")
+        tell(f"behind it   {log['bytesBehindEnd']} bytes that are no record: {log['end']}")
     point = result["checkpoint"]
     if point is None:
-        click.echo("checkpoint  none")
+        tell("checkpoint  none")
     else:
         for name, label in (
             ("physicMsgTimestamp", "CommitLog"),
@@ -87,7 +87,7 @@ def _print_state(result: dict[str, Any]) -> None:
             ("indexMsgTimestamp", "Index"),
         ):
             value = f"{time_text(point[name])} UTC" if point[name] else "-"
-            click.echo(f"checkpoint  {label} {value}")
+            tell(f"checkpoint  {label} {value}")
 
 
 def _print_queues(result: dict[str, Any]) -> None:
@@ -109,10 +109,10 @@ def _print_queues(result: dict[str, Any]) -> None:
                 for each in result["queues"]
             ),
         )  # fmt: skip
-        click.echo(f"{result['topics']} topics, {result['messages']} messages")
+        tell(f"{result['topics']} topics, {result['messages']} messages")
     elif log["maxOffset"] > log["minOffset"]:
         click.echo()
-        click.echo("no ConsumeQueues; `oberth store rebuild` makes them from the CommitLog")
+        tell("no ConsumeQueues; `oberth store rebuild` makes them from the CommitLog")
 
 
 def _print_index(result: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from oberth.cli.output import say, write_json
+from oberth.cli.output import say, tell, write_json
 from oberth.cli.store_options import read_entries, store_options
 
 
@@ -63,9 +63,9 @@ def recover_command(
         return
     for damage in report.damages:
         say(f"CommitLog {damage.start} to {damage.end}: no record ({damage.reason})")
-    click.echo(f"last stop      {'not clean' if report.abnormal else 'clean'}")
-    click.echo(f"CommitLog      ends at {report.log_end}")
+    tell(f"last stop      {'not clean' if report.abnormal else 'clean'}")
+    tell(f"CommitLog      ends at {report.log_end}")
     if report.truncated_to >= 0:
-        click.echo("behind it      bytes that are no record were given up")
-    click.echo(f"dispatched     from {report.dispatch_from}: {report.reason}")
-    click.echo(f"closed cleanly, {seconds:.1f} s")
+        tell("behind it      bytes that are no record were given up")
+    tell(f"dispatched     from {report.dispatch_from}: {report.reason}")
+    tell(f"closed cleanly, {seconds:.1f} s")

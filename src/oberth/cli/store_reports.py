@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oberth.cli.output import say, until_the_reader_leaves, use_colour, write_json
+from oberth.cli.output import say, tell, until_the_reader_leaves, use_colour, write_json
 
 if TYPE_CHECKING:
     from oberth.store.offline.findings import VerifyReport
@@ -26,7 +26,7 @@ def show_rebuilt(report: RebuildReport, *, as_json: bool) -> None:
         say(f"topic {topic!r}: no directory can have this name, its records are in no queue")
     for name in report.timer_files:
         say(f"{name}: removed; the next start of a broker makes it anew")
-    click.echo(
+    tell(
         f"{report.records} records: {report.units} units in {report.queues} queues, "
         f"{report.index_entries} entries in {report.index_files} index files, "
         f"{report.seconds:.1f} s"
@@ -40,9 +40,9 @@ def show_verified(report: VerifyReport, *, as_json: bool) -> None:
         return
     with until_the_reader_leaves():
         for finding in report.damage:
-            click.echo(str(finding))
+            tell(str(finding))
         for kind, count in report.dropped.items():
-            click.echo(f"{kind}: {count} more")
+            tell(f"{kind}: {count} more")
     for note in report.notes:
         say(f"note: {note}")
     colour = use_colour()

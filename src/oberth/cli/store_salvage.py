@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oberth.cli.output import size_text, write_json
+from oberth.cli.output import size_text, tell, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.store_options import read_entries, store_options
 
@@ -59,16 +59,16 @@ def show_report(report: SalvageReport) -> None:
     for lost in report.lost:
         _print(lost)
     for mended in report.mended:
-        click.echo(
+        tell(
             f"mended: the record at {mended.commit_log_offset} says {mended.found}, corrected to "
             f"{mended.corrected}"
         )
     for table in report.tables:
         instead = "its back-up takes its place" if table.from_back_up else "left out"
-        click.echo(f"{table.reason}: {instead}")
+        tell(f"{table.reason}: {instead}")
     for key, count in report.kept_ends.items():
-        click.echo(f"{key}: the newest {count} messages are lost, the queue keeps its end")
-    click.echo(
+        tell(f"{key}: the newest {count} messages are lost, the queue keeps its end")
+    tell(
         f"{report.records} messages saved, {len(report.lost)} ranges lost "
         f"({size_text(report.lost_bytes)}, {sum(len(each.records) for each in report.lost)} "
         f"messages known), {report.seconds:.1f} s"
@@ -76,10 +76,10 @@ def show_report(report: SalvageReport) -> None:
 
 
 def _print(lost: LostRange) -> None:
-    click.echo(
+    tell(
         f"lost: CommitLog {lost.start} to {lost.end}, {lost.file} at {lost.position}: {lost.reason}"
     )
     for record in lost.records:
         place = "?" if record.queue_id is None else f"{record.queue_id}/{record.queue_offset}"
         keys = f", keys {record.keys}" if record.keys else ""
-        click.echo(f"  {record.topic or 'unknown topic'}/{place} at {record.start}{keys}")
+        tell(f"  {record.topic or 'unknown topic'}/{place} at {record.start}{keys}")
