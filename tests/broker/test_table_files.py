@@ -11,6 +11,7 @@ import pytest
 from tests.broker.conftest import Live, MakeLive
 
 from oberth.broker.config_file import ENTRIES_AT_ONCE, ConfigFile
+from oberth.broker.table_files import WrittenOnce
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.remoting.code import ResponseCode
 
@@ -52,6 +53,32 @@ class Writes:
 def table(live: Live, file: str, name: str) -> Any:
     path = Path(live.settings["storePathRootDir"]) / "config" / file
     return json.loads(path.read_bytes())[name]
+
+
+def test_what_changes_within_is_written_once_at_the_end() -> None:
+    written: list[bool] = []
+    once = WrittenOnce(lambda: written.append(once.is_held))
+    assert (once.is_held, once.changed) == (False, False)
+    with once:
+        once.changed = True
+        assert written == []
+    assert written == [False]
+    with once:
+        pass
+    assert written == [False]
+
+
+async def test_topics_are_written_at_once_again_behind_those_that_are_written_soon(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live()
+    writes = Writes(monkeypatch)
+    with live.broker.services.table_files.topics_written_soon:
+        live.broker.parts.topics.create_internal("soon", 1)
+        assert writes.on_loop == []
+    live.broker.parts.topics.create_internal("now", 1)
+    assert writes.on_loop == ["topics.json"]
+    assert {"soon", "now"} <= set(table(live, "topics.json", "topicConfigTable"))
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

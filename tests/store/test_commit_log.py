@@ -417,6 +417,36 @@ def test_a_full_disk_takes_back_what_it_could_not_store(
     assert read(log, again[0].commit_log_offset).body == b"again"
 
 
+def test_a_burst_goes_on_where_a_failed_write_left_room(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = make()
+    append = MappedFile.append
+
+    def fails_once(self: MappedFile, data: bytes) -> None:
+        monkeypatch.setattr(MappedFile, "append", append)
+        raise OSError(5, "Input/output error", self.path)
+
+    monkeypatch.setattr(MappedFile, "append", fails_once)
+    # The fourth has no room, and what waits is written.
+    results = log.append([MessageExtBrokerInner("t", bytes(1000)) for _ in range(5)])
+    failed = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+    assert [r.status for r in results] == [failed] * 4 + [PutMessageStatus.PUT_OK]
+    assert (results[4].queue_offset, results[4].commit_log_offset) == (0, 0)
+
+
+def test_a_message_with_a_transaction_for_which_no_segment_can_be_made_is_refused(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: MappedFileQueue) -> None:
+        raise StoreFullError("no room for a segment")
+
+    monkeypatch.setattr(MappedFileQueue, "last_or_create", full)
+    message = MessageExtBrokerInner("t", b"x", sys_flag=TRANSACTION_PREPARED)
+    (refused,) = make().append([message])
+    assert refused.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+
+
 @pytest.mark.parametrize("line", list(Line))
 def test_a_full_disk_takes_back_numbers_of_light_queues(
     make: Make, monkeypatch: pytest.MonkeyPatch, line: Line
@@ -456,6 +486,13 @@ def test_what_a_failing_disk_left_of_a_long_burst_is_erased(make: Make) -> None:
     assert (again.ok, again.queue_offset) == (True, 1)
     # Else the second record would join on to this one, and a recovery would take it.
     assert not any(segment.buffer[segment.wrote_position :])
+
+
+def test_flags_are_those_of_rocketmq() -> None:
+    assert [flag.value for flag in RunningFlag] == [1, 2, 4, 8, 16, 32, 64]
+    flags = RunningFlags()
+    flags.set(RunningFlag.NOT_READABLE)
+    assert (flags.is_readable, flags.is_writeable) == (False, True)
 
 
 def test_an_unwriteable_store_says_so(make: Make) -> None:

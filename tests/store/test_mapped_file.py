@@ -411,6 +411,16 @@ def test_truncation_keeps_the_bytes_and_drops_later_segments(tmp_path: Path) -> 
     assert not (tmp_path / f"{2 * SIZE:020d}").exists()
 
 
+def test_truncation_takes_later_segments_from_whoever_holds_them(tmp_path: Path) -> None:
+    """Else the file would be taken for the next segment."""
+    queue = make_queue(tmp_path, count=2)
+    later = queue.segments[1]
+    assert later.hold()
+    queue.truncate_dirty_files(50)
+    assert not (tmp_path / f"{SIZE:020d}").exists()
+    assert not later.hold()
+
+
 def test_expired_segments_go_from_the_oldest_and_never_the_last(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, count=4)
     for number, segment in enumerate(queue.segments):

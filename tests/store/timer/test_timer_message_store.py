@@ -207,6 +207,19 @@ def test_metrics_count_a_change_once_and_are_written_when_there_was_one(tmp_path
     rig.close()
 
 
+def test_checkpoints_are_counted_on_over_a_restart(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    for number in range(3):
+        rig.put(b"%d" % number, TIMER_DELAY_MS=60_000)
+        rig.run(1000, flush=True)
+    rig.close()
+    counter = rig.timer.checkpoint(rig.now_ms).counter
+    assert counter >= 3
+    rig = Rig(tmp_path, rig.now_ms)
+    assert rig.timer.checkpoint(rig.now_ms).counter == counter
+    rig.close()
+
+
 def test_what_is_far_away_rolls(tmp_path: Path) -> None:
     rig = Rig(tmp_path, timer_roll_window_slot=60)
     rig.put(b"near", TIMER_DELAY_SEC=30)
