@@ -21,6 +21,11 @@ LINES_MAX = 900
 
 
 @cache
+def modules() -> list[tuple[Path, ast.Module]]:
+    return [(path, ast.parse(path.read_text())) for path in sorted(SOURCE.rglob("*.py"))]
+
+
+@cache
 def lines() -> list[tuple[str, str]]:
     return [
         (f"{path.relative_to(SOURCE)}:{number}", line)
@@ -46,8 +51,11 @@ def test_a_modules_logger_has_its_name() -> None:
 
 def _said(node: ast.AST) -> str | None:
     """The words of a call that logs at warning or above."""
-    if not isinstance(node, ast.Call) or not re.fullmatch(
-        r"_LOG\.(warning|error|critical|exception)", ast.unparse(node.func)
+    if (
+        not isinstance(node, ast.Call)
+        or not isinstance(node.func, ast.Attribute)
+        or node.func.attr not in ("warning", "error", "critical", "exception")
+        or ast.unparse(node.func.value) != "_LOG"
     ):
         return None
     text = node.args[0]
@@ -57,8 +65,8 @@ def _said(node: ast.AST) -> str | None:
 def test_a_line_of_the_log_says_what_happened() -> None:
     """Two words at least beside what it is filled with: "%s: %s" is a riddle."""
     found, wrong = 0, []
-    for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, module in modules():
+        for node in ast.walk(module):
             text = _said(node)
             if text is None:
                 continue
@@ -72,8 +80,7 @@ def test_a_line_of_the_log_says_what_happened() -> None:
 
 def test_constants_are_final() -> None:
     wrong = []
-    for path in sorted(SOURCE.rglob("*.py")):
-        module = ast.parse(path.read_text())
+    for path, module in modules():
         changed = {
             name for node in ast.walk(module) if isinstance(node, ast.Global) for name in node.names
         }

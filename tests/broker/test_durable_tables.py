@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from tests.broker.conftest import Peer
 from tests.broker.power_cuts import Images, wall_ms
+from tests.rigs.campaigns import some
+from tests.rigs.small_brokers import until
 
 from oberth.broker.acl.users import SUPER
 from oberth.broker.broker import Broker
@@ -79,7 +81,8 @@ async def test_a_power_cut_at_any_event_leaves_what_was_acknowledged(tmp_path: P
                 assert (await live.peer.send(topic, body)).code == 0
                 acknowledged.append((topic, body))
     assert len(images) > 20
-    for image, expected in images:
+    test = "test_a_power_cut_at_any_event_leaves_what_was_acknowledged"
+    for image, expected in some(f"tests/broker/test_durable_tables.py::{test}", images):
 
         async def look(
             broker: Broker, peer: Peer, expected: list[tuple[str, bytes]] = expected
@@ -460,8 +463,9 @@ async def test_a_flush_of_the_timer_is_on_the_disk(tmp_path: Path) -> None:
         assert sent.code == 0, sent.remark
         timers = images.broker.services.timers
         assert timers is not None
-        while (end := timers.store.log.end) == 0:  # noqa: ASYNC110 - the loop delivers it
-            await asyncio.sleep(0)
+        log = timers.store.log
+        await until(lambda: log.end)
+        end = log.end
         work = timers.store.begin_flush(wall_ms())
         assert work is not None
         timers._flush(work, asyncio.get_running_loop())

@@ -403,7 +403,6 @@ async def test_a_closed_connection_leaves_nothing_to_the_collector(
 
     async with make(tmp_path / "a", name_server) as master:
         monkeypatch.setattr(HAConnection, "connection_made", note)
-        gc.collect()
         gc.disable()
         try:
             for number in range(1, 4):

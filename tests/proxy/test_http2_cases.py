@@ -526,7 +526,6 @@ async def test_a_closed_connection_leaves_nothing_to_the_collector(is_tls: bool)
     mine = ssl.create_default_context()
     mine.check_hostname = False
     mine.verify_mode = ssl.CERT_NONE
-    gc.collect()
     gc.disable()
     try:
         async with serving(tls_context=context) as server:

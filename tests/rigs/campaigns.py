@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from hypothesis import settings
 
+T = TypeVar("T")
 ROOT: Final = Path(__file__).parents[2]
 LIST: Final = ROOT / "tests" / "campaigns.txt"
 IS_LONG: Final = bool(os.environ.get("OBERTH_LONG"))
@@ -84,6 +85,12 @@ def rounds(test: str) -> int:
     """
     campaign = campaigns()[test]
     return campaign.large if IS_LONG else campaign.small
+
+
+def some(test: str, found: Sequence[T]) -> list[T]:
+    """As many of ``found`` as a test of the list has `rounds`: spread evenly, and the last."""
+    count = min(rounds(test), len(found))
+    return [found[(n + 1) * len(found) // count - 1] for n in range(count)]
 
 
 def examples(test: str) -> int:

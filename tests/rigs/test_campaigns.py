@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.rigs import campaigns as rig
-from tests.rigs.campaigns import Campaign, check_collected, is_long, read_campaigns, rounds
+from tests.rigs.campaigns import Campaign, check_collected, is_long, read_campaigns, rounds, some
 
 LIST = {
     "a.py::one": Campaign(),
@@ -44,9 +44,12 @@ def test_every_test_runs_in_one_of_both(monkeypatch: pytest.MonkeyPatch) -> None
     names = [*NAMES, "b.py::other"]
     assert [*filter(is_long, names)] == ["a.py::one", "a.py::cases[y-1]"]
     assert rounds("a.py::many") == 2
+    assert some("a.py::many", "abcdefg") == ["c", "g"]
+    assert some("a.py::many", "a") == ["a"]
     monkeypatch.setattr(rig, "IS_LONG", True)
     assert [*filter(is_long, names)] == ["a.py::one", "a.py::cases[y-1]", "a.py::many"]
     assert rounds("a.py::many") == 30
+    assert some("a.py::many", "abcdefg") == [*"abcdefg"]
 
 
 def test_a_line_without_a_test_is_refused() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rigs.campaigns import examples
 
 from oberth.errors import StoreFullError
 from oberth.formats.message import MAGIC_V1, DispatchRequest, MessageExt, read_dispatch_request
@@ -166,7 +167,11 @@ def log_of(rows: list[tuple[Any, ...]]) -> tuple[bytes, list[int]]:
     return bytes(out), starts
 
 
-@settings(max_examples=150)
+@settings(
+    max_examples=examples(
+        "tests/store/test_bulk_dispatch.py::test_any_mixture_of_both_equals_one_by_one"
+    )
+)
 @given(rows=steps, splits=st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=8))
 def test_any_mixture_of_both_equals_one_by_one(
     rows: list[tuple[Any, ...]], splits: list[tuple[int, bool]]

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from tests.rigs.campaigns import rounds
+from tests.rigs.campaigns import rounds, some
 
 from oberth import kernels
 from oberth.formats.batch_body import BatchItem, encode_batch
@@ -266,7 +266,8 @@ def test_a_power_cut_among_deletions_brings_none_back(
     deletions(whole, tmp_path / "whole", [])
     began = next(n for n, what in enumerate(whole.log) if what.startswith("remove"))
     rng = random.Random(5)
-    for cut in range(began, whole.events, 1 if bulk else 3):
+    test = "tests/store/test_crash.py::test_a_power_cut_among_deletions_brings_none_back"
+    for cut in some(test, range(began, whole.events)):
         root, image = tmp_path / f"cut{cut}", tmp_path / f"image{cut}"
         disk, acknowledged = FaultDisk(cut_power_at=cut), list[str]()
         with pytest.raises(PowerCut):

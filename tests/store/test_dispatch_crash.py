@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.campaigns import rounds
 
 from oberth.formats.consume_queue import UNIT
 from oberth.formats.message import DispatchRequest
@@ -107,7 +108,8 @@ def events_of(root: Path, seed: int) -> int:
 def test_power_cut(seed: int, keep: float, tmp_path: Path) -> None:
     events = events_of(tmp_path / "whole", seed)
     rng = random.Random(seed)
-    for cut in sorted(rng.sample(range(1, events), min(60, events - 1))):
+    count = rounds("tests/store/test_dispatch_crash.py::test_power_cut")
+    for cut in sorted(rng.sample(range(1, events), min(count, events - 1))):
         root, image = tmp_path / f"at-{cut}", tmp_path / f"image-{cut}"
         root.mkdir()
         image.mkdir()

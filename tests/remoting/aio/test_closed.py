@@ -50,7 +50,6 @@ async def test_a_closed_connection_leaves_nothing_to_the_collector(
         kept.append(weakref.ref(channel, gone.put_nowait))
 
     options = ServerOptions(port=0, tls_context=self_signed_context())
-    gc.collect()
     gc.disable()
     try:
         async with RemotingServer(ProcessorTable(), options, on_open=note) as server:

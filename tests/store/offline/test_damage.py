@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.rigs.campaigns import examples
 
 from oberth.formats.message import FIXED, HOST_BITS, MessageExt, decode_record
 from oberth.formats.sys_flag import (
@@ -190,7 +191,12 @@ def test_a_bit_of_the_index(data: st.DataObject, damaged_root: Path) -> None:
 @example(seed=7, kind="noise")
 @example(seed=10, kind="zeros")  # takes the end of a record's properties along
 @example(seed=259200, kind="noise")  # hits the store time that an index file is named by
-@relaxed
+@settings(
+    relaxed,
+    max_examples=examples(
+        "tests/store/offline/test_damage.py::test_salvage_keeps_what_can_be_read"
+    ),
+)
 def test_salvage_keeps_what_can_be_read(
     seed: int, kind: str, damaged_root: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
