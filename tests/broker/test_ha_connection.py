@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from oberth.broker.ha_connection import BULK_BYTES, HAConnection
+from oberth.broker.ha_connection import BULK_BYTES, READ_BYTES, REPORT_BYTES, HAConnection
 from oberth.errors import RemoteProtocolError
 
 BOUND_S = 100.0
@@ -29,6 +29,9 @@ class Transport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.done.append("resume")
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing is ever kept here."""
 
     def is_closing(self) -> bool:
         return self.closing
@@ -57,7 +60,7 @@ def asked(connection: HAConnection) -> list[str]:
 
 
 async def test_what_is_read_is_taken_and_answered_at_once(connection: HAConnection) -> None:
-    connection.attach(connection.write)
+    connection.attach(lambda data: connection.write(bytes(data)))
     connection.data_received(b"one")
     assert asked(connection) == ["write one"]
     assert not await connection.wait_ended(0)
@@ -66,7 +69,7 @@ async def test_what_is_read_is_taken_and_answered_at_once(connection: HAConnecti
 async def test_what_comes_early_is_kept(connection: HAConnection) -> None:
     connection.data_received(b"early")
     assert asked(connection) == ["pause"]
-    connection.attach(connection.write)
+    connection.attach(lambda data: connection.write(bytes(data)))
     assert asked(connection) == ["write early", "resume"]
 
 
@@ -85,8 +88,8 @@ async def test_a_long_read_lets_the_loop_turn(connection: HAConnection) -> None:
 async def test_an_error_ends_it_and_reaches_its_task(connection: HAConnection) -> None:
     taken: list[bytes] = []
 
-    def take(data: bytes) -> None:
-        taken.append(data)
+    def take(data: bytes | memoryview) -> None:
+        taken.append(bytes(data))
         raise RemoteProtocolError("no report")
 
     connection.attach(take)
@@ -118,3 +121,29 @@ async def test_who_waits_for_the_socket_goes_on_when_it_is_gone(connection: HACo
     await waiting
     assert not connection.is_writable
     assert await connection.wait_ended(0)
+
+
+async def test_every_read_comes_into_the_same_buffer(connection: HAConnection) -> None:
+    taken: list[bytes] = []
+    connection.attach(lambda data: taken.append(bytes(data)))
+    for said in (b"first", b"two"):
+        room = connection.get_buffer(-1)
+        room[: len(said)] = said
+        connection.buffer_updated(len(said))
+    assert taken == [b"first", b"two"]
+    assert connection.get_buffer(-1) is connection.get_buffer(1 << 30)
+
+
+async def test_what_comes_early_outlives_the_next_read(connection: HAConnection) -> None:
+    connection.get_buffer(-1)[:5] = b"early"
+    connection.buffer_updated(5)
+    connection.get_buffer(-1)[:5] = b"later"
+    taken: list[bytes] = []
+    connection.attach(lambda data: taken.append(bytes(data)))
+    assert taken == [b"early"]
+
+
+async def test_who_reports_is_given_less_room() -> None:
+    accepted = HAConnection(lambda _: None)
+    assert len(accepted.get_buffer(-1)) == REPORT_BYTES < READ_BYTES
+    assert len(HAConnection().get_buffer(-1)) == READ_BYTES

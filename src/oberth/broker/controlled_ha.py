@@ -307,7 +307,7 @@ class ControlledHAService(HAService):
             confirm_offset=self.confirm_offset,
         )
 
-    def _make_receiver(self, replica: Replica) -> Callable[[bytes], int | None]:
+    def _make_receiver(self, replica: Replica) -> Callable[[bytes | memoryview], int | None]:
         def on_hello(hello: SlaveHello) -> None:
             if hello.broker_id == self._role.broker_id:
                 raise RemoteProtocolError(
@@ -320,7 +320,7 @@ class ControlledHAService(HAService):
 
         receive_data = SlaveReceiver(on_hello).receive_data
 
-        def receive(data: bytes) -> int | None:
+        def receive(data: bytes | memoryview) -> int | None:
             offset = receive_data(data)
             if offset is not None:
                 # The set is looked at when the report has been believed.
@@ -425,11 +425,11 @@ class ControlledHAService(HAService):
     def _report(self) -> bytes:
         return SLAVE_REPORT.pack(TRANSFER, self._end_to_report())
 
-    def _make_link(self) -> Callable[[bytes], Iterable[LogPiece]]:
+    def _make_link(self) -> Callable[[bytes | memoryview], Iterable[LogPiece]]:
         receiver = MasterReceiver()
         greeted = False
 
-        def receive_data(data: bytes) -> Iterator[LogPiece]:
+        def receive_data(data: bytes | memoryview) -> Iterator[LogPiece]:
             nonlocal greeted
             for each in receiver.receive_data(data):
                 if isinstance(each, MasterHello):

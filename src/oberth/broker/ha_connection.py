@@ -3,6 +3,9 @@
 What comes is worked on in the turn of the loop that reads it, and what is said to it leaves in the
 same turn. With asyncio's streams a task is woken for it, one turn later; while a sender waits for
 its replica that happened on both machines, in both directions.
+
+A log that is caught up with is read into one buffer again and again: what is new memory each time
+costs a page fault for each page, and a copy more.
 """
 
 from __future__ import annotations
@@ -23,10 +26,20 @@ as fast as it can be written."""
 TURN_BYTES: Final = 1 << 20
 """Bytes of the log that one slave is sent in one turn of the loop."""
 
-Take = Callable[[bytes], None]
+WRITE_BYTES: Final = 256 << 10
+"""Bytes of the log that are given to the socket at once; it keeps up with so many unsent ones."""
+
+READ_BYTES: Final = 512 << 10
+"""Bytes of a log that are read at once."""
+
+REPORT_BYTES: Final = 16 << 10
+"""Bytes that are read at once of who sends reports, perhaps encrypted."""
+
+Take = Callable[[bytes | memoryview], None]
+"""Takes what came; the bytes are valid until it returns."""
 
 
-class HAConnection(asyncio.Protocol):
+class HAConnection(asyncio.BufferedProtocol):
     """One connection. Belongs to one task: that attaches what takes the bytes, then waits.
 
     What comes before `attach` is kept, one read at most. What `Take` raises ends the connection and
@@ -41,6 +54,7 @@ class HAConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._take: Take | None = None
         self._early = b""
+        self._buffer = memoryview(bytearray(READ_BYTES if begin is None else REPORT_BYTES))
         self._ended = self._loop.create_future()
         self._error: Exception | None = None
         self._drained = asyncio.Event()
@@ -107,13 +121,23 @@ class HAConnection(asyncio.Protocol):
     # The loop's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
+        """See asyncio.BaseProtocol."""
         self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(WRITE_BYTES)
         if self._begin is not None:
             self._begin(self)
 
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio.BufferedProtocol."""
+        del sizehint
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio.BufferedProtocol."""
+        self.data_received(self._buffer[:nbytes])
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """See asyncio.Protocol: for transports that know no buffers, and for `attach`."""
         if self._ended.done():
             return
         if self._take is None:
@@ -135,15 +159,15 @@ class HAConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol."""
+        """See asyncio.BaseProtocol."""
         self._drained.clear()
 
     def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
+        """See asyncio.BaseProtocol."""
         self._drained.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See asyncio.Protocol."""
+        """See asyncio.BaseProtocol."""
         self.end(error)
 
 
@@ -185,16 +209,20 @@ class Replica:
         sender = self.sender
         end = self.sent_bytes + TURN_BYTES
         while self.sent_bytes < end and self.connection.is_writable:
-            frame = sender.next_frame()
-            if frame is None:
+            parts: list[bytes | memoryview] = []
+            size = 0
+            while size < WRITE_BYTES and (frame := sender.next_frame()) is not None:
+                parts += frame
+                size += len(frame[1])
+            if parts:
+                # A copy: the transport may keep what it could not send, and the segment may go.
+                self.write(b"".join(parts))
+                self.sent_bytes += size
+                self.wrote_at_s = now_s
+            if size < WRITE_BYTES:
                 if sender.has_news and sender.next_offset >= 0:
                     self.beat(now_s)
                 return True
-            header, data = frame
-            # A copy: the transport may keep what it could not send, and the segment may go.
-            self.write(header + bytes(data))
-            self.sent_bytes += len(data)
-            self.wrote_at_s = now_s
         return False
 
     def beat(self, now_s: float) -> None:

@@ -321,7 +321,7 @@ class HAService:
         sending: list[asyncio.Task[None]] = []
         receive_data = self._make_receiver(replica)
 
-        def take(data: bytes) -> None:
+        def take(data: bytes | memoryview) -> None:
             offset = receive_data(data if tls is None else tls.receive(data))
             if offset is None:
                 return
@@ -368,7 +368,7 @@ class HAService:
             from_last_file=config.sync_from_last_file,
         )
 
-    def _make_receiver(self, replica: Replica) -> Callable[[bytes], int | None]:
+    def _make_receiver(self, replica: Replica) -> Callable[[bytes | memoryview], int | None]:
         """What takes reports out of the bytes of one slave."""
         del replica
         return ReportReceiver().receive_data
@@ -492,7 +492,7 @@ class HAService:
         store = self._store
         return store.flushed_offset if self._is_sync else store.max_phy_offset
 
-    def _make_link(self) -> Callable[[bytes], Iterable[LogPiece]]:
+    def _make_link(self) -> Callable[[bytes | memoryview], Iterable[LogPiece]]:
         """What takes pieces of the log out of a master's bytes."""
         return LogReceiver(self._store_config.mapped_file_size_commit_log).receive_data
 
@@ -520,7 +520,7 @@ class HAService:
             connection.write(self._greeting())
             link.last_write_ms = now_ms()
 
-            def take(data: bytes) -> None:
+            def take(data: bytes | memoryview) -> None:
                 self._take_log(connection, receive_data, data)
                 appended.set()
 
@@ -548,8 +548,8 @@ class HAService:
     def _take_log(
         self,
         connection: HAConnection,
-        receive_data: Callable[[bytes], Iterable[LogPiece]],
-        data: bytes,
+        receive_data: Callable[[bytes | memoryview], Iterable[LogPiece]],
+        data: bytes | memoryview,
     ) -> None:
         """Appends what came of the master's log, and reports it in the same turn."""
         came = perf_counter()

@@ -66,7 +66,7 @@ class TlsWriter:
         self._tls = ServerTls(context)
         self._begun = False
 
-    def receive(self, data: bytes) -> bytes:
+    def receive(self, data: bytes | memoryview) -> bytes:
         """The plain bytes that came to be readable with these.
 
         Raises:

@@ -216,7 +216,9 @@ class SentLog:
         self._extent = Extent(low, high, {})
         self._position = -1
         self._pieces: bytearray = bytearray()
-        self._receive_data: Callable[[bytes], Iterable[LogPiece]] = LogReceiver().receive_data
+        self._receive_data: Callable[[bytes | memoryview], Iterable[LogPiece]] = (
+            LogReceiver().receive_data
+        )
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._report = b""
         self._expected = 0
@@ -304,7 +306,7 @@ class EpochSentLog(SentLog):
     def _greet(self, writer: asyncio.StreamWriter, start: int) -> None:
         receiver = MasterReceiver()
 
-        def receive_data(data: bytes) -> Iterator[LogPiece]:
+        def receive_data(data: bytes | memoryview) -> Iterator[LogPiece]:
             for each in receiver.receive_data(data):
                 if isinstance(each, MasterHello):
                     writer.write(self._report)

@@ -136,7 +136,7 @@ class SlaveReceiver:
         self._greeted = False
         self._on_hello = on_hello
 
-    def receive_data(self, data: bytes) -> int | None:
+    def receive_data(self, data: bytes | memoryview) -> int | None:
         """The newest complete report, or None.
 
         Raises:
@@ -185,7 +185,7 @@ class MasterReceiver:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def receive_data(self, data: bytes) -> list[MasterHello | EpochPiece]:
+    def receive_data(self, data: bytes | memoryview) -> list[MasterHello | EpochPiece]:
         """What is complete so far, in order.
 
         Raises:

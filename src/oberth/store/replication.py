@@ -46,7 +46,10 @@ Done = Callable[[PutMessageStatus], None]
 
 
 class LogPiece(NamedTuple):
-    """Bytes of a master's log; none for a heartbeat. Valid as long as the bytes they came in."""
+    """Bytes of a master's log; none for a heartbeat.
+
+    Valid as long as the bytes they came in, and until more are taken.
+    """
 
     commit_log_offset: int
     data: bytes | memoryview
@@ -60,7 +63,7 @@ class ReportReceiver:
     def __init__(self) -> None:
         self._rest = b""
 
-    def receive_data(self, data: bytes) -> int | None:
+    def receive_data(self, data: bytes | memoryview) -> int | None:
         """The newest complete report, or None.
 
         Raises:
@@ -93,13 +96,14 @@ class LogReceiver:
             each other in one segment become one piece; 0: each frame is one.
     """
 
-    __slots__ = ("_rest", "_segment_size")
+    __slots__ = ("_rest", "_room", "_segment_size")
 
     def __init__(self, segment_size: int = 0) -> None:
         self._rest = bytearray()
+        self._room = memoryview(bytearray())  # where frames are joined, again and again
         self._segment_size = segment_size
 
-    def receive_data(self, data: bytes) -> list[LogPiece]:
+    def receive_data(self, data: bytes | memoryview) -> list[LogPiece]:
         """The complete pieces so far, in order.
 
         Raises:
@@ -132,8 +136,9 @@ class LogReceiver:
         rest += view[position : position + more]
         if position + more > len(view):
             return len(view)
-        frames.append(LogPiece(offset, bytes(rest[FRAME.size :])))
-        rest.clear()
+        # Handed out as it is, without a copy: the next one begins in another array.
+        self._rest = bytearray()
+        frames.append(LogPiece(offset, memoryview(rest)[FRAME.size :]))
         return position + more
 
     def _joined(self, frames: list[LogPiece]) -> list[LogPiece]:
@@ -141,18 +146,23 @@ class LogReceiver:
         segment_size = self._segment_size
         if not segment_size or len(frames) < 2:
             return frames
+        size = sum(len(each.data) for each in frames)
+        if size > len(self._room):
+            self._room = memoryview(bytearray(size))
+        room = self._room
         pieces: list[LogPiece] = []
-        begin = end = -1
-        parts: list[bytes | memoryview] = []
+        begin = end = -1  # of the piece that is being made, in the log
+        first = used = 0  # the same in the room
         for offset, data in frames:
-            if parts and (offset != end or offset % segment_size == 0):
-                pieces.append(LogPiece(begin, b"".join(parts)))
-                parts = []
-            if not parts:
-                begin = offset
-            parts.append(data)
+            if begin >= 0 and (offset != end or offset % segment_size == 0):
+                pieces.append(LogPiece(begin, room[first:used]))
+                begin = -1
+            if begin < 0:
+                begin, first = offset, used
             end = offset + len(data)
-        pieces.append(LogPiece(begin, b"".join(parts)))
+            room[used : used + len(data)] = data
+            used += len(data)
+        pieces.append(LogPiece(begin, room[first:used]))
         return pieces
 
 

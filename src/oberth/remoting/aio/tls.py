@@ -262,7 +262,7 @@ class ServerTls:
         """Whether the handshake is done."""
         return self._shaken
 
-    def receive(self, data: bytes) -> tuple[bytes, bool]:
+    def receive(self, data: bytes | memoryview) -> tuple[bytes, bool]:
         """Plain text that ``data`` completes, and whether the peer ended the connection.
 
         Raises:
