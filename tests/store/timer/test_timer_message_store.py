@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rigs.campaigns import examples, rounds
 
-from oberth.errors import StoreCorruptError
+from oberth.errors import StoreCorruptError, StoreFullError
 from oberth.formats import properties as p
 from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
@@ -302,6 +302,27 @@ def test_a_recall_holds_when_both_are_due_while_nobody_runs(tmp_path: Path, ends
     again.run(2000)
     assert [body for body, _ in again.delivered()] == [b"kept"]
     again.close()
+
+
+def test_nothing_is_taken_in_or_delivered_twice_while_the_log_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path)
+    # What is over before it is taken in goes to its topic at once, before and behind a timed one.
+    for body, due in ((b"a", START_MS + 1), (b"b", START_MS + 9000), (b"c", START_MS + 1)):
+        assert rig.put(body, TIMER_DELIVER_MS=due) is PutMessageStatus.PUT_OK
+    with monkeypatch.context() as patch:
+
+        def no_room() -> None:
+            raise StoreFullError("no room")
+
+        patch.setattr(rig.timer.log, "make_room", no_room)
+        rig.run(3000)
+        assert rig.timer.enqueue_behind == 3
+        assert rig.delivered() == []
+    rig.run(20_000)
+    assert sorted(body for body, _ in rig.delivered()) == [b"a", b"b", b"c"]
+    rig.close()
 
 
 def test_a_full_slot_refuses_more(tmp_path: Path) -> None:

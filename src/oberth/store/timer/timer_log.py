@@ -61,12 +61,16 @@ class TimerLog:
         """Where the segment that holds a position starts, or the oldest one."""
         return max(position - position % self.file_size, self.first_position)
 
-    def append(self, unit: TimerLogUnit) -> int:
-        """Appends a unit; its position.
+    def make_room(self) -> None:
+        """To be called before units are appended; once for as many as are taken in at once.
 
         Raises:
             StoreFullError: the disk has no room; nothing has changed.
         """
+        self._stream.make_room()
+
+    def append(self, unit: TimerLogUnit) -> int:
+        """Appends a unit; its position. After `make_room` it cannot fail."""
         stream = self._stream
         position = stream.end
         data = encode_timer_unit(unit)
@@ -75,7 +79,6 @@ class TimerLog:
             remaining = self.file_size - at
             data = encode_timer_blank(remaining) + bytes(remaining - BLANK_SIZE) + data
             position += remaining
-        stream.make_room()
         with stream.lock:
             stream.append_locked(data)
         return position
