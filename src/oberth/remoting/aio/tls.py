@@ -284,7 +284,7 @@ class ServerTls:
                 raise ssl.SSLError(f"more than {EMPTY_RECORDS_MAX} TLS records that carry nothing")
         return b"".join(pieces), ended
 
-    def _parts(self, data: bytes) -> Iterator[tuple[bytes, int]]:
+    def _parts(self, data: bytes | memoryview) -> Iterator[tuple[bytes | memoryview, int]]:
         """``data``, cut behind every RECORDS_AT_ONCE records, and how many begin in each part."""
         start, count, at, size = 0, 0, self._rest, len(data)
         if self._head:
@@ -302,7 +302,8 @@ class ServerTls:
             if count == RECORDS_AT_ONCE:
                 yield data[start:at], count
                 start, count = min(at, size), 0
-        self._head, self._rest = data[at:], max(at - size, 0)
+        # Bytes of its own: the buffer that was read into is used again.
+        self._head, self._rest = bytes(data[at:]), max(at - size, 0)
         if start < size:
             yield data[start:], count
 
