@@ -207,9 +207,10 @@ class Campaign:
                 with contextlib.suppress(OberthError, OSError):
                     sent = await producer.send(Message(TOPIC, body.encode()), mq=queue)
                     offset = sent.queue_offset
-                    self._ends[queue_id] = max(self._ends[queue_id], offset + 1)
                     if sent.status is SendStatus.SEND_OK:
                         outcome = Outcome.ACKNOWLEDGED
+                        # What is answered otherwise may be gone with its master.
+                        self._ends[queue_id] = max(self._ends[queue_id], offset + 1)
                 self.history.sent(
                     body, begun, outcome=outcome, queue=str(queue_id), offset=offset
                 )  # fmt: skip
