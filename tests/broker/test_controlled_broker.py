@@ -22,6 +22,7 @@ from oberth.broker.controlled_broker import ControlledBroker
 from oberth.broker.controlled_ha import ControlledHAService
 from oberth.broker.log_comparison import EpochSentLog, StoreLog, compare
 from oberth.broker.role import Role, RoleKeeper
+from oberth.broker.sync_set import SyncSet
 from oberth.client.config import ClientConfig
 from oberth.client.messages import Message, SendStatus
 from oberth.client.producer import Producer
@@ -416,13 +417,33 @@ async def test_a_log_that_is_cut_takes_no_group_back(
     life(second).parts.offsets.commit("G", "t", 0, 2, 0)
     second.must_cut(common)
     await until(lambda: list(group.root.glob("2.parted-*")))
-    await group.agree(1, 2)
     await until(lambda: end(second) == end(first))
+    members = ha(first).sync_set
+    assert members is not None
+    # It left the set with its connection and comes back; the master must not stop in between.
+    await until(lambda: not (members._gone or members._joining or members._is_asking))
+    await group.agree(1, 2)
     assert "taken back" not in caplog.text
     await group.stop("1")
     await until(lambda: is_master(second))
     assert bodies(second) == [b"a", b"b", b"c"]
     assert life(second).parts.offsets.query("G", "t", 0) == 2
+
+
+async def test_a_master_that_closes_leaves_the_set_as_it_is(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its replicas go with its connections; without them in the set nobody could be elected."""
+    first, _ = await group.start("1"), await group.start("2")
+    await group.agree(1, 2)
+    looks: list[int] = []
+    monkeypatch.setattr(SyncSet, "wanted", lambda _, now_ms: looks.append(now_ms))
+    ha(first).on_time(0)
+    assert looks
+    ha(first).give_up()
+    looks.clear()
+    ha(first).on_time(0)
+    assert not looks
 
 
 async def test_a_slave_without_a_master_serves_what_it_has(group: Group) -> None:

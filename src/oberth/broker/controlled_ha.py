@@ -123,6 +123,7 @@ class ControlledHAService(HAService):
         self.is_slave = not role.is_master
         self._confirmed = 0
         self._ask_at_ms = 0
+        self._has_given_up = False
         self._said = ""
         self.sync_set: SyncSet | None = None
         if role.is_master:
@@ -233,7 +234,12 @@ class ControlledHAService(HAService):
         self._table.wait(end_offset, needed, deadline, done)
 
     def give_up(self) -> None:
-        """This broker stays master no longer: who waits for replicas hears that at once."""
+        """This broker stays master no longer: who waits for replicas hears that at once.
+
+        The set stays as it is. Its replicas' connections end with this life, and a set without them
+        would leave nobody who may be master.
+        """
+        self._has_given_up = True
         if self.sync_set is not None:
             for done, status in self._table.on_end():
                 done(status)
@@ -339,7 +345,9 @@ class ControlledHAService(HAService):
     def _review(self) -> None:
         sync_set = self.sync_set
         now_ms = _loop_ms()
-        if sync_set is None or now_ms < self._ask_at_ms or self._server is None:
+        if sync_set is None or self._has_given_up or now_ms < self._ask_at_ms:
+            return
+        if self._server is None:
             return
         wanted = sync_set.wanted(now_ms)
         if wanted is not None:
