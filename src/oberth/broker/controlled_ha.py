@@ -236,8 +236,8 @@ class ControlledHAService(HAService):
     def give_up(self) -> None:
         """This broker stays master no longer: who waits for replicas hears that at once.
 
-        The set stays as it is. Its replicas' connections end with this life, and a set without them
-        would leave nobody who may be master.
+        It no longer changes the set of replicas in sync. Their connections end with this life, and
+        if they left the set for that, none of them could be elected.
         """
         self._has_given_up = True
         if self.sync_set is not None:

@@ -401,7 +401,7 @@ class TimerMessageStore:
                 timed.append((offset, unit.commit_log_offset, unit.record_size, raw, slot_time))
             elif self._follows_at_ms:
                 continue  # the master has delivered it
-            elif p.find_property(raw, b"TIMER_DEL_UNIQKEY") is None:
+            elif p.find_property(raw, _DELETE) is None:
                 delivery = self._restore(record, unit.commit_log_offset, offset, None, now_ms)
                 if delivery is not None:
                     direct.append(delivery)
@@ -626,7 +626,7 @@ class TimerMessageStore:
             raw = properties_at(record)
         except RecordError:
             return
-        key = p.find_property(raw, b"TIMER_DEL_UNIQKEY")
+        key = p.find_property(raw, _DELETE)
         if key is not None:
             deletes.add(_delete_key(raw, key))
 
