@@ -12,6 +12,7 @@ from oberth.controller import state_log
 from oberth.controller.replica_sets import Replica, ReplicaSet
 from oberth.controller.state_log import StateLog
 from oberth.errors import StoreCorruptError, StoreLockedError
+from oberth.store.files import OsFileSystem
 
 
 def made(number: int) -> ReplicaSet:
@@ -110,6 +111,31 @@ def test_old_lines_go_and_a_kill_in_between_harms_nothing(
     log._new.write_bytes(b"half of a file")
     assert read(tmp_path) == {"a": made(20)}
     assert not log._new.exists()
+
+
+def test_a_name_that_the_disk_refuses_loses_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_log, "OLD_LINES_MAX", 2)
+    log = StateLog(tmp_path)
+    log.load()
+    for number in range(4):
+        log.append("a", made(number))
+    with monkeypatch.context() as refusing:
+
+        def refuse(_: object, path: str) -> None:
+            raise OSError(5, "Input/output error", path)
+
+        refusing.setattr(OsFileSystem, "sync_directory", refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            log.maybe_shorten({"a": made(3)})
+        # A power cut may give the name back to the old file, and that would lack this line.
+        with pytest.raises(OSError, match="Input/output error"):
+            log.append("a", made(4))
+    log.append("a", made(5))
+    log.close()
+    assert read(tmp_path) == {"a": made(5)}
+    assert log.path.read_bytes().count(b"\n") == 2
 
 
 def test_the_disk_has_a_change_before_anybody_hears_of_it(

@@ -218,7 +218,7 @@ class Controller(Service):
                     await asyncio.to_thread(self._log.maybe_shorten, self.sets.sets)
                 except OSError as error:
                     _LOG.warning(
-                        "%s could not be shortened, it stays as long as it is: %s",
+                        "%s could not be shortened: %s",
                         self._log.path,
                         error,
                     )

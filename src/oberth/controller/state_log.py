@@ -63,6 +63,7 @@ class StateLog:
         self._size = 0
         self._lines = 0
         self._broken: str | None = None
+        self._is_named = True  # on the disk, too
 
     def load(self) -> dict[str, ReplicaSet]:
         """The sets that the file says.
@@ -124,6 +125,8 @@ class StateLog:
         """
         if self._broken is not None:
             raise OSError(f"{self.path}: {self._broken}; a restart reads the lines that are there")
+        if not self._is_named:
+            self._sync_name()
         line = _line(name, value)
         try:
             _write_all(self._fd, line, self._size)
@@ -143,7 +146,8 @@ class StateLog:
         """Write the file anew when most of it is old.
 
         Raises:
-            OSError: it could not be written; the old one stays.
+            OSError: it could not be written, and the old one stays; or the disk does not have the
+                new one's name yet, and nothing is appended before it has.
         """
         if self._lines - len(sets) <= OLD_LINES_MAX:
             return
@@ -153,14 +157,21 @@ class StateLog:
             _write_all(fd, data, 0)
             os.fsync(fd)
             os.replace(self._new, self.path)
-            OsFileSystem().sync_directory(str(self.path.parent))
         except OSError:
             os.close(fd)
             with contextlib.suppress(OSError):
                 os.remove(self._new)
             raise
+        # From here on the old file has no name, and what is written to it would be lost.
         os.close(self._fd)
         self._fd, self._size, self._lines = fd, len(data), len(sets)
+        self._is_named = False
+        self._sync_name()
+
+    def _sync_name(self) -> None:
+        """Brings the name of the file to the disk; a power cut may give it back to the old one."""
+        OsFileSystem().sync_directory(str(self.path.parent))
+        self._is_named = True
 
     @property
     def _new(self) -> Path:
