@@ -58,6 +58,9 @@ class PullStatus(enum.Enum):
 
 _STATUSES: Final = {status.value: status for status in PullStatus}
 
+_NO_MATCH_AT_MASTER: Final = ("NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING")
+"""Why a master has a client pull again at once, as it says in the remark."""
+
 
 @dataclass(slots=True)
 class PullResult:
@@ -180,6 +183,13 @@ async def pull_raw(
         if is_route_doubtful(error):
             instance.doubt_route(queue.topic)
         raise
+    if (
+        status is PullStatus.NO_MATCHED_MSG
+        and response.remark not in _NO_MATCH_AT_MASTER
+        and addr == instance.master_address(queue.broker_name)
+    ):
+        # It has become a slave, has no more messages, and sends its readers to the new master.
+        instance.doubt_route(queue.topic)
     header = response.header(PullMessageResponseHeader)
     return RawPull(
         status,
