@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,6 +30,7 @@ from oberth.client.producer import Producer
 from oberth.controller.controller import Controller
 from oberth.controller.controller_config import ControllerConfig
 from oberth.errors import ConfigFormatError, OberthError, OptionError, RemotingConnectError
+from oberth.formats.epochs import EPOCHS_MAX, Epoch
 from oberth.formats.message import decode_record
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
@@ -38,7 +40,13 @@ from oberth.remoting.code import RequestCode
 from oberth.remoting.command import create_request
 from oberth.remoting.headers.admin import ViewMessageRequestHeader
 from oberth.remoting.headers.controller import ElectMasterRequestHeader
-from oberth.store.epoch_replication import SlaveHello
+from oberth.store.epoch_replication import (
+    MASTER_FRAME,
+    MASTER_HANDSHAKE,
+    SLAVE_REPORT,
+    TRANSFER,
+    SlaveHello,
+)
 from oberth.store.files import FileSystem
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.store.offline.reader import StoreReader
@@ -370,6 +378,61 @@ async def test_a_log_without_a_common_epoch_is_left_alone(
     await until(lambda: "no epoch in common" in caplog.text)
     await until(lambda: bodies(second) == [b"other"])
     assert group.in_sync == [1]
+
+
+async def greeted(
+    each: ControlledBroker, broker_id: int, *reports: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a master's HA port, over which a slave has said so much and heard of it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", ha(each).port)
+    writer.write(SlaveHello(broker_id, from_last_file=False, is_learner=False).encode())
+    head = MASTER_HANDSHAKE.unpack(await reader.readexactly(MASTER_HANDSHAKE.size))
+    await reader.readexactly(head[1])
+    for offset in reports:
+        writer.write(SLAVE_REPORT.pack(TRANSFER, offset))
+        await reader.readexactly(MASTER_FRAME.size)
+    return reader, writer
+
+
+async def test_a_slave_that_is_back_has_left_its_older_connection(group: Group) -> None:
+    """What still comes over that is from before a power cut, and must confirm nothing."""
+    first = await group.start("1", None, haHousekeepingInterval="1000000")
+    put(first, b"one")
+    old_reader, old_writer = await greeted(first, 7, end(first))
+    table = ha(first)._table
+    assert list(table.acked.values()) == [end(first)]
+    reader, writer = await greeted(first, 7)
+    async with asyncio.timeout(BOUND_S):
+        await old_reader.read()
+    await until(lambda: len(table.hellos) == 1)
+    assert table.acked == {}
+    other_reader, other_writer = await greeted(first, 8)
+    other_writer.write(SlaveHello(7, from_last_file=False, is_learner=False).encode())
+    async with asyncio.timeout(BOUND_S):
+        assert await other_reader.read() == b"", "one connection is one slave's"
+    assert not reader.at_eof()
+    for each in (old_writer, writer, other_writer):
+        each.close()
+
+
+async def test_who_greets_and_reads_no_answer_is_disconnected(group: Group) -> None:
+    first = await group.start("1")
+    for number in range(2, EPOCHS_MAX):
+        ha(first).epochs.append(Epoch(number, 0))
+    loop = asyncio.get_running_loop()
+
+    async def greet(peer: socket.socket) -> None:
+        hello = SlaveHello(7, from_last_file=False, is_learner=False).encode()
+        for _ in range(5000):
+            await loop.sock_sendall(peer, hello)
+            await asyncio.sleep(0)
+
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.setblocking(False)
+        await loop.sock_connect(peer, ("127.0.0.1", ha(first).port))
+        with pytest.raises(ConnectionError):
+            await greet(peer)
 
 
 async def test_a_log_is_read_over_the_port_of_its_replicas(group: Group) -> None:

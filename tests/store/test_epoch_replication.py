@@ -49,6 +49,17 @@ def test_slaves_words_cut_anywhere() -> None:
     assert SlaveReceiver(hellos.append).receive_data(data) == 9
 
 
+def test_handshakes_that_come_together_are_answered_once() -> None:
+    hellos: list[SlaveHello] = []
+    data = b"".join(
+        SlaveHello(number, from_last_file=False, is_learner=False).encode()
+        + SLAVE_REPORT.pack(2, number)
+        for number in range(1, 100)
+    )
+    assert SlaveReceiver(hellos.append).receive_data(data) == 99
+    assert [hello.broker_id for hello in hellos] == [99]
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -315,13 +315,12 @@ class ControlledHAService(HAService):
 
     def _make_receiver(self, replica: Replica) -> Callable[[bytes | memoryview], int | None]:
         def on_hello(hello: SlaveHello) -> None:
-            if hello.broker_id == self._role.broker_id:
-                raise RemoteProtocolError(
-                    f"replica: it says that it is broker {hello.broker_id}, as this one is"
-                )
+            self._refuse_hello(replica, hello)
             assert isinstance(replica.sender, EpochLogSender)
             replica.sender.greeted(from_last_file=hello.from_last_file)
             self._table.hellos[replica] = hello
+            if not hello.is_learner:
+                self._end_older(replica, hello.broker_id)
             replica.write(MasterHello(self._store.max_phy_offset, self.epochs).encode())
 
         receive_data = SlaveReceiver(on_hello).receive_data
@@ -334,6 +333,34 @@ class ControlledHAService(HAService):
             return offset
 
         return receive
+
+    def _refuse_hello(self, replica: Replica, hello: SlaveHello) -> None:
+        """Raises RemoteProtocolError for a handshake that no slave sends."""
+        if hello.broker_id == self._role.broker_id:
+            raise RemoteProtocolError(
+                f"replica: it says that it is broker {hello.broker_id}, as this one is"
+            )
+        known = self._table.hellos.get(replica)
+        if known is not None and known.broker_id != hello.broker_id:
+            raise RemoteProtocolError(
+                f"replica: it says that it is broker {hello.broker_id}, before that "
+                f"{known.broker_id}"
+            )
+        if not replica.connection.is_writable:
+            raise RemoteProtocolError("replica: it greets again, and does not read what was sent")
+
+    def _end_older(self, replica: Replica, broker_id: int) -> None:
+        """Ends other connections of the same slave: it has left them.
+
+        What they still report is from before: a power cut may have taken the end of its log since.
+        """
+        for other, hello in list(self._table.hellos.items()):
+            if other is replica or hello.broker_id != broker_id or hello.is_learner:
+                continue
+            assert isinstance(other, Replica)
+            other.connection.end(
+                ConnectionAbortedError(f"broker {broker_id} is back, at {replica.address}")
+            )
 
     def _set_changed(self) -> None:
         for done, status in self._table.satisfied():

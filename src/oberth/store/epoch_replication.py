@@ -126,7 +126,8 @@ class SlaveReceiver:
     """Takes a slave's handshakes and reports out of its byte stream.
 
     Args:
-        on_hello: called with each handshake, in its place among the reports.
+        on_hello: called with the last handshake of what came, before its reports are looked at. One
+            of 16 bytes is answered with up to 12 KB.
     """
 
     __slots__ = ("_buffer", "_greeted", "_on_hello")
@@ -146,6 +147,7 @@ class SlaveReceiver:
         buffer = self._buffer
         buffer += data
         position, newest = 0, None
+        hello: SlaveHello | None = None
         while len(buffer) - position >= SLAVE_REPORT.size:
             state = int.from_bytes(buffer[position : position + 4], "big", signed=True)
             if state == HANDSHAKE:
@@ -159,7 +161,7 @@ class SlaveReceiver:
                 position += SLAVE_HANDSHAKE.size
                 self._greeted = True
                 newest = None
-                self._on_hello(SlaveHello(broker_id, bool(last_file), bool(learner)))
+                hello = SlaveHello(broker_id, bool(last_file), bool(learner))
             elif state == TRANSFER and self._greeted:
                 newest = SLAVE_REPORT.unpack_from(buffer, position)[1]
                 position += SLAVE_REPORT.size
@@ -174,6 +176,8 @@ class SlaveReceiver:
                     "controller cannot follow a master under one"
                 )
         del buffer[:position]
+        if hello is not None:
+            self._on_hello(hello)
         return newest
 
 
