@@ -45,6 +45,7 @@ from oberth.store.epoch_replication import (
     MASTER_HANDSHAKE,
     SLAVE_REPORT,
     TRANSFER,
+    EpochPiece,
     SlaveHello,
 )
 from oberth.store.files import FileSystem
@@ -433,6 +434,20 @@ async def test_who_greets_and_reads_no_answer_is_disconnected(group: Group) -> N
         await loop.sock_connect(peer, ("127.0.0.1", ha(first).port))
         with pytest.raises(ConnectionError):
             await greet(peer)
+
+
+async def test_epochs_that_come_together_are_synced_together(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.start("1")
+    slave = ha(await group.start("2"))
+    await group.agree(1, 2)
+    saved: list[int] = []
+    monkeypatch.setattr(slave, "_save", lambda: saved.append(len(slave.epochs.entries)))
+    at = end(group.brokers["2"])
+    beats = [EpochPiece(at, b"", Epoch(number, at), 0) for number in range(2, 40)]
+    assert list(slave._take_frames(beats)) == [(at, b"")]
+    assert saved == [len(slave.epochs.entries)] == [39]
 
 
 async def test_a_log_is_read_over_the_port_of_its_replicas(group: Group) -> None:

@@ -10,7 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from oberth.broker.ha_connection import BULK_BYTES, READ_BYTES, REPORT_BYTES, HAConnection
+from oberth.broker.ha_connection import (
+    BULK_BYTES,
+    READ_BYTES,
+    REPORT_BYTES,
+    HAConnection,
+    Take,
+)
 from oberth.errors import RemoteProtocolError
 
 BOUND_S = 100.0
@@ -59,8 +65,26 @@ def asked(connection: HAConnection) -> list[str]:
     return found
 
 
+def echo(connection: HAConnection) -> Take:
+    """Writes what comes."""
+
+    def take(data: bytes | memoryview) -> None:
+        connection.write(bytes(data))
+
+    return take
+
+
+def append_to(taken: list[bytes]) -> Take:
+    """Keeps what comes."""
+
+    def take(data: bytes | memoryview) -> None:
+        taken.append(bytes(data))
+
+    return take
+
+
 async def test_what_is_read_is_taken_and_answered_at_once(connection: HAConnection) -> None:
-    connection.attach(lambda data: connection.write(bytes(data)))
+    connection.attach(echo(connection))
     connection.data_received(b"one")
     assert asked(connection) == ["write one"]
     assert not await connection.wait_ended(0)
@@ -69,7 +93,7 @@ async def test_what_is_read_is_taken_and_answered_at_once(connection: HAConnecti
 async def test_what_comes_early_is_kept(connection: HAConnection) -> None:
     connection.data_received(b"early")
     assert asked(connection) == ["pause"]
-    connection.attach(lambda data: connection.write(bytes(data)))
+    connection.attach(echo(connection))
     assert asked(connection) == ["write early", "resume"]
 
 
@@ -83,6 +107,43 @@ async def test_a_long_read_lets_the_loop_turn(connection: HAConnection) -> None:
     connection.end()
     await asyncio.sleep(0)
     assert asked(connection) == ["pause", "abort"]
+
+
+async def test_what_is_not_taken_is_given_again_before_more_is_read(
+    connection: HAConnection,
+) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes | memoryview) -> memoryview:
+        taken.append(bytes(data[:2]))
+        return memoryview(data)[2:]
+
+    connection.attach(take)
+    connection.get_buffer(-1)[:5] = b"12345"
+    connection.buffer_updated(5)
+    assert (taken, asked(connection)) == ([b"12"], ["pause"])
+    await asyncio.sleep(0)
+    assert (taken, asked(connection)) == ([b"12", b"34"], ["pause"])
+    await asyncio.sleep(0)
+    assert (taken, asked(connection)) == ([b"12", b"34", b"5"], ["resume"])
+    connection.data_received(b"678")
+    connection.end()
+    await asyncio.sleep(0)
+    assert taken[3:] == [b"67"]
+
+
+async def test_what_came_early_is_taken_in_turns_too(connection: HAConnection) -> None:
+    taken: list[bytes] = []
+
+    def take(data: bytes | memoryview) -> memoryview:
+        taken.append(bytes(data[:2]))
+        return memoryview(data)[2:]
+
+    connection.data_received(b"123")
+    connection.attach(take)
+    assert (taken, asked(connection)) == ([b"12"], ["pause", "pause"])
+    await asyncio.sleep(0)
+    assert (taken, asked(connection)) == ([b"12", b"3"], ["resume"])
 
 
 async def test_an_error_ends_it_and_reaches_its_task(connection: HAConnection) -> None:
@@ -125,7 +186,7 @@ async def test_who_waits_for_the_socket_goes_on_when_it_is_gone(connection: HACo
 
 async def test_every_read_comes_into_the_same_buffer(connection: HAConnection) -> None:
     taken: list[bytes] = []
-    connection.attach(lambda data: taken.append(bytes(data)))
+    connection.attach(append_to(taken))
     for said in (b"first", b"two"):
         room = connection.get_buffer(-1)
         room[: len(said)] = said
@@ -139,7 +200,7 @@ async def test_what_comes_early_outlives_the_next_read(connection: HAConnection)
     connection.buffer_updated(5)
     connection.get_buffer(-1)[:5] = b"later"
     taken: list[bytes] = []
-    connection.attach(lambda data: taken.append(bytes(data)))
+    connection.attach(append_to(taken))
     assert taken == [b"early"]
 
 

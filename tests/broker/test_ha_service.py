@@ -39,6 +39,7 @@ from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.store.replication import (
     FRAME,
     FRAME_SIZE_MAX,
+    FRAMES_MAX,
     REPORT,
     LogReceiver,
     LogSender,
@@ -514,6 +515,7 @@ def test_frames_that_follow_each_other_in_a_segment_become_one_piece(
     for cut in [*cuts, len(stream)]:
         data, stream = stream[:cut], stream[cut:]
         came = receiver.receive_data(data)
+        assert not receiver.unread
         whole = [each for each in came if each.data]
         for piece in whole:
             assert piece.commit_log_offset == len(taken)
@@ -524,6 +526,23 @@ def test_frames_that_follow_each_other_in_a_segment_become_one_piece(
         if segment_size == 1 << 30:
             assert len(whole) <= 1
     assert taken == log
+
+
+@given(cuts=st.lists(st.integers(1, 70_000), max_size=10), size=st.integers(0, 2))
+def test_many_frames_without_bytes_are_taken_in_turns(cuts: list[int], size: int) -> None:
+    """As of an Apache master with haFlowControlEnable, which sends them in a loop."""
+    count = 3 * FRAMES_MAX + 7
+    stream = b"".join(FRAME.pack(n * size, size) + bytes(size) for n in range(count))
+    receiver = LogReceiver()
+    found: list[int] = []
+    for cut in [*cuts, len(stream)]:
+        data, stream = memoryview(stream[:cut]), stream[cut:]
+        while data:
+            came = receiver.receive_data(data)
+            assert len(came) == FRAMES_MAX or not receiver.unread
+            found += [piece.commit_log_offset for piece in came]
+            data = receiver.unread
+    assert found == [n * size for n in range(count)]
 
 
 @pytest.mark.parametrize(

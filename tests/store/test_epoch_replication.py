@@ -97,7 +97,9 @@ def test_masters_words_cut_anywhere() -> None:
         MASTER_HANDSHAKE.pack(1, 24, 0, 0) + EPOCH.pack(2, 0) + EPOCH.pack(1, 5),
         MASTER_FRAME.pack(2, -1, 0, 0, 0, 0),
         MASTER_FRAME.pack(2, (4 << 20) + 1, 0, 0, 0, 0),
-        MASTER_FRAME.pack(2, 0, -1, 0, 0, 0),
+        MasterHello(0, EPOCHS).encode() + MASTER_FRAME.pack(2, 0, -1, 0, 0, 0),
+        MasterHello(0, EPOCHS).encode() * 2,
+        MASTER_FRAME.pack(2, 0, 0, 0, 0, 0),
     ],
 )
 def test_nonsense_of_a_master(data: bytes) -> None:
@@ -120,6 +122,7 @@ def test_frames_end_where_epochs_do(tmp_path: Path) -> None:
         sender.on_report(0)
         data = b""
         receiver = MasterReceiver()
+        receiver.receive_data(MasterHello(log.max_offset, EPOCHS).encode())
         pieces = []
         while (frame := sender.next_frame()) is not None:
             (piece,) = receiver.receive_data(frame[0] + bytes(frame[1]))

@@ -32,13 +32,13 @@ from oberth.store.epoch_replication import (
     TRANSFER,
     EpochLogSender,
     EpochPiece,
+    EpochStream,
     MasterHello,
-    MasterReceiver,
     SlaveHello,
     SlaveReceiver,
 )
 from oberth.store.messages import PutMessageStatus
-from oberth.store.replication import Done, LogPiece, LogSender, ReplicaTable
+from oberth.store.replication import Done, LogPiece, LogSender, LogStream, PieceJoiner, ReplicaTable
 
 if TYPE_CHECKING:
     from oberth.formats.message_store_config import MessageStoreConfig
@@ -122,6 +122,7 @@ class ControlledHAService(HAService):
         self.epochs = EpochTable()
         self.is_slave = not role.is_master
         self._confirmed = 0
+        self._joiner = PieceJoiner(self._store_config.mapped_file_size_commit_log)
         self._ask_at_ms = 0
         self._has_given_up = False
         self._said = ""
@@ -460,25 +461,27 @@ class ControlledHAService(HAService):
     def _report(self) -> bytes:
         return SLAVE_REPORT.pack(TRANSFER, self._end_to_report())
 
-    def _make_link(self) -> Callable[[bytes | memoryview], Iterable[LogPiece]]:
-        receiver = MasterReceiver()
-        greeted = False
+    def _make_link(self) -> LogStream:
+        return EpochStream(self._take_frames)
 
-        def receive_data(data: bytes | memoryview) -> Iterator[LogPiece]:
-            nonlocal greeted
-            for each in receiver.receive_data(data):
-                if isinstance(each, MasterHello):
-                    self._join_on(each)
-                    greeted = True
-                elif not greeted:
-                    raise RemoteProtocolError("the master sends its log before its epochs")
-                else:
-                    self._note_epoch(each)
-                    yield LogPiece(each.commit_log_offset, each.data)
-                    end = min(each.confirm_offset, self._store.max_phy_offset)
-                    self._confirmed = max(self._confirmed, end)
+    def _take_frames(self, frames: Iterable[MasterHello | EpochPiece]) -> Iterator[LogPiece]:
+        """The pieces of what came at once; who takes them appends each before the next.
 
-        return receive_data
+        Their epochs are on the disk before their bytes, however many there are with one sync.
+        """
+        pieces: list[LogPiece] = []
+        confirmed, are_new = 0, False
+        for each in frames:
+            if isinstance(each, MasterHello):
+                self._join_on(each)
+                continue
+            are_new |= self.epochs.append(each.epoch)
+            pieces.append(LogPiece(each.commit_log_offset, each.data))
+            confirmed = max(confirmed, each.confirm_offset)
+        if are_new:
+            self._save()
+        yield from self._joiner.join(pieces)
+        self._confirmed = max(self._confirmed, min(confirmed, self._store.max_phy_offset))
 
     def _join_on(self, master: MasterHello) -> None:
         """Sees to it that this log is one that the master's goes on from.
@@ -517,11 +520,6 @@ class ControlledHAService(HAService):
             f"{other.number} from {other.start} on: the controller's file is older than this log; "
             "nothing is cut. 'oberth store rejoin' decides for the master's"
         )
-
-    def _note_epoch(self, piece: EpochPiece) -> None:
-        """Has the epoch of a piece on the disk before its bytes."""
-        if self.epochs.append(piece.epoch):
-            self._save()
 
 
 def _loop_ms() -> int:

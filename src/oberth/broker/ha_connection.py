@@ -35,8 +35,9 @@ READ_BYTES: Final = 512 << 10
 REPORT_BYTES: Final = 16 << 10
 """Bytes that are read at once of who sends reports, perhaps encrypted."""
 
-Take = Callable[[bytes | memoryview], None]
-"""Takes what came; the bytes are valid until it returns."""
+Take = Callable[[bytes | memoryview], memoryview | None]
+"""Takes what came; the bytes are valid until it returns. What it gives back is given to it again
+when the loop has turned, before anything else."""
 
 
 class HAConnection(asyncio.BufferedProtocol):
@@ -77,8 +78,8 @@ class HAConnection(asyncio.BufferedProtocol):
         self._take = take
         early, self._early = self._early, b""
         if early:
-            self.data_received(early)
-            self._read_on()
+            self.last_read_s = self._loop.time()
+            self._work_on(early, is_paused=True)
 
     def write(self, data: bytes) -> None:
         """Send bytes; those that the socket does not take are kept."""
@@ -145,12 +146,23 @@ class HAConnection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
             return
         self.last_read_s = self._loop.time()
+        self._work_on(data, is_paused=False)
+
+    def _work_on(self, data: bytes | memoryview, is_paused: bool) -> None:
+        if self._take is None:
+            return
         try:
-            self._take(data)
+            rest = self._take(data)
         except (OberthError, OSError) as error:
             self.end(error)
             return
-        if len(data) >= BULK_BYTES:
+        if rest:
+            # It lies in the buffer, so nothing is read into that before.
+            self.transport.pause_reading()
+            self._loop.call_soon(self._work_on, rest, True)
+        elif is_paused:
+            self._read_on()
+        elif len(data) >= BULK_BYTES:
             self.transport.pause_reading()
             self._loop.call_soon(self._read_on)
 

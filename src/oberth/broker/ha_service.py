@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +28,9 @@ from oberth.remoting.first_bytes import AddressSet
 from oberth.store.messages import PutMessageStatus
 from oberth.store.replication import (
     REPORT,
-    LogPiece,
     LogReceiver,
     LogSender,
+    LogStream,
     ReplicaTable,
     ReportReceiver,
 )
@@ -492,9 +492,9 @@ class HAService:
         store = self._store
         return store.flushed_offset if self._is_sync else store.max_phy_offset
 
-    def _make_link(self) -> Callable[[bytes | memoryview], Iterable[LogPiece]]:
+    def _make_link(self) -> LogStream:
         """What takes pieces of the log out of a master's bytes."""
-        return LogReceiver(self._store_config.mapped_file_size_commit_log).receive_data
+        return LogReceiver(self._store_config.mapped_file_size_commit_log)
 
     async def _follow_once(self, address: str) -> None:
         config = self._store_config
@@ -502,7 +502,7 @@ class HAService:
         loop = asyncio.get_running_loop()
         link, now_ms = self._link, self._now_ms
         received_before = link.received_bytes
-        receive_data = self._make_link()
+        receiver = self._make_link()
         interval_s = config.ha_send_heartbeat_interval_ms / 1000
         silence_max_s = config.ha_housekeeping_interval_ms / 1000
         link.is_active = True
@@ -520,9 +520,10 @@ class HAService:
             connection.write(self._greeting())
             link.last_write_ms = now_ms()
 
-            def take(data: bytes | memoryview) -> None:
-                self._take_log(connection, receive_data, data)
+            def take(data: bytes | memoryview) -> memoryview:
+                unread = self._take_log(connection, receiver, data)
                 appended.set()
+                return unread
 
             connection.attach(take)
             while loop.time() - connection.last_read_s < silence_max_s:
@@ -548,15 +549,18 @@ class HAService:
     def _take_log(
         self,
         connection: HAConnection,
-        receive_data: Callable[[bytes | memoryview], Iterable[LogPiece]],
+        receiver: LogStream,
         data: bytes | memoryview,
-    ) -> None:
-        """Appends what came of the master's log, and reports it in the same turn."""
+    ) -> memoryview:
+        """Appends what came of the master's log, and reports it in the same turn.
+
+        Returns:
+            What is to be taken in the next turn.
+        """
         came = perf_counter()
         store, link = self._store, self._link
-        link.received(len(data), self._now_ms(), connection.last_read_s)
         pieces = 0
-        for piece in receive_data(data):
+        for piece in receiver.receive_data(data):
             end = store.max_phy_offset
             if end not in (0, piece.commit_log_offset):
                 raise RemoteProtocolError(
@@ -570,12 +574,15 @@ class HAService:
                 )
             # One message by itself is perhaps one that its sender waits for.
             pieces += 1 if stated_size(piece.data) == len(piece.data) else 2
+        unread = receiver.unread
+        link.received(len(data) - len(unread), self._now_ms(), connection.last_read_s)
         if connection.transport.get_write_buffer_size() < UNSENT_REPORTS_MAX:
             connection.write(self._report())
             link.last_write_ms = link.last_read_ms
         self._dispatch_soon()
         if pieces and self.busy_poll is not None:
             self.busy_poll.served(connection, pieces, came)
+        return unread
 
     async def _report_synced(self, connection: HAConnection, appended: asyncio.Event) -> None:
         """With SYNC_FLUSH: syncs what was appended, and tells the master how far it came."""

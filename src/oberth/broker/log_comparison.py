@@ -26,13 +26,14 @@ from oberth.remoting.headers.replication import LogChecksumsRequestHeader
 from oberth.store.epoch_replication import (
     SLAVE_REPORT,
     TRANSFER,
+    EpochPiece,
+    EpochStream,
     MasterHello,
-    MasterReceiver,
     SlaveHello,
 )
 from oberth.store.log_checksums import RANGE_BYTES_MAX, RANGE_COUNT_MAX
 from oberth.store.log_scan import Damage
-from oberth.store.replication import REPORT, LogPiece, LogReceiver
+from oberth.store.replication import REPORT, LogPiece, LogReceiver, LogStream
 
 if TYPE_CHECKING:
     import ssl
@@ -216,9 +217,7 @@ class SentLog:
         self._extent = Extent(low, high, {})
         self._position = -1
         self._pieces: bytearray = bytearray()
-        self._receive_data: Callable[[bytes | memoryview], Iterable[LogPiece]] = (
-            LogReceiver().receive_data
-        )
+        self._receiver: LogStream = LogReceiver()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._report = b""
         self._expected = 0
@@ -258,7 +257,7 @@ class SentLog:
 
     def _greet(self, writer: asyncio.StreamWriter, start: int) -> None:
         """Says from where on the log is to come."""
-        self._receive_data = LogReceiver().receive_data
+        self._receiver = LogReceiver()
         self._report = REPORT.pack(start)
         writer.write(self._report)
 
@@ -278,14 +277,19 @@ class SentLog:
                     data = await reader.read(1 << 20)
                 if not data:
                     raise RemotingError(f"{self.name}: closed the connection at {self._expected}")
-            for piece in self._receive_data(data):
-                if piece.data and piece.commit_log_offset != self._expected:
-                    raise RemotingError(
-                        f"{self.name}: sends from {piece.commit_log_offset}, "
-                        f"asked for was {self._expected}"
-                    )
-                self._expected += len(piece.data)
-                self._pieces += piece.data
+            unread = memoryview(data)
+            while unread:
+                for piece in self._receiver.receive_data(unread):
+                    if piece.data and piece.commit_log_offset != self._expected:
+                        raise RemotingError(
+                            f"{self.name}: sends from {piece.commit_log_offset}, "
+                            f"asked for was {self._expected}"
+                        )
+                    self._expected += len(piece.data)
+                    self._pieces += piece.data
+                unread = self._receiver.unread
+                if unread:
+                    await asyncio.sleep(0)
             if loop.time() >= give_up and not self._pieces:
                 raise RemotingError(f"{self.name}: sends nothing from {self._expected} on")
 
@@ -304,16 +308,14 @@ class EpochSentLog(SentLog):
     """
 
     def _greet(self, writer: asyncio.StreamWriter, start: int) -> None:
-        receiver = MasterReceiver()
-
-        def receive_data(data: bytes | memoryview) -> Iterator[LogPiece]:
-            for each in receiver.receive_data(data):
+        def take(frames: Iterable[MasterHello | EpochPiece]) -> Iterator[LogPiece]:
+            for each in frames:
                 if isinstance(each, MasterHello):
                     writer.write(self._report)
                 else:
                     yield LogPiece(each.commit_log_offset, each.data)
 
-        self._receive_data = receive_data
+        self._receiver = EpochStream(take)
         self._report = SLAVE_REPORT.pack(TRANSFER, start)
         writer.write(SlaveHello(READER_ID, from_last_file=False, is_learner=True).encode())
 

@@ -35,13 +35,13 @@ AutoSwitchHAClient.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from oberth.errors import ConfigFormatError, RemoteProtocolError
 from oberth.formats.epochs import EPOCHS_MAX, Epoch, EpochTable
 from oberth.store.commit_log import CommitLog
-from oberth.store.replication import FRAME_SIZE_MAX, LogSender
+from oberth.store.replication import FRAME_SIZE_MAX, FrameReceiver, LogPiece, LogSender
 
 HANDSHAKE: Final = 1
 TRANSFER: Final = 2
@@ -114,10 +114,13 @@ class MasterHello(NamedTuple):
 
 
 class EpochPiece(NamedTuple):
-    """Bytes of a master's log, none for a heartbeat; and which master wrote them."""
+    """Bytes of a master's log, none for a heartbeat; and which master wrote them.
+
+    Valid as long as those of a LogPiece.
+    """
 
     commit_log_offset: int
-    data: bytes
+    data: bytes | memoryview
     epoch: Epoch
     confirm_offset: int
 
@@ -181,57 +184,81 @@ class SlaveReceiver:
         return newest
 
 
-class MasterReceiver:
+class MasterReceiver(FrameReceiver):
     """Takes the answer to the handshake and frames out of a master's byte stream."""
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_greeted",)
+
+    head_size = _HEAD.size
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        super().__init__()
+        self._greeted = False
+
+    def size_at(self, buffer: bytearray | memoryview, position: int) -> int:
+        """See FrameReceiver."""
+        state, size = _HEAD.unpack_from(buffer, position)
+        is_hello = state == HANDSHAKE
+        size_max = EPOCH.size * EPOCHS_MAX if is_hello else FRAME_SIZE_MAX
+        if state not in (HANDSHAKE, TRANSFER) or not 0 <= size <= size_max:
+            raise RemoteProtocolError(
+                f"replication: the master sends state {state} with {size} bytes, allowed are "
+                f"state 1 or 2 and 0 to {size_max}; is it under a controller?"
+            )
+        return (MASTER_HANDSHAKE if is_hello else MASTER_FRAME).size + int(size)
 
     def receive_data(self, data: bytes | memoryview) -> list[MasterHello | EpochPiece]:
-        """What is complete so far, in order.
+        """What is complete so far, in order; see `unread`.
 
         Raises:
-            RemoteProtocolError: a state, a size or an offset out of range, or epochs that do not
-                grow.
+            RemoteProtocolError: a state, a size or an offset out of range, epochs that do not grow,
+                another answer, or the log before the answer.
         """
-        buffer = self._buffer
-        buffer += data
         found: list[MasterHello | EpochPiece] = []
-        position = 0
-        while len(buffer) - position >= _HEAD.size:
-            state, size = _HEAD.unpack_from(buffer, position)
-            is_hello = state == HANDSHAKE
-            size_max = EPOCH.size * EPOCHS_MAX if is_hello else FRAME_SIZE_MAX
-            if state not in (HANDSHAKE, TRANSFER) or not 0 <= size <= size_max:
+        for frame in self.frames(data):
+            if _HEAD.unpack_from(frame)[0] == HANDSHAKE:
+                if self._greeted:
+                    raise RemoteProtocolError("replication: the master answers a handshake twice")
+                self._greeted = True
+                max_offset = MASTER_HANDSHAKE.unpack_from(frame)[2]
+                found.append(MasterHello(max_offset, _epochs(frame[MASTER_HANDSHAKE.size :])))
+                continue
+            if not self._greeted:
+                raise RemoteProtocolError("the master sends its log before its epochs")
+            _, size, offset, number, epoch_start, confirm = MASTER_FRAME.unpack_from(frame)
+            if offset < 0:
                 raise RemoteProtocolError(
-                    f"replication: the master sends state {state} with {size} bytes, allowed are "
-                    f"state 1 or 2 and 0 to {size_max}; is it under a controller?"
+                    f"replication: {size} bytes at offset {offset}, allowed is 0 or more"
                 )
-            head = MASTER_HANDSHAKE if is_hello else MASTER_FRAME
-            start = position + head.size
-            if start + size > len(buffer):
-                break
-            if is_hello:
-                _, _, max_offset, _ = MASTER_HANDSHAKE.unpack_from(buffer, position)
-                found.append(MasterHello(max_offset, _epochs(buffer[start : start + size])))
-            else:
-                _, _, offset, number, epoch_start, confirm = MASTER_FRAME.unpack_from(
-                    buffer, position
-                )
-                if offset < 0:
-                    raise RemoteProtocolError(
-                        f"replication: {size} bytes at offset {offset}, allowed is 0 or more"
-                    )
-                body = bytes(buffer[start : start + size])
-                found.append(EpochPiece(offset, body, Epoch(number, epoch_start), confirm))
-            position = start + size
-        del buffer[:position]
+            body = frame[MASTER_FRAME.size :]
+            found.append(EpochPiece(offset, body, Epoch(number, epoch_start), confirm))
         return found
 
 
-def _epochs(data: bytes | bytearray) -> EpochTable:
+class EpochStream:
+    """Takes pieces of the log out of a master's byte stream, see LogStream.
+
+    Args:
+        take: what makes them out of what came at once.
+    """
+
+    def __init__(
+        self, take: Callable[[Iterable[MasterHello | EpochPiece]], Iterable[LogPiece]]
+    ) -> None:
+        self._receiver = MasterReceiver()
+        self._take = take
+
+    @property
+    def unread(self) -> memoryview:
+        """See FrameReceiver."""
+        return self._receiver.unread
+
+    def receive_data(self, data: bytes | memoryview) -> Iterable[LogPiece]:
+        """See LogStream."""
+        return self._take(self._receiver.receive_data(data))
+
+
+def _epochs(data: memoryview) -> EpochTable:
     table = EpochTable()
     if len(data) % EPOCH.size:
         raise RemoteProtocolError(

@@ -21,8 +21,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import struct
-from collections.abc import Callable, Hashable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, NamedTuple, Protocol
 
 from oberth.errors import RemoteProtocolError
 from oberth.store.commit_log import CommitLog
@@ -30,6 +30,9 @@ from oberth.store.messages import PutMessageStatus
 
 FRAME_SIZE_MAX: Final = 4 << 20
 """Bytes of one piece that a slave takes: RocketMQ's read buffer."""
+
+FRAMES_MAX: Final = 1024
+"""Frames that a slave takes in one turn of its loop: some ms where each is one byte."""
 
 REPORT: Final = struct.Struct(
     ">q"  # max_offset
@@ -88,7 +91,91 @@ class ReportReceiver:
         return offsets[-1]
 
 
-class LogReceiver:
+class LogStream(Protocol):
+    """What a slave takes its master's bytes with."""
+
+    @property
+    def unread(self) -> memoryview:
+        """See FrameReceiver."""
+
+    def receive_data(self, data: bytes | memoryview) -> Iterable[LogPiece]:
+        """The complete pieces so far, in order.
+
+        Raises:
+            RemoteProtocolError: what no master sends.
+        """
+
+
+class FrameReceiver:
+    """Cuts a master's byte stream into frames; those that came whole are not copied.
+
+    Subclasses say how long a frame is. Frames without bytes cost as much as others, and Apache's
+    master with ``haFlowControlEnable`` sends them in a loop: after FRAMES_MAX of them the loop of
+    who reads is to turn, see `unread`.
+    """
+
+    __slots__ = ("_rest", "unread")
+
+    head_size = FRAME.size
+    """Bytes of a frame from which its size is known."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self.unread = memoryview(b"")
+        """What of the bytes that came last is still to be given; empty unless they held more than
+        FRAMES_MAX frames."""
+
+    def size_at(self, buffer: bytearray | memoryview, position: int) -> int:
+        """Bytes of the frame whose head lies at a position, the head included.
+
+        Raises:
+            RemoteProtocolError: a value is out of range.
+        """
+        raise NotImplementedError
+
+    def frames(self, data: bytes | memoryview) -> list[memoryview]:
+        """The complete frames so far, in order. Valid as long as the data, and until the next call.
+
+        Raises:
+            RemoteProtocolError: see `size_at`.
+        """
+        found: list[memoryview] = []
+        view = memoryview(data)
+        position = self._end_begun(view, found)
+        head_size, size_at, length = self.head_size, self.size_at, len(view)
+        while length - position >= head_size and len(found) < FRAMES_MAX:
+            end = position + size_at(view, position)
+            if end > length:
+                break
+            found.append(view[position:end])
+            position = end
+        if len(found) == FRAMES_MAX:
+            self.unread = view[position:]
+        else:
+            self.unread = view[:0]
+            self._rest += view[position:]
+        return found
+
+    def _end_begun(self, view: memoryview, found: list[memoryview]) -> int:
+        """Goes on with a frame that has begun; how many of these bytes belong to it."""
+        rest = self._rest
+        if not rest:
+            return 0
+        position = max(self.head_size - len(rest), 0)
+        rest += view[:position]
+        if len(rest) < self.head_size:
+            return len(view)
+        more = self.size_at(rest, 0) - len(rest)
+        rest += view[position : position + more]
+        if position + more > len(view):
+            return len(view)
+        # Handed out as it is, without a copy: the next one begins in another array.
+        self._rest = bytearray()
+        found.append(memoryview(rest))
+        return position + more
+
+
+class LogReceiver(FrameReceiver):
     """Takes pieces of the log out of a master's byte stream.
 
     Args:
@@ -96,53 +183,49 @@ class LogReceiver:
             each other in one segment become one piece; 0: each frame is one.
     """
 
-    __slots__ = ("_rest", "_room", "_segment_size")
+    __slots__ = ("_joiner",)
 
     def __init__(self, segment_size: int = 0) -> None:
-        self._rest = bytearray()
-        self._room = memoryview(bytearray())  # where frames are joined, again and again
-        self._segment_size = segment_size
+        super().__init__()
+        self._joiner = PieceJoiner(segment_size)
+
+    def size_at(self, buffer: bytearray | memoryview, position: int) -> int:
+        """See FrameReceiver."""
+        offset, size = FRAME.unpack_from(buffer, position)
+        if not 0 <= size <= FRAME_SIZE_MAX or offset < 0:
+            raise RemoteProtocolError(
+                f"replication: {size} bytes at offset {offset}, "
+                f"allowed are 0 to {FRAME_SIZE_MAX} at 0 or more"
+            )
+        return FRAME.size + int(size)
 
     def receive_data(self, data: bytes | memoryview) -> list[LogPiece]:
-        """The complete pieces so far, in order.
+        """The complete pieces so far, in order; see `unread`.
 
         Raises:
             RemoteProtocolError: a size or an offset out of range.
         """
-        frames: list[LogPiece] = []
-        view = memoryview(data)
-        position = self._end_begun(view, frames)
-        while len(view) - position >= FRAME.size:
-            offset, size = _checked_frame(view, position)
-            end = position + FRAME.size + size
-            if end > len(view):
-                break
-            frames.append(LogPiece(offset, view[position + FRAME.size : end]))
-            position = end
-        self._rest += view[position:]
-        return self._joined(frames)
+        frames = self.frames(data)
+        return self._joiner.join(
+            [LogPiece(FRAME.unpack_from(each)[0], each[FRAME.size :]) for each in frames]
+        )
 
-    def _end_begun(self, view: memoryview, frames: list[LogPiece]) -> int:
-        """Goes on with a frame that has begun; how many of these bytes belong to it."""
-        rest = self._rest
-        if not rest:
-            return 0
-        position = max(FRAME.size - len(rest), 0)
-        rest += view[:position]
-        if len(rest) < FRAME.size:
-            return len(view)
-        offset, size = _checked_frame(rest, 0)
-        more = FRAME.size + size - len(rest)
-        rest += view[position : position + more]
-        if position + more > len(view):
-            return len(view)
-        # Handed out as it is, without a copy: the next one begins in another array.
-        self._rest = bytearray()
-        frames.append(LogPiece(offset, memoryview(rest)[FRAME.size :]))
-        return position + more
 
-    def _joined(self, frames: list[LogPiece]) -> list[LogPiece]:
-        """One piece for frames that follow each other in one segment."""
+class PieceJoiner:
+    """Makes one piece of those that follow each other in one segment.
+
+    Args:
+        segment_size: bytes of a segment; 0: nothing is joined.
+    """
+
+    __slots__ = ("_room", "_segment_size")
+
+    def __init__(self, segment_size: int) -> None:
+        self._room = memoryview(bytearray())  # where pieces are joined, again and again
+        self._segment_size = segment_size
+
+    def join(self, frames: list[LogPiece]) -> list[LogPiece]:
+        """The same bytes in fewer pieces. Valid until the next call."""
         segment_size = self._segment_size
         if not segment_size or len(frames) < 2:
             return frames
@@ -154,7 +237,8 @@ class LogReceiver:
         begin = end = -1  # of the piece that is being made, in the log
         first = used = 0  # the same in the room
         for offset, data in frames:
-            if begin >= 0 and (offset != end or offset % segment_size == 0):
+            is_next = used > first and offset % segment_size == 0
+            if begin >= 0 and (offset != end or is_next):
                 pieces.append(LogPiece(begin, room[first:used]))
                 begin = -1
             if begin < 0:
@@ -164,21 +248,6 @@ class LogReceiver:
             used += len(data)
         pieces.append(LogPiece(begin, room[first:used]))
         return pieces
-
-
-def _checked_frame(buffer: bytearray | memoryview, position: int) -> tuple[int, int]:
-    """Offset and size of the frame whose header lies at a position.
-
-    Raises:
-        RemoteProtocolError: one is out of range.
-    """
-    offset, size = FRAME.unpack_from(buffer, position)
-    if not 0 <= size <= FRAME_SIZE_MAX or offset < 0:
-        raise RemoteProtocolError(
-            f"replication: {size} bytes at offset {offset}, "
-            f"allowed are 0 to {FRAME_SIZE_MAX} at 0 or more"
-        )
-    return offset, size
 
 
 class LogSender:
