@@ -149,6 +149,24 @@ def parse_request(data: bytes, *, name: str) -> Any:
     return parse_config(data, name=name, lenient_size_max=LENIENT_SIZE_MAX)
 
 
+def parse_proper(data: bytes, *, name: str) -> Any:
+    """What `parse_request` makes of a body in JSON proper, in which nothing stands for another.
+
+    For who has to know what a handler will read. References in any spelling are left to the other
+    reader, which is asked about what is as deep as allowed, too.
+
+    Raises:
+        ConfigFormatError: it is no such body.
+    """
+    check_counts(data, name)
+    try:
+        if b"$ref" not in data and _depth_within(data, value := msgspec.json.decode(data)):
+            return value
+    except (ValueError, RecursionError):
+        pass
+    raise ConfigFormatError(f"{name}: no JSON proper, or as deep as allowed, or with references")
+
+
 _NOT_PLAIN: Final = object()
 _BARE_KEY_MARK: Final = "\ue000"
 _BARE_KEY_MARK_UTF_8: Final = _BARE_KEY_MARK.encode()

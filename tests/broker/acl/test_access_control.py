@@ -23,6 +23,7 @@ from oberth.broker.broker_config import read_configs
 from oberth.client.acl import SessionCredentials
 from oberth.client.messages import decode_messages
 from oberth.errors import OptionError
+from oberth.formats.json_values import DEPTH_MAX
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.processors import TURN_S, ProcessorTable
 from oberth.remoting.code import RequestCode
@@ -124,9 +125,11 @@ async def test_a_reference_does_not_name_a_group_that_is_denied(users: Any) -> N
         await grant(users, f"{kind}:*", "All")
     await grant(users, "Group:HERS", "All", decision="Deny")
     for name in ('"HERS"', '{"$ref":"$.other"}', '{"\\u0024ref":"$.other"}'):
-        body = f'{{"clientID":"c","other":"HERS","consumerDataSet":[{{"groupName":{name}}}]}}'
-        await call(users, READER, 34, {}, body.encode())
-        assert users.broker.parts.consumers.get("HERS") is None
+        for deep in ("1", "[" * (DEPTH_MAX - 1) + "1" + "]" * (DEPTH_MAX - 1)):
+            group = f'{{"groupName":{name}}}'
+            body = f'{{"clientID":"c","other":"HERS","x":{deep},"consumerDataSet":[{group}]}}'
+            await call(users, READER, 34, {}, body.encode())
+            assert users.broker.parts.consumers.get("HERS") is None
     body = '{"clientID":"c","consumerDataSet":[{"groupName":"MINE"}]}'
     assert (await call(users, READER, 34, {}, body.encode())).code == 0
     assert users.broker.parts.consumers.get("MINE") is not None

@@ -124,6 +124,21 @@ async def test_who_manages_a_group_is_not_shown_the_messages_of_others(users: An
     assert [request.body_bytes().count(b"secret") for request in seen] == [0]
 
 
+async def test_a_place_that_is_spelled_otherwise_shows_nothing_else(users: Any) -> None:
+    """A blank before the offset: the gate read no number and saw no topic, the broker read it."""
+    theirs = await send(users, "THEIRS", b"secret")
+    mine = await send(users, "MINE", b"mine")
+    fields = {"group": "G", "delayLevel": "0", "producerGroup": "P", "topic": "MINE"}
+    fields |= {"tranStateTableOffset": "0", "commitOrRollback": "12", "msgId": "x"}
+    for spelled in ("{}", " {}", "{} ", "\t{}", "+{}", "0{}", "{}.0", "{}e0", "\u2003{}"):
+        for code, field in ((33, "offset"), (36, "offset"), (37, "commitLogOffset")):
+            asked = {**fields, field: spelled.format(theirs)}
+            answer = await call(users.peer, READER, code, asked)
+            assert answer.code == REFUSED, (spelled, code)
+            assert not answer.body_bytes()
+    assert (await call(users.peer, READER, 33, {"offset": f" {mine}"})).code == 0
+
+
 def with_hash_of(topic: str, key: str, other: str) -> str:
     """A key under which another topic's index finds the messages of a topic's key."""
     # The hash is a number of base 31, so seven characters reach every one there is.

@@ -137,9 +137,16 @@ def store_of(directory: Path, infos: list[PolicyEntryInfo]) -> UserStore:
 def model(infos: list[PolicyEntryInfo], need: Need, host: str) -> bool:
     """Whether the entries grant a need: of those that fit the most exact decides.
 
-    Of two as exact Deny; a later entry replaces an earlier one of the same resource.
+    Of two as exact Deny; a later entry replaces an earlier one of the same resource. All topics, or
+    groups, are granted where none of them is denied.
     """
     latest = {info.resource: info for info in infos}
+    if need.name == ANY_NAME and need.kind is not Kind.CLUSTER and Action.LIST not in need.actions:
+        for info in latest.values():
+            name = (info.resource or "").rpartition(":")[2]
+            one = f"{name[:-1]}\0" if name.endswith("*") else name
+            if info.decision == "Deny" and not model(infos, need._replace(name=one), host):
+                return False
     fitting = []
     for info in latest.values():
         kind, _, name = (info.resource or "").rpartition(":")

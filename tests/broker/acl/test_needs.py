@@ -16,6 +16,7 @@ from oberth.broker.acl.needs import (
     needs_of,
 )
 from oberth.formats.json_reader import CONTAINERS_MAX
+from oberth.formats.json_values import DEPTH_MAX
 from oberth.remoting.code import RequestCode as Code
 from oberth.remoting.command import RemotingCommand
 
@@ -249,6 +250,24 @@ def test_progress_in_topics_that_are_named_takes_a_right_to_them() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "field"), [(33, "offset"), (36, "offset"), (37, "commitLogOffset")]
+)
+def test_a_place_is_found_however_it_is_spelled(code: int, field: str) -> None:
+    """Headers are read with blanks around numbers: a blank hid whose message it is."""
+
+    def at(text: str) -> str:
+        request = RemotingCommand(code=code, ext_fields={"group": "G", field: text})
+        return needs(request)
+
+    assert "Topic:REAL" in at("5")
+    for text in (" 5", "5 ", "\t5\r\n", "+5", "005", "\u20035"):
+        assert at(text) == at("5"), repr(text)
+    for text in ("5.0", "5e0", "5_0", "0x5", "\u0665", "5L", "", "five", "9" * 30):
+        assert "Topic:* " in at(text), text
+    assert "Topic" not in at("-1")
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"consumerDataSet": 3}', b"\xff" * 9])
 def test_a_body_that_cannot_be_read_needs_everything(body: bytes) -> None:
     assert list(needs_of(RemotingCommand(code=34, body=body), lambda offset: None)) == [
@@ -261,6 +280,11 @@ def test_a_body_that_cannot_be_read_needs_everything(body: bytes) -> None:
     [
         b'{"consumerDataSet":[{"groupName":{"$ref":"$.other"}}],"other":"THEIRS"}',
         b'{"consumerDataSet":[{"$ref":"$.other"}],"other":{"groupName":"THEIRS"}}',
+        b'{"consumerDataSet":[],"x":'
+        + b"[" * (DEPTH_MAX - 1)
+        + b"1"
+        + b"]" * (DEPTH_MAX - 1)
+        + b"}",
         b'{"consumerDataSet":[' + b"[]," * CONTAINERS_MAX + b"[]]}",
     ],
 )

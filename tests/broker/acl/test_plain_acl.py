@@ -81,6 +81,7 @@ def test_shape_of_apache() -> None:
         (need(Kind.GROUP, "groupA", Action.SUB), False),
         (need(Kind.GROUP, "groupB", Action.SUB), True),
         (need(Kind.GROUP, "unlisted", Action.SUB), True),
+        (need(Kind.GROUP, "*", Action.SUB), False),
         (need(Kind.TOPIC, "RMQ_SYS_TRACE_TOPIC", Action.PUB), True),
         (need(Kind.TOPIC, "RMQ_SYS_TRACE_TOPIC", Action.SUB), False),
         (need(Kind.TOPIC, "topicB", Action.CREATE), False),

@@ -5,7 +5,7 @@ needs an administrator. A need is met by any one of its actions; a need without 
 administrators only. RocketMQ: the annotations ``RocketMQAction`` and ``RocketMQResource``;
 PlainPermissionManager.
 
-    a field or body that cannot be read    the resource "*", which only a grant for all covers
+    a field or body that cannot be read    the resource "*": a grant for all that denies none
     %RETRY%g                               the group g, to be consumed
     the broker's own topics                an administrator, but for traces and the default topic
 
@@ -19,13 +19,11 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import msgspec
-
 from oberth.errors import ConfigFormatError, FormatError, RemoteProtocolError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.java_numbers import java_long
-from oberth.formats.json_reader import check_counts
+from oberth.formats.json_reader import parse_proper
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.formats.properties import decode_properties
 from oberth.remoting.bodies.base import BodyError, checked_list
@@ -250,7 +248,12 @@ def _end_transaction(request: RemotingCommand, real_topic: RealTopic) -> list[Ne
 
 
 def _topic_at(offset: str | None, real_topic: RealTopic) -> str | None:
-    number = java_long(offset, -1)
+    """The topic of the record that a field names; of what reads otherwise elsewhere: any."""
+    if offset is None:
+        return None  # nothing is served
+    number = java_long(offset.strip(), None)  # headers are read with blanks around numbers
+    if number is None:
+        return ANY_NAME
     return None if number < 0 else real_topic(number)
 
 
@@ -330,14 +333,10 @@ def _body(request: RemotingCommand) -> dict[str, Any]:
 
     So do fastjson's references: to some handlers they stand for a name that is written elsewhere.
     """
-    data = request.body_bytes()
     try:
-        check_counts(data, "body")
-        if b"$ref" in data:
-            raise UnreadableBodyError
-        # The decoder that the handlers use: of a key given twice both take the same value.
-        body = msgspec.json.decode(data)
-    except (ValueError, RecursionError, ConfigFormatError):
+        # As the handlers read it: of a key given twice both take the same value.
+        body = parse_proper(request.body_bytes(), name="body")
+    except ConfigFormatError:
         raise UnreadableBodyError from None
     if not isinstance(body, dict):
         raise UnreadableBodyError

@@ -21,7 +21,7 @@ from enum import IntFlag
 from typing import Final
 
 from oberth.broker.acl.address_pattern import AddressMatcher, address_matcher, matches_any
-from oberth.broker.acl.needs import Action, Kind, Need
+from oberth.broker.acl.needs import ANY_NAME, Action, Kind, Need
 from oberth.broker.acl.signature import SecretKey
 from oberth.broker.acl.yaml_reader import Node, parse_yaml
 from oberth.errors import ConfigFormatError, OptionError
@@ -82,7 +82,10 @@ class Account:
             listed, default = self.group_perms, self.default_group_perm
         if self.may_do_everything:
             return None
-        if listed.get(need.name, default) & wanted:
+        if listed.get(need.name, default) & wanted and not (
+            # What a request touches could be any, also one that is denied.
+            need.name == ANY_NAME and any(not perm & wanted for perm in listed.values())
+        ):
             return None
         actions = "|".join(sorted(action.upper() for action in need.actions))
         return f"{self.access_key} has no permission {actions} for {need.kind} {need.name}"

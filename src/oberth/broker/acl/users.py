@@ -129,6 +129,8 @@ class Policies:
             host: from where.
             meant: whether an entry (its id) means the address, of those that were asked before.
         """
+        if need.name == ANY_NAME and self._denies_some(need, host, meant):
+            return False
         for named in self._named:
             for entry in named.of(need.name):
                 if entry.fits(need):
@@ -140,6 +142,25 @@ class Policies:
                         return entry.is_allowed
         return False
 
+    def _denies_some(self, need: Need, host: str, meant: dict[int, bool]) -> bool:
+        """Whether of all topics or groups some are denied: a grant for all is none then.
+
+        What a request touches could be one of these. Lists show names, whatever is denied.
+        """
+        if need.kind is Kind.CLUSTER or Action.LIST in need.actions:
+            return False
+        return any(
+            not self.allow(need._replace(name=name), host, meant) for name in self._denied(need)
+        )
+
+    def _denied(self, need: Need) -> Iterator[str]:
+        """A name for each entry that denies something of what is needed."""
+        for named in self._named:
+            for entry in named.denials:
+                if entry.fits(need):
+                    # Not the prefix itself, which an entry for a whole name may mean.
+                    yield f"{entry.name}\0" if entry.is_prefix else entry.name
+
 
 class _Named:
     """Entries of policies of one type, by the names in them."""
@@ -147,10 +168,13 @@ class _Named:
     def __init__(self) -> None:
         self._whole: dict[str, list[Entry]] = {}
         self._prefixes: dict[str, list[Entry]] = {}
+        self.denials: list[Entry] = []
         self._lengths: list[int] = []
         """Of the prefixes, the longest first."""
 
     def add(self, entry: Entry) -> None:
+        if not entry.is_allowed:
+            self.denials.append(entry)
         if not entry.is_prefix:
             self._whole.setdefault(entry.name, []).append(entry)
             return
