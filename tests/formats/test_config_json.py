@@ -243,6 +243,11 @@ REFUSED: list[tuple[str, str]] = [
     ('{"$ref":"$"}', "to nothing"),
     ('{"a":{"$ref":"x"}}', "no known form"),
     ('{{"$ref":"$"}:1}', "cannot be a key"),
+    ('{{{"a":1}:1}:1}', "a key inside of a key"),
+    ('{{"x":[{{"a":1}:1}]}:1}', "a key inside of a key"),
+    ("{" * 40 + '"a\'\\""' + ":1}" * 40, "a key inside of a key"),  # text of 2 ** 40 characters
+    ("{" + "{}:1," * 65 + "}", "more than 64 objects that are keys"),
+    ("{" + "{}:1," * 3200 + "}", "more than 1000 objects that are keys"),
     ('{"a":{"x":{"$ref":"$.b"}},"b":{"y":{"$ref":"$.a"}}}', "round in circles"),
     (_many_references(480, 400), "values where references are filled in, 65536 are allowed"),
     (_chain_of_references(DEPTH_MAX, 1), "where references are filled in"),
@@ -405,6 +410,12 @@ def test_tables_in_pieces_are_what_they_are_at_once(
     cut = encode_config(document)[:-30]
     with pytest.raises(ConfigFormatError):
         json_reader.parse_tables(cut, name="x")
+
+
+def test_as_many_queues_are_keys_as_have_room() -> None:
+    keys = [f'{{"brokerName":"b","queueId":{number},"topic":"T"}}' for number in range(2000)]
+    assert len(parse_config("{" + ",".join(f"{key}:1" for key in keys) + "}")) == 2000
+    assert len(parse_config("{" + ",".join(f'{{"a":{n}}}:1' for n in range(64)) + "}")) == 64
 
 
 @pytest.mark.parametrize("end", ["$", "..", "L$", "e", "e1$", ".1$"])

@@ -272,3 +272,14 @@ def test_numbers_of_thousands_of_digits_are_not_read() -> None:
     assert decode_json_header(header % (b"9" * 100)).fields == {"a": "9" * 100}
     with pytest.raises(RemoteProtocolError, match="4200 digits, allowed 100"):
         decode_json_header(header % (b"9" * 4200))
+
+
+def test_very_many_numbers_are_not_read() -> None:
+    """Each goes through Python: 120 000 of one header took 43 ms."""
+    header = b'{"code":310,"extFields":{"a":[%b1],"b":"%b"}}'
+    found = decode_json_header(header % (b"1," * 20_000, b"," * 20_000))
+    assert found.fields["a"] == f"[{'1,' * 20_000}1]"
+    with pytest.raises(RemoteProtocolError, match="41003 commas and odd types, allowed 40960"):
+        decode_json_header(header % (b"1," * 41_001, b""))
+    many = b'{"code":310,"extFields":{"b":"%b"}}' % (b"," * 41_002)
+    assert len(decode_json_header(many).fields["b"]) == 41_002

@@ -24,6 +24,10 @@ _WORDS: Final = {"true": True, "false": False, "null": None, "undefined": None, 
 _SETS: Final = ("Set", "TreeSet")
 UNFOLDED_MAX: Final = 64 * 1024
 """Values of a document whose references are filled in, or one a character where it is longer."""
+OBJECT_KEYS_ANYWAY: Final = 64
+OBJECT_KEY_SIZE_MIN: Final = 16
+"""Characters of a longer document for each object in it that is a key. One takes 8 us; a queue has
+45 characters."""
 
 
 class _Reference:
@@ -49,6 +53,7 @@ class LenientParser:
         self.name = name
         self.at = 0
         self.has_references = False
+        self._object_keys = 0
 
     def parse(self) -> Any:
         """The document's value.
@@ -155,10 +160,17 @@ class LenientParser:
             return self._string(char)
         if char == "{":
             start = self.at
+            self._object_keys += 1
+            allowed = max(len(self.text) // OBJECT_KEY_SIZE_MIN, OBJECT_KEYS_ANYWAY)
+            if self._object_keys > allowed:
+                self._fail(f"more than {allowed} objects that are keys", start)
             value = self._object(depth + 1)
             if isinstance(value, _Reference):
                 self._fail("a reference cannot be a key", start)
-            return _freeze(value)
+            try:
+                return _freeze(value)
+            except _KeyInKeyError:
+                self._fail("an object is a key inside of a key", start)
         if (number := _NUMBER.match(self.text, self.at)) is not None:
             self.at = number.end()
             return self._number(number)
@@ -294,8 +306,14 @@ class LenientParser:
         return at
 
 
+class _KeyInKeyError(Exception):
+    """The text of an object in the text of an object: as long as 2 to the power of its depth."""
+
+
 def _freeze(value: Any) -> Any:
     if isinstance(value, dict):
+        if any(isinstance(key, ObjectKey) for key in value):
+            raise _KeyInKeyError
         return ObjectKey((str(key), _freeze(inner)) for key, inner in value.items())
     if isinstance(value, list):
         return tuple(_freeze(inner) for inner in value)
