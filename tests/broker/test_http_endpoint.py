@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from oberth.broker import exporter_metrics
+from oberth.broker import exporter_metrics, http_endpoint
 from oberth.broker import metrics as broker_metrics
 from oberth.broker.broker import Broker
-from oberth.broker.http_endpoint import CONNECTIONS_MAX
+from oberth.broker.http_endpoint import CONNECTIONS_MAX, HttpEndpoint
 from oberth.broker.metrics import EXPORTER as EXPORTER_STYLE
-from oberth.broker.metrics import STEP_LINES, STYLES, Metrics, escape
+from oberth.broker.metrics import NATIVE, STEP_LINES, STYLES, Metrics, escape
 from oberth.store.messages import MessageExtBrokerInner
 
 MakeLive = Callable[..., Awaitable[Any]]
@@ -321,3 +322,32 @@ async def test_who_is_given_up_leaves_no_traceback(observed: Any) -> None:
     for _, writer in dawdling:
         writer.close()
     assert complaints == []
+
+
+async def test_who_takes_nothing_of_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection, and the answer, were kept until it went: any number of them."""
+    monkeypatch.setattr(http_endpoint, "REQUEST_TIMEOUT_S", 0.2)
+    size = 32 << 20
+
+    class LargePage:
+        async def render(self, style: str = NATIVE) -> bytes:
+            return bytes(size)
+
+    endpoint = HttpEndpoint(LargePage(), lambda: None)
+    await endpoint.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*endpoint.address, limit=1)
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    try:
+        async with asyncio.timeout(100):
+            while not endpoint._tasks:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            while endpoint._tasks:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            taken = 0
+            with contextlib.suppress(ConnectionError):
+                while piece := await reader.read(1 << 20):
+                    taken += len(piece)
+        assert taken < size
+    finally:
+        writer.close()
+        await endpoint.aclose()

@@ -35,7 +35,7 @@ from tests.proxy.test_http2 import BOUND_S, Raw, ask, client_of, serving
 from oberth.proxy import call, http2
 from oberth.proxy.call import GrpcStatus
 from oberth.proxy.server import GrpcServer
-from oberth.remoting.aio import descriptors
+from oberth.remoting.aio import descriptors, service
 from oberth.remoting.aio.tls import self_signed_context
 
 PROTOCOL_ERROR, FLOW_CONTROL_ERROR = 1, 3
@@ -324,6 +324,22 @@ async def test_a_silent_peer_with_calls_is_asked_whether_it_is_there() -> None:
         waiting.resume_writing()
         slow.writer.write(DataFrame(1, framed(b"hello"), flags=["END_STREAM"]).serialize())
         await slow.until(framed(b"hello"))
+
+
+async def test_who_takes_nothing_does_not_keep_what_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "UNREAD_S", 0.0)
+    async with serving() as server, Raw(server):
+        await until(lambda: len(server.channels) == 1)
+        (channel,) = server.channels
+        transport = channel._transport
+        assert transport is not None
+        transport.write(bytes(16 << 20))
+        channel.close()
+        assert channel.unsent_bytes
+        server._close_idle()
+        await until(lambda: not server.channels)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ class HttpEndpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        writer.transport.set_write_buffer_limits(0)  # what was drained, the system has taken
         try:
             if len(self._tasks) >= CONNECTIONS_MAX:
                 # A request takes milliseconds: the oldest belongs to a peer that dawdles.
@@ -111,9 +112,11 @@ class HttpEndpoint:
                 await writer.drain()
         except (OSError, EOFError, ValueError, TimeoutError, asyncio.LimitOverrunError) as error:
             _LOG.debug("a request was given up: %s", error)
+            writer.transport.abort()  # closed in order, it would wait for a peer that takes nothing
         except asyncio.CancelledError:
             # Others need its place, or the endpoint closes; asyncio would log a traceback for it.
             _LOG.debug("a request was given up for others")
+            writer.transport.abort()
         finally:
             self._tasks.pop(task, None)
             writer.close()

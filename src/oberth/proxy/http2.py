@@ -644,6 +644,16 @@ class GrpcChannel(asyncio.Protocol):
 
     # Closing
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._closed
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def drain(self) -> None:
         """Take no more calls; those that run may end."""
         if self._draining or self._closed:

@@ -187,6 +187,7 @@ class GrpcServer(Listener):
         loop = asyncio.get_running_loop()
         oldest = loop.time() - self.options.idle_s
         begun_by = loop.time() - self.options.handshake_s
+        self._abort_unread(self.channels)
         for channel in [c for c in self.channels if not c.is_begun and c.made_at < begun_by]:
             _LOG.info(
                 "%s was disconnected: it sent nothing of HTTP/2 within %.0f s",
@@ -194,7 +195,9 @@ class GrpcServer(Listener):
                 self.options.handshake_s,
             )
             channel.abort()
-        for channel in [c for c in self.channels if not c.calls and c.last_active < oldest]:
+        for channel in [
+            c for c in self.channels if not c.calls and c.last_active < oldest and not c.is_closed
+        ]:
             _LOG.info(
                 "%s was disconnected after %.0f s without a call", channel, self.options.idle_s
             )

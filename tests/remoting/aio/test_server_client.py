@@ -25,7 +25,7 @@ from oberth.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
-from oberth.remoting.aio import descriptors
+from oberth.remoting.aio import descriptors, service
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
@@ -750,6 +750,28 @@ async def test_who_does_not_read_is_closed_before_others_suffer(start_server: St
     writer.close()
     good.close()
     del deaf
+
+
+async def test_who_takes_nothing_does_not_keep_what_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An end in order waits for the peer, for ever: answers that nobody counted any more."""
+    monkeypatch.setattr(service, "UNREAD_S", 0.0)
+    async with RemotingServer(echo_table()) as server:
+        deaf, writer = await asyncio.open_connection(*server.address, limit=1)
+        frame = encode_frame_bytes(RemotingCommand(code=ECHO, body=bytes(1 << 20)))
+        async with asyncio.timeout(BOUND_S):
+            while not [each for each in server.channels if each.unsent_bytes]:
+                writer.write(frame)
+                await asyncio.sleep(0.01)
+            (channel,) = server.channels
+            channel.close()
+            assert channel.unsent_bytes
+            server._close_idle()
+            while server.channels:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        writer.transport.abort()
+        del deaf
 
 
 async def test_bodies_that_wait_are_limited(start_server: StartServer) -> None:

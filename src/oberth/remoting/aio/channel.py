@@ -288,9 +288,8 @@ class Channel(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the peer has not taken yet."""
-        transport = self._transport
-        return 0 if transport is None or self._closing else transport.get_write_buffer_size()
+        """Bytes that the peer has not taken yet; after `close` they are waited for, too."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     # Long frames
 

@@ -342,7 +342,10 @@ class RemotingServer(Listener):
         loop = asyncio.get_running_loop()
         idle_s = self.options.channel.idle_timeout_s
         oldest = loop.time() - idle_s
-        for channel in [channel for channel in self.channels if channel.last_active < oldest]:
+        self._abort_unread(self.channels)
+        for channel in [
+            each for each in self.channels if each.last_active < oldest and not each.is_closed
+        ]:
             _LOG.info("%s was disconnected after %.0f s without traffic", channel, idle_s)
             channel.close()
         self._idle_timer = loop.call_later(idle_s / 4, self._close_idle)
